@@ -71,7 +71,7 @@ impl Pool {
         let server = self.servers.get(server_id)?;
         // While it is brought to the client's session, everything waits.
         let ready = matches!(server.state, ServerState::Busy(_)) && server.is_at_rest();
-        if !ready || server.lost || server.tx != TxStatus::Idle {
+        if !ready || server.is_lost() || server.tx != TxStatus::Idle {
             return None;
         }
         match link.opening {
@@ -87,11 +87,11 @@ impl Pool {
         if let ClientState::Linked(link) = &mut self.clients[id].state {
             link.opening = Opening::Unsent(text);
             // It has all its answers: nothing is uncertain of its names any more.
-            link.discards = false;
+            link.waits.discards = false;
         }
         let server = &mut self.servers[server_id];
         server.active_us = cx.env.now.mono_us;
-        server.xact_us = cx.env.now.mono_us;
+        server.work.xact_us = cx.env.now.mono_us;
         Some(Step::Used(group.len))
     }
 
@@ -123,7 +123,7 @@ impl Pool {
         {
             cx.env.buffers.give_back(text);
         }
-        self.servers[server_id].xact_us = 0;
+        self.servers[server_id].work.xact_us = 0;
         self.server_rests(cx, server_id);
         Some(Step::Used(group.len))
     }
@@ -298,7 +298,9 @@ impl Pool {
         if status == TxStatus::Idle {
             let begun_us = match &client.state {
                 ClientState::DeferredBegin(deferred) => deferred.since_us,
-                ClientState::Linked(link) => self.servers.get(link.server).map_or(0, |server| server.xact_us),
+                ClientState::Linked(link) => {
+                    self.servers.get(link.server).map_or(0, |server| server.work.xact_us)
+                }
                 _ => 0,
             };
             let xact_us = if begun_us == 0 { 0 } else { cx.env.now.mono_us.saturating_sub(begun_us) };

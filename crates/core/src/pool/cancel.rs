@@ -108,7 +108,7 @@ impl Pool {
     /// The connection is up. One to a server that is reached by TLS uses TLS, too.
     pub(crate) fn cancel_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
-        let secured = self.servers.get(cancel.server).is_some_and(|server| !server.tls.is_empty());
+        let secured = self.servers.get(cancel.server).is_some_and(|server| !server.at.tls.is_empty());
         if !secured {
             return self.send_cancel(cx, id);
         }
@@ -121,7 +121,7 @@ impl Pool {
     /// The answer to SSLRequest; PostgreSQL says nothing else on such a connection.
     pub(crate) fn cancel_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, bytes: &[u8]) {
         let Some(cancel) = self.cancels.get(id) else { return };
-        let endpoint = self.servers.get(cancel.server).map(|server| &server.endpoint);
+        let endpoint = self.servers.get(cancel.server).map(|server| &server.at.endpoint);
         match (cancel.stage, bytes, endpoint) {
             (Stage::SecuringTls, b"S", Some(Endpoint::Tcp { host, .. })) => {
                 cx.driver.start_tls(cancel.conn, TlsRole::Connect { host: host.clone() }, &[]);
@@ -149,7 +149,7 @@ impl Pool {
         server.pipelined.close();
         server.pipelined.expose();
         cx.env.scratch.clear();
-        encode_cancel(&mut cx.env.scratch, server.pid, &server.key);
+        encode_cancel(&mut cx.env.scratch, server.at.pid, &server.at.key);
         cx.driver.send(cancel.conn, &cx.env.scratch);
         cx.log(Level::Log, "started sending cancel request");
     }

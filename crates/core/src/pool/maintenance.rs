@@ -80,9 +80,9 @@ impl Pool {
                 self.wait_overdue(env, &client.account, *since_us)
             }
             ClientState::Linked(link) => {
-                let server = self.servers.get(link.server).filter(|server| !server.replication)?;
+                let server = self.servers.get(link.server).filter(|server| !server.is_replication())?;
                 let user = &self.state.user;
-                if server.query_us > 0 && over(config.query_timeout(user), server.query_us) {
+                if server.work.query_us > 0 && over(config.query_timeout(user), server.work.query_us) {
                     return Some(Fault::Timeout("query timeout", SqlState::QUERY_CANCELED));
                 }
                 // A message that does not end holds the server as an open transaction does, and so does a BEGIN.
@@ -94,7 +94,7 @@ impl Pool {
                     let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
                     return Some(Fault::Timeout("idle transaction timeout", code));
                 }
-                (server.xact_us > 0 && over(config.transaction_timeout(user), server.xact_us))
+                (server.work.xact_us > 0 && over(config.transaction_timeout(user), server.work.xact_us))
                     .then_some(Fault::Timeout("transaction timeout", SqlState::TRANSACTION_TIMEOUT))
             }
         }
@@ -139,9 +139,11 @@ impl Pool {
             .iter()
             .filter_map(|(id, server)| match &server.state {
                 ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
-                    overdue(server.since.mono_us).then_some((id, true))
+                    overdue(server.at.since.mono_us).then_some((id, true))
                 }
-                state if state.at_login().is_some() => overdue(server.since.mono_us).then_some((id, false)),
+                state if state.at_login().is_some() => {
+                    overdue(server.at.since.mono_us).then_some((id, false))
+                }
                 // A check that is not answered is the failure that it looks for; a reset, or a SET, is no work either.
                 ServerState::Checking
                 | ServerState::Cleaning

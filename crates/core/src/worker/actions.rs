@@ -316,7 +316,7 @@ impl Pool {
                 self.close_server(cx, id, reason, CloseMode::Now);
             }
             // A replication server would never be released.
-            ServerKind::Active if server.replication => self.lose_server(cx, id, reason.into()),
+            ServerKind::Active if server.is_replication() => self.lose_server(cx, id, reason.into()),
             _ => server.retire = Some(reason),
         }
     }

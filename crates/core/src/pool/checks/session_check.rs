@@ -48,10 +48,10 @@ impl Pool {
         if !is_sound || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }
-        let statements = cx.env.measured.recent(&server.recent);
+        let statements = cx.env.measured.recent(&server.work.recent);
         let server = &mut self.servers[id];
-        let transactions = std::mem::take(&mut server.unseen);
-        server.recent = crate::stats::statements::Recent::default();
+        let transactions = std::mem::take(&mut server.work.unseen);
+        server.work.recent = crate::stats::statements::Recent::default();
         let verifying =
             VerifyingSession { answer: Replies::default(), attempts: 0, transactions, statements };
         self.set_server_state(id, ServerState::VerifyingSession(Box::new(verifying)));

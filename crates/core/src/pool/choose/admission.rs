@@ -171,7 +171,7 @@ impl Pool {
             if !takes_queued(server) || cx.driver.backlog(server.conn) > MULTIPLEXED_BACKLOG_BYTES_MAX {
                 continue;
             }
-            let room = server.pipelined.room(cx.env.now.mono_us, server.received_bytes, wish.limits);
+            let room = server.pipelined.room(cx.env.now.mono_us, server.work.received_bytes, wish.limits);
             if room == Room::Never {
                 continue;
             }
@@ -233,7 +233,7 @@ fn takes_queued(server: &Server) -> bool {
     matches!(server.state, ServerState::Busy(_) | ServerState::Draining)
         && server.retire.is_none()
         && server.cancels == 0
-        && !server.reads_paused
+        && server.paused_us.is_none()
         && server.tx == pgweir_wire::backend::TxStatus::Idle
         && whole(&server.ledger)
 }

@@ -20,7 +20,9 @@ use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::sequences::state::Users;
-use crate::pool::server::state::{Beginning, Server, ServerState};
+use crate::pool::server::state::{
+    Beginning, Ending, Reached, SchemaChanges, Server, ServerState, Serves, Work,
+};
 use crate::pool::session::params::Params;
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::Opened;
@@ -243,35 +245,25 @@ impl Pool {
             inbox: Vec::new(),
             streaming: None,
             pipelined: Pipelined::default(),
-            received_bytes: 0,
-            paused_us: 0,
-            reads_paused: false,
-            resets: false,
-            pid: 0,
-            key: Box::default(),
-            endpoint,
-            remote: None,
-            since: env.now,
-            local: String::new(),
-            tls: String::new(),
-            query_us: 0,
-            xact_us: 0,
-            waited_us: 0,
-            running: crate::stats::statements::Running::default(),
-            recent: crate::stats::statements::Recent::default(),
-            unseen: 0,
-            followed: crate::stats::statements::Followed::default(),
-            traced: None,
-            stalled_us: 0,
+            paused_us: None,
+            at: Reached {
+                endpoint,
+                remote: None,
+                local: String::new(),
+                tls: String::new(),
+                since: env.now,
+                pid: 0,
+                key: Box::default(),
+            },
+            work: Work::default(),
+            changes: SchemaChanges::default(),
             active_us: env.now.mono_us,
-            used: false,
             cancels: 0,
             retire: None,
-            said_fatal: false,
-            changes_schema: false,
-            makes_routines: false,
-            replication: only_for.is_some(),
-            lost: false,
+            ending: Ending::No,
+            serves: if only_for.is_some() { Serves::ReplicationClient } else { Serves::Clients },
+            resets: false,
+            used: false,
         }
     }
 

@@ -78,7 +78,7 @@ impl Pool {
         let reserved = self
             .servers
             .values()
-            .filter(|server| server.replication && server.state.kind() == ServerKind::Login);
+            .filter(|server| server.is_replication() && server.state.kind() == ServerKind::Login);
         reserved.count() as u32
     }
 
@@ -159,9 +159,9 @@ impl Pool {
         let concerned = self
             .servers
             .iter()
-            .find(|(_, server)| server.replication && server.state.client() == Some(client));
+            .find(|(_, server)| server.is_replication() && server.state.client() == Some(client));
         if let Some((id, server)) = concerned
-            && !server.lost
+            && !server.is_lost()
         {
             self.close_server(cx, id, "replication client was closed", CloseMode::Now);
         }

@@ -212,15 +212,21 @@ impl ChangedParameters {
     }
 }
 
+/// What a linked client's messages wait for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Waits {
+    /// A DEALLOCATE or DISCARD is on its way: what names a prepared statement waits until that is answered.
+    pub(crate) discards: bool,
+    /// A message waits in the inbox for answers that are owed.
+    pub(crate) held: bool,
+}
+
 /// Has a server.
 pub(crate) struct Link {
     pub(crate) server: ServerId,
     /// Bytes of the current message that are still to come and go straight to the server.
     pub(crate) streaming: usize,
-    /// A DEALLOCATE or DISCARD is on its way: what names a prepared statement waits until that is answered.
-    pub(crate) discards: bool,
-    /// A message waits in the inbox for answers that are owed.
-    pub(crate) held: bool,
+    pub(crate) waits: Waits,
     /// What it asked for, as long as it was not sent yet.
     pub(crate) group: Option<Group>,
     /// The BEGIN that was answered before there was a server.
@@ -256,8 +262,7 @@ impl Link {
         Link {
             server,
             streaming: 0,
-            discards: false,
-            held: false,
+            waits: Waits::default(),
             group: None,
             opening: Opening::Done,
             unnamed: UnnamedOnServer::NotOwn,

@@ -34,7 +34,7 @@ impl Pool {
         reasons: &mut Reasons,
     ) -> bool {
         let session = std::sync::Arc::clone(&self.servers[id].session);
-        let server_pid = self.servers[id].pid;
+        let server_pid = self.servers[id].at.pid;
         let here = self.listens_here(id) && !session.channels().is_empty();
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let account = &mut client.account;
@@ -83,7 +83,7 @@ impl Pool {
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
             return;
         };
-        let server_pid = self.servers[link.server].pid;
+        let server_pid = self.servers[link.server].at.pid;
         let own_pid = account.cancel_key.pid();
         let Some(listener) = &mut account.listener else { return };
         listener.without_notify_listener(server_pid, own_pid);
@@ -272,7 +272,7 @@ impl Pool {
 
     /// The notify listener has told every notification before the mark, and the mark if it is to come at all.
     fn met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
-        let server_pid = self.servers[id].pid;
+        let server_pid = self.servers[id].at.pid;
         let Some(account) = self.account_mut(client) else { return };
         let own_pid = account.cancel_key.pid();
         match account.listener.as_deref_mut() {

@@ -157,7 +157,7 @@ impl Pool {
         if self.server_marks(client_id, &told) {
             return;
         }
-        let (server_pid, stage) = (self.servers[id].pid, self.stage_of(client_id).map(|(_, stage)| stage));
+        let (server_pid, stage) = (self.servers[id].at.pid, self.stage_of(client_id).map(|(_, stage)| stage));
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return };
         let own_pid = account.cancel_key.pid();
@@ -198,7 +198,7 @@ impl Pool {
     /// id than the client knows; and not while the client was told of a BEGIN, or of the beginning of a group, that the server
     /// has not seen.
     pub(crate) fn passes_notification(&self, id: ServerId, client: ClientId, message: &[u8]) -> bool {
-        let own = parsed(message).map(|told| told.pid) == self.servers.get(id).map(|server| server.pid);
+        let own = parsed(message).map(|told| told.pid) == self.servers.get(id).map(|server| server.at.pid);
         !own && self.is_told_as_it_comes(client)
     }
 
@@ -206,7 +206,7 @@ impl Pool {
     pub(crate) fn tell_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
         let Some(client_id) = server.state.client() else { return };
-        let (server_pid, at_once) = (server.pid, self.is_told_as_it_comes(client_id));
+        let (server_pid, at_once) = (server.at.pid, self.is_told_as_it_comes(client_id));
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let account = &mut client.account;
         let message = as_own(message.into(), server_pid, account.cancel_key.pid());
@@ -273,7 +273,7 @@ impl Pool {
             return false;
         };
         let Some(server) = self.servers.get(server) else { return false };
-        let doubtful = !server.ledger.is_at_rest() && listener.may_wait_for(server.pid);
+        let doubtful = !server.ledger.is_at_rest() && listener.may_wait_for(server.at.pid);
         !doubtful && parse_ready(ready) == Ok(TxStatus::Idle)
     }
 

@@ -139,9 +139,9 @@ impl Pool {
         if !std::mem::replace(&mut server.used, true) {
             self.state.node.stillborn = 0;
         }
-        server.waited_us = waited_us;
-        server.unseen = server.unseen.saturating_add(1);
-        server.followed.clear();
+        server.work.waited_us = waited_us;
+        server.work.unseen = server.work.unseen.saturating_add(1);
+        server.work.followed.clear();
         let replication = account.replication;
         self.log_debug(cx, |worker, _| {
             let (client, server) = worker.log_names(id, server_id)?;
@@ -237,7 +237,7 @@ impl Pool {
         let ClientState::Linked(link) = &client.state else { return false };
         // On a replication connection message boundaries are not tracked.
         self.servers.get(link.server).is_some_and(|server| {
-            server.replication || server.streaming.is_some_and(|streaming| streaming.to.is_some())
+            server.is_replication() || server.streaming.is_some_and(|streaming| streaming.to.is_some())
         })
     }
 
@@ -299,7 +299,7 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
-            ClientState::Linked(link) if link.held || link.kept > 0 || link.opening.holds() => true,
+            ClientState::Linked(link) if link.waits.held || link.kept > 0 || link.opening.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
                     || !server.pipelined.is_alone()

@@ -16,7 +16,7 @@ use crate::mail::Shutdown;
 use crate::pool::client::state::{Client, ClientState, Link, Opening};
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::{Ending, Server, ServerState};
 use crate::pool::{Pool, ServerKind};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
@@ -166,7 +166,7 @@ impl Pool {
             return;
         };
         if server.retire.is_some()
-            && !server.said_fatal
+            && !server.has_said_fatal()
             && cx.env.rules.config.main.server_fast_close
             && client.replication() == Replication::None
         {
@@ -276,7 +276,7 @@ impl Pool {
             return Some("pause mode");
         }
         let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));
-        let age_us = env.now.mono_us.saturating_sub(server.since.mono_us);
+        let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
         // `server_lifetime = 0` is "use once", not "never".
         if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
             return None;
@@ -294,7 +294,7 @@ impl Pool {
     pub(crate) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
         let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
         let Some(server) = self.servers.get(id) else { return };
-        if server.lost {
+        if server.is_lost() {
             return;
         }
         if !server.pipelined.is_alone() {
@@ -316,7 +316,7 @@ impl Pool {
         } else if mid_message || settling || !rests {
             let reason = because("client disconnect while server was not ready");
             self.close_server(cx, id, reason, CloseMode::Flush);
-        } else if server.replication {
+        } else if server.is_replication() {
             self.close_server(cx, id, "replication client was closed", CloseMode::Flush);
         } else if touched {
             self.clear_session(cx, id, link.pin.as_deref());
@@ -362,14 +362,14 @@ impl Pool {
             return self.close_server(cx, id, &reason, CloseMode::Now);
         }
         let Some(server) = self.servers.get(id) else { return };
-        let (client, said_fatal) = (server.state.client(), server.said_fatal);
+        let (client, said_fatal) = (server.state.client(), server.has_said_fatal());
         if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
             let fault = match self.lost_with_server(client_id) {
                 Some(lost) => Fault::PinnedServerLost(reason.clone(), lost),
                 None => Fault::ServerLost(reason.clone()),
             };
             // Told before the server is removed: only then is it known whether a message is half passed on.
-            self.servers[id].lost = true;
+            self.servers[id].ending = Ending::Lost;
             if said_fatal {
                 self.remove_client(cx, client_id, &reason, CloseMode::Flush);
             } else {
@@ -391,7 +391,7 @@ impl Pool {
     ) {
         let Some(server) = self.servers.get(id) else { return };
         if cx.env.rules.config.main.log_disconnections && cx.driver.log_reaches_anybody(Level::Log) {
-            let age_s = cx.env.now.mono_us.saturating_sub(server.since.mono_us) / 1_000_000;
+            let age_s = cx.env.now.mono_us.saturating_sub(server.at.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
             cx.log(Level::Log, &line);
         }
@@ -456,7 +456,7 @@ impl Pool {
     /// Stops reading from a server if its client does not keep up.
     pub(crate) fn pause_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
-            && !server.reads_paused
+            && server.paused_us.is_none()
         {
             server.note_pause(cx.env.now.mono_us);
             cx.driver.pause_reads(server.conn);
@@ -466,7 +466,7 @@ impl Pool {
     /// Reads from a server again, if its client keeps up (or it has none).
     pub(crate) fn server_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        if !server.reads_paused {
+        if server.paused_us.is_none() {
             return;
         }
         let client = server.state.client().and_then(|client| self.clients.get(client));

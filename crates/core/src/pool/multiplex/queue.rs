@@ -29,7 +29,7 @@ impl Pool {
     /// follow it.
     pub(crate) fn begin_pipeline(&mut self, env: &Env, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
-        let received_bytes = server.received_bytes;
+        let received_bytes = server.work.received_bytes;
         let Some(limits) = self.multiplex_limits(env) else { return };
         if !group.certainly_reads
             || server.ledger.is_empty()
@@ -82,7 +82,7 @@ impl Pool {
         let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
         self.state.numbers.multiplexing.multiplexed += 1;
         let server = &mut self.servers[server_id];
-        server.unseen = server.unseen.saturating_add(1);
+        server.work.unseen = server.work.unseen.saturating_add(1);
         let is_first =
             server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });
         if is_first && let Some(due_us) = server.pipelined.rescue_us() {
@@ -134,7 +134,7 @@ impl Pool {
     pub(crate) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let now_us = cx.env.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return };
-        let received_bytes = server.received_bytes;
+        let received_bytes = server.work.received_bytes;
         let client = server.state.client();
         let (was, next) = server.pipelined.next(now_us, received_bytes);
         self.measure(cx.env, id, was, client);
@@ -163,16 +163,16 @@ impl Pool {
     fn promote<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let now_us = cx.env.now.mono_us;
         let server = &mut self.servers[id];
-        let from_bytes = server.running.from_bytes;
+        let from_bytes = server.work.running.from_bytes;
         server.note_begin(now_us);
-        server.running.from_bytes = from_bytes;
+        server.work.running.from_bytes = from_bytes;
         server.active_us = now_us;
         let pool = &mut self.state;
         let ClientState::QueuedBehind(queued_behind) = &self.clients[client_id].state else { return };
         pool.numbers.stats.server_assignments += 1;
         let waited_us = now_us.saturating_sub(queued_behind.since_us);
         pool.numbers.stats.wait_us += waited_us;
-        server.waited_us = waited_us;
+        server.work.waited_us = waited_us;
         let (group, kept) = (queued_behind.group, queued_behind.group.len as usize);
         let link = Link { kept, ..Link::new(id, pool.policy.mode) };
         self.set_client_state(client_id, ClientState::Linked(link));
@@ -200,7 +200,7 @@ impl Pool {
         let now_us = env.now.mono_us;
         let long_us = crate::context::duration_us(env.rules.config.main.multiplex_max_ms);
         let took_us = now_us.saturating_sub(head.since_us);
-        env.estimates.note(head.key, took_us, server.received_bytes - head.received_bytes, long_us);
+        env.estimates.note(head.key, took_us, server.work.received_bytes - head.received_bytes, long_us);
         let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);
         if let (Some(account), Some(_)) = (account, head.estimate_us) {
             let response_us = now_us.saturating_sub(account.request_us);
@@ -355,7 +355,7 @@ impl Pool {
         let since_us = account.request_us;
         let server = &mut self.servers[id];
         server.ledger.disown_head(Purpose::Rerun);
-        (server.query_us, server.xact_us) = (0, 0);
+        (server.work.query_us, server.work.xact_us) = (0, 0);
         self.set_server_state(id, ServerState::Draining);
         self.wait_again(client_id, since_us, true);
         cx.log(Level::Debug, "a statement that a stranger's cancel request hit runs again");

@@ -138,7 +138,7 @@ impl Pool {
     /// The client's next message waits until everything that its server owes is answered.
     fn hold_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.held = true;
+            link.waits.held = true;
         }
         if !self.servers[server_id].ledger.is_between_groups() {
             self.ask_for_answers(cx, server_id);
@@ -316,7 +316,7 @@ impl Pool {
         prepare_name(&mut cx.env.scratch, &mut server.ledger, (owner, 0), (&name, b"", b""));
         cx.driver.send(server.conn, &cx.env.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.discards = true;
+            link.waits.discards = true;
             link.own_names = OwnNames::Ending(name, ticket);
         }
     }

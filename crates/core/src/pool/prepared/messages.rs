@@ -432,7 +432,7 @@ impl Pool {
         if discards
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
         {
-            link.discards = true;
+            link.waits.discards = true;
         }
     }
 

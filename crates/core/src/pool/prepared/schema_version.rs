@@ -91,12 +91,12 @@ impl Pool {
         if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
             && let Some(server) = self.servers.get_mut(id)
         {
-            server.changes_schema = true;
+            server.changes.statements = true;
         }
         if makes_routines(tag)
             && let Some(server) = self.servers.get_mut(id)
         {
-            server.makes_routines = true;
+            server.changes.routines = true;
         }
     }
 
@@ -114,10 +114,10 @@ impl Pool {
     /// ReadyForQuery.
     pub(crate) fn note_schema_change(&mut self, env: &Env, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
-        if std::mem::take(&mut server.makes_routines) {
+        if std::mem::take(&mut server.changes.routines) {
             env.shared.begin_routines();
         }
-        if std::mem::take(&mut server.changes_schema) {
+        if std::mem::take(&mut server.changes.statements) {
             env.shared.begin_age();
         }
     }

@@ -84,7 +84,7 @@ impl Pool {
             link.unnamed = UnnamedOnServer::Own;
         }
         if waits_for_unnamed(link, &server.ledger) {
-            link.held = true;
+            link.waits.held = true;
             self.ask_for_answers(cx, server_id);
             return false;
         }

@@ -38,7 +38,7 @@ impl Pool {
             self.state.numbers.stats.sent_bytes += bytes.len() as u64;
         }
         server.active_us = cx.env.now.mono_us;
-        server.received_bytes += bytes.len() as u64;
+        server.work.received_bytes += bytes.len() as u64;
         if server.inbox.is_empty() {
             let used = self.server_consume(cx, id, bytes);
             self.server_keep(cx.env, id, None, bytes, used);
@@ -76,7 +76,7 @@ impl Pool {
                 ServerState::Dialing(_) => Step::Wait,
                 ServerState::SecuringTls(_) => self.tls_answered(cx, id, rest),
                 ServerState::LoggingIn(_) => self.login_message(cx, id, rest),
-                _ if server.replication => self.relay_replication(cx, id, rest),
+                _ if server.is_replication() => self.relay_replication(cx, id, rest),
                 _ => self.relay(cx, id, rest),
             };
             match step {
@@ -121,7 +121,7 @@ impl Pool {
             }
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
             if let Some(plain) = plain_answers(&mut server.ledger, rest) {
-                server.running.rows = server.running.rows.saturating_add(plain.rows);
+                server.work.running.rows = server.work.running.rows.saturating_add(plain.rows);
                 self.extend(cx, id, &mut run, Some(plain.client), bytes, at);
                 at += plain.len;
                 continue;
@@ -218,14 +218,14 @@ impl Pool {
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        let certain = link.held
+        let certain = link.waits.held
             && !link.opening.holds()
             && !link.ready_due
             && !waits_for_restore(link, server, &[])
             && !names_are_uncertain(link, &server.ledger);
-        let shorter = client.reads_paused && !link.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
+        let shorter = client.reads_paused && !link.waits.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
         if certain || shorter {
-            link.held = false;
+            link.waits.held = false;
             self.client_resume(cx, client_id);
         }
     }
@@ -447,7 +447,7 @@ impl Pool {
         if matches!(accepted.owner, Owner::Client(_))
             && let Some(server) = self.servers.get_mut(id)
         {
-            server.running.rows = server.running.rows.saturating_add(rows_in_tag(body));
+            server.work.running.rows = server.work.running.rows.saturating_add(rows_in_tag(body));
         }
         if !is_discarding(body) {
             match accepted.owner.client() {

@@ -258,13 +258,13 @@ impl Pool {
         let client = self.clients.get_mut(id)?;
         let ClientState::Linked(link) = &mut client.state else { return Some(None) };
         // Whether a message must still wait is to be seen.
-        link.held = false;
+        link.waits.held = false;
         let Some(server) = self.servers.get(server_id) else { return Some(None) };
         if link.kept > 0 || !server.pipelined.is_alone() {
             return None;
         }
         if waits_for_restore(link, server, bytes) {
-            link.held = true;
+            link.waits.held = true;
             return None;
         }
         if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
@@ -311,7 +311,7 @@ impl Pool {
         }
         let rest = cursor.rest();
         if link.opening.holds() || link.ready_due || waits_for_restore(link, server, rest) {
-            link.held = true;
+            link.waits.held = true;
             return Passed::NoMore;
         }
         let header = match Header::peek(rest) {
@@ -328,7 +328,7 @@ impl Pool {
         let route = route(header, rest, tracking);
         let uncertain = route == Route::Prepared && names_are_uncertain(link, &server.ledger);
         if uncertain || server.ledger.len() >= LEDGER_ENTRIES_MAX {
-            link.held = uncertain;
+            link.waits.held = uncertain;
             cursor.flush(cx.driver, server.conn);
             self.ask_for_answers(cx, server_id);
             if !uncertain {
@@ -339,7 +339,7 @@ impl Pool {
         match route {
             Route::Pass(kind) => self.pass_unchanged(cx, id, server_id, header, kind, cursor),
             Route::Unnamed(kind) => {
-                if !server.replication {
+                if !server.is_replication() {
                     cursor.flush(cx.driver, server.conn);
                     if !self.owns_unnamed(cx, id, server_id, kind) {
                         return Passed::NoMore;
@@ -348,7 +348,7 @@ impl Pool {
                 self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
             }
             Route::Discards(kind) => {
-                link.discards = true;
+                link.waits.discards = true;
                 self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
             }
             Route::Prepared => {
@@ -476,12 +476,13 @@ impl Pool {
         let Some(server) = self.servers.get(server_id) else { return false };
         // As `names_are_uncertain`; but a change that this very message makes is not forgotten because no answer is owed
         // yet.
-        let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
+        let uncertain =
+            link.waits.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
         // The possible actions depend on whether the transaction has failed.
         if !uncertain && server.ledger.is_status_known() {
             return false;
         }
-        link.held = true;
+        link.waits.held = true;
         self.ask_for_answers(cx, server_id);
         true
     }
@@ -523,10 +524,10 @@ pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
 
 /// The meaning of a prepared statement's name depends on answers that are still owed.
 pub(crate) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
-    if link.discards && ledger.is_empty() {
-        link.discards = false;
+    if link.waits.discards && ledger.is_empty() {
+        link.waits.discards = false;
     }
-    link.discards || ledger.awaits_earlier_changes()
+    link.waits.discards || ledger.awaits_earlier_changes()
 }
 
 /// The route of a message; decided by its type byte and, for those that name statements, its first bytes.

@@ -22,9 +22,9 @@ impl Pool {
             .servers
             .iter()
             .filter(
-                |(_, server)| matches!(&server.endpoint, Endpoint::Tcp { host: name, .. } if **name == *host),
+                |(_, server)| matches!(&server.at.endpoint, Endpoint::Tcp { host: name, .. } if **name == *host),
             )
-            .filter(|(_, server)| server.remote.is_some_and(is_left))
+            .filter(|(_, server)| server.at.remote.is_some_and(is_left))
             .map(|(id, _)| id)
             .collect();
         for id in left {

@@ -22,7 +22,7 @@ use crate::limits::{
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
 use crate::pool::server::greeting::ServerGreeting;
-use crate::pool::server::state::{AtLogin, Beginning, LoggingIn, Server, ServerState};
+use crate::pool::server::state::{AtLogin, Beginning, Ending, LoggingIn, Server, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::pool::{Failure, Pool, ServerKind};
@@ -34,17 +34,20 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Dialing(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
-        server.local = local;
-        server.remote = cx.driver.remote(server.conn);
+        server.at.local = local;
+        server.at.remote = cx.driver.remote(server.conn);
         if cx.env.rules.config.main.log_connections && cx.driver.log_reaches_anybody(Level::Log) {
             let server = &self.servers[id];
-            let from =
-                if server.local.is_empty() { String::new() } else { format!(" (from {})", server.local) };
+            let from = if server.at.local.is_empty() {
+                String::new()
+            } else {
+                format!(" (from {})", server.at.local)
+            };
             let line = format!("{} new connection to server{from}", self.server_log_name(server));
             cx.log(Level::Log, &line);
         }
         let server = &self.servers[id];
-        let over_tcp = matches!(server.endpoint, Endpoint::Tcp { .. });
+        let over_tcp = matches!(server.at.endpoint, Endpoint::Tcp { .. });
         if over_tcp && cx.env.rules.config.main.server_tls_sslmode != SslMode::Disable {
             cx.env.scratch.clear();
             frontend::encode_ssl_request(&mut cx.env.scratch);
@@ -61,7 +64,7 @@ impl Pool {
         let only_for = server.state.client();
         match bytes {
             [b'S'] => {
-                let host = match &server.endpoint {
+                let host = match &server.at.endpoint {
                     Endpoint::Tcp { host, .. } => Arc::clone(host),
                     Endpoint::Unix { path } => Arc::clone(path),
                 };
@@ -95,7 +98,7 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::SecuringTls(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
-        server.tls.clone_from(&info.description);
+        server.at.tls.clone_from(&info.description);
         if cx.env.rules.config.main.log_connections {
             let line =
                 format!("{} SSL established: {}", self.server_log_name(&self.servers[id]), info.description);
@@ -298,8 +301,8 @@ impl Pool {
     fn key_data(&mut self, id: ServerId, body: &[u8]) -> Result<(), String> {
         let data = BackendKeyData::parse(body).map_err(|error| error.to_string())?;
         if let Some(server) = self.servers.get_mut(id) {
-            server.pid = data.pid;
-            server.key = data.key.into();
+            server.at.pid = data.pid;
+            server.at.key = data.key.into();
         }
         Ok(())
     }
@@ -324,10 +327,10 @@ impl Pool {
         }
         let server = &mut self.servers[id];
         server.active_us = cx.env.now.mono_us;
-        cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.since.mono_us));
+        cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.at.since.mono_us));
         let pool = &mut self.state;
         pool.node.failure = None;
-        pool.node.failed_hosts.retain(|(failed, _)| *failed != server.endpoint);
+        pool.node.failed_hosts.retain(|(failed, _)| *failed != server.at.endpoint);
         let params = pool.known.share_params(params);
         server.params = Arc::clone(&params);
         server.session = pool.known.sessions.share(Session::default());
@@ -373,7 +376,7 @@ impl Pool {
         let code = fields.as_ref().and_then(ErrorFields::code).and_then(SqlState::from_bytes);
         let severity = fields.as_ref().and_then(ErrorFields::severity).unwrap_or(b"FATAL");
         let Some(server) = self.servers.get(id) else { return };
-        let only_for_replication = server.replication;
+        let only_for_replication = server.is_replication();
         let line = format!(
             "{} server login failed: {} {message}",
             self.server_log_name(server),
@@ -424,7 +427,7 @@ impl Pool {
         cx.log(Level::Warning, &line);
         let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
             && reason == "login failed"
-            && !server.replication;
+            && !server.is_replication();
         let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
         let goes_on = self.fail_login(cx, id, reason, &told, None);
         if in_exchange && !goes_on && !self.has_usable_server() {
@@ -444,13 +447,13 @@ impl Pool {
         code: Option<SqlState>,
     ) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        let (only_for, endpoint) = (server.state.client(), server.endpoint.clone());
+        let (only_for, endpoint) = (server.state.client(), server.at.endpoint.clone());
         cx.env.counters.connect_failures += 1;
         let goes_on = self.host_failed(cx.env, &endpoint);
         match only_for {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
-                self.servers[id].lost = true;
+                self.servers[id].ending = Ending::Lost;
                 // The client leaves in state AwaitingServer, which would close this connection by itself.
                 self.refuse_client(cx, client, &Fault::ReplicationRefused(code, text.to_owned()));
             }
@@ -472,7 +475,7 @@ impl Pool {
             let kind = server.state.kind();
             !matches!(kind, ServerKind::Login | ServerKind::Listening)
                 && server.retire.is_none()
-                && !server.replication
+                && !server.is_replication()
         };
         pool.node.servers_total() > pool.node.servers(ServerKind::Login)
             && self.servers.values().any(is_usable)

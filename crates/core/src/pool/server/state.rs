@@ -56,29 +56,57 @@ pub(crate) struct Server {
     pub(crate) streaming: Option<Streaming>,
     /// The clients that are queued behind its client.
     pub(crate) pipelined: Pipelined,
-    /// Bytes that it sent, all in all.
-    pub(crate) received_bytes: u64,
     /// Since when it is not read because its client does not keep up (monotonic, µs).
-    pub(crate) paused_us: u64,
-    pub(crate) reads_paused: bool,
+    pub(crate) paused_us: Option<u64>,
+    /// Where it is, and what it is called there.
+    pub(crate) at: Reached,
+    /// What it is at, for the statistics and timeouts.
+    pub(crate) work: Work,
+    /// What its transaction has changed of the database's objects.
+    pub(crate) changes: SchemaChanges,
+    /// When anything last happened on it. Monotonic, µs.
+    pub(crate) active_us: u64,
+    /// Cancel requests that are on their way to it: no other client may have it before they are over.
+    pub(crate) cancels: u32,
+    /// Why it is to be closed at its next rest, if so.
+    pub(crate) retire: Option<&'static str>,
+    pub(crate) ending: Ending,
+    pub(crate) serves: Serves,
     /// Its client may have reset startup values, which are then to be put back.
     pub(crate) resets: bool,
-    /// For cancel requests, as PostgreSQL gave them.
-    pub(crate) pid: u32,
-    pub(crate) key: Box<[u8]>,
+    /// It had a client once.
+    pub(crate) used: bool,
+}
+
+/// Where a server is.
+pub(crate) struct Reached {
     pub(crate) endpoint: Endpoint,
     /// The address that it was reached at; `None` before, and for a unix socket.
     pub(crate) remote: Option<SocketAddr>,
+    /// Our end, as `ip:port`; "" for a unix socket.
+    pub(crate) local: String,
+    /// What is known of its TLS session; "" without one.
+    pub(crate) tls: String,
     /// When it was dialed.
     pub(crate) since: Now,
-    pub(crate) local: String,
-    pub(crate) tls: String,
+    /// For cancel requests, as PostgreSQL gave them.
+    pub(crate) pid: u32,
+    pub(crate) key: Box<[u8]>,
+}
+
+/// What a server is at.
+#[derive(Default)]
+pub(crate) struct Work {
     /// When its current statement (or pipeline) began; 0 when none runs. Monotonic, µs.
     pub(crate) query_us: u64,
     /// When its current transaction began; 0 when none is open. Monotonic, µs.
     pub(crate) xact_us: u64,
     /// How long its client had waited for it, until its first statement is accounted for.
     pub(crate) waited_us: u64,
+    /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
+    pub(crate) stalled_us: u64,
+    /// Bytes that it sent, all in all.
+    pub(crate) received_bytes: u64,
     /// What its current statement is, and does.
     pub(crate) running: Running,
     /// What it answered last, and how many transactions it has seen since its session was looked at.
@@ -88,26 +116,36 @@ pub(crate) struct Server {
     pub(crate) followed: Followed,
     /// That is traced.
     pub(crate) traced: Option<Box<Traced>>,
-    /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
-    pub(crate) stalled_us: u64,
-    /// When anything last happened on it. Monotonic, µs.
-    pub(crate) active_us: u64,
-    /// It had a client once.
-    pub(crate) used: bool,
-    /// Cancel requests that are on their way to it: no other client may have it before they are over.
-    pub(crate) cancels: u32,
-    /// Why it is to be closed at its next rest, if so.
-    pub(crate) retire: Option<&'static str>,
-    /// It sent a FATAL error to its client, which needs no second one.
-    pub(crate) said_fatal: bool,
-    /// Its transaction has changed what statements return.
-    pub(crate) changes_schema: bool,
+}
+
+/// What a transaction has changed of the database's objects.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SchemaChanges {
+    /// What statements return.
+    pub(crate) statements: bool,
     /// It has made routines or triggers.
-    pub(crate) makes_routines: bool,
-    /// It serves one replication client and ends with it.
-    pub(crate) replication: bool,
+    pub(crate) routines: bool,
+}
+
+/// How far a server is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Ending {
+    /// Not at all.
+    #[default]
+    No,
+    /// It sent a FATAL error to its client, which needs no second one.
+    SaidFatal,
     /// Its end is being dealt with: a client that leaves it now need not clean up.
-    pub(crate) lost: bool,
+    Lost,
+}
+
+/// Whom a server is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// The pool's clients.
+    Clients,
+    /// One replication client, with which it ends.
+    ReplicationClient,
 }
 
 /// The client that gets the rest of a message.
@@ -406,21 +444,38 @@ impl ServerState {
 }
 
 impl Server {
+    /// It serves one replication client and ends with it.
+    pub(crate) fn is_replication(&self) -> bool {
+        self.serves == Serves::ReplicationClient
+    }
+
+    /// See [`Ending::SaidFatal`].
+    pub(crate) fn has_said_fatal(&self) -> bool {
+        self.ending != Ending::No
+    }
+
+    /// See [`Ending::Lost`].
+    pub(crate) fn is_lost(&self) -> bool {
+        self.ending == Ending::Lost
+    }
+
     /// A FATAL error ends a session, whichever client is told: no other client gets this server.
     pub(crate) fn says_goodbye(&mut self) {
-        self.said_fatal = true;
+        if self.ending == Ending::No {
+            self.ending = Ending::SaidFatal;
+        }
         self.retire.get_or_insert("the server ended the session");
     }
 
     /// A client's message goes to it: its statement begins, and perhaps its transaction.
     pub(crate) fn note_begin(&mut self, now_us: u64) {
-        if self.query_us == 0 {
-            self.query_us = now_us;
-            self.stalled_us = 0;
-            self.running.begin(self.received_bytes);
+        if self.work.query_us == 0 {
+            self.work.query_us = now_us;
+            self.work.stalled_us = 0;
+            self.work.running.begin(self.work.received_bytes);
         }
-        if self.xact_us == 0 {
-            self.xact_us = now_us;
+        if self.work.xact_us == 0 {
+            self.work.xact_us = now_us;
         }
     }
 
@@ -428,47 +483,47 @@ impl Server {
     pub(crate) fn note_end(&mut self, pool: &mut PoolState, now_us: u64) -> Option<Split> {
         let mut ended = None;
         let times = pool.numbers.times.get_or_insert_default();
-        if self.query_us != 0 {
-            let query_us = now_us.saturating_sub(self.query_us);
+        if self.work.query_us != 0 {
+            let query_us = now_us.saturating_sub(self.work.query_us);
             pool.numbers.stats.queries += 1;
             pool.numbers.stats.query_us += query_us;
             let client_us = self.take_stall(now_us).min(query_us);
-            let wait_us = std::mem::take(&mut self.waited_us);
+            let wait_us = std::mem::take(&mut self.work.waited_us);
             let split = Split { wait_us, server_us: query_us - client_us, client_us };
             times.statement(split);
             ended = Some(split);
-            self.query_us = 0;
+            self.work.query_us = 0;
         }
-        if self.tx == TxStatus::Idle && self.xact_us != 0 {
-            let xact_us = now_us.saturating_sub(self.xact_us);
+        if self.tx == TxStatus::Idle && self.work.xact_us != 0 {
+            let xact_us = now_us.saturating_sub(self.work.xact_us);
             pool.numbers.stats.xacts += 1;
             pool.numbers.stats.xact_us += xact_us;
             times.transaction(xact_us);
-            self.xact_us = 0;
+            self.work.xact_us = 0;
         }
         ended
     }
 
     /// Its reads are paused.
     pub(crate) fn note_pause(&mut self, now_us: u64) {
-        self.reads_paused = true;
-        self.paused_us = now_us;
+        self.paused_us = Some(now_us);
     }
 
     /// Its reads go on.
     pub(crate) fn note_unpause(&mut self, now_us: u64) {
-        self.reads_paused = false;
-        self.stalled_us += now_us.saturating_sub(self.paused_us);
-        self.paused_us = 0;
+        if let Some(since_us) = self.paused_us.take() {
+            self.work.stalled_us += now_us.saturating_sub(since_us);
+        }
     }
 
     /// How long its current statement was held up by paused reads.
     fn take_stall(&mut self, now_us: u64) -> u64 {
-        let present_us = if self.reads_paused { now_us.saturating_sub(self.paused_us) } else { 0 };
-        if self.reads_paused {
-            self.paused_us = now_us;
+        let mut present_us = 0;
+        if let Some(since_us) = &mut self.paused_us {
+            present_us = now_us.saturating_sub(*since_us);
+            *since_us = now_us;
         }
-        std::mem::take(&mut self.stalled_us) + present_us
+        std::mem::take(&mut self.work.stalled_us) + present_us
     }
 
     /// It may serve another client: nothing is owed, no transaction is open, no byte is left over.
@@ -488,7 +543,7 @@ impl Server {
 
     /// Its client has a transaction open, and has sent nothing since the last statement of it ended.
     pub(crate) fn is_idle_in_transaction(&self) -> bool {
-        self.tx != TxStatus::Idle && self.query_us == 0 && matches!(self.state, ServerState::Busy(_))
+        self.tx != TxStatus::Idle && self.work.query_us == 0 && matches!(self.state, ServerState::Busy(_))
     }
 
     /// It owes nothing but the answer that tells which Syncs of a failed COPY it has answered, outside of a transaction.
@@ -500,18 +555,18 @@ impl Server {
 
     /// The endpoint of this very server, even if its host has further addresses.
     pub(crate) fn place(&self) -> Endpoint {
-        match self.remote {
+        match self.at.remote {
             Some(remote) => Endpoint::Tcp { host: remote.ip().to_string().into(), port: remote.port() },
-            None => self.endpoint.clone(),
+            None => self.at.endpoint.clone(),
         }
     }
 
     /// Its address as log lines show it.
     pub(crate) fn address(&self) -> String {
-        if let Some(remote) = self.remote {
+        if let Some(remote) = self.at.remote {
             return remote.to_string();
         }
-        match &self.endpoint {
+        match &self.at.endpoint {
             Endpoint::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             Endpoint::Tcp { host, port } => format!("{host}:{port}"),
             Endpoint::Unix { path } => {

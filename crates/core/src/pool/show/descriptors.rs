@@ -61,7 +61,7 @@ impl Pool {
             task: "server",
             user: Some(&pool.user),
             database: Some(&pool.database),
-            place: server.remote,
+            place: server.at.remote,
             port: pool.config.port,
             link: client.and_then(|client| cx.driver.descriptor(client.conn)),
             params: Some(&server.params),

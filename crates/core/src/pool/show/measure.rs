@@ -54,7 +54,7 @@ impl Pool {
         if message == tag::PARSE {
             let name = body.split(|byte| *byte == 0).next().unwrap_or_default();
             let Some(server) = self.servers.get_mut(server_id) else { return };
-            server.followed.note(name, statement);
+            server.work.followed.note(name, statement);
             // If it is in use when it is bound, its text is no longer at hand.
             env.measured.make(Seen { pool: self.id, fingerprint: statement.fingerprint, text });
             if env.sampler.is_on() {
@@ -74,7 +74,8 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return };
         let ClientState::Linked(link) = &client.state else { return };
         let server_id = link.server;
-        let followed = self.servers.get(server_id).and_then(|server| server.followed.get(head.statement));
+        let followed =
+            self.servers.get(server_id).and_then(|server| server.work.followed.get(head.statement));
         if let Some(statement) = followed {
             self.measure_as(env, server_id, statement, |_, _| None);
         }
@@ -128,8 +129,9 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         let Prepared { fingerprint, light } = statement;
         let pool = self.id;
-        if server.running.is_named()
-            || env.measured.name_known(&mut server.running, pool, fingerprint, light) && !env.sampler.is_on()
+        if server.work.running.is_named()
+            || env.measured.name_known(&mut server.work.running, pool, fingerprint, light)
+                && !env.sampler.is_on()
         {
             return;
         }
@@ -146,10 +148,10 @@ impl Pool {
     #[cold]
     fn trace(&mut self, env: &mut Env, id: ServerId, text: Option<&[u8]>) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        if server.traced.as_ref().is_none_or(|traced| traced.context.is_none())
+        if server.work.traced.as_ref().is_none_or(|traced| traced.context.is_none())
             && let Some(traced) = env.sampler.choose(text)
         {
-            server.traced = Some(Box::new(traced));
+            server.work.traced = Some(Box::new(traced));
         }
     }
 
@@ -159,7 +161,7 @@ impl Pool {
         let pool = self.id;
         env.measured.make(Seen { pool, fingerprint, text });
         if let Some(server) = self.servers.get_mut(id) {
-            env.measured.name_known(&mut server.running, pool, fingerprint, light);
+            env.measured.name_known(&mut server.work.running, pool, fingerprint, light);
         }
     }
 
@@ -199,13 +201,13 @@ impl Pool {
         behind_bytes: usize,
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let answered_bytes = server.received_bytes.saturating_sub(behind_bytes as u64);
-        let running = server.running;
-        server.recent.note(&running);
+        let answered_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
+        let running = server.work.running;
+        server.work.recent.note(&running);
         let bytes = answered_bytes.saturating_sub(running.from_bytes);
         // The statement that is queued behind it begins there.
-        server.running.begin(answered_bytes);
-        let traced = server.traced.take();
+        server.work.running.begin(answered_bytes);
+        let traced = server.work.traced.take();
         let slow = split.total_us() >= self.state.policy.slow_us;
         let known = cx.env.measured.note(&running, split, bytes);
         if slow || traced.is_some() {
@@ -231,7 +233,7 @@ impl Pool {
         text: Option<Box<str>>,
     ) {
         let Some(server) = self.servers.get(id) else { return };
-        let (host, port) = match &server.endpoint {
+        let (host, port) = match &server.at.endpoint {
             Endpoint::Tcp { host, port } => (host.to_string(), *port),
             Endpoint::Unix { .. } => (String::new(), self.state.config.port),
         };

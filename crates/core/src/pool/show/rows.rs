@@ -79,7 +79,7 @@ impl Pool {
         let Some(server) = self.servers.get(link.server) else { return 0 };
         let since_us = match server.state {
             ServerState::Settling(_) => request_us,
-            _ => server.query_us,
+            _ => server.work.query_us,
         };
         if since_us > 0 { env.now.mono_us.saturating_sub(since_us) } else { 0 }
     }
@@ -117,15 +117,16 @@ impl Pool {
             ServerKind::Listening => "listening",
         };
         let state = if sockets { format!("sv_{state}") } else { state.to_owned() };
-        let (addr, port) = match &server.endpoint {
+        let (addr, port) = match &server.at.endpoint {
             Endpoint::Tcp { host, port } => {
-                (server.remote.map_or_else(|| host.to_string(), |remote| remote.ip().to_string()), *port)
+                (server.at.remote.map_or_else(|| host.to_string(), |remote| remote.ip().to_string()), *port)
             }
             Endpoint::Unix { .. } => ("unix".to_owned(), pool.config.port),
         };
-        let (local_addr, local_port) = server.local.rsplit_once(':').unwrap_or(("unix", "0"));
-        let request_us = if server.query_us > 0 { server.query_us } else { server.active_us };
-        let wait_us = if server.query_us > 0 { env.now.mono_us.saturating_sub(server.query_us) } else { 0 };
+        let (local_addr, local_port) = server.at.local.rsplit_once(':').unwrap_or(("unix", "0"));
+        let request_us = if server.work.query_us > 0 { server.work.query_us } else { server.active_us };
+        let wait_us =
+            if server.work.query_us > 0 { env.now.mono_us.saturating_sub(server.work.query_us) } else { 0 };
         let link = match &server.state {
             ServerState::Busy(client) => Some(*client),
             ServerState::Settling(settling) => Some(settling.client),
@@ -136,7 +137,7 @@ impl Pool {
         let application =
             env.application_name(&server.params).map(|name| String::from_utf8_lossy(name).into_owned());
         let replication = match server.state.client().and_then(|client| self.clients.get(client)) {
-            Some(client) if server.replication => client.replication(),
+            Some(client) if server.is_replication() => client.replication(),
             _ => Replication::None,
         };
         vec![
@@ -149,15 +150,15 @@ impl Pool {
             cell(port),
             cell(local_addr),
             cell(local_port),
-            cell(time_text(env, server.since.mono_us)),
+            cell(time_text(env, server.at.since.mono_us)),
             cell(time_text(env, request_us)),
             cell(wait_us / 1_000_000),
             cell(wait_us % 1_000_000),
             cell(u8::from(server.retire.is_some())),
             cell(pointer(server.serial)),
             cell(link.unwrap_or_default()),
-            cell(server.pid),
-            cell(&server.tls),
+            cell(server.at.pid),
+            cell(&server.at.tls),
             cell(application.unwrap_or_default()),
             cell(server.statements.len()),
             cell(server.serial),
@@ -185,12 +186,12 @@ impl Pool {
     /// The age of a server's transaction, 0 if none is open, and the fingerprint of the statement that it runs.
     fn work_cells(&self, env: &Env, server: Option<&Server>) -> [Option<String>; 2] {
         let Some(server) = server else { return [cell(0), cell("")] };
-        let transaction_us = match server.xact_us {
+        let transaction_us = match server.work.xact_us {
             0 => 0,
             begun_us => env.now.mono_us.saturating_sub(begun_us),
         };
-        let statement = Some(&server.running)
-            .filter(|_| server.query_us > 0)
+        let statement = Some(&server.work.running)
+            .filter(|_| server.work.query_us > 0)
             .and_then(|running| env.measured.fingerprint(running))
             .map_or_else(String::new, |fingerprint| format!("{fingerprint:016x}"));
         [cell(transaction_us), cell(statement)]

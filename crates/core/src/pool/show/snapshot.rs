@@ -120,7 +120,7 @@ impl Pool {
         }
         env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
         let Some(server) = self.servers.get_mut(id) else { return };
-        server.running.failed = true;
+        server.work.running.failed = true;
         self.state.numbers.errors += 1;
     }
 }

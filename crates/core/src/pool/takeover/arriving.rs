@@ -21,7 +21,7 @@ use crate::pool::prepared::readings::Reading;
 use crate::pool::prepared::statements::ClientStatements;
 use crate::pool::sequences::state::{Drawing, Draws, Users};
 use crate::pool::server::greeting::ServerGreeting;
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::{Server, ServerState, Serves};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::Touched;
@@ -38,7 +38,7 @@ impl Pool {
     ) {
         let server = server.map(|(conn, server)| self.server_arrives(cx.env, conn, server));
         if let Some(server) = server.and_then(|id| self.servers.get_mut(id)) {
-            server.remote = cx.driver.remote(server.conn);
+            server.at.remote = cx.driver.remote(server.conn);
         }
         match client {
             Some((conn, client)) => self.client_arrives(cx, conn, client, server),
@@ -101,15 +101,15 @@ impl Pool {
         let params = self.state.known.share_params(params);
         let mut server = self.new_server(env, conn, endpoint, None);
         server.state = ServerState::Busy(ClientId::default());
-        server.local = local;
-        (server.pid, server.key) = (pid, Vec::from(key).into());
+        server.at.local = local;
+        (server.at.pid, server.at.key) = (pid, Vec::from(key).into());
         (server.params, server.used) = (params, used);
         server.users = Users::Several(ClientId::default());
         server.session = self.session_of(env, &session, prepared.as_deref());
         server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);
-        server.since = self.ago(env, age_us);
+        server.at.since = self.ago(env, age_us);
         server.active_us = self.ago(env, unused_us).mono_us;
-        server.xact_us = if xact_us == 0 { 0 } else { self.ago(env, xact_us).mono_us };
+        server.work.xact_us = if xact_us == 0 { 0 } else { self.ago(env, xact_us).mono_us };
         if retire || settings != opened_by(&self.state.config) {
             server.retire = Some("database configuration changed");
         } else if !all_known {
@@ -268,7 +268,9 @@ impl Pool {
         if let Some(server) = server {
             let server = &mut self.servers[server];
             server.state = ServerState::Busy(id);
-            server.replication = is_replication;
+            if is_replication {
+                server.serves = Serves::ReplicationClient;
+            }
         }
         id
     }

@@ -91,7 +91,7 @@ impl Pool {
     fn may_travel<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId, link: &Link) -> bool {
         let Some(server) = self.servers.get(link.server) else { return false };
         link.streaming == 0
-            && !link.held
+            && !link.waits.held
             && link.kept == 0
             // The successor would need to know the reason that keeps a server.
             && link.pin.is_none()
@@ -101,7 +101,7 @@ impl Pool {
             && !has_to_restore(link)
             && link.group.is_none()
             && matches!(link.opening, Opening::Done | Opening::Unsent(_))
-            && !link.discards
+            && !link.waits.discards
             && matches!(server.state, ServerState::Busy(client) if client == id)
             && server.ledger.is_empty()
             && self.is_portable(cx, server)
@@ -112,8 +112,8 @@ impl Pool {
             && server.inbox.is_empty()
             && server.pipelined.is_alone()
             && server.cancels == 0
-            && !server.lost
-            && server.tls.is_empty()
+            && !server.is_lost()
+            && server.at.tls.is_empty()
             && cx.driver.backlog(server.conn) == 0
     }
 
@@ -137,7 +137,7 @@ impl Pool {
                 self.forget_server(cx, id);
             }
             ServerKind::Idle => self.close_server(cx, id, "server shutting down", CloseMode::Flush),
-            ServerKind::Login if !server.replication => {
+            ServerKind::Login if !server.is_replication() => {
                 self.close_server(cx, id, "server shutting down", CloseMode::Now);
             }
             _ => {}
@@ -221,7 +221,7 @@ impl Pool {
 
     /// As [`Worker::pack_client`]. The server owes nothing: what follows from that is not carried.
     fn pack_server(&self, env: &Env, server: &Server) -> CarriedServer {
-        let (host, port) = match &server.endpoint {
+        let (host, port) = match &server.at.endpoint {
             Endpoint::Tcp { host, port } => (host.to_string(), *port),
             Endpoint::Unix { path } => (path.to_string(), 0),
         };
@@ -233,15 +233,15 @@ impl Pool {
         CarriedServer {
             host,
             port,
-            local: server.local.clone(),
-            pid: server.pid,
-            key: bytes(&server.key),
+            local: server.at.local.clone(),
+            pid: server.at.pid,
+            key: bytes(&server.at.key),
             params: self.pairs(env, &server.params),
             statements: server.statements.iter().filter_map(known).collect(),
-            age_us: ago_us(server.since.mono_us),
+            age_us: ago_us(server.at.since.mono_us),
             unused_us: ago_us(server.active_us),
             tx: server.tx.as_byte(),
-            xact_us: if server.xact_us == 0 { 0 } else { ago_us(server.xact_us).max(1) },
+            xact_us: if server.work.xact_us == 0 { 0 } else { ago_us(server.work.xact_us).max(1) },
             used: server.used,
             // The values that its RESET goes back to are no other client's.
             retire: server.retire.is_some() || !server.opened.is_plain(),
