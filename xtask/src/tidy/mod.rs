@@ -7,6 +7,7 @@ mod layers;
 mod rules;
 mod source;
 mod walk;
+mod walls;
 mod words;
 
 use std::fmt::Write as _;
@@ -80,6 +81,7 @@ fn check_rust(path: &Path, text: &str, findings: &mut Findings) {
     findings.rust_lines.push(text.lines().count());
     findings.problems.extend(rules::rust(path, text, &source));
     findings.problems.extend(layers::rust(path, &source));
+    findings.problems.extend(walls::problems(path, &source));
     findings.problems.extend(words::leftovers(path, text, &source));
     for function in source.functions() {
         let lines = function.lines();

@@ -9,7 +9,7 @@ use crate::context::duration_us;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId, UnpooledId};
+use crate::ids::{ClientId, PoolId, UnpooledId};
 use crate::mail::{Mail, Question, Rules, Shutdown};
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::{Pool, ServerKind};
@@ -288,41 +288,7 @@ impl Worker {
             self.in_pool(cx, id, |pool, cx| pool.recycle_pool(cx, reason));
         }
     }
-}
 
-impl Pool {
-    fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
-        self.state.greeting = None;
-        self.state.node.forget_failures();
-        let servers: Vec<ServerId> = self.servers.keys().collect();
-        for server_id in servers {
-            self.recycle_server(cx, server_id, reason);
-        }
-        self.notice();
-    }
-
-    /// Closes a server now, or when it comes to rest.
-    pub(crate) fn recycle_server<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        reason: &'static str,
-    ) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        match server.state.kind() {
-            // A client that listens must learn of the move: otherwise it hears nothing from the server that it goes to now.
-            ServerKind::Idle | ServerKind::Listening => self.close_server(cx, id, reason, CloseMode::Flush),
-            ServerKind::Login if server.state.client().is_none() => {
-                self.close_server(cx, id, reason, CloseMode::Now);
-            }
-            // A replication server would never be released.
-            ServerKind::Active if server.is_replication() => self.lose_server(cx, id, reason.into()),
-            _ => server.retire = Some(reason),
-        }
-    }
-}
-
-impl Worker {
     fn kill<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
         if let Some(name) = database {
             cx.env.shared.switch(name, |switches| switches.paused = true);

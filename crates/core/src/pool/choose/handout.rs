@@ -214,7 +214,11 @@ impl Pool {
     ) -> ServerId {
         let endpoint = self.next_endpoint(cx.env);
         let conn = cx.driver.dial(&endpoint);
-        let server = self.new_server(cx.env, conn, endpoint, only_for);
+        let mut server =
+            self.new_server(cx.env, conn, endpoint, ServerState::Dialing(Beginning { only_for }));
+        if only_for.is_some() {
+            server.serves = Serves::ReplicationClient;
+        }
         let id = self.servers.insert(server);
         self.state.node.list(id, None, Some(ServerKind::Login));
         cx.env.set_role(conn, Role::Server(self.id, id));
@@ -226,12 +230,12 @@ impl Pool {
         env: &Env,
         conn: ConnId,
         endpoint: Endpoint,
-        only_for: Option<ClientId>,
+        state: ServerState,
     ) -> Server {
         Server {
             conn,
             serial: env.shared.next_serial(),
-            state: ServerState::Dialing(Beginning { only_for }),
+            state,
             ledger: Ledger::default(),
             tx: pgweir_wire::backend::TxStatus::Idle,
             params: Arc::new(Params::unknown(&env.tracked)),
@@ -261,7 +265,7 @@ impl Pool {
             cancels: 0,
             retire: None,
             ending: Ending::No,
-            serves: if only_for.is_some() { Serves::ReplicationClient } else { Serves::Clients },
+            serves: Serves::Clients,
             resets: false,
             used: false,
         }

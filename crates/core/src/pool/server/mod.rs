@@ -3,6 +3,6 @@
 pub(crate) mod connect_query;
 pub(crate) mod errors;
 pub(crate) mod greeting;
-pub(crate) mod hosts;
 pub(crate) mod login;
+pub(crate) mod recycle;
 pub(crate) mod state;

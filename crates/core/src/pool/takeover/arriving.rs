@@ -99,8 +99,8 @@ impl Pool {
         let params = self.params_of(env, &params);
         let all_known = env.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
         let params = self.state.known.share_params(params);
-        let mut server = self.new_server(env, conn, endpoint, None);
-        server.state = ServerState::Busy(ClientId::default());
+        let state = ServerState::Busy(ClientId::default());
+        let mut server = self.new_server(env, conn, endpoint, state);
         server.at.local = local;
         (server.at.pid, server.at.key) = (pid, Vec::from(key).into());
         (server.params, server.used) = (params, used);
@@ -266,10 +266,9 @@ impl Pool {
             self.pause_client(cx, id);
         }
         if let Some(server) = server {
-            let server = &mut self.servers[server];
-            server.state = ServerState::Busy(id);
+            self.set_server_state(server, ServerState::Busy(id));
             if is_replication {
-                server.serves = Serves::ReplicationClient;
+                self.servers[server].serves = Serves::ReplicationClient;
             }
         }
         id

@@ -1,0 +1,68 @@
+//! Servers that are given up although they work: RECONNECT, a changed configuration, a host that has left their address. Those at
+//! rest go at once, the others when they come to rest.
+
+use std::net::SocketAddr;
+
+use crate::context::Cx;
+use crate::driver::{CloseMode, Driver, Endpoint};
+use crate::ids::ServerId;
+use crate::pool::{Pool, ServerKind};
+
+/// Why such a server is closed.
+const MOVED: &str = "host has another address";
+
+impl Pool {
+    /// Servers of a host that are not at one of these addresses are to be closed.
+    pub(crate) fn leave_addresses<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        host: &str,
+        addresses: &[SocketAddr],
+    ) {
+        let is_left = |remote: SocketAddr| !addresses.iter().any(|address| address.ip() == remote.ip());
+        let left: Vec<ServerId> = self
+            .servers
+            .iter()
+            .filter(
+                |(_, server)| matches!(&server.at.endpoint, Endpoint::Tcp { host: name, .. } if **name == *host),
+            )
+            .filter(|(_, server)| server.at.remote.is_some_and(is_left))
+            .map(|(id, _)| id)
+            .collect();
+        for id in left {
+            self.recycle_server(cx, id, MOVED);
+            self.notice();
+        }
+    }
+
+    /// Servers that are there are to be closed at their next rest; what is known of them and of failures is forgotten.
+    pub(crate) fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
+        self.state.greeting = None;
+        self.state.node.forget_failures();
+        let servers: Vec<ServerId> = self.servers.keys().collect();
+        for server_id in servers {
+            self.recycle_server(cx, server_id, reason);
+        }
+        self.notice();
+    }
+
+    /// Closes a server now, or when it comes to rest.
+    pub(crate) fn recycle_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &'static str,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        match server.state.kind() {
+            // A client that listens must learn of the move: otherwise it hears nothing from the server that it goes to now.
+            ServerKind::Idle | ServerKind::Listening => self.close_server(cx, id, reason, CloseMode::Flush),
+            ServerKind::Login if server.state.client().is_none() => {
+                self.close_server(cx, id, reason, CloseMode::Now);
+            }
+            // A replication server would never be released.
+            ServerKind::Active if server.is_replication() => self.lose_server(cx, id, reason.into()),
+            _ => server.retire = Some(reason),
+        }
+    }
+}
