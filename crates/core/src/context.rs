@@ -17,6 +17,7 @@ use crate::pool::multiplex::estimate::Estimates;
 use crate::pool::prepared::readings::Readings;
 use crate::pool::prepared::statements::Statements;
 use crate::pool::prepared::texts::Texts;
+use crate::pool::relay::known_answers::KnownAnswers;
 use crate::pool::session::params::{Params, Tracked};
 use crate::pool::show::measure::share_bytes;
 use crate::shared::Shared;
@@ -93,6 +94,8 @@ pub(crate) struct Env {
     pub(crate) buffers: BufferPool,
     pub(crate) activity: Activity,
     pub(crate) stopping: Option<Shutdown>,
+    /// Answers that need no server.
+    pub(crate) answers: Option<Box<dyn KnownAnswers>>,
     /// What is counted beside the pools.
     pub(crate) counters: Counters,
     /// What pools want of others, in order. The worker carries it out when the pool is done.
@@ -178,6 +181,7 @@ impl Env {
             activity: Activity::Active,
             stopping: None,
             counters: Counters::default(),
+            answers: None,
             effects: Vec::new(),
             write_time: None,
         }

@@ -26,7 +26,7 @@ mod worker;
 pub use context::WriteTime;
 pub use engine::Engine;
 pub use pool::catalog::reach;
-pub use pool::relay::ledger;
+pub use pool::relay::{known_answers, ledger};
 pub use pool::session::content as session;
 pub use pool::session::{pairs, params};
 pub use pool::takeover::carried;

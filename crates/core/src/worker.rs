@@ -28,6 +28,7 @@ use crate::engine::Engine;
 use crate::ids::{PoolId, UnpooledId};
 use crate::mail::{Mail, Rules, Scarce};
 use crate::pool::Pool;
+use crate::pool::relay::known_answers::KnownAnswers;
 use crate::pool::takeover::carried::Carried;
 use crate::shared::Shared;
 use crate::worker::console::command::{PendingCommand, Tasks};
@@ -101,6 +102,13 @@ impl Machine {
     #[must_use]
     pub fn show_times_by(mut self, write: WriteTime) -> Machine {
         self.env.write_time = Some(write);
+        self
+    }
+
+    /// From now on groups that certainly only read may be answered by this, and their answers go to it.
+    #[must_use]
+    pub fn answer_by(mut self, answers: Box<dyn KnownAnswers>) -> Machine {
+        self.env.answers = Some(answers);
         self
     }
 

@@ -16,6 +16,7 @@ mod copy;
 mod ends;
 mod hba;
 mod hosts;
+mod known_answers;
 mod listening;
 mod locks;
 mod login;

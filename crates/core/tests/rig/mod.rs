@@ -12,6 +12,7 @@ use pgweir_auth::{Access, Hba, IdentMaps, UserList};
 use pgweir_core::carried::Carried;
 use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
+use pgweir_core::known_answers::KnownAnswers;
 use pgweir_core::mail::{Mail, Question, Rules, Shutdown};
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
@@ -125,6 +126,13 @@ impl Rig {
             allocations: 0,
             catalog: Some(Vec::new()),
         }
+    }
+
+    /// From now on the first worker's groups that only read may be answered by this.
+    pub(crate) fn answer_by(mut self, answers: Box<dyn KnownAnswers>) -> Rig {
+        let Worker { machine, driver } = self.workers.remove(0);
+        self.workers.insert(0, Worker { machine: machine.answer_by(answers), driver });
+        self
     }
 
     /// RELOAD with other settings.

@@ -57,7 +57,9 @@ impl Pool {
     /// The group that a client asks for, if that may share a server with other clients.
     pub(crate) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = &self.clients.get(id)?.account;
-        self.multiplex_limits(env)?;
+        if self.multiplex_limits(env).is_none() && env.answers.is_none() {
+            return None;
+        }
         if account.replication != Replication::None {
             return None;
         }

@@ -250,6 +250,7 @@ impl Pool {
             streaming: None,
             pipelined: Pipelined::default(),
             paused_us: None,
+            taps: Vec::new(),
             at: Reached {
                 endpoint,
                 remote: None,

@@ -38,6 +38,12 @@ impl Pool {
         debug_assert!(is_legal(&client.state, &state), "a client cannot make this move");
         self.state.count_state(&client.state, false);
         self.state.count_state(&state, true);
+        if let (ClientState::Linked(link), ClientState::Waiting(_)) = (&client.state, &state)
+            && let Some(server) = self.servers.get_mut(link.server)
+        {
+            // Its group runs elsewhere.
+            server.taps.retain(|tap| !tap.is_of(id));
+        }
         std::mem::replace(&mut client.state, state)
     }
 
@@ -55,6 +61,9 @@ impl Pool {
             _ => None,
         };
         let group = if begin.is_some() { None } else { self.group_of(cx.env, id, bytes) };
+        if let Some(step) = self.answer_known(cx, id, group.as_ref(), bytes) {
+            return step;
+        }
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let account = &mut client.account;
         account.request_us = now_us;

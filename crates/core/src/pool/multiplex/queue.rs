@@ -178,6 +178,7 @@ impl Pool {
         self.set_client_state(client_id, ClientState::Linked(link));
         self.set_server_state(id, ServerState::Busy(client_id));
         self.measure_group(cx.env, client_id, id, &group, None);
+        self.begin_tap(cx.env, client_id, id, &group, None);
         if !self.state.queue.cancels.is_empty() {
             // Perhaps one for this client waited until now.
             self.next_cancel(cx);

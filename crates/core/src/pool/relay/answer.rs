@@ -263,10 +263,13 @@ impl Pool {
         to: Option<ClientId>,
         bytes: &[u8],
     ) {
-        let Some(client) = to.and_then(|client| self.clients.get(client)) else { return };
+        let Some((to, client)) = to.and_then(|to| Some((to, self.clients.get(to)?))) else { return };
         cx.driver.send(client.conn, bytes);
         if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
             self.pause_server(cx, id);
+        }
+        if self.servers.get(id).is_some_and(|server| !server.taps.is_empty()) {
+            self.tap(cx.env, id, to, bytes);
         }
     }
 

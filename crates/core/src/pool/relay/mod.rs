@@ -5,6 +5,7 @@ pub(crate) mod asynchronous;
 pub(crate) mod first_ask;
 pub(crate) mod group;
 pub(crate) mod hidden;
+pub mod known_answers;
 pub mod ledger;
 pub(crate) mod plain;
 pub(crate) mod request;

@@ -247,6 +247,7 @@ impl Pool {
             group.filter(|group| group.len as usize == bytes.len() && cursor.at == bytes.len())
         {
             self.begin_pipeline(cx.env, server_id, &group);
+            self.begin_tap(cx.env, id, server_id, &group, Some(bytes));
         }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }

@@ -14,6 +14,7 @@ use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::readings::Reading;
 use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::known_answers::Tap;
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::sequences::state::Users;
 use crate::pool::session::content::Session;
@@ -58,6 +59,8 @@ pub(crate) struct Server {
     pub(crate) pipelined: Pipelined,
     /// Since when it is not read because its client does not keep up (monotonic, µs).
     pub(crate) paused_us: Option<u64>,
+    /// Those who listen to its clients' answers.
+    pub(crate) taps: Vec<Tap>,
     /// Where it is, and what it is called there.
     pub(crate) at: Reached,
     /// What it is at, for the statistics and timeouts.
