@@ -66,7 +66,7 @@ impl Askers {
         };
         if let Some(inquiry) = unasked {
             self.crew.open.fetch_sub(1, Ordering::SeqCst);
-            let answer = Answer::Nobody(Obstacle::Unreachable);
+            let answer = Answer::Unavailable(Obstacle::Unreachable);
             // When the process ends, the receiver is gone.
             let _ = self.crew.results.send(Event::Answered(inquiry.from, inquiry.client, answer));
         }
@@ -105,7 +105,7 @@ impl Crew {
             let found = catch_unwind(AssertUnwindSafe(|| find_out(&inquiry.about, &self.log, self.pam)));
             let answer = found.unwrap_or_else(|_| match inquiry.about {
                 About::Password { .. } => Answer::Password(false),
-                About::OsUser { .. } => Answer::Nobody(Obstacle::Unreachable),
+                About::OsUser { .. } => Answer::Unavailable(Obstacle::Unreachable),
             });
             self.open.fetch_sub(1, Ordering::SeqCst);
             if self.results.send(Event::Answered(inquiry.from, inquiry.client, answer)).is_err() {
@@ -121,7 +121,7 @@ fn find_out(about: &About, log: &Log, pam: AskPam) -> Answer {
             Ok(user) => Answer::OsUser(user.map(|user| user.name.into())),
             Err(error) => {
                 log.write(Level::Warning, &format!("could not find the user with id {uid}: {error}"));
-                Answer::Nobody(Obstacle::Unreachable)
+                Answer::Unavailable(Obstacle::Unreachable)
             }
         },
         About::Password { user, password, address, by } => {

@@ -197,7 +197,7 @@ impl<F: Fleet> Plane<F> {
             }
             Question::Login(inquiry) => match &self.askers {
                 Some(askers) => askers.ask(inquiry),
-                None => self.answered(from, inquiry.client, Answer::Nobody(Obstacle::Unreachable)),
+                None => self.answered(from, inquiry.client, Answer::Unavailable(Obstacle::Unreachable)),
             },
             Question::Shutdown(kind) => self.shutdown(kind),
             Question::Drained(worker) => {

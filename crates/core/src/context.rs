@@ -14,7 +14,7 @@ use crate::mail::{Rules, Scarce, Shutdown};
 use crate::pool::cancel_key::{CancelKey, KeyHead};
 use crate::pool::checks::schedule::Watched;
 use crate::pool::multiplex::estimate::Estimates;
-use crate::pool::prepared::readings::Readings;
+use crate::pool::prepared::parse_contexts::ParseContexts;
 use crate::pool::prepared::statements::Statements;
 use crate::pool::prepared::texts::Texts;
 use crate::pool::relay::known_answers::KnownAnswers;
@@ -75,7 +75,7 @@ pub(crate) struct Env {
     /// Clients by the head of their cancel key.
     pub(crate) cancel_keys: HashMap<KeyHead, KeyOwner, foldhash::fast::FixedState>,
     pub(crate) statements: Statements,
-    pub(crate) readings: Readings,
+    pub(crate) parse_contexts: ParseContexts,
     /// What was found in texts that come again.
     pub(crate) texts: Texts,
     /// What statements cost.
@@ -168,7 +168,7 @@ impl Env {
             roles: Vec::new(),
             cancel_keys: HashMap::default(),
             statements: Statements::numbered_from(first_serial),
-            readings: Readings::default(),
+            parse_contexts: ParseContexts::default(),
             texts: Texts::default(),
             estimates: Estimates::default(),
             measured: StatementStats::new(measured_bytes),

@@ -24,9 +24,9 @@ pub(crate) enum Fault {
     Authentication(&'static str, Unproven),
     /// The password could not be checked: the server or directory that knows it cannot be reached. Which one failed, and how, is for the
     /// log alone.
-    NobodyToAsk,
+    SecretUnavailable,
     /// The same, and it is not even asked until `server_login_retry` is over.
-    NobodyAsked,
+    SecretNotAsked,
     /// PostgreSQL refused the login of a replication client: its own code and text.
     ReplicationRefused(SqlState, String),
     /// No rule of the HBA file is about this connection, or one that refuses it.
@@ -103,9 +103,9 @@ impl Fault {
             | Fault::PinnedServerLost(text, _)
             | Fault::TooLarge(text) => Cow::Borrowed(text),
             Fault::Authentication(text, _) | Fault::NotAllowedIn(text) => Cow::Borrowed(text),
-            Fault::NobodyToAsk => "the password could not be checked".into(),
+            Fault::SecretUnavailable => "the password could not be checked".into(),
             Fault::ReplicationRefused(..) => "login failed".into(),
-            Fault::NobodyAsked => {
+            Fault::SecretNotAsked => {
                 "server login has been failing, try again later (server_login_retry)".into()
             }
             Fault::UnsupportedParameter(name) => format!("unsupported startup parameter: {name}").into(),
@@ -185,7 +185,9 @@ impl Fault {
             | Fault::ServerRefused(code, _)
             | Fault::ReplicationRefused(code, _)
             | Fault::SessionNotRestored(code, _) => *code,
-            Fault::ServerFailing(_) | Fault::NobodyToAsk | Fault::NobodyAsked => SqlState::CANNOT_CONNECT,
+            Fault::ServerFailing(_) | Fault::SecretUnavailable | Fault::SecretNotAsked => {
+                SqlState::CANNOT_CONNECT
+            }
             Fault::ServerLost(_) | Fault::PinnedServerLost(..) | Fault::NotificationsLost => {
                 SqlState::CONNECTION_FAILURE
             }
@@ -251,7 +253,7 @@ impl Fault {
                 Some("Keep it inside one transaction, use session pooling, or set session_state to preserve.")
             }
             Fault::TooManyPinned(_) => Some("Raise max_pinned, or do without in transactions of their own."),
-            Fault::NobodyToAsk => Some("Try again later; the pooler's log has the details."),
+            Fault::SecretUnavailable => Some("Try again later; the pooler's log has the details."),
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")
             }

@@ -108,7 +108,7 @@ pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
 /// with more, the client keeps its server.
 pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 
-/// Readings (settings under which clients prepare) that a worker tells apart; with more, the readings that
+/// ParseContexts (settings under which clients prepare) that a worker tells apart; with more, the parse_contexts that
 /// were not used for longest are forgotten, and statements that were prepared under them are not shared any
 /// more.
 pub const READINGS_MAX: usize = 256;

@@ -33,7 +33,7 @@ pub use bare::without_literals;
 pub use blocks::{Block, block};
 pub use exchange::{Literal, exchangeable, literal_len};
 pub use lexer::{Doubt, Kind, Lexeme, Lexer};
-pub use marks::{Marks, keeps_reading};
+pub use marks::{Marks, keeps_parse_context};
 pub use prepared::{NameUse, prepared_names};
 pub use questions::{Question, questions};
 pub use reach::{NameRole, certainly_reads, name_hash};

@@ -47,7 +47,7 @@ impl Marks {
     /// DISCARD, of whatever kind.
     pub const DISCARDS: Marks = Marks(1 << 13);
     /// Other texts may be read in another way until the transaction ends: SET LOCAL of what they are read under
-    /// ([`keeps_reading`]), and what makes or changes that which they are about (ALTER, CREATE, DROP, SELECT ... INTO, DO, CALL).
+    /// ([`keeps_parse_context`]), and what makes or changes that which they are about (ALTER, CREATE, DROP, SELECT ... INTO, DO, CALL).
     pub const READS_LOCALLY: Marks = Marks(1 << 16);
 
     /// Whether all of `other` are among these.
@@ -197,7 +197,11 @@ impl Marker {
             Open::SetSession | Open::Local | Open::SetLocal => {
                 if self.open == Open::Local {
                     self.open = Open::SetLocal;
-                    self.marks.add(if keeps_reading(text) { Marks::NONE } else { Marks::READS_LOCALLY });
+                    self.marks.add(if keeps_parse_context(text) {
+                        Marks::NONE
+                    } else {
+                        Marks::READS_LOCALLY
+                    });
                 }
                 // SET TIME ZONE LOCAL is SET TIME ZONE DEFAULT.
                 if matches!(word, Some(Keyword::Default | Keyword::Local)) {
@@ -323,7 +327,7 @@ const KEEP_READING: [&[u8]; 15] = [
 
 /// Whether a setting, by name in any case, is one that certainly does not change how PostgreSQL reads the text of a statement.
 #[must_use]
-pub fn keeps_reading(name: &[u8]) -> bool {
+pub fn keeps_parse_context(name: &[u8]) -> bool {
     KEEP_READING.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 

@@ -296,14 +296,14 @@ impl Pool {
         pool.numbers.stats.queries += 1;
         times.statement(Split::default());
         if status == TxStatus::Idle {
-            let begun_us = match &client.state {
+            let began_us = match &client.state {
                 ClientState::DeferredBegin(deferred) => deferred.since_us,
                 ClientState::Linked(link) => {
                     self.servers.get(link.server).map_or(0, |server| server.work.xact_us)
                 }
                 _ => 0,
             };
-            let xact_us = if begun_us == 0 { 0 } else { cx.env.now.mono_us.saturating_sub(begun_us) };
+            let xact_us = if began_us == 0 { 0 } else { cx.env.now.mono_us.saturating_sub(began_us) };
             pool.numbers.stats.xacts += 1;
             pool.numbers.stats.xact_us += xact_us;
             times.transaction(xact_us);
@@ -321,7 +321,7 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         if !matches!(link.opening, Opening::Unsent(_))
-            || matches!(self.servers[server_id].state, ServerState::Settling(_))
+            || matches!(self.servers[server_id].state, ServerState::SyncingSession(_))
         {
             return;
         }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_is_nobodys() {
+    fn what_is_too_short_is_no_clients() {
         for length in 0..8 {
             assert_eq!((peer_of(&vec![1; length]), own_form(&vec![1; length])), (None, None));
         }

@@ -34,7 +34,7 @@ impl Pool {
     /// A question waits for a server.
     pub(crate) fn queue_lookup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: Box<Lookup>) {
         if self.known_failure(cx.env).is_some() {
-            return answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Failing));
+            return answer_lookup(cx, &lookup, Answer::Unavailable(Obstacle::Failing));
         }
         self.state.empty_us = cx.env.now.mono_us;
         self.state.queue.lookups.push_back(lookup);
@@ -85,7 +85,7 @@ impl Pool {
         if let Some(ServerState::Inquiring(inquiring)) =
             self.servers.get_mut(id).map(|server| &mut server.state)
         {
-            inquiring.answer = read_row(body).unwrap_or(Answer::Nobody(Obstacle::Misconfigured));
+            inquiring.answer = read_row(body).unwrap_or(Answer::Unavailable(Obstacle::Misconfigured));
         }
         Row::Read(header.total())
     }
@@ -95,7 +95,7 @@ impl Pool {
         if let Some(ServerState::Inquiring(inquiring)) =
             self.servers.get_mut(id).map(|server| &mut server.state)
         {
-            inquiring.answer = Answer::Nobody(Obstacle::Misconfigured);
+            inquiring.answer = Answer::Unavailable(Obstacle::Misconfigured);
         }
     }
 
@@ -106,7 +106,7 @@ impl Pool {
         let answer = std::mem::replace(&mut inquiring.answer, Answer::NoUser);
         let lookup = inquiring.lookup.clone();
         let mode = self.state.policy.mode;
-        if matches!(answer, Answer::Nobody(_)) {
+        if matches!(answer, Answer::Unavailable(_)) {
             let line = format!(
                 "{} auth_query gave no answer for user {}: it must give one row of a name and a secret",
                 self.server_log_name(&self.servers[id]),
@@ -121,7 +121,7 @@ impl Pool {
     /// No server of this pool will answer.
     pub(crate) fn refuse_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, obstacle: Obstacle) {
         for lookup in std::mem::take(&mut self.state.queue.lookups) {
-            answer_lookup(cx, &lookup, Answer::Nobody(obstacle));
+            answer_lookup(cx, &lookup, Answer::Unavailable(obstacle));
         }
     }
 }

@@ -149,11 +149,11 @@ impl Pool {
                 | ServerState::Cleaning
                 | ServerState::ConnectQuery(_)
                 | ServerState::Learning(_)
-                | ServerState::Settling(_)
+                | ServerState::SyncingSession(_)
                 | ServerState::Inquiring(_)
                 | ServerState::Auditing(_)
                 | ServerState::VerifyingSession(_)
-                | ServerState::Reading(_)
+                | ServerState::QueryingCatalog(_)
                 | ServerState::CheckingStartup(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>

@@ -20,10 +20,10 @@ impl Worker {
         let Some(pool_id) = self.pool_for(cx, &lookup.database, &lookup.auth_user) else {
             let line = format!("authentication database \"{}\" is not configured.", lookup.database);
             cx.log(Level::Error, &line);
-            return answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Misconfigured));
+            return answer_lookup(cx, &lookup, Answer::Unavailable(Obstacle::Misconfigured));
         };
         if cx.env.stopping == Some(Shutdown::WaitForServers) {
-            return answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::ShuttingDown));
+            return answer_lookup(cx, &lookup, Answer::Unavailable(Obstacle::ShuttingDown));
         }
         self.in_pool(cx, pool_id, |pool, cx| pool.queue_lookup(cx, lookup));
     }

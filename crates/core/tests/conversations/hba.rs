@@ -117,8 +117,8 @@ fn an_answer_to_another_question_lets_no_client_in() {
         Answer::Password(true),
         Answer::User { name: "alice".into(), secret: pgweir_auth::Secret::parse("x") },
         Answer::NoUser,
-        Answer::Nobody(Obstacle::Misconfigured),
-        Answer::Nobody(Obstacle::Unreachable),
+        Answer::Unavailable(Obstacle::Misconfigured),
+        Answer::Unavailable(Obstacle::Unreachable),
     ];
     for answer in wrong {
         let mut rig = rig("local all all peer\n", "");

@@ -333,8 +333,8 @@ fn will_be_free(server: &Server) -> bool {
     let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::CheckingStartup(_));
     let kind = server.state.kind();
     // A server that is free already is of no use to the clients that wait: it would have been handed out.
-    let is_nobodys = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);
-    (answers_us || is_nobodys) && server.retire.is_none()
+    let has_no_client = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);
+    (answers_us || has_no_client) && server.retire.is_none()
 }
 
 /// The host at this place of a pool's list.

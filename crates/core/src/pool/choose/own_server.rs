@@ -136,15 +136,15 @@ impl Pool {
     /// opened if there is room.
     fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Option<ServerId> {
         let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
-        let nobody_waits = self.state.queue.waiting == 0;
+        let none_waits = self.state.queue.waiting == 0;
         if let Some((_, server)) = self.best_idle(cx.env, Some(id), false).filter(free)
-            && (nobody_waits || self.kept(id) == Some(server))
+            && (none_waits || self.kept(id) == Some(server))
             && self.reason_to_close(cx.env, server).is_none()
         {
             self.keep(id, server);
             return Some(server);
         }
-        if nobody_waits
+        if none_waits
             && !self.is_full(cx.env)
             && let Some(server) = self.soon_free(cx.env, id)
         {
@@ -155,7 +155,7 @@ impl Pool {
             return None;
         }
         if self.is_full(cx.env)
-            && nobody_waits
+            && none_waits
             && let Some((_, other)) = self.best_idle(cx.env, Some(id), false)
         {
             self.close_server(

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 impl Pool {
     /// A proven client: `None` if it was refused.
-    pub(crate) fn settle_in<D: Driver>(
+    pub(crate) fn join_pool<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         conn: ConnId,
@@ -52,7 +52,7 @@ impl Pool {
                 statements: None,
                 unnamed: None,
                 refused_servers: 0,
-                reading: None,
+                parse_context: None,
                 draws: crate::pool::sequences::state::Draws::default(),
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
                 request_us: now_us,

@@ -10,7 +10,7 @@ use crate::driver::{ConnId, Peer};
 use crate::ids::{ServerId, StatementId};
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::listen::notify_listener::Listener;
-use crate::pool::prepared::readings;
+use crate::pool::prepared::parse_contexts;
 use crate::pool::prepared::statements::ClientStatements;
 use crate::pool::relay::group::Group;
 use crate::pool::sequences::state::{Drawing, Draws};
@@ -54,7 +54,7 @@ pub(crate) struct Account {
     /// What it prepared without a name and did not use at once.
     pub(crate) unnamed: Option<Box<Unnamed>>,
     /// How it reads, as last found.
-    pub(crate) reading: Option<readings::Known>,
+    pub(crate) parse_context: Option<parse_contexts::Known>,
     /// What is known of its use of sequences.
     pub(crate) draws: Draws,
     /// What it listens to in transaction pooling, and what it is still to be told.
@@ -282,7 +282,7 @@ impl Link {
     /// A text means something else here than under the settings that are known of the client.
     pub(crate) fn reads_alone(&self) -> bool {
         self.reads_locally
-            || self.touched.as_deref().is_some_and(|touched| !touched.keeps_reading())
+            || self.touched.as_deref().is_some_and(|touched| !touched.keeps_parse_context())
             || self.pin.as_deref().is_some_and(|pin| pin.reasons.has(Reasons::READS_ALONE))
     }
 }

@@ -3,8 +3,8 @@
 //! A client's server and the notify listener must meet: before a certain moment the server passes notifications on, after it
 //! the notify listener does. PostgreSQL signals listening backends one after the other, so that the silence of one says nothing
 //! about another. But it has one queue, which all backends read in its order. When the notify listener listens, the server
-//! sends a mark, a notification on a channel of the notify listener's own, and listens to it, too: the notifications that each
-//! hears on its side of the mark are all there are, and each comes once. (`SignalBackends` and `asyncQueueReadAllNotifications`
+//! sends a barrier, a notification on a channel of the notify listener's own, and listens to it, too: the notifications that each
+//! hears on its side of the barrier are all there are, and each comes once. (`SignalBackends` and `asyncQueueReadAllNotifications`
 //! in PostgreSQL's `async.c`.)
 
 use pgweir_wire::backend::NotificationResponse;
@@ -161,7 +161,7 @@ impl Pool {
         let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
         notify_listener.is_up = true;
         let who = std::mem::take(&mut notify_listener.waiting);
-        let channels = notify_listener.channels.keys().chain([&notify_listener.marks_channel]);
+        let channels = notify_listener.channels.keys().chain([&notify_listener.barriers_channel]);
         let text = listen_text(channels.map(AsRef::as_ref));
         self.ask_notify_listener(cx, Purpose::Listen, &text, who);
         let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
@@ -179,10 +179,10 @@ impl Pool {
             match self.stage_of(client) {
                 Some((server, Stage::Joining(reasons))) => {
                     if let ServerState::Auditing(auditing) = &mut self.servers[server].state {
-                        auditing.stage = Stage::Marking(reasons);
+                        auditing.stage = Stage::BarrierSent(reasons);
                         auditing.attempts = 0;
                     }
-                    self.mark(cx, server, client);
+                    self.barrier(cx, server, client);
                 }
                 Some((server, Stage::Meeting(reasons))) => self.met(cx, server, client, reasons),
                 _ => {}
@@ -190,21 +190,21 @@ impl Pool {
         }
     }
 
-    /// The client's server sends a mark, and listens to it.
-    fn mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
+    /// The client's server sends a barrier, and listens to it.
+    fn barrier<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
         let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
-        let mark = notify_listener.next_mark(client);
+        let barrier = notify_listener.next_barrier(client);
         let Some(listener) = self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
         else {
             return;
         };
-        (listener.mark, listener.is_marked) = (mark.clone(), false);
-        let mut text = statement(b"LISTEN ", &mark.channel);
+        (listener.barrier, listener.has_barrier) = (barrier.clone(), false);
+        let mut text = statement(b"LISTEN ", &barrier.channel);
         text.extend_from_slice(b"NOTIFY ");
-        quote_identifier(&mut text, &mark.channel);
-        text.extend_from_slice(format!(",'{}';", mark.number).as_bytes());
+        quote_identifier(&mut text, &barrier.channel);
+        text.extend_from_slice(format!(",'{}';", barrier.number).as_bytes());
         self.ask_to_mark(cx, id, &text);
-        self.send_hidden(cx, id, Purpose::Audit, &statement(b"UNLISTEN ", &mark.channel));
+        self.send_hidden(cx, id, Purpose::Audit, &statement(b"UNLISTEN ", &barrier.channel));
     }
 
     fn ask_to_mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
@@ -217,15 +217,15 @@ impl Pool {
         self.send_hidden(cx, id, Purpose::Audit, text);
     }
 
-    /// A client's server was told of a mark: after the client's own mark, the notify listener alone counts. `false` if it is
+    /// A client's server was told of a barrier: after the client's own barrier, the notify listener alone counts. `false` if it is
     /// something else.
     pub(crate) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
-        let listener = self.listener(client).filter(|listener| *listener.mark.channel == *told.channel);
+        let listener = self.listener(client).filter(|listener| *listener.barrier.channel == *told.channel);
         let Some(listener) = listener else { return false };
         if listener.is_its_mark(told.payload)
-            && let Some((server, Stage::Marking(reasons))) = self.stage_of(client)
+            && let Some((server, Stage::BarrierSent(reasons))) = self.stage_of(client)
         {
-            self.set_stage(server, Stage::Marked(reasons));
+            self.set_stage(server, Stage::BarrierSeen(reasons));
         }
         true
     }
@@ -233,7 +233,7 @@ impl Pool {
     /// The same, of the notify listener: notifications that it got before count no longer.
     pub(crate) fn listen_barriers(&mut self, told: &NotificationResponse<'_>) -> bool {
         let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return false };
-        if *notify_listener.marks_channel != *told.channel {
+        if *notify_listener.barriers_channel != *told.channel {
             return false;
         }
         if let Some((number, client)) = notify_listener.take_mark(told.payload)
@@ -245,21 +245,21 @@ impl Pool {
         true
     }
 
-    /// All that was asked for with a mark is answered.
+    /// All that was asked for with a barrier is answered.
     pub(crate) fn mark_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
         let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
         let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
         let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         let Some(listener) = self.listener(client) else { return };
-        let (channel, is_marked) = (listener.mark.channel.clone(), listener.is_marked);
-        // It may still listen to marks then.
+        let (channel, has_barrier) = (listener.barrier.channel.clone(), listener.has_barrier);
+        // It may still listen to barriers then.
         let doubt = if failed { Reasons::UNKNOWN } else { Reasons::NONE };
         match stage {
-            Stage::Marking(_) if again => self.mark(cx, id, client),
-            Stage::Marking(reasons) => self.not_met(cx, id, client, reasons),
-            Stage::Marked(_) if again => self.ask_to_mark(cx, id, &statement(b"UNLISTEN ", &channel)),
-            Stage::Marked(reasons) if is_marked => self.met(cx, id, client, reasons.with(doubt)),
-            Stage::Marked(reasons) => {
+            Stage::BarrierSent(_) if again => self.barrier(cx, id, client),
+            Stage::BarrierSent(reasons) => self.not_met(cx, id, client, reasons),
+            Stage::BarrierSeen(_) if again => self.ask_to_mark(cx, id, &statement(b"UNLISTEN ", &channel)),
+            Stage::BarrierSeen(reasons) if has_barrier => self.met(cx, id, client, reasons.with(doubt)),
+            Stage::BarrierSeen(reasons) => {
                 self.set_stage(id, Stage::Meeting(reasons.with(doubt)));
                 // A backend that notifies reads all notifications that others sent before it is ready.
                 let text = statement(b"NOTIFY ", &channel);
@@ -270,20 +270,20 @@ impl Pool {
         }
     }
 
-    /// The notify listener has told every notification before the mark, and the mark if it is to come at all.
+    /// The notify listener has told every notification before the barrier, and the barrier if it is to come at all.
     fn met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
         let server_pid = self.servers[id].at.pid;
         let Some(account) = self.account_mut(client) else { return };
         let own_pid = account.cancel_key.pid();
         match account.listener.as_deref_mut() {
-            Some(listener) if listener.is_marked => listener.meet(server_pid, own_pid),
+            Some(listener) if listener.has_barrier => listener.meet(server_pid, own_pid),
             _ => return self.not_met(cx, id, client, reasons),
         }
         self.state.due.notified.push(client);
         self.audit_over(cx, id, client, reasons);
     }
 
-    /// The notify listener is not at the client's server's host, or that one refuses to send a mark.
+    /// The notify listener is not at the client's server's host, or that one refuses to send a barrier.
     fn not_met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
         let line = format!(
             "{} and the connection that listens for its pool do not hear each other",
@@ -333,8 +333,8 @@ impl Pool {
         for client in clients {
             let joining = self.stage_of(client).and_then(|(server, stage)| match stage {
                 Stage::Joining(reasons)
-                | Stage::Marking(reasons)
-                | Stage::Marked(reasons)
+                | Stage::BarrierSent(reasons)
+                | Stage::BarrierSeen(reasons)
                 | Stage::Meeting(reasons) => Some((server, reasons)),
                 Stage::Asking | Stage::Restoring(_) | Stage::Alone(_) | Stage::Owing(_) => None,
             });

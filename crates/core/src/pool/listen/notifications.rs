@@ -94,7 +94,7 @@ impl Pool {
             names: Vec::new(),
             sticky: Reasons::NONE,
             reshaped: false,
-            reading: None,
+            parse_context: None,
             prepares: false,
             answer: Replies::default(),
             attempts: 0,
@@ -174,16 +174,16 @@ impl Pool {
             // Before the session is this client's, it is told of another one's channels.
             None => marked && is_open(link),
             Some(Stage::Asking | Stage::Restoring(_)) => true,
-            Some(Stage::Joining(_) | Stage::Marking(_)) => {
+            Some(Stage::Joining(_) | Stage::BarrierSent(_)) => {
                 listener.is_some_and(|listener| known(&listener.joining))
             }
-            Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Alone(_) | Stage::Owing(_)) => false,
+            Some(Stage::BarrierSeen(_) | Stage::Meeting(_) | Stage::Alone(_) | Stage::Owing(_)) => false,
         } {
             let listener: &mut Listener = account.listener.get_or_insert_default();
             listener.from_server.push(message.into());
             listener.bytes += message.len();
         } else if let Some(listener) = account.listener.as_deref_mut()
-            && matches!(stage, Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Alone(_)))
+            && matches!(stage, Some(Stage::BarrierSeen(_) | Stage::Meeting(_) | Stage::Alone(_)))
             && known(&listener.joining)
         {
             listener.in_reserve.push(message.into());

@@ -20,12 +20,12 @@ pub(crate) struct NotifyListener {
     pub(crate) owed: VecDeque<Vec<ClientId>>,
     /// The clients that wait for it to be logged in.
     pub(crate) waiting: Vec<ClientId>,
-    /// It listens here for the marks that servers send for the clients it is about to listen for. No other
+    /// It listens here for the barriers that servers send for the clients it is about to listen for. No other
     /// connection knows the name.
-    pub(crate) marks_channel: Box<[u8]>,
+    pub(crate) barriers_channel: Box<[u8]>,
     /// Marks that it has not come to yet, by number, and the client of each.
-    marks: Vec<(u64, ClientId)>,
-    marks_sent: u64,
+    barriers: Vec<(u64, ClientId)>,
+    barriers_sent: u64,
 }
 
 impl NotifyListener {
@@ -38,23 +38,23 @@ impl NotifyListener {
             channels: HashMap::new(),
             owed: VecDeque::new(),
             waiting: Vec::new(),
-            marks_channel: name.into_bytes().into(),
-            marks: Vec::new(),
-            marks_sent: 0,
+            barriers_channel: name.into_bytes().into(),
+            barriers: Vec::new(),
+            barriers_sent: 0,
         }
     }
 
-    /// A client's next mark.
-    pub(crate) fn next_mark(&mut self, client: ClientId) -> Mark {
-        self.marks_sent += 1;
-        self.marks.push((self.marks_sent, client));
-        Mark { channel: self.marks_channel.clone(), number: self.marks_sent }
+    /// A client's next barrier.
+    pub(crate) fn next_barrier(&mut self, client: ClientId) -> Barrier {
+        self.barriers_sent += 1;
+        self.barriers.push((self.barriers_sent, client));
+        Barrier { channel: self.barriers_channel.clone(), number: self.barriers_sent }
     }
 
-    /// It has come to this mark; returns its number and its client.
+    /// It has come to this barrier; returns its number and its client.
     pub(crate) fn take_mark(&mut self, payload: &[u8]) -> Option<(u64, ClientId)> {
-        let at = self.marks.iter().position(|(number, _)| is_number(payload, *number))?;
-        Some(self.marks.swap_remove(at))
+        let at = self.barriers.iter().position(|(number, _)| is_number(payload, *number))?;
+        Some(self.barriers.swap_remove(at))
     }
 
     /// A client wants a channel; `true` if no client did before.
@@ -78,9 +78,9 @@ impl NotifyListener {
         }
     }
 
-    /// A client's marks are of no use any more.
+    /// A client's barriers are of no use any more.
     pub(crate) fn forget_marks(&mut self, client: ClientId) {
-        self.marks.retain(|(_, other)| *other != client);
+        self.barriers.retain(|(_, other)| *other != client);
     }
 
     /// All clients that would miss something without it.
@@ -94,7 +94,7 @@ impl NotifyListener {
 
 /// What a client's server is asked to send, to the notify listener and to itself.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct Barrier {
     pub(crate) channel: Box<[u8]>,
     pub(crate) number: u64,
 }
@@ -113,16 +113,16 @@ pub(crate) struct Listener {
     pub(crate) joined: Vec<Box<[u8]>>,
     /// Its transaction listens to these, and the notify listener does not yet for it.
     pub(crate) joining: Vec<Box<[u8]>>,
-    /// What its server was notified of on channels that are not joined, up to the mark.
+    /// What its server was notified of on channels that are not joined, up to the barrier.
     pub(crate) from_server: Vec<Message>,
-    /// What the notify listener was notified of on those that it is joining; since the mark, once it has come to it.
+    /// What the notify listener was notified of on those that it is joining; since the barrier, once it has come to it.
     pub(crate) from_notify_listener: Vec<Message>,
-    /// What its server was notified of on them since the mark: needed only if the notify listener is lost now.
+    /// What its server was notified of on them since the barrier: needed only if the notify listener is lost now.
     pub(crate) in_reserve: Vec<Message>,
-    /// The mark that was asked for last.
-    pub(crate) mark: Mark,
+    /// The barrier that was asked for last.
+    pub(crate) barrier: Barrier,
     /// The notify listener has come to it.
-    pub(crate) is_marked: bool,
+    pub(crate) has_barrier: bool,
     /// Its own notifications, as its server was notified of them; they are to come from the notify listener.
     pub(crate) own: Vec<Message>,
     /// What it can be told when no transaction is open.
@@ -187,21 +187,21 @@ impl Listener {
         self.queue.iter().any(|message| pid_of(message) == Some(server_pid))
     }
 
-    /// A mark is the one that was asked for last.
+    /// A barrier is the one that was asked for last.
     pub(crate) fn is_its_mark(&self, payload: &[u8]) -> bool {
-        is_number(payload, self.mark.number)
+        is_number(payload, self.barrier.number)
     }
 
-    /// The notify listener has come to a mark: what it was notified of before, the server was before its own.
+    /// The notify listener has come to a barrier: what it was notified of before, the server was before its own.
     pub(crate) fn listen_barriers(&mut self, number: u64) {
-        if number == self.mark.number {
+        if number == self.barrier.number {
             self.from_notify_listener.clear();
-            self.is_marked = true;
+            self.has_barrier = true;
             self.count();
         }
     }
 
-    /// Server and notify listener have come to the mark. The server's notifications before the mark and the
+    /// Server and notify listener have come to the barrier. The server's notifications before the barrier and the
     /// listener's after it are all there are, each once.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
         self.in_reserve.clear();
@@ -300,9 +300,9 @@ mod tests {
     fn where_server_and_hub_meet_nothing_is_lost_and_nothing_told_twice() {
         let behind = |before: &[(u32, &str)], after: &[(u32, &str)]| {
             let mut listener = listener(&[(1, "a"), (1, "a")], before);
-            listener.mark.number = 3;
+            listener.barrier.number = 3;
             listener.listen_barriers(2);
-            assert_eq!(listener.from_notify_listener.len(), before.len(), "an older mark says nothing");
+            assert_eq!(listener.from_notify_listener.len(), before.len(), "an older barrier says nothing");
             listener.listen_barriers(3);
             listener.from_notify_listener.extend(after.iter().map(|(pid, payload)| message(*pid, payload)));
             met(listener)
@@ -316,11 +316,11 @@ mod tests {
     fn a_mark_is_taken_once() {
         let client = ClientId::default();
         let mut notify_listener = NotifyListener::new(ServerId::default(), *b"\0\x01\xff45678");
-        assert_eq!(*notify_listener.marks_channel, *b"pgweir_0001ff3435363738");
+        assert_eq!(*notify_listener.barriers_channel, *b"pgweir_0001ff3435363738");
         for number in 1..=3 {
             assert_eq!(
-                notify_listener.next_mark(client),
-                Mark { channel: notify_listener.marks_channel.clone(), number }
+                notify_listener.next_barrier(client),
+                Barrier { channel: notify_listener.barriers_channel.clone(), number }
             );
         }
         assert_eq!(notify_listener.take_mark(b"2"), Some((2, client)));

@@ -159,7 +159,7 @@ impl Pool {
         self.use_server(id, server_id);
         self.end_affinity(Some(server_id), id);
         if replication == Replication::None {
-            self.settle_server(cx, id, server_id);
+            self.sync_session(cx, id, server_id);
         }
     }
 
@@ -310,7 +310,7 @@ impl Pool {
             ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
             ClientState::Linked(link) if link.waits.held || link.kept > 0 || link.opening.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
-                matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
+                matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_))
                     || !server.pipelined.is_alone()
             }),
             _ => false,

@@ -103,16 +103,16 @@ impl Pool {
                 let mode = self.state.policy.mode;
                 self.release_server(cx, id, mode);
             }
-            ServerState::Settling(ref settling) => {
-                let client = settling.client;
-                self.settled(cx, id, client);
+            ServerState::SyncingSession(ref syncing) => {
+                let client = syncing.client;
+                self.session_synced(cx, id, client);
                 self.set_server_state(id, ServerState::Busy(client));
                 self.client_resume(cx, client);
             }
             ServerState::Inquiring(_) => self.lookup_ended(cx, id),
             ServerState::Auditing(_) => self.audited(cx, id),
             ServerState::VerifyingSession(_) => self.session_checked(cx, id),
-            ServerState::Reading(_) => self.catalog_read(cx, id),
+            ServerState::QueryingCatalog(_) => self.catalog_read(cx, id),
             ServerState::CheckingStartup(_) => self.checked(cx, id),
             ServerState::Cleaning => self.cleaned(cx, id),
             ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
@@ -307,13 +307,13 @@ impl Pool {
         if matches!(server.state, ServerState::Auditing(_)) && !mid_message {
             return self.clear_session(cx, id, link.pin.as_deref());
         }
-        let settling = matches!(server.state, ServerState::Settling(_));
+        let syncing = matches!(server.state, ServerState::SyncingSession(_));
         let because = |reason| server.retire.unwrap_or(reason);
         let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
         if cx.driver.backlog(server.conn) > 0 && !rests {
             let reason = because("client disconnect before everything was sent to the server");
             self.close_server(cx, id, reason, CloseMode::Now);
-        } else if mid_message || settling || !rests {
+        } else if mid_message || syncing || !rests {
             let reason = because("client disconnect while server was not ready");
             self.close_server(cx, id, reason, CloseMode::Flush);
         } else if server.is_replication() {
@@ -356,7 +356,7 @@ impl Pool {
             // The next one would end in the same way, at once: that waits for `server_login_retry`.
             return self.login_failed(cx, id, "connect_query failed", &reason);
         }
-        let prepares = matches!(server.state, ServerState::Settling(_));
+        let prepares = matches!(server.state, ServerState::SyncingSession(_));
         if prepares && self.gets_another_server(cx, id) {
             // Nothing of its client's request was sent.
             return self.close_server(cx, id, &reason, CloseMode::Now);
@@ -411,7 +411,7 @@ impl Pool {
         cx.env.buffers.give_back(std::mem::take(&mut server.inbox));
         server.first_ask.end(true, &mut cx.env.buffers);
         if let ServerState::Inquiring(inquiring) = &server.state {
-            answer_lookup(cx, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
+            answer_lookup(cx, &inquiring.lookup, Answer::Unavailable(Obstacle::Unreachable));
         }
         for statement in server.statements.drain() {
             cx.env.statements.give_back(statement);
@@ -486,17 +486,20 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
         (from, to),
         (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
             | (S::SecuringTls(_), S::LoggingIn(_))
-            | (S::LoggingIn(_), S::ConnectQuery(_) | S::Reading(_) | S::Idle | S::Busy(_) | S::Listening)
+            | (
+                S::LoggingIn(_),
+                S::ConnectQuery(_) | S::QueryingCatalog(_) | S::Idle | S::Busy(_) | S::Listening
+            )
             | (S::ConnectQuery(_), S::Learning(_))
-            | (S::ConnectQuery(_) | S::Learning(_), S::Reading(_) | S::Listening)
+            | (S::ConnectQuery(_) | S::Learning(_), S::QueryingCatalog(_) | S::Listening)
             | (S::ConnectQuery(_) | S::Learning(_) | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
-            | (S::Cleaning, S::ConnectQuery(_) | S::Reading(_))
+            | (S::Cleaning, S::ConnectQuery(_) | S::QueryingCatalog(_))
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (
                 S::Busy(_) | S::Draining,
                 S::Busy(_)
                     | S::Draining
-                    | S::Settling(_)
+                    | S::SyncingSession(_)
                     | S::Idle
                     | S::Checking
                     | S::Cleaning
@@ -504,10 +507,10 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             )
             | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::CheckingStartup(_))
             | (S::CheckingStartup(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (S::Busy(_), S::Auditing(_) | S::VerifyingSession(_) | S::Reading(_))
-            | (S::VerifyingSession(_) | S::Reading(_), S::Idle | S::HeldForCancel)
+            | (S::Busy(_), S::Auditing(_) | S::VerifyingSession(_) | S::QueryingCatalog(_))
+            | (S::VerifyingSession(_) | S::QueryingCatalog(_), S::Idle | S::HeldForCancel)
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
-            | (S::Settling(_), S::Busy(_))
+            | (S::SyncingSession(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)
     )
 }

@@ -19,7 +19,7 @@ use crate::pool::prepared::exposed_names::Named;
 use crate::pool::prepared::exposed_names::Sent;
 use crate::pool::prepared::exposed_names::is_ours;
 use crate::pool::prepared::statements::{ClientStatements, ServerName};
-use crate::pool::relay::ledger::{Entry, Kind, Local, Owner, Purpose, Pushed, Settled};
+use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose, Pushed};
 use crate::pool::relay::request::may_discard;
 
 /// A client's statement on a server.
@@ -126,7 +126,7 @@ impl Pool {
         if account.statement(parse.name).is_none() && self.may_be_taken_by_sql(id, parse.name) {
             self.try_own_name(cx, id, server_id, parse);
         }
-        let reading = self.reading_of(cx.env, id);
+        let parse_context = self.parse_context_of(cx.env, id);
         let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return Ok(());
         };
@@ -141,7 +141,7 @@ impl Pool {
             ));
         }
         cx.env.statements.enter_age(cx.env.shared.age());
-        let statement = cx.env.statements.take(parse.query, parse.param_types, reading);
+        let statement = cx.env.statements.take(parse.query, parse.param_types, parse_context);
         let ticket = statements.insert(parse.name, statement);
         let owner = Owner::Client(id);
         let server = &mut self.servers[server_id];
@@ -213,8 +213,8 @@ impl Pool {
             return None;
         }
         cx.env.statements.enter_age(cx.env.shared.age());
-        let reading = self.reading_of(cx.env, id)?;
-        let known = cx.env.statements.find(parse.query, parse.param_types, reading)?;
+        let parse_context = self.parse_context_of(cx.env, id)?;
+        let known = cx.env.statements.find(parse.query, parse.param_types, parse_context)?;
         let marks = cx.env.statements.get(known)?.marks();
         if marks.intersects(Marks::PREPARED.and(Marks::SHOWS_PREPARED)) {
             // Its server may have to know the client's own names.
@@ -503,14 +503,15 @@ impl Pool {
         if self.servers[server_id].ledger.push(entry) == Pushed::Ignored {
             self.undo(cx.env, server_id, entry);
         } else {
-            self.settle(cx, server_id);
+            self.conclude_statements(cx, server_id);
         }
     }
 
     /// Gives our own answers that are due.
-    pub(crate) fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
-        while let Some(settled) = self.servers.get_mut(server_id).and_then(|server| server.ledger.settle()) {
-            let Settled::Answer(entry, local) = settled else {
+    pub(crate) fn conclude_statements<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        while let Some(settled) = self.servers.get_mut(server_id).and_then(|server| server.ledger.conclude())
+        {
+            let Concluded::Answer(entry, local) = settled else {
                 debug_assert!(false, "what an error skips is taken back with that error");
                 continue;
             };
@@ -534,9 +535,9 @@ impl Pool {
         let mut undone: Vec<Entry> = failed.into_iter().collect();
         while let Some(server) = self.servers.get_mut(server_id).filter(|server| server.ledger.is_skipping())
         {
-            match server.ledger.settle() {
-                Some(Settled::Skipped(entry)) => undone.push(entry),
-                Some(Settled::Answer(..)) | None => break,
+            match server.ledger.conclude() {
+                Some(Concluded::Skipped(entry)) => undone.push(entry),
+                Some(Concluded::Answer(..)) | None => break,
             }
         }
         for entry in undone.into_iter().rev() {

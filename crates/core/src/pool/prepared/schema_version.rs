@@ -164,7 +164,7 @@ impl Pool {
         if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
             return false;
         }
-        let reading = self.reading_of(env, client_id);
+        let parse_context = self.parse_context_of(env, client_id);
         let Some(server) = self.servers.get(id) else { return false };
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
@@ -188,12 +188,13 @@ impl Pool {
         let Some(old) = names.get(name) else { return false };
         env.statements.enter_age(env.shared.age());
         // A client with another search_path than when it was prepared has met no change.
-        let reads_as_before = env.statements.get(old).is_some_and(|known| reading == Some(known.reading));
+        let reads_as_before =
+            env.statements.get(old).is_some_and(|known| parse_context == Some(known.parse_context));
         if reads_as_before && env.statements.is_of_this_age(old) {
             env.shared.begin_age();
             env.statements.enter_age(env.shared.age());
         }
-        let Some(new) = env.statements.take_anew(old, reading) else { return false };
+        let Some(new) = env.statements.take_again(old, parse_context) else { return false };
         names.renew(name, new);
         env.statements.give_back(old);
         true

@@ -14,7 +14,7 @@ use crate::ids::StatementId;
 use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
 use crate::pool::catalog::reach::{Reach, Verdict};
 use crate::pool::prepared::names::Names;
-use crate::pool::prepared::readings::Reading;
+use crate::pool::prepared::parse_contexts::ParseContext;
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -27,7 +27,7 @@ pub(crate) struct Statement {
     /// It is nothing but the begin or end of a transaction block.
     pub(crate) block: Option<Block>,
     /// How the session that prepared it reads.
-    pub(crate) reading: Reading,
+    pub(crate) parse_context: ParseContext,
     /// Its parameters are of PostgreSQL's own types.
     takes_built_in: bool,
     /// Whether it certainly only reads, as it was found last.
@@ -66,8 +66,8 @@ impl Statement {
         found
     }
 
-    fn is(&self, query: &[u8], types: &[u8], reading: Reading) -> bool {
-        self.reading == reading && *self.query == *query && *self.types == *types
+    fn is(&self, query: &[u8], types: &[u8], parse_context: ParseContext) -> bool {
+        self.parse_context == parse_context && *self.query == *query && *self.types == *types
     }
 
     /// The name servers know it by.
@@ -113,7 +113,7 @@ impl ServerName {
 #[derive(Default)]
 pub(crate) struct Statements {
     all: SlotMap<StatementId, Statement>,
-    /// The statements of the present age, by hash of text, types and reading; the content decides.
+    /// The statements of the present age, by hash of text, types and parse_context; the content decides.
     by_hash: HashMap<u64, Vec<StatementId>>,
     age: u64,
     hasher: std::hash::RandomState,
@@ -131,7 +131,7 @@ impl Statements {
     /// there are not known: here the clients that come with the same number share it.
     pub(crate) fn adopt(&mut self, query: &[u8], types: &[u8], serial: u64) -> StatementId {
         let own = std::mem::replace(&mut self.serial, serial.wrapping_sub(1));
-        let id = self.take(query, types, Some(Reading::of_statement(serial)));
+        let id = self.take(query, types, Some(ParseContext::of_statement(serial)));
         self.serial = own;
         id
     }
@@ -163,14 +163,19 @@ impl Statements {
 
     /// The statement of this content, with one user more. If it is not known how the text is read, it is a
     /// new statement, and stays its user's alone.
-    pub(crate) fn take(&mut self, query: &[u8], types: &[u8], reading: Option<Reading>) -> StatementId {
+    pub(crate) fn take(
+        &mut self,
+        query: &[u8],
+        types: &[u8],
+        parse_context: Option<ParseContext>,
+    ) -> StatementId {
         let serial = self.serial.wrapping_add(1);
-        let reading = reading.unwrap_or_else(|| Reading::of_statement(serial));
-        let hash = self.hasher.hash_one((query, types, reading));
+        let parse_context = parse_context.unwrap_or_else(|| ParseContext::of_statement(serial));
+        let hash = self.hasher.hash_one((query, types, parse_context));
         let same = self.by_hash.entry(hash).or_default();
         for &id in same.iter() {
             let statement = &mut self.all[id];
-            if statement.is(query, types, reading) {
+            if statement.is(query, types, parse_context) {
                 statement.users += 1;
                 return id;
             }
@@ -186,7 +191,7 @@ impl Statements {
             },
             traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
             takes_built_in: are_built_in(types),
-            reading,
+            parse_context,
             verdict: Cell::default(),
             serial,
             name: ServerName::new(serial),
@@ -201,9 +206,9 @@ impl Statements {
 
     /// Only one client's name has it.
     pub(crate) fn is_unshared(&self, id: StatementId) -> bool {
-        self.all
-            .get(id)
-            .is_some_and(|known| known.users == 1 && known.reading == Reading::of_statement(known.serial))
+        self.all.get(id).is_some_and(|known| {
+            known.users == 1 && known.parse_context == ParseContext::of_statement(known.serial)
+        })
     }
 
     /// A client that prepares its content now gets this statement.
@@ -214,18 +219,27 @@ impl Statements {
 
     /// The statement of the same text and types in this age, for a client that reads it so, with one user
     /// more.
-    pub(crate) fn take_anew(&mut self, id: StatementId, reading: Option<Reading>) -> Option<StatementId> {
+    pub(crate) fn take_again(
+        &mut self,
+        id: StatementId,
+        parse_context: Option<ParseContext>,
+    ) -> Option<StatementId> {
         let old = self.all.get(id)?;
         let (query, types) = (old.query.clone(), old.types.clone());
-        Some(self.take(&query, &types, reading))
+        Some(self.take(&query, &types, parse_context))
     }
 
     /// The statement of this content, if a server has accepted it once.
-    pub(crate) fn find(&self, query: &[u8], types: &[u8], reading: Reading) -> Option<StatementId> {
-        let hash = self.hasher.hash_one((query, types, reading));
+    pub(crate) fn find(
+        &self,
+        query: &[u8],
+        types: &[u8],
+        parse_context: ParseContext,
+    ) -> Option<StatementId> {
+        let hash = self.hasher.hash_one((query, types, parse_context));
         self.by_hash.get(&hash)?.iter().copied().find(|&id| {
             let statement = &self.all[id];
-            statement.parsed && statement.is(query, types, reading)
+            statement.parsed && statement.is(query, types, parse_context)
         })
     }
 
@@ -431,21 +445,21 @@ impl ServerStatements {
 mod tests {
     use super::*;
 
-    const KNOWN: Option<Reading> = Some(Reading::UNTOLD);
+    const KNOWN: Option<ParseContext> = Some(ParseContext::UNTOLD);
 
     #[test]
     fn a_text_that_is_read_in_another_way_is_another_statement() {
         let mut statements = Statements::default();
         let one = statements.take(b"select '1/2/2024'", b"", KNOWN);
         assert_eq!(statements.take(b"select '1/2/2024'", b"", KNOWN), one);
-        let other = Reading::of_statement(7);
+        let other = ParseContext::of_statement(7);
         assert_eq!(
-            statements.find(b"select '1/2/2024'", b"", Reading::UNTOLD),
+            statements.find(b"select '1/2/2024'", b"", ParseContext::UNTOLD),
             None,
             "no server has taken it"
         );
         statements.note_parsed(one);
-        assert_eq!(statements.find(b"select '1/2/2024'", b"", Reading::UNTOLD), Some(one));
+        assert_eq!(statements.find(b"select '1/2/2024'", b"", ParseContext::UNTOLD), Some(one));
         assert_eq!(statements.find(b"select '1/2/2024'", b"", other), None);
         assert_ne!(statements.take(b"select '1/2/2024'", b"", Some(other)), one);
     }
@@ -456,7 +470,7 @@ mod tests {
         let (one, two) = (statements.take(b"select 1", b"", None), statements.take(b"select 1", b"", None));
         assert_ne!(one, two);
         assert!(statements.is_unshared(one));
-        let known = statements.take_anew(one, KNOWN).expect("it is there");
+        let known = statements.take_again(one, KNOWN).expect("it is there");
         assert_eq!(statements.take(b"select 1", b"", KNOWN), known);
         assert!(!statements.is_unshared(known));
     }

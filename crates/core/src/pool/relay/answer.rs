@@ -335,8 +335,9 @@ impl Pool {
                 if message == tag::READY && self.is_forbidden_transaction(id, body) {
                     self.note_violation(cx.env, id);
                     // The client is told of the error alone, not that its transaction has begun.
-                    let told =
-                        all[run.from..at].strip_suffix(BEGUN).or(all[run.from..at].strip_suffix(STARTED));
+                    let told = all[run.from..at]
+                        .strip_suffix(BEGIN_COMPLETE)
+                        .or(all[run.from..at].strip_suffix(START_COMPLETE));
                     let end = told.map_or(at, |told| run.from + told.len());
                     self.flush(cx, id, run, &all[..end]);
                     *run = Run { from: at, to: None };
@@ -437,7 +438,7 @@ impl Pool {
         if local_next {
             self.flush(cx, id, run, all);
             *run = Run { from: all.len(), to: None };
-            self.settle(cx, id);
+            self.conclude_statements(cx, id);
         }
     }
 
@@ -507,7 +508,7 @@ impl Pool {
                 self.statement_ended(cx, id, split, behind_bytes);
             }
         }
-        self.settle(cx, id);
+        self.conclude_statements(cx, id);
         if self.servers.get(id).is_some_and(|server| server.resets) && self.restores(cx, id) {
             return Ok(());
         }
@@ -613,8 +614,8 @@ impl Pool {
 }
 
 /// CommandComplete of `BEGIN`, and of `START TRANSACTION`.
-const BEGUN: &[u8] = b"C\0\0\0\x0aBEGIN\0";
-const STARTED: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";
+const BEGIN_COMPLETE: &[u8] = b"C\0\0\0\x0aBEGIN\0";
+const START_COMPLETE: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";
 
 /// The client that sees an answer, if any does.
 fn visible(owner: Owner) -> Option<ClientId> {

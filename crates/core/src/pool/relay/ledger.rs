@@ -22,10 +22,10 @@ pub enum Purpose {
     /// `connect_query`, once after login. Its errors are logged and ignored.
     ConnectQuery,
     /// Brings the server's parameters to the client's before its statement.
-    Settle,
+    SyncSession,
     /// The same: prepares a statement of the client's.
     Prepare,
-    /// The same as [`Purpose::Settle`], ahead of the client's statement and in the same packet.
+    /// The same as [`Purpose::SyncSession`], ahead of the client's statement and in the same packet.
     Replay,
     /// Tries a client's startup parameters, at its login.
     StartupCheck,
@@ -105,7 +105,7 @@ pub enum Kind {
     Close,
     /// Sync: ReadyForQuery.
     Sync,
-    /// CopyDone or CopyFail: it has no answer; it marks where the server stops reading COPY data.
+    /// CopyDone or CopyFail: it has no answer; it marks where the server stops parse_context COPY data.
     CopyEnd,
     /// Answered by us, in its turn.
     Local(Local),
@@ -173,7 +173,7 @@ pub enum Pushed {
 
 /// An entry that ends without a message of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Settled {
+pub enum Concluded {
     /// Its turn has come: give this answer.
     Answer(Entry, Local),
     /// Skipped by the server, after an error, up to the next Sync.
@@ -419,7 +419,7 @@ impl Ledger {
     /// The next entry that ends without the server's help. To be called until `None` after each [`Ledger::push`] and
     /// each [`Ledger::accept`].
     #[inline]
-    pub fn settle(&mut self) -> Option<Settled> {
+    pub fn conclude(&mut self) -> Option<Concluded> {
         loop {
             let head = *self.entries.front()?;
             if self.phase == Phase::SkippingToSync {
@@ -428,7 +428,7 @@ impl Ledger {
                     return None;
                 }
                 self.leave();
-                return Some(Settled::Skipped(head));
+                return Some(Concluded::Skipped(head));
             }
             match head.kind {
                 Kind::CopyEnd => {
@@ -436,7 +436,7 @@ impl Ledger {
                 }
                 Kind::Local(local) => {
                     self.leave();
-                    return Some(Settled::Answer(head, local));
+                    return Some(Concluded::Answer(head, local));
                 }
                 _ => return None,
             }
@@ -495,7 +495,7 @@ impl Ledger {
         if ends {
             self.leave();
             if self.phase == Phase::CopyIn {
-                // The statement ended although its COPY data did not: the server stopped reading it.
+                // The statement ended although its COPY data did not: the server stopped parse_context it.
                 self.phase = Phase::Normal;
             }
         }

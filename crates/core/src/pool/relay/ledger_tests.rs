@@ -14,7 +14,7 @@ fn entry(kind: Kind) -> Entry {
     Entry::new(Owner::Client(client()), kind)
 }
 
-fn push(ledger: &mut Ledger, kinds: &[Kind]) -> Vec<Settled> {
+fn push(ledger: &mut Ledger, kinds: &[Kind]) -> Vec<Concluded> {
     let mut settled = Vec::new();
     for &kind in kinds {
         ledger.push(entry(kind));
@@ -23,11 +23,11 @@ fn push(ledger: &mut Ledger, kinds: &[Kind]) -> Vec<Settled> {
     settled
 }
 
-fn drain(ledger: &mut Ledger) -> Vec<Settled> {
-    std::iter::from_fn(|| ledger.settle()).collect()
+fn drain(ledger: &mut Ledger) -> Vec<Concluded> {
+    std::iter::from_fn(|| ledger.conclude()).collect()
 }
 
-fn feed(ledger: &mut Ledger, tags: &[u8]) -> Vec<Settled> {
+fn feed(ledger: &mut Ledger, tags: &[u8]) -> Vec<Concluded> {
     let mut settled = Vec::new();
     for &message in tags {
         ledger.accept(message).expect("the script is what a server would send");
@@ -63,7 +63,7 @@ fn an_error_skips_to_the_next_sync_only() {
     let mut ledger = Ledger::default();
     push(&mut ledger, &[Kind::Parse, Kind::Bind, Kind::Execute, Kind::Sync, Kind::Parse, Kind::Sync]);
     let settled = feed(&mut ledger, b"1E");
-    assert_eq!(settled, vec![Settled::Skipped(entry(Kind::Execute))]);
+    assert_eq!(settled, vec![Concluded::Skipped(entry(Kind::Execute))]);
     feed(&mut ledger, b"Z1Z");
     assert!(ledger.is_at_rest());
 }
@@ -89,7 +89,7 @@ fn a_local_answer_waits_for_its_turn() {
     assert!(settled.is_empty());
     let settled = feed(&mut ledger, b"C");
     let local = Local::CloseComplete;
-    assert_eq!(settled, vec![Settled::Answer(entry(Kind::Local(local)), local)]);
+    assert_eq!(settled, vec![Concluded::Answer(entry(Kind::Local(local)), local)]);
     feed(&mut ledger, b"Z");
     assert!(ledger.is_at_rest());
 }
@@ -148,7 +148,7 @@ fn told(ledger: &mut Ledger, messages: &[u8]) -> (String, bool) {
     for message in messages {
         let accepted = ledger.accept(*message).expect("it was due");
         told.push(if matches!(accepted.owner, Owner::Client(_)) { 'c' } else { '-' });
-        while ledger.settle().is_some() {}
+        while ledger.conclude().is_some() {}
         if ledger.needs_fence() {
             assert!(!ledger.is_at_rest());
             ledger.push(Entry::new(Owner::Hidden(Purpose::Fence), Kind::Query));

@@ -268,7 +268,7 @@ impl Pool {
             link.waits.held = true;
             return None;
         }
-        if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
+        if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
             return Some(None);
         }
         let group = link.group.take();
@@ -290,7 +290,7 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return Passed::Gone };
         let ClientState::Linked(link) = &mut client.state else { return Passed::NoMore };
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
-        if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
+        if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
             return Passed::NoMore;
         }
         // A client that sends a message is not idle, even if the message has no answer.
@@ -448,7 +448,7 @@ impl Pool {
             self.guard_begin(cx, id, server_id, kind, cursor);
         }
         if kind == Some(Kind::CopyEnd) {
-            self.settle(cx, server_id);
+            self.conclude_statements(cx, server_id);
         }
         if self.is_ending_name(id, header.tag) {
             self.flush_cursor(cx, server_id, cursor);

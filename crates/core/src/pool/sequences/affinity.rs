@@ -213,7 +213,7 @@ impl Pool {
     pub(crate) fn sequences_discarded(&mut self, server_id: ServerId, by_client: bool) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let client = server.state.client();
-        server.users = client.map_or(Users::Nobody, Users::Only);
+        server.users = client.map_or(Users::NoClient, Users::Only);
         if let Some(client) = client.and_then(|client| self.clients.get_mut(client))
             && let ClientState::Linked(link) = &mut client.state
             && by_client

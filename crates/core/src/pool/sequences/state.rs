@@ -14,7 +14,7 @@ use crate::limits::{ASKERS_MAX, DRAWS_TRIED};
 pub(crate) enum Users {
     /// No client: `currval` of any sequence is an error there.
     #[default]
-    Nobody,
+    NoClient,
     /// This client's alone: whatever `currval` says is its own.
     Only(ClientId),
     /// Several clients: a value may be any client's, except those that this one, which used it last, has
@@ -27,7 +27,7 @@ impl Users {
     #[inline]
     pub(crate) fn note(&mut self, id: ClientId) -> bool {
         let (before, now) = match *self {
-            Users::Nobody => (None, Users::Only(id)),
+            Users::NoClient => (None, Users::Only(id)),
             Users::Only(other) if other == id => return false,
             Users::Only(other) | Users::Several(other) => (Some(other), Users::Several(id)),
         };
@@ -39,7 +39,7 @@ impl Users {
     #[inline]
     pub(crate) fn last(self) -> Option<ClientId> {
         match self {
-            Users::Nobody => None,
+            Users::NoClient => None,
             Users::Only(id) | Users::Several(id) => Some(id),
         }
     }

@@ -119,9 +119,9 @@ impl Pool {
     fn what_is_left(&mut self, env: &mut Env, id: ServerId, answer: &Replies) -> Option<Session> {
         let (mut session, _) = self.read_everything(env, id, answer, false)?;
         let params = Arc::clone(&self.servers.get(id)?.params);
-        let known = env.readings.find(&env.tracked, &params, &Arc::new(session.clone()));
-        let reading = known.reading().unwrap_or_else(|| env.readings.alone());
-        session.reread(|_| reading);
+        let known = env.parse_contexts.find(&env.tracked, &params, &Arc::new(session.clone()));
+        let parse_context = known.parse_context().unwrap_or_else(|| env.parse_contexts.alone());
+        session.reread(|_| parse_context);
         // No client asked for its notifications.
         session.listen(Vec::new());
         (session.bytes() <= SESSION_BYTES_MAX).then_some(session)

@@ -62,7 +62,7 @@ impl Pool {
         } else {
             self.begin_failed(cx, id, accepted.owner);
         }
-        self.settle(cx, id);
+        self.conclude_statements(cx, id);
     }
 
     fn is_busy(&self, id: ServerId) -> bool {
@@ -138,7 +138,7 @@ impl Pool {
         let (code, text) = code_and_text(body);
         let (what, reason) = match purpose {
             Purpose::ConnectQuery => ("connect_query", None),
-            Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
+            Purpose::SyncSession => ("SET of a client's parameters", Some("invalid server parameter")),
             Purpose::Audit | Purpose::StartupCheck => return self.hidden_refused(id, code, text),
             Purpose::Restore => ("putting back startup parameters", None),
             // A statement that cannot be prepared is not there: the client learns so when it uses it.
@@ -161,7 +161,7 @@ impl Pool {
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         cx.log(Level::Warning, &line);
         match (purpose, reason) {
-            (Purpose::Settle, _) => self.settle_failed(cx, id, code, text),
+            (Purpose::SyncSession, _) => self.session_sync_failed(cx, id, code, text),
             (Purpose::AuthQuery, _) => self.lookup_refused(id),
             (_, Some(reason)) => self.lose_server(cx, id, reason.into()),
             (_, None) => {}

@@ -11,7 +11,7 @@ use crate::driver::{ConnId, Endpoint, Now};
 use crate::ids::ClientId;
 use crate::limits::GREETING_PARAMETERS_MAX;
 use crate::pool::multiplex::pipelined::Pipelined;
-use crate::pool::prepared::readings::Reading;
+use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::relay::known_answers::Tap;
@@ -174,7 +174,7 @@ pub(crate) enum ServerState {
     /// Free.
     Idle,
     /// Linked, and brought to its client's parameters; the client's statement waits for that.
-    Settling(Settling),
+    SyncingSession(SyncingSession),
     /// Linked.
     Busy(ClientId),
     /// Its client is gone; the answer to it is dropped, and then the clients queued behind it have their
@@ -187,7 +187,7 @@ pub(crate) enum ServerState {
     /// No client has it, and it is asked whether its session is what it should be.
     VerifyingSession(Box<VerifyingSession>),
     /// No client has it, and the catalog is asked which routines change their sessions.
-    Reading(Box<CatalogReading>),
+    QueryingCatalog(Box<CatalogQuery>),
     /// Free, and tries the startup parameters of a client that logs in.
     CheckingStartup(Box<CheckingStartup>),
     /// `server_reset_query` runs.
@@ -250,7 +250,7 @@ impl AtLogin {
 }
 
 /// It is being brought to its client's session.
-pub(crate) struct Settling {
+pub(crate) struct SyncingSession {
     pub(crate) client: ClientId,
     /// What is being prepared, by name and in order.
     pub(crate) preparing: Vec<Box<[u8]>>,
@@ -268,7 +268,7 @@ pub(crate) struct Auditing {
     /// Statements prepared by SQL keep the client here.
     pub(crate) reshaped: bool,
     /// How the client reads, if that is known and was so all the time.
-    pub(crate) reading: Option<Reading>,
+    pub(crate) parse_context: Option<ParseContext>,
     /// It may have prepared by SQL, also what it had prepared before.
     pub(crate) prepares: bool,
     pub(crate) answer: Replies,
@@ -297,13 +297,13 @@ pub(crate) enum Stage {
     /// The connection that listens for the pool's clients joins the channels that are new. For these reasons the client will keep
     /// its server.
     Joining(Reasons),
-    /// The server passes on what it was notified of before its mark.
-    Marking(Reasons),
-    /// It has come to it, and ceases to listen to marks.
-    Marked(Reasons),
-    /// The listening connection is to come to the mark.
+    /// The server passes on what it was notified of before its barrier.
+    BarrierSent(Reasons),
+    /// It has come to it, and ceases to listen to barriers.
+    BarrierSeen(Reasons),
+    /// The listening connection is to come to the barrier.
     Meeting(Reasons),
-    /// The listening connection is gone. When the server has answered what it was asked for a mark, it listens for its client.
+    /// The listening connection is gone. When the server has answered what it was asked for a barrier, it listens for its client.
     Alone(Reasons),
     /// The client's own notifications are to come from the listening connection.
     Owing(Reasons),
@@ -320,7 +320,7 @@ pub(crate) struct VerifyingSession {
 }
 
 /// The catalog is being asked.
-pub(crate) struct CatalogReading {
+pub(crate) struct CatalogQuery {
     pub(crate) answer: Replies,
     /// The age of routines when it was asked.
     pub(crate) age: u64,
@@ -400,7 +400,7 @@ impl ServerState {
                 None => ServerKind::Tested,
             },
             ServerState::Idle => ServerKind::Idle,
-            ServerState::Settling(_)
+            ServerState::SyncingSession(_)
             | ServerState::Busy(_)
             | ServerState::Draining
             | ServerState::Inquiring(_)
@@ -409,7 +409,7 @@ impl ServerState {
             ServerState::Cleaning
             | ServerState::Checking
             | ServerState::VerifyingSession(_)
-            | ServerState::Reading(_) => ServerKind::Tested,
+            | ServerState::QueryingCatalog(_) => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,
         }
@@ -437,7 +437,7 @@ impl ServerState {
     pub(crate) fn client(&self) -> Option<ClientId> {
         match self {
             ServerState::Busy(id) => Some(*id),
-            ServerState::Settling(settling) => Some(settling.client),
+            ServerState::SyncingSession(syncing) => Some(syncing.client),
             ServerState::Auditing(auditing) => Some(auditing.client),
             ServerState::Dialing(beginning) | ServerState::SecuringTls(beginning) => beginning.only_for,
             ServerState::LoggingIn(login) => login.only_for,

@@ -18,7 +18,7 @@ use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_
 use crate::pool::Pool;
 use crate::pool::catalog::routines::{self, Body};
 use crate::pool::client::state::{ClientState, UnnamedOnServer};
-use crate::pool::prepared::readings::Reading;
+use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::{Auditing, Probe, Replies, ServerState, Stage};
 use crate::pool::session::content::{Prepared, Session};
@@ -117,14 +117,14 @@ impl Pool {
                 Recalled::Unknown(worth) => probe = worth,
             }
         }
-        let reading = if alone { None } else { self.settled_reading(cx.env, client_id) };
+        let parse_context = if alone { None } else { self.parse_context_before(cx.env, client_id) };
         let auditing = Auditing {
             client: client_id,
             everything,
             names,
             sticky,
             reshaped,
-            reading,
+            parse_context,
             prepares,
             answer: Replies::default(),
             attempts: 0,
@@ -232,7 +232,7 @@ impl Pool {
             }
             ServerState::Auditing(auditing) => &mut auditing.answer,
             ServerState::VerifyingSession(verifying) => &mut verifying.answer,
-            ServerState::Reading(reading) => &mut reading.answer,
+            ServerState::QueryingCatalog(query) => &mut query.answer,
             ServerState::CheckingStartup(checking) => &mut checking.answer,
             ServerState::Learning(learning) => &mut learning.answer,
             _ => return,
@@ -248,7 +248,7 @@ impl Pool {
         let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
             Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
             Some(ServerState::VerifyingSession(verifying)) => &mut verifying.answer,
-            Some(ServerState::Reading(reading)) => &mut reading.answer,
+            Some(ServerState::QueryingCatalog(query)) => &mut query.answer,
             Some(ServerState::CheckingStartup(checking)) => &mut checking.answer,
             Some(ServerState::Learning(learning)) => &mut learning.answer,
             _ => return,
@@ -274,7 +274,7 @@ impl Pool {
             return self.ask_session(cx, id);
         }
         let (everything, sticky, reshaped) = (auditing.everything, auditing.sticky, auditing.reshaped);
-        let prepared = (auditing.reading, auditing.prepares);
+        let prepared = (auditing.parse_context, auditing.prepares);
         let names = std::mem::take(&mut auditing.names);
         let answer = std::mem::take(&mut auditing.answer);
         let reasons = match &answer.failed {
@@ -373,15 +373,15 @@ impl Pool {
         client_id: ClientId,
         answer: &Replies,
         reshaped: bool,
-        (reading, prepares): (Option<Reading>, bool),
+        (parse_context, prepares): (Option<ParseContext>, bool),
     ) -> Reasons {
         self.learn_routines(answer);
         match self.read_everything(env, id, answer, reshaped) {
             Some((mut session, reasons)) => {
-                session.reread(|prepared| match prepared.reading {
+                session.reread(|prepared| match prepared.parse_context {
                     // PostgreSQL does not tell: by now it may be another one of the same name and text.
-                    Reading::UNTOLD => reading.unwrap_or_else(|| env.readings.alone()),
-                    known if prepares && reading != Some(known) => env.readings.alone(),
+                    ParseContext::UNTOLD => parse_context.unwrap_or_else(|| env.parse_contexts.alone()),
+                    known if prepares && parse_context != Some(known) => env.parse_contexts.alone(),
                     known => known,
                 });
                 let names = session.settings().map(|setting| &setting.name);
@@ -462,7 +462,7 @@ impl Pool {
     fn read_prepared(&self, id: ServerId, name: &[u8], text: &[u8]) -> Option<Prepared> {
         let mut known = self.servers[id].session.prepared();
         let known = known.find(|known| *known.name == *name && *known.text == *text);
-        Prepared::movable(name, text, known.map_or(Reading::UNTOLD, |known| known.reading))
+        Prepared::movable(name, text, known.map_or(ParseContext::UNTOLD, |known| known.parse_context))
     }
 
     /// One setting of the server's session.

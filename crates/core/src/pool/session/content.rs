@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::limits::KNOWN_SESSIONS_MAX;
-use crate::pool::prepared::readings::Reading;
+use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::session::params::quote_literal;
 
 /// A setting that is as the client wants it, not as a new connection has it.
@@ -40,13 +40,13 @@ pub struct Prepared {
     /// The PREPARE as it was written.
     pub text: Box<[u8]>,
     /// How the session that wrote it reads.
-    pub reading: Reading,
+    pub parse_context: ParseContext,
 }
 
 impl Prepared {
     /// It can be prepared again on another server by the same text.
     #[must_use]
-    pub fn movable(name: &[u8], text: &[u8], reading: Reading) -> Option<Prepared> {
+    pub fn movable(name: &[u8], text: &[u8], parse_context: ParseContext) -> Option<Prepared> {
         let statement = text.trim_ascii();
         let statement = statement.strip_suffix(b";").unwrap_or(statement);
         // Letters mean what client_encoding says, and a backslash what standard_conforming_strings says; what
@@ -57,7 +57,7 @@ impl Prepared {
         (prepares && !ours && statement.iter().all(plain) && name.is_ascii()).then(|| Prepared {
             name: name.into(),
             text: text.into(),
-            reading,
+            parse_context,
         })
     }
 
@@ -106,8 +106,8 @@ impl Session {
     }
 
     /// Tells how each statement is read, in place of what was known of it.
-    pub(crate) fn reread(&mut self, mut reading: impl FnMut(&Prepared) -> Reading) {
-        self.prepared.iter_mut().for_each(|prepared| prepared.reading = reading(prepared));
+    pub(crate) fn reread(&mut self, mut parse_context: impl FnMut(&Prepared) -> ParseContext) {
+        self.prepared.iter_mut().for_each(|prepared| prepared.parse_context = parse_context(prepared));
     }
 
     /// What must be prepared on a server that carries this session and is to carry `wanted`.
@@ -204,7 +204,7 @@ impl Session {
     ///
     /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names
     /// are qualified: the session may have any `search_path`.
-    pub(crate) fn settle_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
+    pub(crate) fn sync_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
         let mut statements = self.listen_statements(wanted);
         let mut changes = self.changes(wanted);
         let surplus = self.prepared.iter().filter(|has| !wanted.prepared.contains(has));
@@ -338,12 +338,12 @@ mod tests {
     }
 
     fn settle(has: &[(&str, &str)], wanted: &[(&str, &str)]) -> String {
-        let out = session(has).settle_statements(&session(wanted)).concat();
+        let out = session(has).sync_statements(&session(wanted)).concat();
         String::from_utf8(out).expect("text").replace("pg_catalog.set_config", "set")
     }
 
     fn movable(name: &[u8], text: &[u8]) -> Option<Prepared> {
-        Prepared::movable(name, text, Reading::of_statement(1))
+        Prepared::movable(name, text, ParseContext::of_statement(1))
     }
 
     #[test]
@@ -364,7 +364,7 @@ mod tests {
             session
         };
         let settle = |has: &[&str], wanted: &[&str]| {
-            let out = listens(has).settle_statements(&listens(wanted)).concat();
+            let out = listens(has).sync_statements(&listens(wanted)).concat();
             String::from_utf8(out).expect("text")
         };
         assert_eq!(settle(&["a", "b"], &["b", "a"]), "");
@@ -393,7 +393,7 @@ mod tests {
         let mut wanted = session(&[]);
         wanted.prepare(movable(b"kept", b"prepare kept as select 2").expect("plain"));
         wanted.prepare(movable(b"new", b"prepare new as select 3").expect("plain"));
-        let statements = has.settle_statements(&wanted);
+        let statements = has.sync_statements(&wanted);
         assert_eq!(statements[0], b"DEALLOCATE \"p\"\"q\";");
         assert_eq!(statements.len(), 2, "and the setting");
         let lacking: Vec<_> = has.lacking(&wanted).map(|prepared| &*prepared.name).collect();
@@ -416,15 +416,15 @@ mod tests {
 
     #[test]
     fn a_text_that_was_prepared_under_other_settings_is_another_statement() {
-        let prepared = |reading| {
+        let prepared = |parse_context| {
             let mut session = Session::default();
             let text = b"prepare p as select '1/2/2024'::date";
-            session.prepare(Prepared::movable(b"p", text, reading).expect("plain"));
+            session.prepare(Prepared::movable(b"p", text, parse_context).expect("plain"));
             session
         };
-        let (one, other) = (prepared(Reading::of_statement(1)), prepared(Reading::of_statement(2)));
-        assert_eq!(one.settle_statements(&other), [b"DEALLOCATE \"p\";"]);
+        let (one, other) = (prepared(ParseContext::of_statement(1)), prepared(ParseContext::of_statement(2)));
+        assert_eq!(one.sync_statements(&other), [b"DEALLOCATE \"p\";"]);
         assert_eq!(one.lacking(&other).count(), 1);
-        assert_eq!(one.lacking(&prepared(Reading::of_statement(1))).count(), 0);
+        assert_eq!(one.lacking(&prepared(ParseContext::of_statement(1))).count(), 0);
     }
 }

@@ -3,7 +3,7 @@
 //! pgweir looks in a client's messages for words that may touch a session (`notes.rs`), and for the names of routines that do
 //! (`../catalog`). When such a transaction is over, its server is asked for the contents of its session (`audit.rs`), unless the
 //! effect of the statements is known (`recall.rs`). State that can move is brought to the next server with the client's next
-//! statement (`settle.rs`, `replay.rs`); state that cannot move keeps the client on its server (`pin.rs`). A client's RESET goes
+//! statement (`sync.rs`, `replay.rs`); state that cannot move keeps the client on its server (`pin.rs`). A client's RESET goes
 //! back to the parameters of its startup packet (`restore.rs`). No guess ever counts more than the server's answer; and after some
 //! releases the server is asked whether nothing was overlooked (`../checks`).
 
@@ -18,5 +18,5 @@ pub(crate) mod pins;
 pub(crate) mod recall;
 pub(crate) mod replay;
 pub(crate) mod restore;
-pub(crate) mod settle;
+pub(crate) mod sync;
 pub(crate) mod untold;

@@ -118,7 +118,7 @@ impl Params {
 
 /// `SET a='x';` for each value in which a server with `has` differs from `wanted`.
 #[must_use]
-pub fn settle_statements(tracked: &Tracked, wanted: &Params, has: &Params) -> Vec<Vec<u8>> {
+pub fn sync_statements(tracked: &Tracked, wanted: &Params, has: &Params) -> Vec<Vec<u8>> {
     let mut statements = Vec::new();
     for position in wanted.differences(has) {
         let (Some(name), Some(value)) = (tracked.names().nth(position), wanted.get(position)) else {
@@ -179,9 +179,9 @@ mod tests {
     fn only_what_both_know_and_differs_is_set() {
         let wanted = with(&[("application_name", "a'b\\c"), ("TimeZone", "UTC"), ("DateStyle", "ISO, MDY")]);
         let has = with(&[("application_name", "A'b\\c"), ("TimeZone", "UTC")]);
-        let text = settle_statements(&tracked(), &wanted, &has).concat();
+        let text = sync_statements(&tracked(), &wanted, &has).concat();
         assert_eq!(String::from_utf8_lossy(&text), r"SET application_name= E'a''b\\c';");
-        assert!(settle_statements(&tracked(), &has, &has).is_empty());
+        assert!(sync_statements(&tracked(), &has, &has).is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! transaction is over: things that live in one server process and cannot move. Values only;
 //! `machine/session` decides by them.
 
-use pgweir_sql::{Marks, SettingNames, keeps_reading};
+use pgweir_sql::{Marks, SettingNames, keeps_parse_context};
 
 use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX, TOUCHED_SETS_MAX};
 use crate::pool::catalog::routines::Routines;
@@ -106,7 +106,7 @@ pub(crate) fn is_notable(marks: Marks) -> bool {
 }
 
 /// What may change how texts are read: settings, and tables that hide others.
-const CHANGES_READING: Marks = Marks::SETTINGS
+const CHANGES_PARSE_CONTEXT: Marks = Marks::SETTINGS
     .and(Marks::RESETS)
     .and(Marks::CALLS_SETTINGS)
     .and(Marks::DISCARDS)
@@ -169,9 +169,9 @@ pub(crate) enum PutBack {
 
 impl Touched {
     /// The session reads texts as it did before, whatever became of this.
-    pub(crate) fn keeps_reading(&self) -> bool {
-        let changing = self.marks.only(CHANGES_READING);
-        let names = || !self.more && self.names.iter().all(|name| keeps_reading(name));
+    pub(crate) fn keeps_parse_context(&self) -> bool {
+        let changing = self.marks.only(CHANGES_PARSE_CONTEXT);
+        let names = || !self.more && self.names.iter().all(|name| keeps_parse_context(name));
         changing.is_empty() || changing == Marks::SETTINGS && names()
     }
 

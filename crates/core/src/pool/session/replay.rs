@@ -21,7 +21,7 @@ use crate::pool::begin::NO_PARAMETERS;
 use crate::pool::client::state::{ClientState, Opening, Waiting};
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
-use crate::pool::server::state::{ServerState, Settling};
+use crate::pool::server::state::{ServerState, SyncingSession};
 
 /// Why a server is closed that does not reach the state that its client needs.
 const NOT_RESTORED: &str = "session could not be restored";
@@ -143,12 +143,12 @@ impl Pool {
             }
             return;
         }
-        self.settle_failed(cx, server_id, code, text);
+        self.session_sync_failed(cx, server_id, code, text);
     }
 
     /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
     /// told. The server is not used any more.
-    pub(crate) fn settle_failed<D: Driver>(
+    pub(crate) fn session_sync_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -167,7 +167,7 @@ impl Pool {
         }
         let Some(server) = self.servers.get(server_id) else { return };
         match server.state {
-            ServerState::Busy(client) | ServerState::Settling(Settling { client, .. }) => {
+            ServerState::Busy(client) | ServerState::SyncingSession(SyncingSession { client, .. }) => {
                 self.refuse_client(cx, client, &Fault::SessionNotRestored(code, text));
             }
             _ => self.lose_server(cx, server_id, format!("session could not be restored: {text}").into()),

@@ -92,7 +92,7 @@ impl Pool {
                 _ => {}
             }
         }
-        if !self.send_settle(cx, id, &params, &session, Purpose::Audit) {
+        if !self.send_session_sync(cx, id, &params, &session, Purpose::Audit) {
             return false;
         }
         let restored = self.state.known.sessions.share(session);

@@ -78,7 +78,7 @@ impl Pool {
     fn answer_wait_us(&self, env: &Env, link: &Link, request_us: u64) -> u64 {
         let Some(server) = self.servers.get(link.server) else { return 0 };
         let since_us = match server.state {
-            ServerState::Settling(_) => request_us,
+            ServerState::SyncingSession(_) => request_us,
             _ => server.work.query_us,
         };
         if since_us > 0 { env.now.mono_us.saturating_sub(since_us) } else { 0 }
@@ -129,7 +129,7 @@ impl Pool {
             if server.work.query_us > 0 { env.now.mono_us.saturating_sub(server.work.query_us) } else { 0 };
         let link = match &server.state {
             ServerState::Busy(client) => Some(*client),
-            ServerState::Settling(settling) => Some(settling.client),
+            ServerState::SyncingSession(syncing) => Some(syncing.client),
             ServerState::Auditing(auditing) => Some(auditing.client),
             _ => None,
         };
@@ -188,7 +188,7 @@ impl Pool {
         let Some(server) = server else { return [cell(0), cell("")] };
         let transaction_us = match server.work.xact_us {
             0 => 0,
-            begun_us => env.now.mono_us.saturating_sub(begun_us),
+            began_us => env.now.mono_us.saturating_sub(began_us),
         };
         let statement = Some(&server.work.running)
             .filter(|_| server.work.query_us > 0)

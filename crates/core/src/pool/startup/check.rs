@@ -61,7 +61,7 @@ impl Pool {
             CheckingStartup { client: id, names, answer: Replies::default(), reported: Vec::new() };
         self.set_server_state(server_id, ServerState::CheckingStartup(Box::new(checking)));
         self.servers[server_id].active_us = cx.env.now.mono_us;
-        let sent = self.send_settle(cx, server_id, &params, &session, Purpose::StartupCheck);
+        let sent = self.send_session_sync(cx, server_id, &params, &session, Purpose::StartupCheck);
         if let Some(text) = &text {
             self.send_hidden(cx, server_id, Purpose::StartupCheck, text);
         }

@@ -17,7 +17,7 @@ use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::state::{
     Account, Client, ClientState, DeferredBegin, Link, Opening, Unnamed, UnnamedOnServer,
 };
-use crate::pool::prepared::readings::Reading;
+use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ClientStatements;
 use crate::pool::sequences::state::{Drawing, Draws, Users};
 use crate::pool::server::greeting::ServerGreeting;
@@ -149,14 +149,14 @@ impl Pool {
         let origin = Origin { peer, tls: None, since: self.ago(cx.env, carried.age_us) };
         let counted = self.count_anyway(cx.env, &carried.user);
         let id = match carried.cancel_key.as_deref().and_then(|bytes| CancelKey::from_bytes(bytes)) {
-            Some(key) => Some(self.settle_again(cx, (conn, origin), (key, counted), carried, server)),
+            Some(key) => Some(self.join_again(cx, (conn, origin), (key, counted), carried, server)),
             None => {
                 self.draining(cx, server);
                 let serial = cx.env.shared.next_serial();
                 let (unread, skip) = (carried.unread.to_vec(), carried.skip);
                 let login = self.login_again(cx.env, carried);
                 let id =
-                    self.settle_in(cx, conn, ClientHandoff { serial, origin, login, counted, unread }, false);
+                    self.join_pool(cx, conn, ClientHandoff { serial, origin, login, counted, unread }, false);
                 if let Some(client) = id.and_then(|id| self.clients.get_mut(id)) {
                     client.skip = usize::try_from(skip).unwrap_or(usize::MAX);
                 }
@@ -184,7 +184,7 @@ impl Pool {
     }
 
     /// A client that was told everything: idle, or with its server.
-    fn settle_again<D: Driver>(
+    fn join_again<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         (conn, origin): (ConnId, Origin),
@@ -232,7 +232,7 @@ impl Pool {
             session,
             startup,
             own: None,
-            reading: None,
+            parse_context: None,
             draws: Draws::default(),
             listener: None,
             cancel_key: key,
@@ -312,7 +312,7 @@ impl Pool {
         let pool = &mut self.state;
         let mut session = session(settings, prepared);
         // Under which settings it was prepared is not carried.
-        session.reread(|_| env.readings.alone());
+        session.reread(|_| env.parse_contexts.alone());
         pool.known.sessions.share(session)
     }
 
@@ -340,7 +340,7 @@ fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec
     }
     let prepared = prepared.into_iter().flatten();
     prepared
-        .filter_map(|(name, text)| Prepared::movable(name, text, Reading::UNTOLD))
+        .filter_map(|(name, text)| Prepared::movable(name, text, ParseContext::UNTOLD))
         .for_each(|known| session.prepare(known));
     session
 }

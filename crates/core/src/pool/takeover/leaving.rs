@@ -161,7 +161,7 @@ impl Pool {
             // The servers that it could tell apart by this do not travel.
             own: _,
             // The successor reads its prepared statements as no other client's.
-            reading: _,
+            parse_context: _,
             // A server that has travelled is not known to be used by this client alone.
             draws: _,
             listener,

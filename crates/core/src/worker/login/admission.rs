@@ -202,7 +202,7 @@ impl Worker {
             return cx.driver.close(conn, CloseMode::Flush);
         };
         self.in_pool(cx, pool, |pool, cx| {
-            if let Some(id) = pool.settle_in(cx, conn, handoff, reads_paused) {
+            if let Some(id) = pool.join_pool(cx, conn, handoff, reads_paused) {
                 pool.client_resume(cx, id);
             }
         });

@@ -84,7 +84,7 @@ pub enum Answer {
     /// Whether the password was right.
     Password(bool),
     /// The question cannot be answered.
-    Nobody(Obstacle),
+    Unavailable(Obstacle),
 }
 
 /// Why a question has no answer. What exactly went wrong stands in the log: an unproven client need not know.

@@ -272,13 +272,13 @@ impl Worker {
             (Asked::Password(_, refusal), Answer::Password(false)) => {
                 self.follow_verdict(cx, id, attempt, Verdict::Refused(refusal));
             }
-            (_, Answer::Nobody(Obstacle::Unreachable)) => {
-                self.refuse_attempt(cx, id, attempt, &Fault::NobodyToAsk);
+            (_, Answer::Unavailable(Obstacle::Unreachable)) => {
+                self.refuse_attempt(cx, id, attempt, &Fault::SecretUnavailable);
             }
-            (_, Answer::Nobody(Obstacle::Failing)) => {
-                self.refuse_attempt(cx, id, attempt, &Fault::NobodyAsked);
+            (_, Answer::Unavailable(Obstacle::Failing)) => {
+                self.refuse_attempt(cx, id, attempt, &Fault::SecretNotAsked);
             }
-            (_, Answer::Nobody(Obstacle::ShuttingDown)) => {
+            (_, Answer::Unavailable(Obstacle::ShuttingDown)) => {
                 self.refuse_attempt(cx, id, attempt, &Fault::ServerShuttingDown);
             }
             // An answer to another question proves nothing.

@@ -1,4 +1,4 @@
-//! How a client's session reads the texts that it prepares (`readings.rs`), and the case that its session reads a statement
+//! How a client's session reads the texts that it prepares (`parse_contexts.rs`), and the case that its session reads a statement
 //! in another way by now: the statement is prepared again under the current settings, and is another statement from then on.
 
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use crate::context::Env;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
-use crate::pool::prepared::readings::Reading;
+use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::session::content::Session;
 
 impl Pool {
     /// How the client reads now; `None` if pgweir does not know: its transaction may have changed settings, which its server
     /// will be asked for when it is over, or the objects that statements are about.
-    pub(crate) fn reading_of(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
+    pub(crate) fn parse_context_of(&mut self, env: &mut Env, id: ClientId) -> Option<ParseContext> {
         match &self.clients.get(id)?.state {
             ClientState::Linked(link) if link.reads_alone() => None,
-            _ => self.settled_reading(env, id),
+            _ => self.parse_context_before(env, id),
         }
     }
 
-    /// As [`Worker::reading_of`], by what was known of it before its transaction.
-    pub(crate) fn settled_reading(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
+    /// As [`Worker::parse_context_of`], by what was known of it before its transaction.
+    pub(crate) fn parse_context_before(&mut self, env: &mut Env, id: ClientId) -> Option<ParseContext> {
         let account = &mut self.clients.get_mut(id)?.account;
-        let known = account.reading.as_ref();
-        if let Some(reading) = known.and_then(|known| known.of(&account.params, &account.session)) {
-            return reading;
+        let known = account.parse_context.as_ref();
+        if let Some(parse_context) = known.and_then(|known| known.of(&account.params, &account.session)) {
+            return parse_context;
         }
-        let known = env.readings.find(&env.tracked, &account.params, &account.session);
-        account.reading.insert(known).reading()
+        let known = env.parse_contexts.find(&env.tracked, &account.params, &account.session);
+        account.parse_context.insert(known).parse_context()
     }
 
     /// A client's statement is to be prepared on another server, under the settings that the client has now. If these are not
@@ -41,9 +41,11 @@ impl Pool {
         name: &[u8],
         old: StatementId,
     ) -> StatementId {
-        let reading = self.reading_of(env, id);
-        let same = match reading {
-            Some(reading) => env.statements.get(old).is_none_or(|known| known.reading == reading),
+        let parse_context = self.parse_context_of(env, id);
+        let same = match parse_context {
+            Some(parse_context) => {
+                env.statements.get(old).is_none_or(|known| known.parse_context == parse_context)
+            }
             None => env.statements.is_unshared(old),
         };
         if same {
@@ -52,7 +54,7 @@ impl Pool {
         env.statements.enter_age(env.shared.age());
         let account = self.clients.get_mut(id).map(|client| &mut client.account);
         let Some(names) = account.and_then(|account| account.statements.as_deref_mut()) else { return old };
-        let Some(new) = env.statements.take_anew(old, reading) else { return old };
+        let Some(new) = env.statements.take_again(old, parse_context) else { return old };
         names.renew(name, new);
         env.statements.give_back(old);
         new
@@ -71,13 +73,13 @@ impl Pool {
         if has.lacking(&session).next().is_none() {
             return session;
         }
-        let reading = self.settled_reading(env, id);
+        let parse_context = self.parse_context_before(env, id);
         let lacks = |prepared: &_| has.lacking(&session).any(|lacking| lacking == prepared);
         let mut reread = (*session).clone();
-        reread.reread(|prepared| match reading {
-            _ if !lacks(prepared) => prepared.reading,
-            Some(reading) => reading,
-            None => env.readings.alone(),
+        reread.reread(|prepared| match parse_context {
+            _ if !lacks(prepared) => prepared.parse_context,
+            Some(parse_context) => parse_context,
+            None => env.parse_contexts.alone(),
         });
         let account = self.clients.get_mut(id).map(|client| &mut client.account);
         match account.filter(|_| reread != *session) {

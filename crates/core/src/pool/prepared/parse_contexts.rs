@@ -3,14 +3,14 @@
 //! (search_path, role). So the same text under other settings is another statement.
 //!
 //! This file gives a number to the settings that a session has, the same number to the same settings. It
-//! leaves out those that certainly change nothing ([`keeps_reading`]). It never gives a number twice:
+//! leaves out those that certainly change nothing ([`keeps_parse_context`]). It never gives a number twice:
 //! statements under a forgotten number are not shared any more.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use pgweir_sql::keeps_reading;
+use pgweir_sql::keeps_parse_context;
 
 use crate::limits::{READING_BYTES_MAX, READINGS_MAX};
 use crate::pool::session::content::Session;
@@ -18,41 +18,42 @@ use crate::pool::session::params::{Params, Tracked};
 
 /// How a session reads; equal if its settings are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Reading(NonZeroU64);
+pub struct ParseContext(NonZeroU64);
 
-impl Reading {
+impl ParseContext {
     /// That of one statement only, which has this serial number: no session is known to read as the one that
     /// prepared it.
-    pub(crate) fn of_statement(serial: u64) -> Reading {
-        Reading(NonZeroU64::MIN | (1 << 63 | serial << 1))
+    pub(crate) fn of_statement(serial: u64) -> ParseContext {
+        ParseContext(NonZeroU64::MIN | (1 << 63 | serial << 1))
     }
 
     /// It is still to be told.
-    pub(crate) const UNTOLD: Reading = Reading(NonZeroU64::MAX);
+    pub(crate) const UNTOLD: ParseContext = ParseContext(NonZeroU64::MAX);
 }
 
-/// A reading, with what it was found for: as long as these are the same objects, it is the same.
+/// A parse_context, with what it was found for: as long as these are the same objects, it is the same.
 pub(crate) struct Known {
     params: Arc<Params>,
     session: Arc<Session>,
-    reading: Option<Reading>,
+    parse_context: Option<ParseContext>,
 }
 
 impl Known {
-    pub(crate) fn reading(&self) -> Option<Reading> {
-        self.reading
+    pub(crate) fn parse_context(&self) -> Option<ParseContext> {
+        self.parse_context
     }
 
     /// That of these, if it was found for them.
     #[inline]
-    pub(crate) fn of(&self, params: &Arc<Params>, session: &Arc<Session>) -> Option<Option<Reading>> {
-        (Arc::ptr_eq(&self.params, params) && Arc::ptr_eq(&self.session, session)).then_some(self.reading)
+    pub(crate) fn of(&self, params: &Arc<Params>, session: &Arc<Session>) -> Option<Option<ParseContext>> {
+        (Arc::ptr_eq(&self.params, params) && Arc::ptr_eq(&self.session, session))
+            .then_some(self.parse_context)
     }
 }
 
-/// The readings of a worker's clients.
+/// The parse_contexts of a worker's clients.
 #[derive(Default)]
-pub(crate) struct Readings {
+pub(crate) struct ParseContexts {
     known: Vec<Entry>,
     hasher: foldhash::fast::FixedState,
     clock: u64,
@@ -65,15 +66,15 @@ struct Entry {
     hash: u64,
     /// Names and values.
     content: Box<[u8]>,
-    reading: Reading,
+    parse_context: ParseContext,
     used: u64,
 }
 
-impl Readings {
+impl ParseContexts {
     /// One that no other session has.
-    pub(crate) fn alone(&mut self) -> Reading {
+    pub(crate) fn alone(&mut self) -> ParseContext {
         self.last += 1;
-        Reading(NonZeroU64::MIN.saturating_add(self.last))
+        ParseContext(NonZeroU64::MIN.saturating_add(self.last))
     }
 
     /// That of a session with these settings; none if there are so many that they are not remembered.
@@ -81,28 +82,28 @@ impl Readings {
         let mut content = std::mem::take(&mut self.scratch);
         content.clear();
         write(&mut content, tracked, params, session);
-        let reading = (content.len() <= READING_BYTES_MAX).then(|| self.of_content(&content));
+        let parse_context = (content.len() <= READING_BYTES_MAX).then(|| self.of_content(&content));
         content.shrink_to(READING_BYTES_MAX);
         self.scratch = content;
-        Known { params: Arc::clone(params), session: Arc::clone(session), reading }
+        Known { params: Arc::clone(params), session: Arc::clone(session), parse_context }
     }
 
-    fn of_content(&mut self, content: &[u8]) -> Reading {
+    fn of_content(&mut self, content: &[u8]) -> ParseContext {
         self.clock += 1;
         let hash = self.hasher.hash_one(content);
         let known = self.known.iter_mut().find(|known| known.hash == hash && *known.content == *content);
         if let Some(known) = known {
             known.used = self.clock;
-            return known.reading;
+            return known.parse_context;
         }
         if self.known.len() >= READINGS_MAX
             && let Some(oldest) = (0..self.known.len()).min_by_key(|&at| self.known[at].used)
         {
             self.known.swap_remove(oldest);
         }
-        let reading = self.alone();
-        self.known.push(Entry { hash, content: content.into(), reading, used: self.clock });
-        reading
+        let parse_context = self.alone();
+        self.known.push(Entry { hash, content: content.into(), parse_context, used: self.clock });
+        parse_context
     }
 }
 
@@ -113,12 +114,12 @@ fn write(out: &mut Vec<u8>, tracked: &Tracked, params: &Params, session: &Sessio
         out.extend_from_slice(bytes);
     };
     for (position, name) in tracked.names().enumerate() {
-        if let Some(value) = params.get(position).filter(|_| !keeps_reading(name.as_bytes())) {
+        if let Some(value) = params.get(position).filter(|_| !keeps_parse_context(name.as_bytes())) {
             put(name.as_bytes());
             put(value);
         }
     }
-    for setting in session.settings().filter(|setting| !keeps_reading(&setting.name)) {
+    for setting in session.settings().filter(|setting| !keeps_parse_context(&setting.name)) {
         put(&setting.name);
         put(&setting.value);
     }
@@ -128,48 +129,55 @@ fn write(out: &mut Vec<u8>, tracked: &Tracked, params: &Params, session: &Sessio
 mod tests {
     use super::*;
 
-    fn find(readings: &mut Readings, zone: &str, settings: &[(&str, &str)]) -> Option<Reading> {
+    fn find(
+        parse_contexts: &mut ParseContexts,
+        zone: &str,
+        settings: &[(&str, &str)],
+    ) -> Option<ParseContext> {
         let tracked = Tracked::new([]);
         let mut params = Params::unknown(&tracked);
         params.set(tracked.position(b"TimeZone").expect("tracked"), zone.as_bytes());
         let mut session = Session::default();
         settings.iter().for_each(|(name, value)| session.set(name.as_bytes(), value.as_bytes()));
-        readings.find(&tracked, &Arc::new(params), &Arc::new(session)).reading
+        parse_contexts.find(&tracked, &Arc::new(params), &Arc::new(session)).parse_context
     }
 
     #[test]
     fn the_same_settings_are_one_reading_whatever_objects_they_are() {
-        let mut readings = Readings::default();
-        let plain = find(&mut readings, "UTC", &[]);
+        let mut parse_contexts = ParseContexts::default();
+        let plain = find(&mut parse_contexts, "UTC", &[]);
         assert!(plain.is_some());
-        assert_eq!(find(&mut readings, "UTC", &[]), plain);
-        assert_ne!(find(&mut readings, "Asia/Tokyo", &[]), plain);
-        let other = find(&mut readings, "UTC", &[("search_path", "a"), ("role", "r")]);
+        assert_eq!(find(&mut parse_contexts, "UTC", &[]), plain);
+        assert_ne!(find(&mut parse_contexts, "Asia/Tokyo", &[]), plain);
+        let other = find(&mut parse_contexts, "UTC", &[("search_path", "a"), ("role", "r")]);
         assert_ne!(other, plain);
-        assert_eq!(find(&mut readings, "UTC", &[("role", "r"), ("search_path", "a")]), other);
-        assert_ne!(find(&mut readings, "UTC", &[("role", "r"), ("search_path", "b")]), other);
+        assert_eq!(find(&mut parse_contexts, "UTC", &[("role", "r"), ("search_path", "a")]), other);
+        assert_ne!(find(&mut parse_contexts, "UTC", &[("role", "r"), ("search_path", "b")]), other);
     }
 
     #[test]
     fn what_changes_no_text_is_left_out() {
-        let mut readings = Readings::default();
-        let plain = find(&mut readings, "UTC", &[]);
-        assert_eq!(find(&mut readings, "UTC", &[("statement_timeout", "1s"), ("work_mem", "1MB")]), plain);
-        assert_ne!(find(&mut readings, "UTC", &[("statement_timeouts", "1s")]), plain);
+        let mut parse_contexts = ParseContexts::default();
+        let plain = find(&mut parse_contexts, "UTC", &[]);
+        assert_eq!(
+            find(&mut parse_contexts, "UTC", &[("statement_timeout", "1s"), ("work_mem", "1MB")]),
+            plain
+        );
+        assert_ne!(find(&mut parse_contexts, "UTC", &[("statement_timeouts", "1s")]), plain);
     }
 
     #[test]
     fn the_one_unused_for_longest_is_forgotten_and_never_given_again() {
-        let mut readings = Readings::default();
-        let (first, second) = (find(&mut readings, "0", &[]), find(&mut readings, "1", &[]));
+        let mut parse_contexts = ParseContexts::default();
+        let (first, second) = (find(&mut parse_contexts, "0", &[]), find(&mut parse_contexts, "1", &[]));
         for zone in 2..READINGS_MAX {
-            find(&mut readings, &zone.to_string(), &[]);
+            find(&mut parse_contexts, &zone.to_string(), &[]);
         }
-        assert_eq!(find(&mut readings, "0", &[]), first);
-        find(&mut readings, "another", &[]);
-        assert_eq!(readings.known.len(), READINGS_MAX);
-        assert_eq!(find(&mut readings, "0", &[]), first, "it was used");
-        assert_ne!(find(&mut readings, "1", &[]), second);
-        assert_eq!(find(&mut readings, &"x".repeat(READING_BYTES_MAX), &[]), None);
+        assert_eq!(find(&mut parse_contexts, "0", &[]), first);
+        find(&mut parse_contexts, "another", &[]);
+        assert_eq!(parse_contexts.known.len(), READINGS_MAX);
+        assert_eq!(find(&mut parse_contexts, "0", &[]), first, "it was used");
+        assert_ne!(find(&mut parse_contexts, "1", &[]), second);
+        assert_eq!(find(&mut parse_contexts, &"x".repeat(READING_BYTES_MAX), &[]), None);
     }
 }

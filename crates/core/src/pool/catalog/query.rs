@@ -12,7 +12,7 @@ use crate::pool::catalog::reach::{self, Reach};
 use crate::pool::catalog::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::{CatalogReading, Replies, ServerState};
+use crate::pool::server::state::{CatalogQuery, Replies, ServerState};
 
 /// The parts of the question are added to this one: no row.
 const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
@@ -48,7 +48,7 @@ impl Pool {
         self.state.routines.begin_reading(cx.env.now.mono_us, age);
         self.set_server_state(
             id,
-            ServerState::Reading(Box::new(CatalogReading { answer: Replies::default(), age })),
+            ServerState::QueryingCatalog(Box::new(CatalogQuery { answer: Replies::default(), age })),
         );
         let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
         let names = if names { reach::QUESTION } else { b"" };
@@ -61,8 +61,8 @@ impl Pool {
     /// The answer is complete.
     pub(crate) fn catalog_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Reading(reading) = &mut server.state else { return };
-        let (answer, age) = (std::mem::take(&mut reading.answer), reading.age);
+        let ServerState::QueryingCatalog(query) = &mut server.state else { return };
+        let (answer, age) = (std::mem::take(&mut query.answer), query.age);
         let now_us = cx.env.now.mono_us;
         let news = match &answer.failed {
             None => {

@@ -11,16 +11,16 @@ use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, printable};
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::sequences::state as sequences;
-use crate::pool::server::state::{Server, ServerState, Settling};
+use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::content::{Prepared, Session};
-use crate::pool::session::params::{Params, settle_statements};
+use crate::pool::session::params::{Params, sync_statements};
 
 /// The number of free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
 
 impl Pool {
     /// The client was linked: if the server carries another session, the client's own is brought to it first.
-    pub(crate) fn settle_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+    pub(crate) fn sync_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let clears = self.clears_sequences(id, server_id);
         let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return;
@@ -38,7 +38,7 @@ impl Pool {
         }
         let session = self.reread_prepared(cx.env, id, server_id, session);
         let server = &self.servers[server_id];
-        let mut statements = self.settle_pieces(cx.env, server_id, &params, &session);
+        let mut statements = self.sync_pieces(cx.env, server_id, &params, &session);
         if clears {
             statements.push(sequences::DISCARD.to_vec());
         }
@@ -54,14 +54,14 @@ impl Pool {
         self.log_debug(cx, |worker, env| {
             // Only what servers report: settings of a client's own may hold secrets.
             let server = worker.servers.get(server_id)?;
-            let sets = settle_statements(&env.tracked, &params, &server.params).concat();
+            let sets = sync_statements(&env.tracked, &params, &server.params).concat();
             let text = String::from_utf8_lossy(&sets).into_owned();
             (!sets.is_empty()).then(|| format!("{} varcache_apply: {text}", worker.server_log_name(server)))
         });
         if !lacking.is_empty() || !self.replay(cx, id, server_id, &statements) {
-            self.send_settle(cx, server_id, &params, &session, Purpose::Settle);
+            self.send_session_sync(cx, server_id, &params, &session, Purpose::SyncSession);
             if clears {
-                self.send_hidden(cx, server_id, Purpose::Settle, sequences::DISCARD);
+                self.send_hidden(cx, server_id, Purpose::SyncSession, sequences::DISCARD);
             }
             self.servers[server_id].session = session;
             let mut preparing = Vec::with_capacity(lacking.len());
@@ -69,8 +69,8 @@ impl Pool {
                 self.send_hidden(cx, server_id, Purpose::Prepare, &text);
                 preparing.push(name);
             }
-            let settling = Settling { client: id, preparing };
-            self.set_server_state(server_id, ServerState::Settling(settling));
+            let syncing = SyncingSession { client: id, preparing };
+            self.set_server_state(server_id, ServerState::SyncingSession(syncing));
         }
     }
 
@@ -78,10 +78,10 @@ impl Pool {
     /// longer, and learns so when it executes it.
     pub(crate) fn prepare_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &str) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Settling(settling) = &server.state else { return };
+        let ServerState::SyncingSession(syncing) = &server.state else { return };
         let owed = |entry: &&Entry| entry.owner == Owner::Hidden(Purpose::Prepare);
-        let at = settling.preparing.len().checked_sub(server.ledger.entries().filter(owed).count());
-        let Some(name) = at.and_then(|at| settling.preparing.get(at)) else { return };
+        let at = syncing.preparing.len().checked_sub(server.ledger.entries().filter(owed).count());
+        let Some(name) = at.and_then(|at| syncing.preparing.get(at)) else { return };
         let mut session = (*server.session).clone();
         session.deallocate(name);
         let line = format!("prepared statement \"{}\" could not follow its client: {text}", printable(name));
@@ -90,7 +90,7 @@ impl Pool {
     }
 
     /// The statements that bring a server to these, one for each change, in this order.
-    fn settle_pieces(
+    fn sync_pieces(
         &self,
         env: &Env,
         server_id: ServerId,
@@ -98,13 +98,13 @@ impl Pool {
         session: &Session,
     ) -> Vec<Vec<u8>> {
         let server = &self.servers[server_id];
-        let mut statements = settle_statements(&env.tracked, params, &server.params);
-        statements.extend(server.session.settle_statements(session));
+        let mut statements = sync_statements(&env.tracked, params, &server.params);
+        statements.extend(server.session.sync_statements(session));
         statements
     }
 
     /// Sends the statements that bring a server to these; `false` if it has them.
-    pub(crate) fn send_settle<D: Driver>(
+    pub(crate) fn send_session_sync<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -113,8 +113,8 @@ impl Pool {
         purpose: Purpose,
     ) -> bool {
         let server = &self.servers[server_id];
-        let mut text = settle_statements(&cx.env.tracked, params, &server.params).concat();
-        let behind = server.session.settle_statements(session).concat();
+        let mut text = sync_statements(&cx.env.tracked, params, &server.params).concat();
+        let behind = server.session.sync_statements(session).concat();
         if text.is_empty() && behind.is_empty() {
             return false;
         }
@@ -136,7 +136,7 @@ impl Pool {
         if *server.session == plain {
             return;
         }
-        self.send_settle(cx, server_id, &params, &plain, Purpose::Settle);
+        self.send_session_sync(cx, server_id, &params, &plain, Purpose::SyncSession);
         self.servers[server_id].session = self.state.known.sessions.share(plain);
     }
 
@@ -154,7 +154,12 @@ impl Pool {
     }
 
     /// The server has the client's session now.
-    pub(crate) fn settled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+    pub(crate) fn session_synced<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
         let account = self.clients.get_mut(client_id).map(|client| &mut client.account);
         if let (Some(account), Some(server)) = (account, self.servers.get(id)) {
             account.session = Arc::clone(&server.session);
