@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::{Guard, Method, PlainPassword, Refusal, Secret};
+use pgweir_auth::{Method, Secret};
 
 use crate::client_handoff::{Counted, Login, Origin};
 use crate::driver::{ConnId, WorkerId};
 use crate::pool::client::state::log_name;
 use crate::worker::console::session::ConsoleSession;
-use crate::worker::login::inquiry::Checker;
+use crate::worker::login::exchange::Exchange;
 
 /// A client connection that is in no pool.
 pub(crate) struct Unpooled {
@@ -71,14 +71,6 @@ pub(crate) struct Authenticating {
     pub(crate) exchange: Exchange,
 }
 
-/// What the next password message is for.
-pub(crate) enum Exchange {
-    /// It goes on with this.
-    Guard(Guard),
-    /// It has a password, which this checker knows.
-    Password(Checker),
-}
-
 /// Between the question of a login and its answer.
 pub(crate) struct AwaitingAnswer {
     pub(crate) attempt: Attempt,
@@ -96,10 +88,8 @@ pub(crate) enum Asked {
         /// What is to be done with it.
         then: Then,
     },
-    /// What the operating system calls the peer, and by which map that name counts.
-    OsUser(Option<Box<str>>),
-    /// Whether this password is right; if not, this is said.
-    Password(PlainPassword, Refusal),
+    /// What an exchange wants to know of the control plane.
+    Exchange(Exchange),
 }
 
 /// What to do when a user's secret is known.

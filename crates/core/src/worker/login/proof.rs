@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::{
-    Arrival, Guard, GuardEnv, HbaMethod, Learned, Method, Refusal, Verdict, ask_for_password, read_password,
-};
+use pgweir_auth::{Arrival, Guard, GuardEnv, HbaMethod, Learned, Verdict, ask_for_password};
 use pgweir_settings::{AuthType, Database};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -22,24 +20,11 @@ use crate::mail::Question;
 use crate::pool::Step;
 use crate::pool::client::state::printable;
 use crate::worker::Worker;
-use crate::worker::login::inquiry::{About, Answer, Checker, Inquiry, Lookup, Obstacle};
+use crate::worker::login::exchange::{Exchange, Input, Next, Way, unavailable};
+use crate::worker::login::inquiry::{About, Answer, Inquiry, Lookup};
 use crate::worker::unpooled::{
-    Asked, Attempt, Authenticating, AwaitingAnswer, Exchange, Greeting, Record, Target, Then, UnpooledState,
+    Asked, Attempt, Authenticating, AwaitingAnswer, Greeting, Record, Target, Then, UnpooledState,
 };
-
-/// The steps that a client must take to prove its user.
-enum Way {
-    /// Nothing: any client may pass.
-    Free,
-    /// An exchange that its stored secret decides.
-    Exchange(Method),
-    /// Have a certificate with its name, or one that a map knows.
-    Certificate(Option<Box<str>>),
-    /// Have the operating system's word, by name or by map.
-    OsUser(Option<Box<str>>),
-    /// Say a password that an outside service knows.
-    Elsewhere(Checker),
-}
 
 impl Worker {
     /// Finds out how this client must prove its user, and begins.
@@ -53,9 +38,9 @@ impl Worker {
             Err(fault) => self.refuse_attempt(cx, id, attempt, &fault),
             Ok(Way::Free) => {
                 let verdict = Verdict::Proven { send: Vec::new(), learned: Learned::Nothing };
-                self.follow_verdict(cx, id, attempt, verdict)
+                self.follow(cx, id, attempt, Next::Decided(verdict))
             }
-            Ok(Way::Exchange(method)) => self.go_on(cx, id, attempt, Then::Exchange(method)),
+            Ok(Way::Secret(method)) => self.go_on(cx, id, attempt, Then::Exchange(method)),
             Ok(Way::Certificate(map)) => {
                 let names = self.certificate_names(id);
                 if names.iter().any(|name| self.is_mapped(cx.env, map.as_deref(), name, &attempt.login.user))
@@ -74,14 +59,11 @@ impl Worker {
                 let Some(Peer::Unix { uid, .. }) = peer else {
                     return self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
                 };
-                self.inquire(cx, id, attempt, Asked::OsUser(map), About::OsUser { uid })
+                self.follow(cx, id, attempt, Next::Ask(About::OsUser { uid }, Exchange::OsUser(map)))
             }
-            Ok(Way::Elsewhere(checker)) => {
-                let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
-                cx.driver.send(client.conn, &ask_for_password());
-                let exchange = Exchange::Password(checker);
-                client.state = UnpooledState::Authenticating(Box::new(Authenticating { attempt, exchange }));
-                Step::Used(0)
+            Ok(Way::Service(checker)) => {
+                let next = Next::Say(ask_for_password(), Exchange::Password(checker));
+                self.follow(cx, id, attempt, next)
             }
         }
     }
@@ -95,19 +77,16 @@ impl Worker {
                 }
                 return Ok(Way::Free);
             }
-            AuthType::Trust => Method::Trust,
-            AuthType::Plain => Method::Plain,
-            AuthType::Md5 => Method::Md5,
-            AuthType::ScramSha256 => Method::ScramSha256,
-            AuthType::Cert => return Ok(Way::Certificate(None)),
-            AuthType::Pam => return Ok(Way::Elsewhere(Checker::Pam)),
-            AuthType::Ldap => {
-                let options = env.rules.access.ldap.clone().ok_or(Fault::NoForcedUser)?;
-                return Ok(Way::Elsewhere(Checker::Ldap(options)));
-            }
             AuthType::Hba => return self.way_by_rule(env, id, &attempt.login),
+            AuthType::Trust => HbaMethod::Trust,
+            AuthType::Plain => HbaMethod::Password,
+            AuthType::Md5 => HbaMethod::Md5,
+            AuthType::ScramSha256 => HbaMethod::ScramSha256,
+            AuthType::Cert => HbaMethod::Cert,
+            AuthType::Pam => HbaMethod::Pam,
+            AuthType::Ldap => HbaMethod::Ldap(env.rules.access.ldap.clone().ok_or(Fault::NoForcedUser)?),
         };
-        Ok(Way::Exchange(method))
+        Way::of(&method, None)
     }
 
     fn way_by_rule(&self, env: &Env, id: UnpooledId, login: &Login) -> Result<Way, Fault> {
@@ -122,17 +101,7 @@ impl Worker {
         let physical = login.replication == Replication::Physical;
         let arrival = Arrival { way, database: &login.database, user: &login.user, physical };
         let rule = env.rules.access.hba.rule_for(&arrival).ok_or(none)?;
-        Ok(match &rule.method {
-            HbaMethod::Reject => return Err(Fault::NotAllowedIn("login rejected")),
-            HbaMethod::Trust => Way::Exchange(Method::Trust),
-            HbaMethod::Password => Way::Exchange(Method::Plain),
-            HbaMethod::Md5 => Way::Exchange(Method::Md5),
-            HbaMethod::ScramSha256 => Way::Exchange(Method::ScramSha256),
-            HbaMethod::Peer => Way::OsUser(rule.map.clone()),
-            HbaMethod::Cert => Way::Certificate(rule.map.clone()),
-            HbaMethod::Pam => Way::Elsewhere(Checker::Pam),
-            HbaMethod::Ldap(options) => Way::Elsewhere(Checker::Ldap(Arc::clone(options))),
-        })
+        Way::of(&rule.method, rule.map.as_deref())
     }
 
     /// Names of the certificate that the client has shown and that was verified.
@@ -166,19 +135,6 @@ impl Worker {
             }
             _ => self.begin_exchange(cx, id, attempt, then),
         }
-    }
-
-    fn inquire<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: UnpooledId,
-        attempt: Attempt,
-        asked: Asked,
-        about: About,
-    ) -> Step {
-        self.await_answer(id, attempt, asked);
-        cx.driver.ask(Question::Login(Box::new(Inquiry { from: cx.env.worker, client: id, about })));
-        Step::Used(0)
     }
 
     fn await_answer(&mut self, id: UnpooledId, attempt: Attempt, asked: Asked) {
@@ -257,35 +213,27 @@ impl Worker {
                 attempt.record = Record::Missing;
                 self.begin_exchange(cx, id, attempt, then);
             }
-            (Asked::OsUser(map), Answer::OsUser(name)) => {
-                if name.is_some_and(|name| self.is_mapped(cx.env, map.as_deref(), &name, &attempt.login.user))
-                {
-                    self.go_on(cx, id, attempt, Then::Admit);
-                } else {
-                    self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
-                }
+            (Asked::Secret { .. }, answer) => {
+                self.refuse_attempt(cx, id, attempt, &unavailable(&answer));
             }
-            (Asked::Password(password, _), Answer::Password(true)) => {
-                let learned = Learned::Password(password);
-                self.follow_verdict(cx, id, attempt, Verdict::Proven { send: Vec::new(), learned });
-            }
-            (Asked::Password(_, refusal), Answer::Password(false)) => {
-                self.follow_verdict(cx, id, attempt, Verdict::Refused(refusal));
-            }
-            (_, Answer::Unavailable(Obstacle::Unreachable)) => {
-                self.refuse_attempt(cx, id, attempt, &Fault::SecretUnavailable);
-            }
-            (_, Answer::Unavailable(Obstacle::Failing)) => {
-                self.refuse_attempt(cx, id, attempt, &Fault::SecretNotAsked);
-            }
-            (_, Answer::Unavailable(Obstacle::ShuttingDown)) => {
-                self.refuse_attempt(cx, id, attempt, &Fault::ServerShuttingDown);
-            }
-            // An answer to another question proves nothing.
-            (_, _) => {
-                self.refuse_attempt(cx, id, attempt, &Fault::NoForcedUser);
+            (Asked::Exchange(exchange), answer) => {
+                let next = self.step(cx, id, &attempt, exchange, Input::Answer(answer));
+                self.follow(cx, id, attempt, next);
             }
         }
+    }
+
+    /// A step of an exchange.
+    fn step<D: Driver>(
+        &self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: &Attempt,
+        exchange: Exchange,
+        input: Input<'_>,
+    ) -> Next {
+        let address = self.unpooled.get(id).and_then(|client| client.origin.peer.ip());
+        exchange.handle(input, &attempt.login.user, address, &mut |out| cx.driver.random(out))
     }
 
     fn begin_exchange<D: Driver>(
@@ -326,7 +274,7 @@ impl Worker {
             }
             Then::Admit => Verdict::Proven { send: Vec::new(), learned: Learned::Nothing },
         };
-        self.follow_verdict(cx, id, attempt, verdict)
+        self.follow(cx, id, attempt, Next::of(verdict))
     }
 
     /// A password or SASL message.
@@ -358,32 +306,48 @@ impl Worker {
             return Step::Wait;
         };
         let Authenticating { attempt, exchange } = *state;
-        let step = match exchange {
-            Exchange::Guard(guard) => {
-                let verdict = guard.handle(body, &mut |out: &mut [u8]| cx.driver.random(out));
-                self.follow_verdict(cx, id, attempt, verdict)
-            }
-            Exchange::Password(by) => match read_password(body) {
-                Ok(password) => {
-                    let address = self.unpooled.get(id).and_then(|client| client.origin.peer.ip());
-                    let user = Arc::clone(&attempt.login.user);
-                    let refusal = match by {
-                        Checker::Pam => Refusal::Pam,
-                        Checker::Ldap(_) => Refusal::WrongPassword,
-                    };
-                    let about = About::Password { user, password: password.clone(), address, by };
-                    self.inquire(cx, id, attempt, Asked::Password(password, refusal), about)
-                }
-                Err(refusal) => self.follow_verdict(cx, id, attempt, Verdict::Refused(refusal)),
-            },
-        };
+        let next = self.step(cx, id, &attempt, exchange, Input::Message(body));
+        let step = self.follow(cx, id, attempt, next);
         match step {
             Step::Used(_) => Step::Used(header.total()),
             other => other,
         }
     }
 
-    fn follow_verdict<D: Driver>(
+    fn follow<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: Attempt,
+        next: Next,
+    ) -> Step {
+        let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
+        match next {
+            Next::Say(message, exchange) => {
+                cx.driver.send(client.conn, &message);
+                client.state = UnpooledState::Authenticating(Box::new(Authenticating { attempt, exchange }));
+                Step::Used(0)
+            }
+            Next::Ask(about, exchange) => {
+                self.await_answer(id, attempt, Asked::Exchange(exchange));
+                let inquiry = Inquiry { from: cx.env.worker, client: id, about };
+                cx.driver.ask(Question::Login(Box::new(inquiry)));
+                Step::Used(0)
+            }
+            Next::Named(name, map) => {
+                let user = &attempt.login.user;
+                if name.is_some_and(|name| self.is_mapped(cx.env, map.as_deref(), &name, user)) {
+                    self.go_on(cx, id, attempt, Then::Admit)
+                } else {
+                    self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED))
+                }
+            }
+            Next::Decided(verdict) => self.decided(cx, id, attempt, verdict),
+            Next::Failed(fault) => self.refuse_attempt(cx, id, attempt, &fault),
+        }
+    }
+
+    fn decided<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
@@ -393,10 +357,7 @@ impl Worker {
         let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
         match verdict {
             Verdict::Ask(guard, message) => {
-                cx.driver.send(client.conn, &message);
-                let exchange = Exchange::Guard(guard);
-                client.state = UnpooledState::Authenticating(Box::new(Authenticating { attempt, exchange }));
-                Step::Used(0)
+                self.follow(cx, id, attempt, Next::Say(message, Exchange::Guard(guard)))
             }
             Verdict::Proven { send, learned } => {
                 if !send.is_empty() {
