@@ -6,17 +6,15 @@ use pgweir_settings::PoolMode;
 use pgweir_wire::backend::tag;
 
 use crate::client_handoff::Replication;
-use crate::context::duration_us;
-use crate::context::{Cx, Effect, Env};
+use crate::context::{Cx, Effect};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::BACKLOG_HIGH_BYTES;
-use crate::mail::Shutdown;
 use crate::pool::client::state::{Client, ClientState, Link, Opening};
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::{Ending, Server, ServerState};
+use crate::pool::server::state::{Ending, ServerState};
 use crate::pool::{Pool, ServerKind};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
@@ -30,58 +28,6 @@ impl Pool {
         if from != to {
             self.state.node.list(id, Some(from), Some(to));
         }
-    }
-
-    /// A free server that may be used at once. Those that are too old are closed, those that idled for long are checked
-    /// first and come back by themselves.
-    pub(crate) fn take_idle<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        client: Option<ClientId>,
-    ) -> Option<ServerId> {
-        if self.gets_own_server() {
-            return self.take_idle_of_session(cx, client);
-        }
-        loop {
-            let pool = &self.state;
-            if pool.paused || cx.env.activity != crate::context::Activity::Active {
-                return None;
-            }
-            let fifo = cx.env.rules.config.main.server_round_robin;
-            let id = *(if fifo { pool.node.idle.front() } else { pool.node.idle.back() })?;
-            let drawn_on = self.drawn_on(client);
-            let id = drawn_on.or_else(|| self.fitting_idle(id, client)).unwrap_or(id);
-            let id = match self.state.affinities.is_empty() {
-                true => id,
-                false => self.beside_affinities(cx.env, id, client)?,
-            };
-            if let Some(reason) = self.reason_to_close(cx.env, id) {
-                self.close_server(cx, id, reason, CloseMode::Flush);
-            } else if self.needs_check(cx.env, &self.servers[id]) {
-                let pool = &self.state;
-                // A server that has just been checked goes first, at any place in the list: else two could be checked in
-                // turns without end.
-                let checked = pool.node.idle.iter().copied().find(|&other| {
-                    self.reason_to_close(cx.env, other).is_none()
-                        && !self.needs_check(cx.env, &self.servers[other])
-                });
-                if checked.is_some() {
-                    return checked;
-                }
-                if pool.node.servers(ServerKind::Tested) >= pool.demand() {
-                    return None;
-                }
-                self.check_server(cx, id);
-            } else {
-                return Some(id);
-            }
-        }
-    }
-
-    pub(crate) fn needs_check(&self, env: &Env, server: &Server) -> bool {
-        let main = &env.rules.config.main;
-        let idle_us = env.now.mono_us.saturating_sub(server.active_us);
-        !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
     }
 
     pub(crate) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
@@ -245,48 +191,6 @@ impl Pool {
                 }
             }
         }
-    }
-
-    /// Why a server that rests should not be used again.
-    pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
-        let server = self.servers.get(id)?;
-        // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
-        // would miss later notifications.
-        let is_dirty = server.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
-        if is_dirty || server.streaming.is_some() {
-            return Some(server.retire.unwrap_or("idle server got dirty"));
-        }
-        self.reason_to_retire(env, id)
-    }
-
-    /// Why a server should not be used any more when its present work is over.
-    pub(crate) fn reason_to_retire(&self, env: &Env, id: ServerId) -> Option<&'static str> {
-        let server = self.servers.get(id)?;
-        if let Some(reason) = server.retire {
-            return Some(reason);
-        }
-        let pool = &self.state;
-        if !server.opened.is_plain() && !self.gets_own_server() {
-            return Some("opened for a session");
-        }
-        if env.stopping == Some(Shutdown::WaitForServers) && pool.queue.waiting == 0 {
-            return Some("server shutting down");
-        }
-        if pool.paused || env.activity == crate::context::Activity::Paused {
-            return Some("pause mode");
-        }
-        let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));
-        let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
-        // `server_lifetime = 0` is "use once", not "never".
-        if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
-            return None;
-        }
-        // Servers that were opened together do not all end together.
-        let spread_us = lifetime_us / u64::from(pool.node.servers_total().max(1));
-        let spread = lifetime_us == 0
-            || pool.node.aged_us == 0
-            || env.now.mono_us >= pool.node.aged_us.saturating_add(spread_us);
-        spread.then_some("server lifetime over")
     }
 
     /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the

@@ -24,7 +24,7 @@ use crate::pool::Pool;
 use crate::pool::client::state::{Account, ClientState, Opening};
 use crate::pool::relay::hidden::{ASIDE, encode_aside};
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
-use crate::pool::sequences::state::{self as sequences, Drawing, Habit, Hold, Measure, Users};
+use crate::pool::sequences::state::{self as sequences, Drawing, Habit, Measure, Users};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::pins::Reasons;
@@ -286,42 +286,6 @@ impl Pool {
         if pool.affinities.end_for(client) && pool.demand() > 0 {
             self.notice();
         }
-    }
-
-    /// The free server on which the client drew last, if no other client has used it since.
-    pub(crate) fn drawn_on(&self, client: Option<ClientId>) -> Option<ServerId> {
-        let id = client?;
-        let drawn = self.clients.get(id)?.account.draws.on?;
-        let server = self.servers.get(drawn)?;
-        let own = server.users.last() == Some(id);
-        (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
-    }
-
-    /// A free server that this client may have, if that is not this one; `None` if all are kept for other clients.
-    pub(crate) fn beside_affinities(
-        &mut self,
-        env: &mut Env,
-        id: ServerId,
-        client: Option<ClientId>,
-    ) -> Option<ServerId> {
-        let now_us = env.now.mono_us;
-        let pool = &mut self.state;
-        pool.affinities.expire(now_us);
-        if pool.affinities.hold(id, client) == Hold::Free {
-            return Some(id);
-        }
-        let holds = || pool.node.idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
-        let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
-        if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
-            return Some(id);
-        }
-        let until_us = holds().filter_map(|(_, hold)| match hold {
-            Hold::Until(until_us) => Some(until_us),
-            _ => None,
-        });
-        let due_us = until_us.min()?.max(now_us + 1);
-        env.wake_at(due_us);
-        None
     }
 }
 

@@ -15,9 +15,6 @@ use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::{Params, sync_statements};
 
-/// The number of free servers that are looked at for one that carries the client's session already.
-const LOOKED_AT_MAX: usize = 64;
-
 impl Pool {
     /// The client was linked: if the server carries another session, the client's own is brought to it first.
     pub(crate) fn sync_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
@@ -183,20 +180,5 @@ impl Pool {
             cx.driver.send(client.conn, &cx.env.scratch);
         }
         account.params = Arc::clone(&server.params);
-    }
-
-    /// A free server that carries the client's session, if the one that is next does not.
-    pub(crate) fn fitting_idle(&self, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
-        let account = &self.clients.get(client?)?.account;
-        let fits = |id: &ServerId| {
-            self.servers.get(*id).is_some_and(|server| {
-                Arc::ptr_eq(&server.session, &account.session) && Arc::ptr_eq(&server.params, &account.params)
-            })
-        };
-        let pool = &self.state;
-        if fits(&first) {
-            return None;
-        }
-        pool.node.idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
     }
 }

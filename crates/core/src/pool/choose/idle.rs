@@ -1,0 +1,162 @@
+//! Which free server a client gets, and whether it may be used at all.
+
+use std::sync::Arc;
+
+use crate::context::{Cx, Env, duration_us};
+use crate::driver::{CloseMode, Driver};
+use crate::ids::{ClientId, ServerId};
+use crate::mail::Shutdown;
+use crate::pool::moves::server::comes_unasked;
+use crate::pool::sequences::state::Hold;
+use crate::pool::server::state::{Server, ServerState};
+use crate::pool::{Pool, ServerKind};
+
+/// The number of free servers that are looked at for one that carries the client's session already.
+const LOOKED_AT_MAX: usize = 64;
+
+impl Pool {
+    /// A free server that may be used at once. Those that are too old are closed, those that idled for long are checked
+    /// first and come back by themselves.
+    pub(crate) fn take_idle<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        if self.gets_own_server() {
+            return self.take_idle_of_session(cx, client);
+        }
+        loop {
+            let pool = &self.state;
+            if pool.paused || cx.env.activity != crate::context::Activity::Active {
+                return None;
+            }
+            let fifo = cx.env.rules.config.main.server_round_robin;
+            let id = *(if fifo { pool.node.idle.front() } else { pool.node.idle.back() })?;
+            let drawn_on = self.drawn_on(client);
+            let id = drawn_on.or_else(|| self.fitting_idle(id, client)).unwrap_or(id);
+            let id = match self.state.affinities.is_empty() {
+                true => id,
+                false => self.beside_affinities(cx.env, id, client)?,
+            };
+            if let Some(reason) = self.reason_to_close(cx.env, id) {
+                self.close_server(cx, id, reason, CloseMode::Flush);
+            } else if self.needs_check(cx.env, &self.servers[id]) {
+                let pool = &self.state;
+                // A server that has just been checked goes first, at any place in the list: else two could be checked in
+                // turns without end.
+                let checked = pool.node.idle.iter().copied().find(|&other| {
+                    self.reason_to_close(cx.env, other).is_none()
+                        && !self.needs_check(cx.env, &self.servers[other])
+                });
+                if checked.is_some() {
+                    return checked;
+                }
+                if pool.node.servers(ServerKind::Tested) >= pool.demand() {
+                    return None;
+                }
+                self.check_server(cx, id);
+            } else {
+                return Some(id);
+            }
+        }
+    }
+
+    /// A free server that carries the client's session, if the one that is next does not.
+    pub(crate) fn fitting_idle(&self, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
+        let account = &self.clients.get(client?)?.account;
+        let fits = |id: &ServerId| {
+            self.servers.get(*id).is_some_and(|server| {
+                Arc::ptr_eq(&server.session, &account.session) && Arc::ptr_eq(&server.params, &account.params)
+            })
+        };
+        let pool = &self.state;
+        if fits(&first) {
+            return None;
+        }
+        pool.node.idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
+    }
+
+    /// The free server on which the client drew last, if no other client has used it since.
+    pub(crate) fn drawn_on(&self, client: Option<ClientId>) -> Option<ServerId> {
+        let id = client?;
+        let drawn = self.clients.get(id)?.account.draws.on?;
+        let server = self.servers.get(drawn)?;
+        let own = server.users.last() == Some(id);
+        (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
+    }
+
+    /// A free server that this client may have, if that is not this one; `None` if all are kept for other clients.
+    pub(crate) fn beside_affinities(
+        &mut self,
+        env: &mut Env,
+        id: ServerId,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        let now_us = env.now.mono_us;
+        let pool = &mut self.state;
+        pool.affinities.expire(now_us);
+        if pool.affinities.hold(id, client) == Hold::Free {
+            return Some(id);
+        }
+        let holds = || pool.node.idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
+        let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
+        if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
+            return Some(id);
+        }
+        let until_us = holds().filter_map(|(_, hold)| match hold {
+            Hold::Until(until_us) => Some(until_us),
+            _ => None,
+        });
+        let due_us = until_us.min()?.max(now_us + 1);
+        env.wake_at(due_us);
+        None
+    }
+
+    pub(crate) fn needs_check(&self, env: &Env, server: &Server) -> bool {
+        let main = &env.rules.config.main;
+        let idle_us = env.now.mono_us.saturating_sub(server.active_us);
+        !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
+    }
+
+    /// Why a server that rests should not be used again.
+    pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
+        let server = self.servers.get(id)?;
+        // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
+        // would miss later notifications.
+        let is_dirty = server.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
+        if is_dirty || server.streaming.is_some() {
+            return Some(server.retire.unwrap_or("idle server got dirty"));
+        }
+        self.reason_to_retire(env, id)
+    }
+
+    /// Why a server should not be used any more when its present work is over.
+    pub(crate) fn reason_to_retire(&self, env: &Env, id: ServerId) -> Option<&'static str> {
+        let server = self.servers.get(id)?;
+        if let Some(reason) = server.retire {
+            return Some(reason);
+        }
+        let pool = &self.state;
+        if !server.opened.is_plain() && !self.gets_own_server() {
+            return Some("opened for a session");
+        }
+        if env.stopping == Some(Shutdown::WaitForServers) && pool.queue.waiting == 0 {
+            return Some("server shutting down");
+        }
+        if pool.paused || env.activity == crate::context::Activity::Paused {
+            return Some("pause mode");
+        }
+        let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));
+        let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
+        // `server_lifetime = 0` is "use once", not "never".
+        if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
+            return None;
+        }
+        // Servers that were opened together do not all end together.
+        let spread_us = lifetime_us / u64::from(pool.node.servers_total().max(1));
+        let spread = lifetime_us == 0
+            || pool.node.aged_us == 0
+            || env.now.mono_us >= pool.node.aged_us.saturating_add(spread_us);
+        spread.then_some("server lifetime over")
+    }
+}
