@@ -1,8 +1,10 @@
 """What can go wrong while pgweir bench works: Ctrl-C in each phase, full disks, missing programs. Each time there is a clear message and
 an exit code, and nothing is left: no process, no folder."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -51,31 +53,39 @@ def is_there(pid, started):
 
 
 def mounted(target, options):
-    """Words in front of a command that give it a file system of its own at a place."""
+    """Words before a command that give it a separate file system at a place."""
     return ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o {options} tmpfs {target} && exec "$@"', "sh"]
 
 
 class Bench:
     """A running pgweir bench, with everything it starts."""
 
-    def __init__(self, folder, words, mounts, wrapper, terminal=None):
+    def __init__(self, folder, words, mounts, wrapper, terminal=None, is_live=False):
+        """With a terminal all goes there. A live one shows on another terminal, which is read, how far it is."""
         self.folder, self.temporary, self.output = folder, folder / "tmp", folder / "out"
         for name in ["tmp", *mounts]:
             (folder / name).mkdir(exist_ok=True)
             (folder / name).chmod(0o1777)
-        # File systems of its own, which no other process sees.
+        # File systems that no other process sees.
         for name, options in mounts.items():
             wrapper = [*wrapper, *mounted(folder / name, options)]
+        if is_live:
+            shown, errors = os.openpty()
+        else:
+            errors = subprocess.PIPE if terminal is None else terminal
         self.process = subprocess.Popen(
             [*wrapper, binary(), "bench", *words, "--no-peer", "--output", self.output],
             stdout=subprocess.PIPE if terminal is None else terminal,
-            stderr=subprocess.PIPE if terminal is None else terminal,
+            stderr=errors,
             text=True,
             env=os.environ | {"TMPDIR": str(self.temporary)},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.lines, self.text, self.seen = [], "", {}
         self.readers = [threading.Thread(target=self.lines.extend, args=(self.process.stderr,)), threading.Thread(target=self.read)]
+        if is_live:
+            os.close(errors)
+            self.readers[0] = threading.Thread(target=self.read_terminal, args=(shown,))
         if terminal is not None:
             self.readers = []
         for reader in self.readers:
@@ -83,6 +93,13 @@ class Bench:
 
     def read(self):
         self.text = self.process.stdout.read()
+
+    def read_terminal(self, shown):
+        with os.fdopen(shown, "rb", buffering=0) as terminal:
+            # EIO: no process has it open any more.
+            with contextlib.suppress(OSError):
+                while piece := terminal.read(4096):
+                    self.lines.append(piece.decode())
 
     def wait_for(self, what, condition):
         """Until a condition holds of its family's command lines."""
@@ -100,7 +117,8 @@ class Bench:
         self.process.send_signal(signal.SIGINT)
 
     def shrink(self, name, size=None):
-        """Makes a file system of its own small, or hardly larger than what it holds."""
+        """Makes one of its file systems small, or hardly larger than what it holds. It is stopped meanwhile, so that it has not ended before."""
+        self.process.send_signal(signal.SIGSTOP)
         inside = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt"]
 
         def remount():
@@ -112,6 +130,7 @@ class Bench:
 
         # What it holds may grow in between.
         eventually(remount, "the file system is small")
+        self.process.send_signal(signal.SIGCONT)
 
     def end(self):
         """Its exit code and what it said, when it has left nothing behind."""
@@ -135,8 +154,8 @@ def bench():
     folder, started = Path(tempfile.mkdtemp(prefix="bench-", dir="/tmp")), []
     folder.chmod(0o755)
 
-    def start(*words, mounts={}, wrapper=(), terminal=None):
-        started.append(Bench(folder, words, mounts, wrapper, terminal))
+    def start(*words, mounts={}, wrapper=(), **how):
+        started.append(Bench(folder, words, mounts, wrapper, **how))
         return started[-1]
 
     yield start
@@ -162,10 +181,11 @@ PHASES = {
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c(bench, phase):
     """In each phase: exit code 130. What was measured is reported; where nothing was, there is no report and no folder for it."""
-    one = bench("overhead", "--quick", "--seconds", "6", "--rounds", "2")
+    seconds = "60" if phase == "first round" else "6"
+    one = bench("overhead", "--quick", "--seconds", seconds, "--rounds", "2", is_live=True)
     one.wait_for(phase, PHASES[phase])
-    if "round" in phase or "pooler" in phase:
-        time.sleep(1.2)  # until pgbench has told of a second
+    if phase == "first round":
+        one.wait_for("a second's figures", lambda _: re.search(r"round 1, 8 clients, direct: \d+ s left, \d+ TPS", "".join(one.lines)))
     one.interrupt()
     code, said = one.end()
     assert code == 130 and "interrupted" in said
@@ -177,7 +197,7 @@ def test_ctrl_c(bench, phase):
 
 
 def test_ctrl_c_between_rounds_and_while_reporting(bench):
-    """Between two runs; and a user that presses it again and again while the report is written has a whole one nevertheless."""
+    """Between two runs; and a user that presses it again and again while the report is written still gets a whole one."""
     one = bench("overhead", "--quick", "--seconds", "2", "--rounds", "2")
     one.wait_for("the first run's end", lambda _: any(line.startswith("round 1, 8 clients, direct: ") for line in one.lines))
     while one.process.poll() is None:
@@ -237,8 +257,10 @@ def test_the_servers_disk_fills_up(bench, phase):
     assert code == 5 and "no room on the disk" in said, said
 
 
-def test_side_by_side_keeps_what_it_measured(tmp_path):
-    """A run of `bench peers` that fails ends it with an error, after the report of what was measured until then."""
+@pytest.mark.parametrize("is_slow_to_end", [False, True])
+def test_side_by_side_keeps_what_it_measured(tmp_path, is_slow_to_end):
+    """`bench peers` ends with an error if PostgreSQL dies, after the report of what was measured until then. A server that is killed
+    refuses connections before its end can be seen: here its socket goes first, and it is killed when a run has failed."""
     tmp_path.chmod(0o755)
     words = ("--only", "select1", "--rounds", "9", "--seconds", "1", "--scale", "1", "--output", tmp_path / "out")
     environment = os.environ | {"TMPDIR": tempfile.gettempdir()}
@@ -248,7 +270,14 @@ def test_side_by_side_keeps_what_it_measured(tmp_path):
             said.append(line)
             if "round 2, pgweir: TPS" in line:
                 break
-        server = next(pid for (pid, _), command in family(one.pid).items() if "postgres -D" in command)
+        server, data = next((pid, command.split()[2]) for (pid, _), command in family(one.pid).items() if "postgres -D" in command)
+        if is_slow_to_end:
+            for socket in (Path(data).parent / "pg").glob(".s.PGSQL.*"):
+                socket.unlink()
+            for line in one.stderr:
+                said.append(line)
+                if "failed: " in line:
+                    break
         os.kill(server, signal.SIGKILL)
         rest, errors = one.communicate(timeout=120)
     assert one.returncode != 0 and "panicked" not in errors, (said, errors)

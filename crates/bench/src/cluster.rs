@@ -241,6 +241,16 @@ impl Cluster {
         }
     }
 
+    /// An error if a run failed because the server has ended. A server that was killed refuses connections some time before its end
+    /// can be seen, so this waits until the server either accepts a connection or has ended.
+    ///
+    /// # Errors
+    /// As [`Cluster::check`]; or the server did neither in time, or a signal came.
+    pub(crate) fn check_after_failure(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
+        self.check()?;
+        self.wait_until_ready(interrupt).map(drop)
+    }
+
     fn try_superuser(&self) -> std::io::Result<Client> {
         Client::connect(&Address::Unix(self.socket_dir.clone(), self.port), SUPERUSER, "postgres")
     }
@@ -252,7 +262,7 @@ impl Cluster {
                 Ok(client) => return Ok(client),
                 Err(error) if Instant::now() >= until => {
                     return Err(BenchError::failed(
-                        "PostgreSQL did not start",
+                        "PostgreSQL accepts no connection",
                         &format!("{}\n{error}", self.log_text()),
                     ));
                 }
@@ -279,7 +289,7 @@ impl Cluster {
 /// SQL condition for every connection of the load's role.
 const ALL_OF_THE_LOAD: &str = "usename = 'bench'";
 
-/// How many server connections fulfil a condition on `pg_stat_activity`.
+/// The number of server connections that fulfil a condition on `pg_stat_activity`.
 pub(crate) fn connections(superuser: &mut Client, condition: &str) -> std::io::Result<u64> {
     let rows = superuser.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {condition}"))?;
     let count = rows.first().and_then(|row| row.first()).and_then(|count| count.parse().ok());

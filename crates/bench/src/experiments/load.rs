@@ -194,7 +194,7 @@ fn targets(mut peers: Vec<Target>, no_peer: bool) -> Result<Vec<Target>, BenchEr
     }
     if peers.iter().any(|peer| matches!(peer.kind, TargetKind::Running(_))) {
         return Err(BenchError::Usage(
-            "--peer with a URL: use --postgres with it, in a run of its own".to_owned(),
+            "--peer with a URL: use --postgres with it, in a separate run".to_owned(),
         ));
     }
     let mut targets = vec![
@@ -284,7 +284,10 @@ fn on_throw_away(
                     all[index].1.push(Sample { outcome, pooler_us, postgres_us });
                 }
                 // That so many do not fit is what is to be seen.
-                Err(error) => progress.done(&error.to_string()),
+                Err(error) => {
+                    progress.done(&error.to_string());
+                    cluster.check_after_failure(interrupt)?;
+                }
             }
             interrupt.check()?;
         }

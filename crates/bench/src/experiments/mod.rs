@@ -82,7 +82,7 @@ struct Bench {
     pgbench: PathBuf,
     interrupt: Interrupt,
     progress: Progress,
-    /// Before the first experiment: what is seen before a later one is the experiment's in front of it.
+    /// Before the first experiment: load before a later one comes from the previous experiment.
     load_before: f64,
 }
 
@@ -266,7 +266,7 @@ impl Bench {
             Err(full @ BenchError::DiskFull { .. }) => Err(full),
             Err(error) => {
                 self.progress.done(&format!("failed: {error}"));
-                server.check()?;
+                server.check_after_failure(&self.interrupt)?;
                 results.left_out.push((target, error.to_string()));
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! The PostgreSQL that an experiment runs on: a throw-away one, or the user's, in a schema of its own.
+//! The PostgreSQL that an experiment runs on: a throw-away one, or the user's, in a separate schema.
 
 use std::path::Path;
 use std::process::Command;
@@ -162,6 +162,14 @@ impl Server {
         }
         let still = Client::log_in(&self.watcher);
         still.map(drop).map_err(BenchError::io("PostgreSQL is not reachable any more"))
+    }
+
+    /// An error if a run failed because our server has ended; see [`Cluster::check_after_failure`].
+    pub(super) fn check_after_failure(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
+        match &mut self.own {
+            Some(cluster) => cluster.check_after_failure(interrupt),
+            None => self.check(),
+        }
     }
 
     /// Whether it is the user's.

@@ -122,7 +122,7 @@ impl Bench<'_> {
                     Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
                     Err(error) => {
                         self.progress.done(&format!("failed: {error}"));
-                        self.cluster.check()?;
+                        self.cluster.check_after_failure(self.interrupt)?;
                         results.leave_out(target.index, &error.to_string());
                     }
                 }
