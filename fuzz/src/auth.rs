@@ -92,7 +92,7 @@ pub fn auth_guard(data: &[u8]) {
 }
 
 /// The input is a byte that selects what we log in with, and then what a server sends. A server that does not know the
-/// password can not end a SCRAM exchange in our favour, and gets the password in clear only by asking for it.
+/// password cannot end a SCRAM exchange in our favour, and gets the password in clear only by asking for it.
 pub fn auth_prover(data: &[u8]) {
     let Some((&selector, sent)) = data.split_first() else { return };
     let password = || PlainPassword::new(PASSWORD);

@@ -29,7 +29,7 @@ const NAMED: usize = 4;
 /// | `90`-`9f` | time passes: 10 ms, 20 ms, 40 ms, ... |
 /// | `a0`-`af` | the other side says something: the next byte is the number of a phrase, or lets the servers answer |
 /// | `b0`-`bf` | a peer reads no more (with `04`: reads again); with `08`, it is a server |
-/// | `c0`-`cf` | the other side hangs up; with `04`, connections can not be opened from here on; with `08`, they can |
+/// | `c0`-`cf` | the other side hangs up; with `04`, connections cannot be opened from here on; with `08`, they can |
 /// | `d0`-`df` | something is typed on the console: the next byte is the number of a command |
 /// | `e0`-`ef` | servers answer only when they are told to (with `04`: at once again) |
 pub fn machine_client(data: &[u8]) {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use pgweir_settings::{Config, SetOutcome};
 
-/// A line of the input that begins so starts another file; its name is the rest of the line.
-const FILE_MARK: &str = "%file ";
+use crate::files::split;
+
 /// The file that is loaded.
 const MAIN_FILE: &str = "pgweir.ini";
 /// The file that is loaded for the reload.
@@ -18,7 +18,7 @@ const PASSWORD: &str = "hunter2";
 /// if there is one, is what a reload reads.
 pub fn settings_ini(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let files = split(&text);
+    let files = split(&text, MAIN_FILE);
     let config = load(&files, MAIN_FILE);
     let next = load(&files, NEXT_FILE);
     for config in [&config, &next].into_iter().flatten() {
@@ -30,19 +30,6 @@ pub fn settings_ini(data: &[u8]) {
         reload_settles(config, next);
         reload_settles(next, config);
     }
-}
-
-/// The files of the input, by name.
-fn split(text: &str) -> BTreeMap<&str, String> {
-    let mut files = BTreeMap::from([(MAIN_FILE, String::new())]);
-    let mut name = MAIN_FILE;
-    for line in text.split_inclusive('\n') {
-        match line.strip_prefix(FILE_MARK) {
-            Some(next) => name = next.trim(),
-            None => files.entry(name).or_default().push_str(line),
-        }
-    }
-    files
 }
 
 fn load(files: &BTreeMap<&str, String>, name: &str) -> Option<Config> {

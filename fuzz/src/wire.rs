@@ -108,7 +108,7 @@ fn authentication(message: &[u8], body: &[u8]) {
         Authentication::Md5 { salt } => backend::encode_auth_md5(out, salt),
         Authentication::SaslContinue(data) => backend::encode_auth_sasl_continue(out, data),
         Authentication::SaslFinal(data) => backend::encode_auth_sasl_final(out, data),
-        // Names that are not UTF-8 can not be offered by us, and of an unsupported method only the code is kept.
+        // Names that are not UTF-8 cannot be offered by us, and of an unsupported method only the code is kept.
         Authentication::Sasl { .. } | Authentication::Unsupported(_) => out.extend_from_slice(message),
     });
 }

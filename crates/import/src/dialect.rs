@@ -118,7 +118,7 @@ fn count(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "it must be a whole number from 0".to_owned())
 }
 
-/// The units that a project knows, longest first, and how many of the smallest there are in each.
+/// The units that a project knows, longest first, each with its length in the smallest one.
 fn time_units(kind: Kind) -> &'static [(&'static str, u64)] {
     match kind {
         Kind::Pgpool => &[("min", 60_000), ("ms", 1), ("s", 1000), ("h", 3_600_000), ("d", 86_400_000)],

@@ -45,6 +45,8 @@ pub struct Source<'a> {
 pub struct Import {
     plan: Plan,
     findings: Vec<Finding>,
+    /// The command that the files name as their author.
+    written_by: &'static str,
 }
 
 /// Reads a configuration of this kind. `read` gives the text of the further files that it names.
@@ -58,7 +60,7 @@ pub fn import(kind: Kind, source: &Source<'_>, read: &mut Read<'_>) -> Result<Im
     } else {
         kinds::read(kind, source.text, &mut reader);
     }
-    finish(reader, source.name)
+    finish(reader, source.name, "pgweir import")
 }
 
 /// Reads the environment of a process in a container. `defaults` are settings that hold unless a variable says otherwise, `read` gives the
@@ -77,7 +79,7 @@ pub fn import_environment(
         reader.set(name, text.clone());
     }
     kinds::process::read(variables, &mut reader);
-    finish(reader, source.name)
+    finish(reader, source.name, "pgweir entrypoint")
 }
 
 /// Whether a variable of a process is meant for a pooler, by its name.
@@ -86,7 +88,11 @@ pub fn is_variable(key: &str) -> bool {
     kinds::process::is_variable(key)
 }
 
-fn finish(reader: reader::Reader<'_, '_>, name: &str) -> Result<Import, Vec<Fault>> {
+fn finish(
+    reader: reader::Reader<'_, '_>,
+    name: &str,
+    written_by: &'static str,
+) -> Result<Import, Vec<Fault>> {
     let (plan, findings, mut faults) = reader.finish();
     if faults.is_empty() && plan.databases.is_empty() {
         faults.push(Fault::of_file(name, "it names no server that pgweir could use"));
@@ -94,7 +100,7 @@ fn finish(reader: reader::Reader<'_, '_>, name: &str) -> Result<Import, Vec<Faul
     if !faults.is_empty() {
         return Err(faults);
     }
-    let import = Import { plan, findings };
+    let import = Import { plan, findings, written_by };
     import.check(name)?;
     Ok(import)
 }
@@ -109,7 +115,7 @@ impl Import {
     /// The configuration file.
     #[must_use]
     pub fn ini(&self, places: &Places) -> String {
-        write::ini(&self.plan, places)
+        write::ini(&self.plan, places, self.written_by)
     }
 
     /// The list of users, if the configuration has any.
@@ -121,7 +127,7 @@ impl Import {
     /// The rules of access, if `auth_type = hba` is needed.
     #[must_use]
     pub fn rules(&self) -> Option<String> {
-        write::rules(&self.plan)
+        write::rules(&self.plan, self.written_by)
     }
 
     /// Whether the configuration file has a password in it: one that a database needs and the list of users cannot have.

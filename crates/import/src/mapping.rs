@@ -110,7 +110,7 @@ pub fn markdown(table: &Table) -> String {
     out.replace("|  |", "| |")
 }
 
-/// A note as a sentence of its own.
+/// A note as a whole sentence.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {

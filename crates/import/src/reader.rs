@@ -144,6 +144,8 @@ impl<'a, 'r> Reader<'a, 'r> {
             let label = format!("{}{key}", scope.shown);
             let Some(row) = row(rows, &full) else {
                 let why = "pgweir does not know this key, so nothing was carried over for it";
+                // After a misplaced quote, text with a password may stand where a key does.
+                let label = if is_key(key) { label } else { format!("{}(not a name)", scope.shown) };
                 self.finding(node.line, FindingKind::Unknown, &label, why);
                 continue;
             };
@@ -236,4 +238,9 @@ fn wrong(label: &str, node: &Node, takes: Takes, right: &str) -> String {
         (_, Some(text)) => format!(" \"{}\"", shown(text, SHOWN_LEN_MAX)),
     };
     format!("invalid value{value} for {}: {right}", shown(label, SHOWN_LEN_MAX))
+}
+
+/// Whether a text can be the name of a key in a configuration that any pooler documents.
+fn is_key(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.*".contains(&byte))
 }

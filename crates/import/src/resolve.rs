@@ -107,7 +107,7 @@ impl Spread<'_> {
     }
 }
 
-/// What holds in each database for the users without a value of their own.
+/// The values that hold in each database for users who have none.
 fn bases<'a>(
     pools: &'a [Pool],
     values: &[Option<String>],

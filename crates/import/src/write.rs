@@ -62,10 +62,9 @@ pub(crate) fn unwritable(plan: &Plan) -> Vec<String> {
     faults.into_iter().collect()
 }
 
-pub(crate) fn ini(plan: &Plan, places: &Places) -> String {
-    let mut out = String::from(
-        "; Written by pgweir import. See pgweir.ini(5) for what the settings mean.\n\n[databases]\n",
-    );
+pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
+    let mut out =
+        format!("; Written by {written_by}. pgweir.ini(5) describes the settings.\n\n[databases]\n");
     for database in &plan.databases {
         for comment in &database.comments {
             let _ = writeln!(out, "; {}", shown(comment, usize::MAX));
@@ -178,19 +177,19 @@ pub(crate) fn needs_rules(plan: &Plan) -> bool {
     if first.contains(&None) {
         return sets.any(|set| !set.contains(&None));
     }
-    // Where server connections have a user of their own, only the users of the database may come in: PostgreSQL cannot tell them apart.
+    // If a database has a forced user, only the users of the database may come in: PostgreSQL cannot tell them apart.
     let forced = plan.databases.iter().any(|database| database.user.is_some());
     let strangers = plan.secrets.keys().any(|user| !first.contains(&Some(user.as_str())));
     forced && strangers || sets.any(|set| set != first)
 }
 
 /// The rules of access; `None` if none are needed.
-pub(crate) fn rules(plan: &Plan) -> Option<String> {
+pub(crate) fn rules(plan: &Plan, written_by: &str) -> Option<String> {
     if !needs_rules(plan) {
         return None;
     }
-    let mut out = String::from(
-        "# Written by pgweir import: who may ask for which database, and how clients prove who they are.\n",
+    let mut out = format!(
+        "# Written by {written_by}. Each line allows users a database and names their authentication method.\n"
     );
     let method = plan.pools.iter().map(|pool| pool.method).find(|method| is_password(method));
     for admin in &plan.admins {

@@ -1,5 +1,5 @@
-//! A PostgreSQL as far as a pooler sees one: it lets everybody in, answers every statement, and keeps to the protocol. It
-//! insists that what it gets is a stream of whole messages that it knows, unless somebody else speaks in its name, too.
+//! A PostgreSQL as far as a pooler sees one: it accepts every login, answers every statement, and keeps to the protocol. It
+//! insists on a stream of whole messages that it knows, unless the fuzzer speaks in its name, too.
 
 use pgweir_wire::backend::{self, CopyFormat, TxStatus};
 use pgweir_wire::frontend::{self, Parse, Query, Target};
@@ -15,7 +15,7 @@ pub struct Postgres {
     /// The last text that was parsed.
     parsed: Vec<u8>,
     speaks_tls: bool,
-    /// Nobody else speaks in its name: what it is sent must make sense.
+    /// The fuzzer does not speak in its name: the messages that it gets must make sense.
     strict: bool,
 }
 

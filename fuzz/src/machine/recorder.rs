@@ -8,7 +8,7 @@ use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, W
 use pgweir_core::mail::{Mail, Question};
 
 /// Bytes the machine may have queued for one connection that does not take any. The machine stops reading the other side at
-/// 256 KiB; one more read and one message of its own may come on top.
+/// 256 KiB; one more read and one message of the machine may come on top.
 const BACKLOG_BYTES_MAX: usize = 1024 * 1024;
 
 /// Which end of the machine a connection is at.

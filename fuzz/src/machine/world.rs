@@ -33,7 +33,7 @@ pub struct World {
     clients: HashMap<usize, ConnId>,
     servers: HashMap<u32, Postgres>,
     hostile: Side,
-    /// Connections can not be opened.
+    /// Connections cannot be opened.
     pub network_is_down: bool,
     /// Servers that keep to the protocol answer at once.
     pub servers_answer: bool,
@@ -291,7 +291,7 @@ impl World {
         self.turn();
         self.time_passes(AGE_US);
         self.turn();
-        assert_eq!(self.driver.of(Side::Server), [], "nobody is left, and connections are open");
+        assert_eq!(self.driver.of(Side::Server), [], "no client is left, and connections are open");
         for name in DATABASES {
             assert_eq!(
                 self.shared.database(name).servers.taken(),

@@ -58,7 +58,8 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 pub(super) fn looks_like(text: &str) -> bool {
-    let keys = ["DATABASE_URL=", "DB_HOST=", "DATABASES_HOST=", "POSTGRESQL_HOST=", "PGBOUNCER_"];
+    let keys =
+        ["DATABASE_URL=", "DATABASE_URLS=", "DB_HOST=", "DATABASES_HOST=", "POSTGRESQL_HOST=", "PGBOUNCER_"];
     keys.iter().any(|key| has_line(text, key) || has_line(text, &format!("export {key}")))
 }
 
@@ -82,7 +83,7 @@ pub(crate) fn translate(variables: Table, origin: Origin, reader: &mut Reader<'_
     let begins = |prefix: &str| variables.0.iter().any(|(key, _)| key.starts_with(prefix));
     let is_edoburu = begins("DATABASE_URL") || begins("DB_HOST") || begins("DATABASES_HOST");
     let is_bitnami = !is_edoburu && (begins("PGBOUNCER_") || begins("POSTGRESQL_"));
-    // What has a row of its own, and then the settings by their names.
+    // Variables that have a row come first, then settings by their names.
     let (known, settings): (Vec<_>, Vec<_>) =
         variables.0.into_iter().partition(|(key, _)| row(ROWS, key).is_some());
     let mut known = Table(known);
@@ -138,7 +139,10 @@ fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
             whole = false;
             continue;
         };
-        let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+        // `"alice" "password"` is two words, not one in quotes.
+        let inner =
+            |quote: char| value.strip_prefix(quote)?.strip_suffix(quote).filter(|text| !text.contains(quote));
+        let quoted = inner('"').or_else(|| inner('\''));
         let value = Value::Text(quoted.unwrap_or(value).to_owned());
         // The last one counts.
         table.0.retain(|(known, _)| known != key);

@@ -125,8 +125,8 @@ fn add_database(plan: &mut Plan, database: Database) {
 }
 
 /// What is said of servers that only read.
-const STANDBYS: &str = "pgweir sends all statements to the primary for now: reads from standbys are not carried over. Give readers a database \
-                        of their own whose host is a standby (the entry is in the file, as a comment)";
+const STANDBYS: &str = "pgweir sends all statements to the primary for now: reads from standbys are not carried over. Give readers another \
+                        database whose host is a standby (the entry is in the file, as a comment)";
 
 /// Notes the servers beside the primary, as comments that can be used and as a finding.
 fn standbys(reader: &mut Reader<'_, '_>, line: u32, database: &mut Database, others: &[(String, u16)]) {

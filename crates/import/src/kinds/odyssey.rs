@@ -119,7 +119,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("storage.tls_cert_file", Text, OfPool("server_tls_cert_file"), &[]),
     Row::new("storage.tls_protocols", Text, OfPool("server_tls_protocols"), &[]),
     Row::new("storage.endpoints_status_poll_interval", Anything, Needless(CLUSTER), &[]),
-    Row::new("storage.server_max_routing", Anything, Needless("`max_parallel_connects` bounds how many connections are opened at once"), &[]),
+    Row::new("storage.server_max_routing", Anything, Needless("`max_parallel_connects` bounds the number of connections that are opened at once"), &[]),
     Row::new("storage.balancing", Anything, Missing("there is one server for a database"), &[]),
     Row::new("storage.watchdog", Anything, Missing("pgweir does not watch replication"), &[]),
     Row::new("database.user", Anything, ByReader("a rule, and options of `[databases]` or `[users]`; `default` is every user"), &[]),

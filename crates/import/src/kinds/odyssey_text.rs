@@ -26,6 +26,11 @@ pub(super) fn parse(text: &str) -> Result<Table, Broken> {
     }
 }
 
+/// Whether a word without quotes ends before this letter.
+fn ends(letter: &char) -> bool {
+    letter.is_whitespace() || "{}\"#;".contains(*letter)
+}
+
 /// The words with their lines.
 fn words(text: &str) -> Result<Vec<(u32, Word)>, Broken> {
     let mut words = Vec::new();
@@ -56,14 +61,20 @@ fn words(text: &str) -> Result<Vec<(u32, Word)>, Broken> {
                         }
                     }
                 }
+                // Otherwise a quote is missing before, and what looks like a key from here on may be a password.
+                if letters.peek().is_some_and(|letter| !ends(letter) || *letter == '"') {
+                    return Err((line, "a quote ends before a word".to_owned()));
+                }
                 words.push((begin, Word::Quoted(word)));
             }
             letter if letter.is_whitespace() || letter == ';' => {}
             letter => {
                 let mut word = String::from(letter);
-                let ends = |letter: &char| letter.is_whitespace() || "{}\"#;".contains(*letter);
                 while let Some(letter) = letters.next_if(|letter| !ends(letter)) {
                     word.push(letter);
+                }
+                if letters.peek() == Some(&'"') {
+                    return Err((line, "a quote begins within a word".to_owned()));
                 }
                 words.push((line, Word::Bare(word)));
             }

@@ -109,6 +109,7 @@ mod tests {
             assert!(ini.contains(line), "{line} in {ini}");
         }
         assert!(ini.contains("unix_socket_dir = /run/pgweir\n") && !ini.contains("s3cret"), "{ini}");
+        assert!(ini.starts_with("; Written by pgweir entrypoint. "), "{ini}");
         assert_eq!(import.users().as_deref(), Some("\"alice\" \"s3cret\"\n"));
         assert!(import.findings().is_empty(), "{:?}", import.findings());
     }

@@ -273,7 +273,7 @@ fn pgdog() {
             "auth_type = hba",
         ],
     );
-    // Only bob may ask for a database whose server connections have a user of their own.
+    // Only bob may ask for a database whose server connections have a forced user.
     let rules = read.rules().unwrap();
     assert!(rules.contains("host \"stock\" \"bob\" all scram-sha-256\n"), "{rules}");
     assert!(!rules.contains("\"stock\" \"alice\""), "{rules}");
@@ -346,6 +346,28 @@ fn environments() {
     let read = read_with(Kind::Environment, text, &file).expect("it is good");
     assert_eq!(read.users().as_deref(), Some("\"alice\" \"hunter2\"\n"));
     assert_eq!(about(&read, FindingKind::Unknown), ["NO_SUCH"]);
+}
+
+/// A quote that is missing or misplaced turns the text after it into names: no message repeats that text.
+#[test]
+fn misplaced_quotes_tell_no_password() {
+    let cut = ODYSSEY.replacen("storage_db \"shop_live\"", "storage_db shop_live\"", 1);
+    assert_eq!(faults(Kind::Odyssey, &cut), ["sample:34: a quote begins within a word"]);
+    let ends = ODYSSEY.replacen("storage_db \"shop_live\"", "storage_db \"shop_live\"x", 1);
+    assert_eq!(faults(Kind::Odyssey, &ends), ["sample:34: a quote ends before a word"]);
+    let quoted = PGCAT.replacen("[general]\n", "[general]\n\"password = hunter2\" = 1\n", 1);
+    let read = read(Kind::PgCat, &quoted);
+    assert!(about(&read, FindingKind::Unknown).contains(&"general.(not a name)"), "{:?}", read.findings());
+}
+
+/// A variable of two quoted words is not one in quotes; several URLs are edoburu's, too.
+#[test]
+fn environment_files_in_less_usual_forms() {
+    let text = format!("{BITNAMI}PGBOUNCER_USERLIST=\"bob\" \"hunter4\"\n");
+    let users = read(Kind::Environment, &text).users().unwrap();
+    assert!(users.contains("\"bob\" \"hunter4\"\n"), "{users}");
+    let urls = "DATABASE_URLS=postgres://alice:hunter2@db1/shop,postgres://alice:hunter2@db2/stock\n";
+    assert_eq!(Kind::of(urls), Some(Kind::Environment));
 }
 
 #[test]
