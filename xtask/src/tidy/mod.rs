@@ -4,6 +4,7 @@
 //! and never change a file.
 
 mod layers;
+mod phrases;
 mod rules;
 mod source;
 mod walk;
@@ -63,6 +64,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
         let Ok(text) = String::from_utf8(bytes) else { continue };
         findings.problems.extend(rules::text(&path, &text));
         findings.problems.extend(words::hosts_and_paths(&path, &text));
+        findings.problems.extend(phrases::document(&path, &text));
         if path.extension().is_some_and(|extension| extension == "rs") {
             check_rust(&path, &text, &mut findings);
         }
@@ -83,6 +85,7 @@ fn check_rust(path: &Path, text: &str, findings: &mut Findings) {
     findings.problems.extend(layers::rust(path, &source));
     findings.problems.extend(walls::problems(path, &source));
     findings.problems.extend(words::leftovers(path, text, &source));
+    findings.problems.extend(phrases::messages(path, text, &source));
     for function in source.functions() {
         let lines = function.lines();
         if lines > rules::FUNCTION_LINES_MAX {

@@ -52,6 +52,22 @@ impl Source {
         self.code.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
+    /// The texts in quotes of `text`, which this is of, with the lines where they begin; test modules left out.
+    pub(super) fn strings<'a>(&self, text: &'a str) -> Vec<(usize, &'a str)> {
+        let bytes = text.as_bytes();
+        let mut strings = Vec::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let length = foreign_length(&bytes[at..], at.checked_sub(1).map(|before| bytes[before]));
+            let is_string = length > 0 && matches!(bytes[at], b'"' | b'r');
+            if is_string && !self.tests.iter().any(|range| range.contains(&at)) {
+                strings.push((line_of(text, at), &text[at..at + length]));
+            }
+            at += length.max(1);
+        }
+        strings
+    }
+
     /// Every function that has a body, nested ones too.
     pub(super) fn functions(&self) -> Vec<Function> {
         let code = &self.code;
@@ -138,7 +154,7 @@ fn blank_text(text: &str) -> String {
     String::from_utf8(code).expect("whole characters were replaced by blanks")
 }
 
-/// How many bytes at the beginning of `rest` are a comment or a literal; 0 for code.
+/// The number of bytes at the beginning of `rest` that are a comment or a literal; 0 for code.
 fn foreign_length(rest: &[u8], before: Option<u8>) -> usize {
     let inside_a_name = before.is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     match rest {
