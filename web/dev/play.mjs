@@ -212,7 +212,7 @@ function choices(rows, names) {
 function settings(names) {
   const rows = [
     ["Pools", "pool_mode", "transaction", "session", "session, transaction, statement", "When a server connection goes back to its pool: at the end of a `transaction`, of a `session`, or of a `statement`."],
-    ["Pools", "default_pool_size", "20", "20", "whole number", "How many server connections a pool may have."],
+    ["Pools", "default_pool_size", "20", "20", "whole number", "The maximum number of server connections in a pool. Each combination of a user and a database has its own pool. 0 means as many as are needed."],
     ["Pools", "query_wait_timeout", "120", "120", "seconds", "How long a client waits for a server before it is dropped. 0: without limit."],
     ["Listening", "listen_addr", "127.0.0.1", "", "addresses", "Where clients are taken: addresses, separated by commas, or `*`."],
     ["Listening", "http_listen", "127.0.0.1:9127", "", "address:port", "Where this page is served. **Empty: nowhere.**"],

@@ -34,7 +34,7 @@ const WORKER_BUSY = 0.95;
 /** Errors are a finding from this rate on, if they are this share of all statements. */
 const ERRORS_PER_S = 1;
 const ERRORS_SHARE = 0.05;
-/** Logins that are this many, and this share of all transactions, are an application without a pool of its own. */
+/** Logins that are this many, and this share of all transactions, are an application that does not pool. */
 const LOGINS_PER_S = 20;
 const LOGINS_SHARE = 0.2;
 
@@ -103,7 +103,7 @@ export function connectError(text: string): string {
 
 function queueing(pool: Pool, entry: Database | undefined, name: string): Finding | null {
   const { clients, servers, lately, wait_oldest_us } = pool;
-  // Of the time that transactions take, clients with an open one that is idle included: how many wait, of those that wait or are served.
+  // Of the time that transactions take, clients with an open one that is idle included: the share of clients that wait among those that wait or are served.
   const share = lately.clients_waiting / Math.max(lately.clients_waiting + lately.clients_active, 1e-9);
   // While the pool may still grow, a short wait is for a connection that is being opened.
   const isFull = servers.limit > 0 && servers.total >= servers.limit;

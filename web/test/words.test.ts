@@ -14,7 +14,7 @@ const clients = (total: number, waiting = 0): ClientCounts => ({ total, active: 
 const servers = (total: number): ServerCounts => ({ total, active: 0, idle: total, used: 0, tested: 0, login: 0, being_canceled: 0, limit: 20 });
 const said = (people: number, links: number, waiting = 0) => sentence({ clients: clients(people, waiting), servers: servers(links) });
 
-test("the first sentence says how many share how many", () => {
+test("the first sentence gives the numbers of clients and of servers", () => {
   expect(said(0, 0)).toBe("No client is connected.");
   expect(said(0, 1)).toBe("No client is connected; 1 server connection is ready.");
   expect(said(0, 3)).toBe("No client is connected; 3 server connections are ready.");

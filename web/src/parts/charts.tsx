@@ -55,7 +55,7 @@ export function OverTime({ series, windowS, pick, end, charts, children }: OverT
   );
 }
 
-/** How many clients are connected, and how few connections serve them. */
+/** The number of clients that are connected, and the few connections that serve them. */
 function CrowdChart({ series, windowS, end }: Props) {
   const lines = useMemo<Line[]>(() => {
     const active = column(series, "clients_active");

@@ -33,7 +33,7 @@ export function LatencyParts({ now, database, user }: { now: Latency | undefined
         <Segments legend="Time that is measured" name="span" options={SPANS} value={window} pick={setWindow} />
       </div>
       <p class="hint">
-        Each part has percentiles of its own, so those of the parts do not add up to those of the whole.
+        Each part has its own percentiles, so those of the parts do not add up to those of the whole.
       </p>
       {window === NOW ? <Parts latency={now} /> : <Asked window={window} database={database} user={user} />}
     </section>

@@ -2,7 +2,7 @@
 
 export type Mark = "active" | "pinned" | "waiting" | "idle" | "other" | "free";
 
-/** How many things one mark stands for, so that there are at most `most` marks: 1, 2, 5, 10, 20, 50 ... */
+/** The number of things that one mark stands for, so that there are at most `most` marks: 1, 2, 5, 10, 20, 50 ... */
 export function dotSize(things: number, most: number): number {
   for (let power = 1; ; power *= 10) {
     for (const step of [1, 2, 5]) {
