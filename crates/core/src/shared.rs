@@ -264,7 +264,7 @@ mod tests {
         counter.give_back();
         assert!(counter.try_take(2));
         assert!(counter.try_take(0), "0 is no limit");
-        assert!(!Counter::default().try_take_below(0), "0 is nobody");
+        assert!(!Counter::default().try_take_below(0), "0 lets no client in");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! If processes are peers, a key says which of them gave it, in PgBouncer's way, so that pgweir and PgBouncer
 //! can be in one group: bytes 1 and 2 are the peer's id, little-endian; the lowest two bits of byte 7 say how
-//! many more times a request with this key may be forwarded.
+//! often a request with this key may still be forwarded.
 
 use crate::limits::CANCEL_KEY_BYTES;
 

@@ -219,7 +219,7 @@ fn a_client_that_finds_no_room_is_brought_to_its_parameters_by_set() {
     rig.send(first, &fe::terminate());
     rig.gets(own);
     rig.send(own, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
-    assert!(rig.is_closed(own), "what it was opened with can not be taken back");
+    assert!(rig.is_closed(own), "what it was opened with cannot be taken back");
     let plain = rig.dialed();
     rig.greet(plain);
     let got = rig.gets(plain);
@@ -328,7 +328,7 @@ fn a_shutdown_for_servers_serves_a_client_that_waits_on_a_server_that_was_kept_f
     assert_eq!(rig.answer(kept, &[be::one_row("1"), be::ready('I')].concat(), waits).len(), 4);
 }
 
-/// A client with a time zone of its own on a server that was opened for another: the pool was full.
+/// A client with another time zone on a server that was opened for another: the pool was full.
 fn brought_by_statements(rig: &mut Rig) -> (End, End) {
     rig.client("alice");
     let server = rig.dialed();

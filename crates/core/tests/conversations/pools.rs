@@ -1,4 +1,4 @@
-//! How many servers a pool opens, for which clients, and when it closes them.
+//! When a pool opens servers, up to which number, and when it closes them.
 
 use pgweir_core::driver::Closed;
 

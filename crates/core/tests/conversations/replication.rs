@@ -1,4 +1,4 @@
-//! Replication connections: a server of their own, and everything passes.
+//! Replication connections: each has its own server, and everything passes.
 
 use pgweir_core::driver::Closed;
 

@@ -70,7 +70,7 @@ fn an_answer_that_cannot_be_read_accuses_no_statement() {
     rig.send(two, &fe::query("select 2"));
     looked_at(&mut rig, server, &with(&["x", "", ""]));
     assert!(rig.is_closed(server));
-    assert!(rig.logged("does not tell what its session holds: its answer can not be read"));
+    assert!(rig.logged("does not tell what its session holds: its answer cannot be read"));
     assert!(!rig.logged("not what it should be"));
     let fresh = rig.dialed();
     rig.greet(fresh);

@@ -85,7 +85,7 @@ impl Pool {
         let found = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
             None => {
-                self.differences(cx.env, id, &answer).ok_or_else(|| "its answer can not be read".to_owned())
+                self.differences(cx.env, id, &answer).ok_or_else(|| "its answer cannot be read".to_owned())
             }
         };
         match found {

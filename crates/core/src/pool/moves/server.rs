@@ -23,7 +23,7 @@ impl Pool {
     pub(crate) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let (from, to) = (server.state.kind(), state.kind());
-        debug_assert!(is_legal(&server.state, &state), "a server can not make this move");
+        debug_assert!(is_legal(&server.state, &state), "a server cannot make this move");
         server.state = state;
         if from != to {
             self.state.node.list(id, Some(from), Some(to));

@@ -1,4 +1,4 @@
-//! How many servers a pool keeps busy with short statements before it wakes another one.
+//! The number of servers that a pool keeps busy with short statements before it wakes another one.
 //!
 //! Waking an idle backend costs two context switches and a cold cache, and beyond the database's cores more
 //! busy backends only disturb each other. The best number is found by trying: another number and the one that

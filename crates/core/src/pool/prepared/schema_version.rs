@@ -228,7 +228,7 @@ impl Pool {
             // Nothing is queued behind a BEGIN.
             self.run_again(cx, id, client_id);
         }
-        cx.log(Level::Debug, "a prepared statement was outdated: it is prepared anew, and runs again");
+        cx.log(Level::Debug, "a prepared statement was outdated: pgweir prepares it again and runs it again");
     }
 
     /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that

@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(users, Users::Only(one));
         assert!(users.note(two) && users.note(one));
         assert_eq!((users, users.last()), (Users::Several(one), Some(one)));
-        assert!(!users.note(one), "nobody was there between");
+        assert!(!users.note(one), "no client was there between");
     }
 
     #[test]

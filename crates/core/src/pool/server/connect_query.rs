@@ -102,7 +102,7 @@ impl Pool {
         let session = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
             None => {
-                self.what_is_left(cx.env, id, &answer).ok_or_else(|| "its answer can not be read".to_owned())
+                self.what_is_left(cx.env, id, &answer).ok_or_else(|| "its answer cannot be read".to_owned())
             }
         };
         let session = session.unwrap_or_else(|why| {

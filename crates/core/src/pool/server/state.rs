@@ -112,7 +112,7 @@ pub(crate) struct Work {
     pub(crate) received_bytes: u64,
     /// What its current statement is, and does.
     pub(crate) running: Running,
-    /// What it answered last, and how many transactions it has seen since its session was looked at.
+    /// What it answered last, and the number of transactions since its session was looked at.
     pub(crate) recent: Recent,
     pub(crate) unseen: u32,
     /// What its client prepared on it by itself: only for the statistics.

@@ -95,7 +95,7 @@ impl Pool {
             return self.close_server(
                 cx,
                 id,
-                "client left state that can not be taken back",
+                "client left state that cannot be taken back",
                 CloseMode::Flush,
             );
         }

@@ -217,7 +217,7 @@ pub struct CarriedServer {
 
 /// Bytes were received that no pgweir sends.
 #[derive(Debug, thiserror::Error)]
-#[error("the other process sent something that can not be understood: {0}")]
+#[error("the other process sent a message that cannot be read: {0}")]
 pub struct CarriedError(String);
 
 impl Carried {
