@@ -8,7 +8,7 @@ CARGO ?= cargo
 # Where cargo puts what it builds; it may lie outside of this directory.
 TARGET = $(shell $(CARGO) metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 PGWEIR = $(TARGET)/release/pgweir
-# For `make sim`: how many seeds.
+# For `make sim`: the number of seeds.
 SEEDS ?= 2000
 # For `make install`.
 PREFIX ?= /usr/local

@@ -168,7 +168,7 @@ PGWEIR = [
     graph("Login of clients, p99", ("p99", f"histogram_quantile(0.99, sum by (le) (rate(pgweir_client_login_seconds_bucket{{{HERE}}}[$__rate_interval])))"), unit="s"),
     graph("Opening server connections, p99", ("p99", f"histogram_quantile(0.99, sum by (le) (rate(pgweir_server_connect_seconds_bucket{{{HERE}}}[$__rate_interval])))"), unit="s"),
     graph("Prepared statements per second", ("by clients", per_second("client_parses_total")), ("at servers", per_second("server_parses_total")), unit="ops", hint="What lies between the two lines was spared."),
-    graph("Statements per server assignment", ("statements", f"{per_second('queries_pooled_total')} / {per_second('server_assignments_total')}"), hint="How many statements a client runs before it gives its server back."),
+    graph("Statements per server assignment", ("statements", f"{per_second('queries_pooled_total')} / {per_second('server_assignments_total')}"), hint="Number of statements that a client runs before it gives its server back."),
     graph(
         "Logins, cancel requests, failed server connections",
         ("logins", f"sum(rate(pgweir_pool_logins_total{{{POOL}}}[$__rate_interval]))"),

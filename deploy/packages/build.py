@@ -106,7 +106,7 @@ def compile_program(arch, release, target_dir):
     if not library or not any(Path(library).glob("libstd-*")):
         fail(
             f"no Rust standard library for {triple}. `rustup target add {triple}` installs it; Debian has it as"
-            f" libstd-rust-dev:{arch}. The release workflow builds each architecture on a machine of its own kind."
+            f" libstd-rust-dev:{arch}. The release workflow builds each architecture on a machine of that kind."
         )
     home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")).resolve()
     # The last mapping that fits counts. A registry's folder is named after its address.

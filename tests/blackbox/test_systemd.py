@@ -160,7 +160,7 @@ def test_sockets_that_cannot_be_used(pooled):
     pooler.arguments = ["-R"]
     pooler.start(wait=False)
     assert pooler.wait_exit() == 1
-    assert "-R can not be used with socket activation" in pooler.output()
+    assert "-R cannot be used with socket activation" in pooler.output()
 
 
 def test_sockets_for_another_process(pooled, monkeypatch):

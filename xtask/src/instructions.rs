@@ -1,4 +1,4 @@
-//! How many instructions the hot paths take, counted by valgrind: the same on a busy machine as on a quiet one.
+//! The number of instructions that the hot paths take, counted by valgrind: the same on a busy machine as on a quiet one.
 //!
 //! The program `instructions` of the testkit goes each path many times; two runs of different length give what one time
 //! costs. The baseline is in the repository, so that a change shows what it costs or saves.
@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 const BASELINE: &str = "crates/testkit/instructions.txt";
 const BASELINE_HEAD: &str = "\
 # Instructions of the hot paths, one time each; written by `make bench-instructions ARGS=--update`.
-# They depend on the compiler's version: after a new one, update this file in a commit of its own.
+# They depend on the compiler's version: after a new one, update this file in a separate commit.
 ";
 /// Times of the two runs of a path.
 const FEW: u32 = 500;

@@ -28,7 +28,7 @@ pub const DERIVE_ITERATIONS_MAX: u32 = 1_000_000;
 /// integer.
 pub const ITERATIONS_MAX: u32 = i32::MAX as u32;
 
-/// How many derivations a password remembers: the guard's own, and one for each cluster that the user has servers
+/// Number of derivations that a password remembers: the guard's own, and one for each cluster that the user has servers
 /// of, as each has its own salt.
 pub const DERIVATIONS_KEPT: usize = 32;
 

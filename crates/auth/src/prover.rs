@@ -273,7 +273,7 @@ impl ExpectServerFinal {
     }
 }
 
-/// One message in a buffer of its own.
+/// One message in a new buffer.
 fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out);

@@ -73,7 +73,7 @@ impl UserList {
         self.secrets.keys().map(|name| &**name)
     }
 
-    /// How many users there are.
+    /// The number of users.
     pub fn len(&self) -> usize {
         self.secrets.len()
     }

@@ -20,7 +20,7 @@ type Outcome = Option<Result<Learned, Refusal>>;
 
 /// Both ends of an exchange, and what happens to the messages between them.
 struct Rig<'a> {
-    /// A random number generator of its own (SplitMix64), so that a run repeats.
+    /// The state of a random number generator (SplitMix64), so that a run repeats.
     random_state: u64,
     /// Changes the body of the n-th message (both directions count, from 0).
     tamper: &'a mut dyn FnMut(usize, &mut Vec<u8>),

@@ -25,8 +25,8 @@ use pgweir_client::Address;
 const HELP: &str = "\
 usage: pgweir demo [options]
 
-Starts a throw-away PostgreSQL and pgweir in front of it, runs the same pgbench load directly and through
-pgweir, prints a table, and serves until Ctrl-C. Everything is removed at the end.
+Starts a throw-away PostgreSQL and a pgweir that connects to it, runs the same pgbench load directly and
+through pgweir, prints a table, and serves until Ctrl-C. Everything is removed at the end.
 
 options:
   --seconds N   how long each of the four runs takes (default 10)

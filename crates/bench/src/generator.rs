@@ -70,7 +70,7 @@ struct Sample {
     mean_ms: f64,
 }
 
-/// A stand-in as a process of its own.
+/// A stand-in as a separate process.
 struct Server {
     _process: Process,
     address: Address,

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::Signal;
 
-/// `+` in front of a line adds what it says, `-` takes it away. At the end of input: signals are sent as the lines say, then it
+/// `+` at the start of a line adds what it says, `-` takes it away. At the end of input: signals are sent as the lines say, then it
 /// waits for these processes, then the folders go. Signals from a terminal are not for it.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM

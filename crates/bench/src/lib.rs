@@ -1,12 +1,12 @@
 //! Tools around the pooler: a demonstration in one command, and comparisons side by side with other poolers.
 //!
 //! Two entry points, [`demo`] and [`bench`], are subcommands of the `pgweir` binary. Both start a throw-away PostgreSQL
-//! cluster of their own, put poolers in front of it as separate processes, and load them with pgbench. Nothing here is
+//! cluster, start poolers for it as separate processes, and load them with pgbench. Nothing here is
 //! part of the data plane: this crate may block, sleep and look at the clock. It must never touch a database that it did
 //! not create, and whatever ends it (the end, an error, Ctrl-C, SIGKILL), it leaves neither processes nor files behind.
 #![allow(
     clippy::disallowed_methods,
-    reason = "a tool with a process of its own: it measures time, waits and has threads that read pipes"
+    reason = "a tool with its own process: it measures time, waits and has threads that read pipes"
 )]
 
 use std::ffi::OsString;
@@ -60,7 +60,7 @@ about the load generator:
 `pgweir bench EXPERIMENT --help` lists the options of one.
 ";
 
-/// `pgweir demo ...`: a throw-away PostgreSQL, pgweir in front of it, the same load on both, a table.
+/// `pgweir demo ...`: a throw-away PostgreSQL, a pgweir that connects to it, the same load on both, a table.
 ///
 /// `args` are the arguments after the word `demo`. The exit codes are those of [`BenchError::exit_code`].
 #[must_use]

@@ -1,4 +1,4 @@
-//! Pgpool-II's configuration, for comparisons: what it needs to do a pooler's work in front of one server, and nothing else.
+//! Pgpool-II's configuration, for comparisons: what it needs to do a pooler's work for one server, and nothing else.
 //!
 //! It has a process for each client it serves at the same time, and each keeps its own server connection (`max_pool = 1`): a
 //! pool in PgBouncer's sense does not exist. So there are as many as there are clients. With fewer, those that are left over

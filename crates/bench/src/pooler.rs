@@ -1,4 +1,4 @@
-//! A pooler process in front of a [`crate::cluster::Cluster`]: pgweir, PgBouncer, any other that takes a pgbouncer.ini, or
+//! A pooler process for a [`crate::cluster::Cluster`]: pgweir, PgBouncer, any other that takes a pgbouncer.ini, or
 //! Pgpool-II (see [`crate::pgpool`]).
 
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ impl PoolerProgram {
         pgbouncer_version(&self.version()).is_none_or(|version| version >= (1, 21))
     }
 
-    /// Whether it is Pgpool-II: a process for each client, session pooling only, files and a console of its own.
+    /// Whether it is Pgpool-II: a process for each client, session pooling only, and other files and another console.
     #[must_use]
     pub(crate) fn is_pgpool(&self) -> bool {
         self.version().starts_with("pgpool-II ")
@@ -103,7 +103,7 @@ pub(crate) struct Pooler {
 }
 
 impl Pooler {
-    /// Starts `program` in front of the server that `server` logs in to.
+    /// Starts `program` for the server that `server` logs in to.
     ///
     /// # Errors
     /// It ended at once or cannot be logged in to; its last words are in the error. The port is taken. A signal came.

@@ -37,10 +37,10 @@ pub(crate) const STOP_POOLER: StopPlan =
 pub(crate) const STOP_PGPOOL: StopPlan =
     &[(Signal::SIGINT, Duration::from_secs(5)), (Signal::SIGQUIT, Duration::from_secs(3))];
 
-/// Runs a program in a session of its own (Debian: util-linux, which is always there), in the same process.
+/// Runs a program in a new session (Debian: util-linux, which is always there), in the same process.
 const SETSID: &str = "setsid";
 
-/// The command of a program that is to run as a service does: in a session of its own. Linux shares the processors out
+/// The command of a program that is to run as a service does: in its own session. Linux shares the processors out
 /// among sessions first (see sched(7), "The autogroup feature"), and PostgreSQL's backends have one each: a pooler in the
 /// session of its clients would get a part of theirs only, as no daemon does.
 #[must_use]
@@ -56,7 +56,7 @@ pub(crate) fn service_command(program: &Path) -> Command {
     }
 }
 
-/// A running child process in a process group of its own: Ctrl-C on the terminal reaches only us, and we decide in
+/// A running child process in a new process group: Ctrl-C on the terminal reaches only us, and we decide in
 /// which order things end. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Process {

@@ -26,7 +26,7 @@ Listens on 127.0.0.1 and passes everything on to another port there, each byte l
 const START_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A relay as a process of its own: its CPU time must not count for a pooler or a server. In a session of its own, too: a network takes
+/// A relay as a separate process: its CPU time must not count for a pooler or a server. It has its own session, too: a network takes
 /// no process's share of the processors.
 #[derive(Debug)]
 pub(crate) struct Relay {
@@ -35,7 +35,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Starts one in front of a port of 127.0.0.1.
+    /// Starts one that relays to a port of 127.0.0.1.
     ///
     /// # Errors
     /// It could not be started, or a signal came.

@@ -1,5 +1,5 @@
-//! Samples what processes use, from `/proc`: CPU time to the nanosecond (`schedstat`), memory (`smaps_rollup`); and how
-//! many server connections there are, from `pg_stat_activity`.
+//! Samples what processes use, from `/proc`: CPU time to the nanosecond (`schedstat`), memory (`smaps_rollup`); and the
+//! number of server connections, from `pg_stat_activity`.
 
 use std::fs;
 use std::io;
@@ -171,7 +171,7 @@ pub(crate) struct ConnectionCounter {
 }
 
 impl ConnectionCounter {
-    /// Starts counting, over a connection of its own as superuser.
+    /// Starts counting, over a separate connection as superuser.
     ///
     /// # Errors
     /// The cluster is not there.

@@ -4,7 +4,7 @@
 //! It must never be used by the data plane, which has no second client of PostgreSQL.
 #![allow(
     clippy::disallowed_methods,
-    reason = "it is for tools with a process of their own: it waits for sockets and looks at the clock"
+    reason = "it is for tools with their own process: it waits for sockets and looks at the clock"
 )]
 
 mod client;

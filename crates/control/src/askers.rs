@@ -16,7 +16,7 @@ use crate::ldap;
 use crate::log::Log;
 use crate::plane::Event;
 
-/// How many questions are worked on at the same time. PAM modules and directories mostly wait, for the network.
+/// Maximum number of questions that are worked on at the same time. PAM modules and directories mostly wait, for the network.
 const THREADS_MAX: usize = 8;
 
 /// The name of each. A panic in one ends one question: what they ask with are libraries that may not expect what the other side says.

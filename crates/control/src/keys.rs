@@ -1,9 +1,9 @@
 //! The SCRAM keys of plain passwords, derived before a login needs them.
 //!
-//! To derive the keys of a password takes about a millisecond, by intention. Left to the first login of a user, it would be the one thing
-//! that tells a user who exists from one who does not, who is refused at once; and a worker would do nothing else meanwhile. So a thread
-//! of its own does it for the whole list, as soon as that is in effect. It takes a small part of one processor: a list may be long, and the
-//! logins of those whose turn has not come yet still derive their keys themselves.
+//! To derive the keys of a password takes about a millisecond, by intention. If the first login of a user
+//! did this, its duration would tell that the user exists, and the worker would do nothing else meanwhile. So a separate thread derives the
+//! keys of the whole list, as soon as that is in effect. It takes a small part of one processor, because a list may be long. A login that
+//! comes before the thread has reached its user derives the keys itself.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,7 +17,7 @@ use pgweir_settings::AuthType;
 
 use crate::log::Log;
 
-/// How many times as long as a derivation takes nothing is done behind it.
+/// After a derivation the thread rests this many times as long as the derivation took.
 const REST: u32 = 4;
 
 /// The way to the thread. It starts when there is something to do, and ends when this is dropped.

@@ -95,7 +95,7 @@ struct Queue {
     datagrams: Vec<Vec<u8>>,
     syslog: Option<syslog::Destination>,
     lost: u64,
-    /// How often the writer took what had collected, and how many of these batches are written.
+    /// The number of batches that the writer took from the queue, and the number of those that are written.
     taken: u64,
     written: u64,
     /// A worker has waited in vain for this batch to be written; none waits again before it is.

@@ -46,7 +46,7 @@ pub trait Fleet {
     /// TLS configurations that were built and can be put into effect.
     type Tls;
 
-    /// How many workers there are; their numbers are below it.
+    /// The count of workers; their numbers are below it.
     fn count(&self) -> u16;
 
     /// Sends a message to a worker's machine.

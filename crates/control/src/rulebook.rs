@@ -140,7 +140,7 @@ impl Draft {
         &self.tls
     }
 
-    /// How many users `auth_file` has.
+    /// The number of users in `auth_file`.
     #[must_use]
     pub fn users_known(&self) -> usize {
         self.users.users.len()

@@ -1,7 +1,7 @@
 //! Spans of traced statements, on their way to an OpenTelemetry collector: OTLP over HTTP, as JSON
 //! (<https://opentelemetry.io/docs/specs/otlp/>). With the cargo feature `traces`.
 //!
-//! A thread of its own sends what has collected, once a second. What does not fit its queue, or a collector does not take, is
+//! A separate thread sends what has collected, once a second. What does not fit its queue, or a collector does not take, is
 //! lost, counted, and said in the log: nothing waits for a trace.
 
 mod encode;

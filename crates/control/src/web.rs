@@ -42,7 +42,7 @@ use model::Model;
 
 /// The workers, as the HTTP server sees them. All calls return at once.
 pub trait Workforce: Send {
-    /// How many workers there are; their numbers are below it.
+    /// The count of workers; their numbers are below it.
     fn count(&self) -> u16;
 
     /// Sends a message to a worker's machine.

@@ -146,7 +146,7 @@ impl Fault {
                 "the connection that listens for this client ended: notifications may have been missed".into()
             }
             Fault::NotificationEncoding => {
-                "a notification can not be told in the client_encoding that was set after LISTEN".into()
+                "a notification cannot be converted to the client_encoding that was set after LISTEN".into()
             }
             Fault::TooManyNotifications => "too many notifications wait for this client".into(),
             Fault::CanNotMove(reasons) => {
@@ -252,7 +252,9 @@ impl Fault {
             Fault::CanNotMove(_) => {
                 Some("Keep it inside one transaction, use session pooling, or set session_state to preserve.")
             }
-            Fault::TooManyPinned(_) => Some("Raise max_pinned, or do without in transactions of their own."),
+            Fault::TooManyPinned(_) => {
+                Some("Raise max_pinned, or use session state only inside of a transaction.")
+            }
             Fault::SecretUnavailable => Some("Try again later; the pooler's log has the details."),
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")
@@ -267,7 +269,7 @@ impl Fault {
                 Some("Set client_encoding before the first LISTEN, or ask for it in the startup packet.")
             }
             Fault::TooManyNotifications => {
-                Some("A client that listens has to read, and to end its transactions.")
+                Some("A client that listens must read, and must end its transactions.")
             }
             _ => None,
         }

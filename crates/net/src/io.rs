@@ -82,7 +82,7 @@ pub(crate) struct Io {
     pub(crate) batched_sends: u64,
     /// Takes what the machine gives away, during an online restart.
     pub(crate) successor: Option<Arc<Sender<Parting>>>,
-    /// How many things were given away that have no new owner yet.
+    /// Number of connections that were given away and have no new owner yet.
     pub(crate) on_their_way: u64,
     /// Takes keys of cancel requests that mean nothing here, after an online restart.
     pub(crate) predecessor: Option<Sender<Vec<u8>>>,

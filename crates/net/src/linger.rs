@@ -94,7 +94,7 @@ impl Io {
     }
 }
 
-/// TLS ends with a message of its own.
+/// TLS ends with a message (close_notify).
 fn say_goodbye(conn: &mut Conn, tools: &mut Tools<'_>) -> std::io::Result<Sent> {
     if let Some(tls) = conn.tls.as_mut() {
         let count = tls.close_notify(tools.scratch);

@@ -4,7 +4,7 @@
 const BUFFER_INITIAL_BYTES: usize = 4 * 1024;
 /// A buffer that grew beyond this is given back to the allocator.
 const BUFFER_KEEP_MAX_BYTES: usize = 64 * 1024;
-/// How many empty buffers a worker keeps.
+/// Number of empty buffers that a worker keeps.
 const POOLED_BUFFERS_MAX: usize = 128;
 
 /// Empty buffers of one worker: a connection takes one when it has something to queue and gives it back when that has

@@ -1,7 +1,7 @@
 //! PAM: whether the operating system's modules take a password. The library is loaded when the first login asks for it, so that a
 //! system without it can run everything else.
 //!
-//! Modules may take as long as they like, and may start processes of their own: call this on a thread that no other thread waits for.
+//! Modules may take as long as they like, and may start processes: call this on a thread that no other thread waits for.
 #![allow(unsafe_code, reason = "libpam is a C library, and it is loaded by name")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

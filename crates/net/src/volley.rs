@@ -28,7 +28,7 @@ enum Outcome {
 /// See the module's head.
 #[derive(Default)]
 pub(crate) struct Volley {
-    /// `None`: every send is a call of its own.
+    /// `None`: every send is a separate call.
     ring: Option<IoUring>,
     outcomes: Vec<Outcome>,
 }
@@ -50,7 +50,7 @@ impl Volley {
         self.ring.is_some()
     }
 
-    /// Sends each of `letters` that is there, once, and returns how many that were; see [`Volley::outcome`]. An error is one of
+    /// Sends each of `letters` that is there, once, and returns their number; see [`Volley::outcome`]. An error is one of
     /// io_uring itself: what has no outcome was not sent, and there will be no volley any more.
     #[allow(unsafe_code, reason = "the kernel is given addresses")]
     pub(crate) fn fire<'a>(

@@ -1,4 +1,4 @@
-//! How many workers may look for more instead of sleeping at the same time: the processors are there for PostgreSQL and for the
+//! The number of workers that may look for more instead of sleeping at the same time: the processors are there for PostgreSQL and for the
 //! clients, too.
 
 use std::num::NonZeroUsize;

@@ -52,7 +52,7 @@ pub type Log = Arc<dyn LogSink>;
 
 /// What the workers are made of.
 pub struct Setup<F> {
-    /// How many, at least 1.
+    /// The number of threads, at least 1.
     pub workers: u16,
     /// The sockets that clients connect to, shared by all workers.
     pub listeners: Listeners,
@@ -102,7 +102,7 @@ pub struct Post {
 }
 
 impl Post {
-    /// How many workers there are.
+    /// The number of workers.
     #[must_use]
     pub fn count(&self) -> u16 {
         u16::try_from(self.mailboxes.len()).expect("as many as a u16 said")
@@ -172,7 +172,7 @@ impl Workers {
         Ok(running)
     }
 
-    /// How many there are.
+    /// The number of workers.
     #[must_use]
     pub fn count(&self) -> u16 {
         u16::try_from(self.mailboxes.len()).expect("as many as a u16 said")

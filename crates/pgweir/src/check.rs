@@ -208,7 +208,7 @@ mod tests {
             assert!(report.text().contains(&format!("error: {side}")), "{side}: {}", report.text());
         }
         let report = checked("comment", "default_pool_size = 20 ; not more");
-        assert!(report.text().contains("a comment is a line of its own"), "{}", report.text());
+        assert!(report.text().contains("a comment needs its own line"), "{}", report.text());
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) struct RunOptions {
     pub(crate) user: Option<String>,
     /// `-R`: take the place of the process that runs with this configuration.
     pub(crate) takeover: bool,
-    /// How many `-v` there were.
+    /// The number of `-v`.
     pub(crate) verbosity: u8,
 }
 

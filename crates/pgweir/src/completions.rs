@@ -50,7 +50,7 @@ struct SubFlag {
     does: &'static str,
 }
 
-/// Subcommands that have options of their own here; the tools have theirs elsewhere.
+/// Subcommands whose options are described here; those of the tools are elsewhere.
 const HELPS: [(&str, &str); 4] = [
     ("check", CHECK_HELP),
     ("doctor", DOCTOR_HELP),

@@ -16,7 +16,7 @@ use pgweir_settings::{Config, Database, FALLBACK_DATABASE};
 /// Logins that are under way at once.
 const AT_ONCE: usize = 8;
 
-/// The wait for a server that has no limit of its own (`server_connect_timeout = 0`).
+/// The wait for a server that has no limit (`server_connect_timeout = 0`).
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The database that every server has: where the `*` entry is tried.

@@ -76,7 +76,7 @@ pub(crate) enum StartError {
     Takeover(#[from] TakeoverError),
     /// `-R` although the service manager passed sockets.
     #[error(
-        "-R can not be used with socket activation: the sockets stay with the service manager across a restart"
+        "-R cannot be used with socket activation: the sockets stay with the service manager across a restart"
     )]
     TakeoverOfPassed,
     /// Threads, event queues, random numbers.
@@ -291,7 +291,7 @@ fn files_of(config: &Config, users_known: usize) -> u64 {
     expected_files(u64::from(config.main.max_client_conn), pools)
 }
 
-/// How many workers there are to be. `configured` is the setting `workers`, whose 0 lets us choose by the number of cores.
+/// The number of workers to start. `configured` is the setting `workers`, whose 0 lets us choose by the number of cores.
 pub(crate) fn workers(configured: u32, cores: usize) -> u16 {
     let chosen = match configured {
         0 if cores <= CORES_PER_WORKER => 1,

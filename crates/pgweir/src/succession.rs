@@ -81,7 +81,7 @@ fn enter_console(mut stream: &UnixStream) -> Result<(), TakeoverError> {
     Ok(stream.write_all(&out)?)
 }
 
-/// Receives everything from the old process, in a thread of its own.
+/// Receives everything from the old process, in a new thread.
 pub(crate) fn receive(takeover: Takeover, to: Arrivals, shared: Arc<Shared>, log: Log) -> io::Result<()> {
     let work = move || match takeover.receive(&to, |database, user| shared.owner(database, user)) {
         Ok((clients, servers)) => {
@@ -103,7 +103,7 @@ pub(crate) struct Estate {
     pub(crate) log: Log,
 }
 
-/// Gives everything to the first process that asks and is able, in a thread of its own. The flag says that this has begun; the
+/// Gives everything to the first process that asks and is able, in a new thread. The flag says that this has begun; the
 /// thread ends after the workers.
 pub(crate) fn hear_successors(
     estate: Estate,

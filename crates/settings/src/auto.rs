@@ -15,7 +15,7 @@ pub enum AutoCount {
 
 impl Value for AutoCount {
     fn parse(text: &str, kind: Kind) -> Result<Self, String> {
-        let wrong = || format!("it has to be auto or a {}", kind.describe());
+        let wrong = || format!("it must be auto or a {}", kind.describe());
         if text.eq_ignore_ascii_case("auto") {
             return Ok(AutoCount::Auto);
         }

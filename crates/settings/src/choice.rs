@@ -32,7 +32,7 @@ macro_rules! choice {
         impl Value for $Name {
             fn parse(text: &str, _: Kind) -> Result<Self, String> {
                 $(if text.eq_ignore_ascii_case($word) { return Ok(Self::$Variant); })+
-                Err(format!("it has to be one of {}", Self::WORDS.join(", ")))
+                Err(format!("it must be one of {}", Self::WORDS.join(", ")))
             }
 
             fn show(&self, _: Kind) -> Option<String> {
@@ -106,7 +106,7 @@ choice! {
 choice! {
     /// What becomes of a client's session where servers change hands with every transaction.
     SessionState {
-        /// It is the client's, as on a connection of its own: what can move is replayed, what cannot keeps the server.
+        /// It is the client's, as on a direct connection: what can move is replayed, what cannot keeps the server.
         Preserve = "preserve",
         /// As `preserve`, but a client that would keep its server is disconnected with an error.
         Error = "error",

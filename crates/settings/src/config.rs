@@ -8,7 +8,7 @@ use crate::error::{LoadError, SetError, Warning};
 use crate::password::masked;
 use crate::table::{Change, Database, MAIN_ROWS, Main, Peer, UserOptions, row};
 
-/// How many bytes the name of a database can have: PostgreSQL's limit for names.
+/// Maximum length of a database's name in bytes: PostgreSQL's limit for names.
 pub const DATABASE_NAME_MAX: usize = 63;
 
 /// Everything that the configuration file says.
@@ -22,7 +22,7 @@ pub struct Config {
     pub users: BTreeMap<String, UserOptions>,
     /// The entries of `[peers]` by id.
     pub peers: BTreeMap<u32, Peer>,
-    /// The `*` entry: what databases without an entry of their own are made from.
+    /// The `*` entry: what databases without their own entry are made from.
     pub fallback: Option<Database>,
     /// What the administrator should know about this configuration.
     pub warnings: Vec<Warning>,
@@ -76,7 +76,7 @@ pub struct ConfigRow {
 pub enum SetOutcome {
     /// The value is in effect.
     Applied,
-    /// Nothing, because the setting can only change at a start. PgBouncer reports success nevertheless.
+    /// Nothing, because the setting can only change at a start. PgBouncer reports success even so.
     NeedsRestart,
 }
 
@@ -104,7 +104,7 @@ impl Config {
         let row = row(MAIN_ROWS, key).ok_or_else(|| SetError::Unknown { key: key.to_owned() })?;
         let invalid = |reason| SetError::Invalid { key: key.to_owned(), value: masked(value), reason };
         if value.contains('\0') {
-            return Err(invalid("it has to be without NUL bytes".to_owned()));
+            return Err(invalid("it must not have NUL bytes".to_owned()));
         }
         let mut next = self.main.clone();
         row.assign(&mut next, value).map_err(invalid)?;

@@ -29,51 +29,51 @@ impl Config {
         self.of_user(user, |u| u.session_state).or(db.session_state).unwrap_or(self.main.session_state)
     }
 
-    /// Of how many releases one is followed by a look at the server's session; 0 means none.
+    /// The number of releases of which one is followed by a look at the server's session; 0 means none.
     pub fn session_audit_sample(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.session_audit_sample)
             .or(db.session_audit_sample)
             .unwrap_or(self.main.session_audit_sample)
     }
 
-    /// How many servers this pool may have; 0 means that there is no limit.
+    /// Maximum number of servers of this pool; 0 means that there is no limit.
     pub fn pool_size(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.pool_size).or(db.pool_size).unwrap_or(self.main.default_pool_size)
     }
 
-    /// How many servers a pool of this database keeps open.
+    /// Number of servers that a pool of this database keeps open.
     pub fn min_pool_size(&self, db: &Database) -> u32 {
         db.min_pool_size.unwrap_or(self.main.min_pool_size)
     }
 
-    /// How many more servers this pool may have when clients wait for long.
+    /// Number of additional servers that this pool may open when clients wait for long.
     pub fn reserve_pool_size(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.reserve_pool_size)
             .or(db.reserve_pool_size)
             .unwrap_or(self.main.reserve_pool_size)
     }
 
-    /// How many servers this database may have; 0 means that there is no limit.
+    /// Maximum number of servers of this database; 0 means that there is no limit.
     pub fn max_db_connections(&self, db: &Database) -> u32 {
         db.max_db_connections.unwrap_or(self.main.max_db_connections)
     }
 
-    /// How many clients this database may have; 0 means that there is no limit.
+    /// Maximum number of clients of this database; 0 means that there is no limit.
     pub fn max_db_client_connections(&self, db: &Database) -> u32 {
         db.max_db_client_connections.unwrap_or(self.main.max_db_client_connections)
     }
 
-    /// How many servers this user may have; 0 means that there is no limit.
+    /// Maximum number of servers of this user; 0 means that there is no limit.
     pub fn max_user_connections(&self, user: &str) -> u32 {
         self.of_user(user, |u| u.max_user_connections).unwrap_or(self.main.max_user_connections)
     }
 
-    /// How many clients this user may have; 0 means that there is no limit.
+    /// Maximum number of clients of this user; 0 means that there is no limit.
     pub fn max_user_client_connections(&self, user: &str) -> u32 {
         self.of_user(user, |u| u.max_user_client_connections).unwrap_or(self.main.max_user_client_connections)
     }
 
-    /// How many clients of one of this database's pools may wait for a server; 0 means that there is no limit.
+    /// Maximum number of clients of one of this database's pools that wait for a server; 0 means that there is no limit.
     pub fn max_waiting_clients(&self, db: &Database) -> u32 {
         db.max_waiting_clients.unwrap_or(self.main.max_waiting_clients)
     }

@@ -24,7 +24,7 @@ impl Entry<'_> {
     pub(crate) fn fault(&self, value: &str, reason: &str) -> LoadError {
         let Self { name, place, .. } = self;
         let remark = if [" ;", " #"].iter().any(|sign| value.contains(sign)) {
-            " (a comment is a line of its own)"
+            " (a comment needs its own line)"
         } else {
             ""
         };
@@ -107,7 +107,7 @@ pub(crate) fn user(entry: &Entry<'_>) -> Outcome<UserOptions> {
 pub(crate) fn peer(entry: &Entry<'_>) -> Outcome<Peer> {
     let id = entry.name.parse().ok().filter(|id| (1..=PEER_ID_MAX).contains(id));
     let Some(id) = id else {
-        let reason = format!("the id of a peer has to be between 1 and {PEER_ID_MAX}");
+        let reason = format!("the id of a peer must be between 1 and {PEER_ID_MAX}");
         return Outcome::refused(entry.fault_of_pairs(PEER_ROWS, &reason));
     };
     let mut outcome = options(entry, Peer { id, ..Peer::default() }, PEER_ROWS, "peer");

@@ -1,7 +1,7 @@
 //! The file format: sections, `key = value` lines, comments and `%include`, walked in order and handed to a
 //! visitor.
 //!
-//! PgBouncer's rules hold: a comment is a line of its own that starts with `;` or `#`; a value is the rest of
+//! PgBouncer's rules hold: a comment is a whole line that starts with `;` or `#`; a value is the rest of
 //! its line; `%include file` may stand anywhere, and the section goes on into the included file and out of
 //! it. The walk collects faults and goes on, so that one run shows all of them. It must never know what a
 //! section or a key means.
@@ -12,8 +12,8 @@ use crate::error::LoadError;
 /// How deep files may include each other.
 pub const INCLUDE_DEPTH_MAX: usize = 10;
 
-/// How many includes one load may follow in all: files that include each other several times would take for
-/// ever otherwise.
+/// Maximum number of includes that one load follows: files that include each other several times would otherwise
+/// never end.
 pub const INCLUDES_MAX: usize = 1000;
 
 /// Reads a file by its name; the error says why it could not be read.

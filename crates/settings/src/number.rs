@@ -14,7 +14,7 @@ pub const SECONDS_MAX: u64 = 10_000_000_000;
 pub(crate) const SECOND_US: f64 = 1e6;
 pub(crate) const MILLISECOND_US: f64 = 1e3;
 
-/// Why a text is not the number that was wanted; reads as the end of "it has to be ...".
+/// Why a text is not the number that was wanted; reads as the end of "it must be ...".
 pub(crate) type Wanted = &'static str;
 
 const WHOLE: Wanted = "a whole number";
@@ -36,7 +36,7 @@ pub(crate) fn whole(text: &str) -> Result<i64, Wanted> {
         [b'0', _, ..] => (&digits[1..], 8),
         _ => (digits, 10),
     };
-    // from_str_radix takes a sign of its own: "+-5" is no number.
+    // from_str_radix takes a sign, too: "+-5" is no number.
     if digits.is_empty() || !digits.bytes().all(|b| char::from(b).is_digit(base)) {
         return Err(WHOLE);
     }

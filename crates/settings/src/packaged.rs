@@ -19,7 +19,7 @@ const HEAD: &str = "\
 ";
 
 const DATABASES: &str = "\
-; The databases that clients can connect to. The name \"*\" stands for all databases without a line of their own.
+; The databases that clients can connect to. The name \"*\" stands for all databases that have no line here.
 [databases]
 ;shop = host=10.0.0.5 port=5432 dbname=shop
 ;* = host=/run/postgresql
@@ -79,7 +79,7 @@ pub fn packaged_ini() -> String {
     page
 }
 
-/// The options of an entry: they have no line of their own.
+/// The options of an entry, which stand on the line of the entry.
 fn options<T>(page: &mut String, head: &str, rows: &[Row<T>]) {
     page.push_str(head);
     for row in rows {

@@ -15,7 +15,7 @@ pgweir reads PgBouncer's configuration files as they are.
 ## The file
 
 ```ini
-; a comment is a line of its own that starts with ; or #
+; a comment is a whole line that starts with ; or #
 [databases]
 shop = host=10.0.0.5 port=5432 dbname=shop
 * = host=10.0.0.6
@@ -71,7 +71,7 @@ warning. "pgweir" marks settings that PgBouncer does not have.
 pub(crate) const DATABASES: &str = r#"
 ## [databases]
 
-`name = key=value ...`. The name `*` stands for all databases without an entry of their own; `pgbouncer` is the
+`name = key=value ...`. The name `*` stands for all databases that have no entry; `pgbouncer` is the
 console's. A name has at most 63 bytes. "recycle" means that a change replaces the server connections.
 
 "#;

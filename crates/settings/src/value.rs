@@ -9,7 +9,7 @@ use crate::{Kind, Password};
 
 /// A type that a setting can have.
 pub(crate) trait Value: Sized {
-    /// Reads the text of a setting of this kind. The error says what would be right ("it has to be ...").
+    /// Reads the text of a setting of this kind. The error says what would be right ("it must be ...").
     fn parse(text: &str, kind: Kind) -> Result<Self, String>;
 
     /// Writes the value as `SHOW CONFIG` does; `None` is NULL.
@@ -33,7 +33,7 @@ pub(crate) fn initial<T: Value>(default: Option<&str>, kind: Kind) -> T {
 const SECONDS_INT_MAX: u64 = i32::MAX as u64;
 
 fn wanted(what: &str) -> String {
-    format!("it has to be {what}")
+    format!("it must be {what}")
 }
 
 fn in_range<T: TryFrom<i64>>(number: i64, range: RangeInclusive<i64>) -> Result<T, String> {

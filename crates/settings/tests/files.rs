@@ -113,19 +113,19 @@ fn faults_of_lines_have_pgbouncers_words() {
 #[test]
 fn wrong_values_have_pgbouncers_words_and_the_reason() {
     for (section, key, value, reason) in [
-        ("pgbouncer", "max_client_conn", "abc", "it has to be a whole number"),
-        ("pgbouncer", "max_client_conn", "", "it has to be a whole number"),
-        ("pgbouncer", "listen_port", "65536", "it has to be between 0 and 65535"),
-        ("pgbouncer", "pool_mode", "bad", "it has to be one of session, transaction, statement"),
-        ("databases", "x", "port=0", "invalid port: 0: it has to be between 1 and 65535"),
-        ("databases", "x", "port=65536", "invalid port: 65536: it has to be between 1 and 65535"),
+        ("pgbouncer", "max_client_conn", "abc", "it must be a whole number"),
+        ("pgbouncer", "max_client_conn", "", "it must be a whole number"),
+        ("pgbouncer", "listen_port", "65536", "it must be between 0 and 65535"),
+        ("pgbouncer", "pool_mode", "bad", "it must be one of session, transaction, statement"),
+        ("databases", "x", "port=0", "invalid port: 0: it must be between 1 and 65535"),
+        ("databases", "x", "port=65536", "invalid port: 65536: it must be between 1 and 65535"),
         (
             "databases",
             "x",
             "pool_mode=b",
-            "invalid pool mode: b: it has to be one of session, transaction, statement",
+            "invalid pool mode: b: it must be one of session, transaction, statement",
         ),
-        ("databases", "x", "pool_size=abc", "invalid pool_size: abc: it has to be a whole number"),
+        ("databases", "x", "pool_size=abc", "invalid pool_size: abc: it must be a whole number"),
         (
             "databases",
             "x",
@@ -135,10 +135,10 @@ fn wrong_values_have_pgbouncers_words_and_the_reason() {
         ("databases", "pgbouncer", "host=a", "database name \"pgbouncer\" is reserved"),
         ("databases", &"d".repeat(64), "host=a", "too long db name: it has more than 63 bytes"),
         ("peers", "1", "port=1", "a peer needs a host"),
-        ("peers", "0", "host=a", "the id of a peer has to be between 1 and 65535"),
-        ("peers", "65536", "host=a", "the id of a peer has to be between 1 and 65535"),
-        ("peers", "99999999999", "host=a", "the id of a peer has to be between 1 and 65535"),
-        ("peers", "a", "host=a", "the id of a peer has to be between 1 and 65535"),
+        ("peers", "0", "host=a", "the id of a peer must be between 1 and 65535"),
+        ("peers", "65536", "host=a", "the id of a peer must be between 1 and 65535"),
+        ("peers", "99999999999", "host=a", "the id of a peer must be between 1 and 65535"),
+        ("peers", "a", "host=a", "the id of a peer must be between 1 and 65535"),
     ] {
         let found = faults(&format!("[pgbouncer]\n[{section}]\n{key} = {value}\n"));
         let expected =
@@ -351,7 +351,7 @@ fn problems_are_told_without_their_place() {
         ),
         (
             "[pgbouncer]\nauth_type = md6\n",
-            "invalid value \"md6\" for \"auth_type\": it has to be one of any, trust, plain, md5, cert, hba, ldap, pam, scram-sha-256",
+            "invalid value \"md6\" for \"auth_type\": it must be one of any, trust, plain, md5, cert, hba, ldap, pam, scram-sha-256",
         ),
         (
             "[pgbouncer]\n[databases]\na = hots=x\n",

@@ -54,7 +54,7 @@ pub fn assignments<'a>(sql: &'a [u8], mut found: impl FnMut(Assignment<'a>)) -> 
     }
 }
 
-/// How many lexemes of a statement decide: `SET SESSION a . b . c =` and what follows; a name of more parts is not read.
+/// The number of lexemes of a statement that decide: `SET SESSION a . b . c =` and what follows; a name of more parts is not read.
 const HEAD: usize = 12;
 
 fn read<'a>(

@@ -13,7 +13,7 @@ const HIGH: u64 = ONES << 7;
 /// The other bits of each byte.
 const LOW: u64 = !HIGH;
 
-/// How many bytes a chunk has.
+/// The number of bytes in a chunk.
 pub(crate) const CHUNK: usize = 8;
 
 /// The chunk at `at`; zeros behind the end of `text`.
@@ -60,7 +60,7 @@ pub(crate) const fn fold(chunk: u64) -> u64 {
     chunk | ((!chunk & HIGH) >> 2)
 }
 
-/// How many bytes at the start of the chunk may be part of a word: letters, digits, `_`, `$`, and all above 127.
+/// The number of bytes at the start of the chunk that may be part of a word: letters, digits, `_`, `$`, and all above 127.
 #[inline(always)]
 pub(crate) fn word_len(chunk: u64) -> usize {
     let low = chunk & LOW;
@@ -70,13 +70,13 @@ pub(crate) fn word_len(chunk: u64) -> usize {
     leading(no_letters & no_others & !chunk)
 }
 
-/// How many bytes at the start of the chunk are digits.
+/// The number of bytes at the start of the chunk that are digits.
 #[inline(always)]
 pub(crate) fn digits_len(chunk: u64) -> usize {
     leading(no_digits(chunk & LOW) | chunk)
 }
 
-/// How many bytes at the start of the chunk are neither of two.
+/// The number of bytes at the start of the chunk that are neither of two.
 #[inline]
 pub(crate) fn len_until(chunk: u64, one: u8, other: u8) -> usize {
     // A borrow may mark what is behind the first that was found, never what is before.
@@ -104,7 +104,7 @@ const fn differ(low: u64, byte: u8) -> u64 {
     (low ^ each(byte)) + LOW
 }
 
-/// How many bytes at the start are not marked.
+/// The number of bytes at the start that are not marked.
 #[inline(always)]
 fn leading(marked: u64) -> usize {
     match marked & HIGH {
@@ -113,7 +113,7 @@ fn leading(marked: u64) -> usize {
     }
 }
 
-/// How many bytes of `text` from `at` on are neither of two.
+/// The number of bytes of `text` from `at` on that are neither of two.
 #[inline]
 pub(crate) fn count_until(text: &[u8], at: usize, one: u8, other: u8) -> usize {
     let mut end = at;

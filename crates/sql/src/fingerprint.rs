@@ -5,7 +5,7 @@
 //! texts may share one (by chance, or by the rules below), so nothing may be decided by it that must be right.
 //!
 //! Constants and parameters are one thing, lists of them in parentheses are as one (`IN (1, 2, 3)` is `IN (1)`), and so is
-//! a sign in front of a number where no operand stands before it.
+//! a sign before a number where no operand stands before it.
 
 use crate::chunks::{self, CHUNK};
 

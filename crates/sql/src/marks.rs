@@ -269,7 +269,7 @@ impl Marker {
     }
 
     /// The rest of a text in which quotes and comments cannot be told from what they are not: every word counts, wherever
-    /// it stands. `changes_rows`: the statement is one in which SET is no statement of its own.
+    /// it stands. `changes_rows`: the statement is one in which SET is only a clause.
     pub(crate) fn raw(&mut self, rest: &[u8], changes_rows: bool) {
         self.other();
         let mut boundary = false;

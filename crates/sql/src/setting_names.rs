@@ -1,4 +1,4 @@
-//! The names of the settings that a text may set by other ways than a SET of its own: by `set_config`, and by SQL that stands in
+//! The names of the settings that a text may set by other ways than a SET statement: by `set_config`, and by SQL that stands in
 //! strings and in the bodies of routines.
 //!
 //! What this file is for: no list of PostgreSQL shows settings of the users' own (`app.tenant`), so a server can be asked only for

@@ -70,7 +70,7 @@ pub enum Verb {
     Unknown,
 }
 
-/// How many statements a text has.
+/// The number of statements in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statements {
     /// Certainly none: PostgreSQL answers with `EmptyQueryResponse`.
@@ -88,7 +88,7 @@ pub enum Statements {
 pub struct Traits {
     /// How the first statement begins. Known even if the lexer gave up further behind.
     pub verb: Verb,
-    /// How many statements there are.
+    /// The number of statements.
     pub statements: Statements,
     /// The text is certainly exactly one statement (SELECT, VALUES, TABLE, INSERT, UPDATE, DELETE, MERGE, or WITH and
     /// one of these) that opens or ends no transaction, is no COPY, and names nothing that reads or changes the state
@@ -274,7 +274,7 @@ impl Scan {
         }
         if self.at == Position::Parentheses {
             self.marker.first_word(word);
-            // The body of CREATE FUNCTION ... BEGIN ATOMIC ...; END has semicolons of its own.
+            // The body of CREATE FUNCTION ... BEGIN ATOMIC ...; END has semicolons inside of the statement.
             self.split_in_doubt |= word == Some(Keyword::Create);
             self.start(verb_of(word));
             return;

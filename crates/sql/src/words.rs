@@ -89,7 +89,7 @@ struct Place {
 /// The number of places is a power of two: 64 less this.
 const KEYWORDS_SHIFT: u32 = 56;
 
-/// Leads each keyword to a place of its own.
+/// Leads each keyword to a different place.
 const KEYWORDS_SPREAD: u64 = {
     let mut heads = [0; SPELLED.len()];
     let mut at = 0;
@@ -207,7 +207,7 @@ const SESSION_PREFIXES: [(&[u8], Marks); 19] = [
     (b"connectby", Marks::ROUTINES),
     (b"crosstab", Marks::ROUTINES),
     (b"cursor_to_xml", Marks::ROUTINES),
-    // Connections of its own, kept in the session, where the pooler cannot see them.
+    // dblink opens connections and keeps them in the session, where the pooler cannot see them.
     (b"dblink", Marks::NONE),
     (b"pg_advisory_unlock", Marks::ENDS),
     // These end with their transaction.

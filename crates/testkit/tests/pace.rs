@@ -1,4 +1,4 @@
-//! How many servers the machine keeps busy with short statements, in front of database hosts with few and many processors:
+//! The number of servers that the machine keeps busy with short statements, on database hosts with few and many processors:
 //! it must find about the best number by itself, soon, and find it again when the load is another one.
 
 use std::cmp::Reverse;
@@ -130,7 +130,7 @@ impl Town {
         self.look();
     }
 
-    /// Time goes on for so long; returns how many rounds of the load's statements were answered, in a second.
+    /// Time goes on for so long; returns the number of rounds of the load's statements that were answered, in a second.
     fn run(&mut self, seconds_tenths: u64) -> u64 {
         let end_us = self.now.mono_us + seconds_tenths * SECOND_US / 10;
         let before = self.answered;

@@ -142,7 +142,7 @@ impl<'a> BindHead<'a> {
 /// The rest of a `Bind`, for a caller that answers it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindTail<'a> {
-    /// How many parameters there are.
+    /// The number of parameters.
     pub parameters: u16,
     /// Their formats, two bytes each: none (all text), one for all parameters, or one for each.
     formats: &'a [u8],
@@ -261,7 +261,7 @@ impl<'a> Close<'a> {
 pub struct Execute<'a> {
     /// The portal; empty for the unnamed one.
     pub portal: &'a [u8],
-    /// How many rows are wanted; 0 for all. PostgreSQL takes numbers above `i32::MAX` for 0.
+    /// The number of rows that are wanted; 0 for all. PostgreSQL takes numbers above `i32::MAX` for 0.
     pub max_rows: u32,
 }
 

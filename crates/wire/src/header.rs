@@ -1,10 +1,10 @@
-//! The five bytes in front of every message: a tag and a length.
+//! The five bytes at the start of every message: a tag and a length.
 //!
 //! This is the hottest code of the product: a pooler looks at each header and at little else. It allocates nothing
 //! and must never read past what it was given.
 //!
 //! About encoders (here and in [`crate::frontend`], [`crate::backend`]): they cannot fail, because their callers
-//! bound what they pass. If a value does not fit nevertheless, the message is made harmless instead of being
+//! bound what they pass. If a value does not fit after all, the message is made harmless instead of being
 //! misread by its receiver: a text is cut at its first NUL, since on the wire it would end there and what follows
 //! would pass for further fields; and a length above `i32::MAX` is written as `u32::MAX`, which every receiver
 //! refuses.

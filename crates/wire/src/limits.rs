@@ -13,14 +13,14 @@ pub const MESSAGE_LEN_MAX: u32 = i32::MAX as u32;
 /// Smallest value of a message's length field: the field itself.
 pub const MESSAGE_LEN_MIN: u32 = 4;
 
-/// How many SASL mechanisms a server may offer. PostgreSQL 18 knows three.
+/// Maximum number of SASL mechanisms that a server offers. PostgreSQL 18 knows three.
 pub const SASL_MECHANISMS_MAX: usize = 32;
 
-/// How many unsupported options a server may name in a `NegotiateProtocolVersion`. A startup packet of
+/// Maximum number of unsupported options that a server names in a `NegotiateProtocolVersion`. A startup packet of
 /// [`STARTUP_PACKET_LEN_MAX`] bytes cannot ask for more: each is at least a name and two terminators.
 pub const UNSUPPORTED_OPTIONS_MAX: u32 = STARTUP_PACKET_LEN_MAX / 3;
 
-/// How many columns an encoder puts into one row: the protocol counts them in a signed 16-bit number.
+/// Maximum number of columns that an encoder puts into one row: the protocol counts them in a signed 16-bit number.
 pub const COLUMNS_MAX: usize = i16::MAX as usize;
 
 const _: () = assert!(UNSUPPORTED_OPTIONS_MAX < STARTUP_PACKET_LEN_MAX);

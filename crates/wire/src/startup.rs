@@ -65,7 +65,7 @@ impl fmt::Debug for Initial<'_> {
     }
 }
 
-/// Reads the first packet at the start of `buf`, and how many bytes it is. `None`: more bytes are needed. A length or
+/// Reads the first packet at the start of `buf`, and its length in bytes. `None`: more bytes are needed. A length or
 /// a version that cannot be right is reported as soon as it can be seen.
 ///
 /// # Errors

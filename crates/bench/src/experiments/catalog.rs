@@ -37,7 +37,7 @@ pub(super) struct Step {
     pub(super) direct: &'static str,
     /// The same through a pooler.
     pub(super) pooled: &'static str,
-    /// Seconds the article took; `None` where the command says how many transactions there are.
+    /// Seconds the article took; `None` if the command gives the number of transactions.
     pub(super) seconds: Option<u32>,
     /// Arguments that `--quick` uses in place of these (same for both), with `{T}`.
     pub(super) quick: Option<&'static str>,

@@ -54,8 +54,8 @@ nav { display:flex; flex-wrap:wrap; gap:6px 16px; margin:14px 0 }
 
 /// For readers who have never seen a pooler.
 const INTRODUCTION: &str = "<p style=\"margin-top:14px\">Each load went straight to PostgreSQL (<b>direct</b>), and through each pooler, \
-    which lets many clients share few connections to PostgreSQL. All took turns on this machine. Large figures say how many times as \
-    much it is through pgweir: <b class=\"good\">green</b> is better, <b class=\"bad\">red</b> is worse.</p>";
+    which lets many clients share few connections to PostgreSQL. All took turns on this machine. Large figures compare: 2.00 means twice as \
+    much through pgweir; <b class=\"good\">green</b> is better, <b class=\"bad\">red</b> is worse.</p>";
 
 /// The page.
 pub(super) fn page(all: &[Results], started: &str) -> String {

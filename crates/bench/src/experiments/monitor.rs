@@ -113,7 +113,7 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// One row of numbers. The views changed in version 17: checkpoints have one of their own, and what backends write is in
+/// One row of numbers. The views changed in version 17: checkpoints have a separate one, and writes of backends are in
 /// pg_stat_io (<https://www.postgresql.org/docs/17/monitoring-stats.html>).
 fn sql(version: u32) -> String {
     let written = if version >= 170_000 {

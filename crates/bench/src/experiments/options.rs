@@ -28,7 +28,7 @@ pub(super) enum TargetKind {
     Direct,
     /// A pooler that we start.
     Program(PoolerProgram),
-    /// A pooler that runs already, in front of the same database.
+    /// A pooler that runs already, for the same database.
     Running(Box<Login>),
 }
 
@@ -75,10 +75,10 @@ options:
   --rounds N        interleaved rounds that share the duration (default 3; 2 with --quick)
   --seconds N       duration of each command, all rounds together
   --peer NAME       compare with: pgbouncer, pgpool (where a server connection for each client is enough),
-                    NAME=/path/to/program (takes a pgbouncer.ini), NAME=postgres://... (runs already, in front of
+                    NAME=/path/to/program (takes a pgbouncer.ini), NAME=postgres://... (runs already, and pools
                     the database of --postgres); may be given several times
   --no-peer         do not look for PgBouncer
-  --postgres URL    use this server (postgres://user:password@host:port/database), in a schema of its own,
+  --postgres URL    use this server (postgres://user:password@host:port/database), in the new schema
                     pgweir_bench, which is dropped at the end
   --force           initialise although that schema has pgbench's tables
   --config FILE     settings of [pgbouncer] in this file are used for pgweir, over those of the experiment

@@ -70,8 +70,8 @@ impl Metric {
             Self::PeakSharePercent => {
                 "the same as a share of max_connections, which is all that PostgreSQL accepts"
             }
-            Self::PeakActive => "of these, how many were running a statement, at most",
-            Self::PeakIdle => "of these, how many had nothing to do, at most",
+            Self::PeakActive => "of these, the largest number that were running a statement",
+            Self::PeakIdle => "of these, the largest number that had nothing to do",
             Self::PoolerUs => "CPU time of the pooler for a transaction, microseconds",
             Self::PostgresUs => "CPU time of PostgreSQL for a transaction, microseconds",
         }

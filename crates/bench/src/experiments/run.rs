@@ -17,7 +17,7 @@ use pgweir_client::Login;
 
 /// How long after its time a run may take to end before it is called stuck.
 const GRACE: Duration = Duration::from_secs(120);
-/// The same for commands that say how many transactions there are.
+/// The same for commands that give the number of transactions.
 const COUNTED_LIMIT: Duration = Duration::from_secs(3600);
 
 /// What a run gave.

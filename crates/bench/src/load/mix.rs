@@ -1,7 +1,7 @@
 //! What clients send: transactions with weights, from a file or built in, and their messages.
 //!
 //! ```text
-//! # name and weight; then a statement a line, each a round trip of its own
+//! # name and weight; then a statement a line, each a separate round trip
 //! [short 99]
 //! SELECT abalance FROM pgbench_accounts WHERE aid = {1..100000}
 //! [slow 1]

@@ -39,7 +39,7 @@ impl Latency {
         (!self.0.is_empty()).then(|| self.0.mean() / 1000.0)
     }
 
-    /// How many were counted.
+    /// The number of values that were counted.
     #[must_use]
     pub(crate) fn count(&self) -> u64 {
         self.0.len()

@@ -39,12 +39,12 @@ pub(crate) enum Pace {
         think: Duration,
     },
     /// So many a second begin whatever the server does, in groups of `burst`, at times that do not depend on each other.
-    /// Latency counts from the time when a transaction was to begin, also when no client was free: what waits in front
-    /// of a slow server is not forgotten.
+    /// Latency counts from the time when a transaction was to begin, also when no client was free: the wait for
+    /// a slow server is not forgotten.
     Open {
         /// Transactions a second.
         rate: f64,
-        /// How many come at the same moment.
+        /// The number of transactions that begin at the same moment.
         burst: u32,
     },
 }

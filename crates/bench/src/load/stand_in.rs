@@ -229,7 +229,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Answers whole messages; gives how many bytes they were.
+    /// Answers whole messages; returns their length in bytes.
     fn answer(&mut self, bytes: &[u8], out: &mut Vec<u8>, answers: &Answers) -> io::Result<usize> {
         let mut at = 0;
         while !self.greeted {

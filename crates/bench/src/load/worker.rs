@@ -194,7 +194,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Clients that think begin at times of their own, the others at once.
+    /// Clients that think begin at different times, the others at once.
     fn begin_closed(&mut self, begin: Instant, think: Duration) {
         for index in 0..self.clients.len().min(self.working()) {
             if self.clients[index].connection.is_none() && !self.plan().reconnect {

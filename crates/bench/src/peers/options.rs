@@ -49,7 +49,7 @@ options:
   --only A,B          only these loads (the beginning of a name is enough)
   --scale N           pgbench's scale (default 10)
   --idle-clients N    clients of the load `idle` (default 5000)
-  --round-trip-us N   puts a network of this round trip in front of PostgreSQL (a relay; default none)
+  --round-trip-us N   puts a network of this round trip before PostgreSQL (a relay; default none)
   --pooler NAME=PATH  another pooler that takes a pgbouncer.ini; NAME pgweir or pgbouncer replaces that one
   --pooler pgpool     Pgpool-II: session pooling, with a process and a server connection for each client
   --install           install PgBouncer with apt-get if it is missing (root only)

@@ -155,7 +155,7 @@ impl Report<'_> {
         let Machine { cpu, cpus, kernel, .. } = Machine::look();
         let network = match self.options.round_trip_us {
             0 => String::new(),
-            us => format!("{us} us of round trip added in front of PostgreSQL, "),
+            us => format!("{us} us of round trip added before PostgreSQL, "),
         };
         format!("{network}{}, {cpus} CPUs ({cpu}), Linux {kernel}", self.postgres_version)
     }

@@ -125,7 +125,7 @@ struct Lane {
     /// Bytes on their way, and before these some that have left.
     bytes: Vec<u8>,
     left: usize,
-    /// How many may leave now.
+    /// The number of bytes that may leave now.
     due: usize,
     inlet: Inlet,
     outlet: Outlet,

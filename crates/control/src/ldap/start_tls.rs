@@ -1,4 +1,4 @@
-//! The StartTLS operation (RFC 4511, section 4.14), with a time limit of its own and errors that say what to do: the library waits as
+//! The StartTLS operation (RFC 4511, section 4.14), with a separate time limit and errors that say what to do: the library waits as
 //! long for an answer as for a connection, and does not notice that the other side closes it.
 
 use std::io::{self, ErrorKind, Read, Write};

@@ -19,7 +19,7 @@ const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 /// What the settings `syslog_ident` and `syslog_facility` say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The tag in front of each line.
+    /// The tag at the start of each line.
     pub ident: String,
     /// The facility's name; a name that does not exist means daemon.
     pub facility: String,

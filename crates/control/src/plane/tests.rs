@@ -59,7 +59,7 @@ impl Fleet for Notes {
     }
 }
 
-/// A plane over files of its own.
+/// A plane over a scratch folder's files.
 struct Stage {
     scratch: Scratch,
     plane: Plane<Notes>,

@@ -1,4 +1,4 @@
-//! How many files and sockets the process may have open, and how many it expects to need.
+//! The number of files and sockets that the process may have open, and the number that it expects to need.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -34,7 +34,7 @@ impl FilesLimit {
     }
 }
 
-/// How many files may be open at once: every allowed client, and every pool full. `pool_sizes` has one number for each
+/// The number of files that may be open at once: every allowed client, and every pool full. `pool_sizes` has one number for each
 /// database: its pool's size, times the known users unless its user is forced.
 #[must_use]
 pub fn expected_files(max_client_conn: u64, pool_sizes: impl IntoIterator<Item = u64>) -> u64 {

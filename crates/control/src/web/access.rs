@@ -72,7 +72,7 @@ struct Verified {
     digests: VecDeque<[u8; 32]>,
 }
 
-/// The door: sessions, and how many tried in vain.
+/// The door: sessions, and the number of logins that failed.
 pub(super) struct Door {
     sessions: RefCell<VecDeque<Session>>,
     failures: Failures,

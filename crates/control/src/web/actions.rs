@@ -42,7 +42,7 @@ fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
     let database = match body.get("database") {
         None | Some(Value::Null) => None,
         Some(Value::String(name)) if !name.is_empty() => Some(name.clone()),
-        Some(_) => return Err(Refusal::Bad("\"database\" has to be a name".to_owned())),
+        Some(_) => return Err(Refusal::Bad("\"database\" must be a name".to_owned())),
     };
     let named = || database.clone().ok_or_else(|| Refusal::Bad("\"database\" is needed".to_owned()));
     Ok(match action {
@@ -56,7 +56,7 @@ fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
         "kill_client" => Command::KillClient(
             body.get("client")
                 .and_then(Value::as_u64)
-                .ok_or_else(|| Refusal::Bad("\"client\" has to be a client's id".to_owned()))?,
+                .ok_or_else(|| Refusal::Bad("\"client\" must be a client's id".to_owned()))?,
         ),
         _ => return Err(Refusal::NotFound("There is no such action.")),
     })

@@ -30,7 +30,7 @@ pub(super) const OPERATE_S_MAX: Duration = Duration::from_secs(2);
 pub(super) const STEP: Duration = Duration::from_secs(1);
 
 /// Looks at the workers within a step. Numbers of clients and servers change within milliseconds: one look would be a lottery, their
-/// average says how many there were.
+/// average is what a step keeps.
 pub(super) const LOOKS_PER_STEP: u32 = 5;
 
 /// What the last step counts in the averages of `lately`: they are of about as many steps as its inverse.

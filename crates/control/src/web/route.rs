@@ -178,7 +178,7 @@ fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
     if kind.eq_ignore_ascii_case("application/json") {
         Ok(())
     } else {
-        Err(Refusal::Bad("Content-Type has to be application/json".to_owned()))
+        Err(Refusal::Bad("Content-Type must be application/json".to_owned()))
     }
 }
 
@@ -195,9 +195,5 @@ async fn json_body(request: Request<Incoming>) -> Result<Value, Refusal> {
     }
     let value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Refusal::Bad(format!("the body is no JSON: {error}")))?;
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(Refusal::Bad("the body has to be a JSON object".to_owned()))
-    }
+    if value.is_object() { Ok(value) } else { Err(Refusal::Bad("the body must be a JSON object".to_owned())) }
 }

@@ -72,7 +72,7 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         }
     });
     // A peer that breaks the protocol or leaves ends its connection, and nothing else. One that has sent all it will send (a
-    // closed half) is answered nevertheless.
+    // closed half) still gets its answer.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(RECEIVE_S_MAX)

@@ -1,5 +1,5 @@
-//! A pool's connections to one PostgreSQL: in which lists they are, whether further ones can be opened, how many are worth to be
-//! busy. A pool has one node today.
+//! A pool's connections to one PostgreSQL: in which lists they are, whether further ones can be opened, the number that are worth to
+//! be busy. A pool has one node today.
 
 use std::collections::VecDeque;
 

@@ -15,7 +15,7 @@ pub(crate) struct Queue {
     pub(crate) waiting: u32,
     /// Proven clients that wait until the pool knows what to tell them.
     pub(crate) awaiting: Vec<ClientId>,
-    /// Proven replication clients that wait for room for a connection of their own, longest first.
+    /// Proven replication clients that wait for room for a new server connection, longest first.
     pub(crate) replicating: VecDeque<ClientId>,
     /// Questions of logins that wait for a server (`auth_query`), longest first.
     pub(crate) lookups: VecDeque<Box<Lookup>>,

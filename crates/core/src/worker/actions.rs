@@ -342,7 +342,7 @@ impl Worker {
         cx.env.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));
         for id in self.pool_ids_of(None) {
             let name = Arc::clone(&self.pools[id].state.database);
-            // A name that `*` stands for now, or did before, is another database than the one of its own entry.
+            // A name that `*` stands for now, or did before, is another database than the one that has this entry.
             let is_named = |names: &[String]| names.iter().any(|other| **other == *name);
             let Some(database) = config.database(&name).filter(|_| !is_removed(&name)) else {
                 self.empty_pool(cx, id);

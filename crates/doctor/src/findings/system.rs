@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn fewer_files_than_clients_and_servers_need() {
-        // 100 clients, 2 pools of 11, 32 of its own.
+        // 100 clients, 2 pools of 11, 32 files of the process.
         assert_eq!(open_files(&snapshot(154, None)), None);
         let found = open_files(&snapshot(153, None)).expect("one too few");
         assert_eq!((found.severity, found.code), (Severity::Warning, "open_files_limit"));

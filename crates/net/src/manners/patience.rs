@@ -208,7 +208,7 @@ mod tests {
     use super::super::{KEPT_MAX_US, Manners, TURNS, Work};
     use super::*;
 
-    /// What a worker moves and how many turns it takes for it, per millisecond, in each way.
+    /// What a worker moves and the number of turns that this takes, per millisecond, in each way.
     struct Machine {
         prompt: (u64, u64),
         patient: (u64, u64),
@@ -220,7 +220,7 @@ mod tests {
         Manners::new(true, 0)
     }
 
-    /// Runs for so many seconds; returns how many milliseconds it was patient. Each turn costs as much as 100 bytes.
+    /// Runs for so many seconds; returns the number of milliseconds that it was patient. Each turn costs as much as 100 bytes.
     fn run(manners: &mut Manners, machine: &Machine, from_ms: u64, seconds: u64, work: &mut Work) -> u64 {
         run_ms(manners, machine, from_ms, seconds * 1_000, work)
     }

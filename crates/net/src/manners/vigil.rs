@@ -185,7 +185,7 @@ mod tests {
             }
         }
 
-        /// Returns how many percent of the time it was awake.
+        /// Returns the percentage of the time that it was awake.
         fn run(&mut self, peers: Peers, seconds: u64) -> u64 {
             let (began_us, mut awake_us) = (self.now_us, 0);
             let (until_us, mut unrest, mut changes_us) = (began_us + seconds * 1_000_000, 100, 0);

@@ -88,7 +88,7 @@ impl Zones {
         self.known.iter().map(|(name, zone)| (&**name, zone.serial.unwrap_or(0)))
     }
 
-    /// How many are being asked for.
+    /// The number of zones that are being asked for.
     pub(super) fn asked(&self) -> usize {
         self.known.values().filter(|zone| zone.asked).count()
     }

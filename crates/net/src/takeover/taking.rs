@@ -89,7 +89,7 @@ impl Takeover {
     }
 
     /// Receives what the old process hands over until it has nothing more, which the machines are told then. `owner` says which
-    /// worker a pool (database, user) lives on. Returns how many clients and servers came.
+    /// worker a pool (database, user) lives on. Returns the number of clients and of servers that came.
     ///
     /// # Errors
     /// The old process ended without a word.

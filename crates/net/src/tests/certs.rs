@@ -88,7 +88,7 @@ impl Identity {
     }
 }
 
-/// Towards clients, with a certificate of its own.
+/// Towards clients, with its own certificate.
 pub(crate) fn towards_clients(
     mode: SslMode,
     own: &Identity,

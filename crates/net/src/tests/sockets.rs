@@ -252,7 +252,7 @@ const CHILD: &str = "PGWEIR_NET_TEST_CHILD";
 /// The child of [`descriptors_that_run_out`]: an echo server that may open a few more files only. It writes its port
 /// and then its log, and ends when its input does.
 #[test]
-#[ignore = "run by another test, in a process of its own"]
+#[ignore = "run by another test, in a separate process"]
 fn child_with_few_descriptors() {
     if std::env::var_os(CHILD).is_none() {
         return;

@@ -312,7 +312,7 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Takes one step; returns how many bytes are done with.
+    /// Takes one step; returns the number of bytes that are done with.
     fn step<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> (usize, Progress) {
         let mut discard = status.discard;
         let progress = match status.state {

@@ -280,7 +280,7 @@ fn database(row: &Row, pools: &[Row]) -> Database {
         name: name.to_owned(),
         hosts: hosts.map(str::to_owned).collect(),
         port: text(row, "port").parse().unwrap_or_default(),
-        // auth_user has a pool of its own in each database that it is asked in.
+        // auth_user has a pool in each database that it is asked in.
         pools: open.max(1),
         pool_size: number(row, "pool_size"),
         reserve_pool_size: number(row, "reserve_pool_size"),

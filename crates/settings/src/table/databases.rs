@@ -23,7 +23,7 @@ settings! {
         /// The server's port, the same for all hosts.
         port: u16 = "5432", Kind::Count(1, 65535), Recycle, PgBouncer, InEffect;
         /// The user that all server connections of this database log in as, whatever the client's user is. When it is
-        /// not set, each user has a pool of its own. Taking it away needs a restart.
+        /// not set, each user has a separate pool. Taking it away needs a restart.
         user: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
         /// The password of `user`; looked up in `auth_file` when it is not set.
         password: Option<Password> = NULL, Kind::Secret, Reload, PgBouncer, InEffect;
@@ -41,12 +41,12 @@ settings! {
         timezone: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
         /// The `application_name` that server connections start with.
         application_name: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
-        /// How many server connections each pool of this database may have; 0 means as many as are needed.
+        /// The maximum number of server connections in each pool of this database; 0 means as many as are needed.
         pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
-        /// How many server connections each pool of this database keeps open.
+        /// The number of server connections that each pool of this database keeps open.
         min_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
-        /// How many more server connections each pool may have when clients wait for long. `reserve_pool` is
-        /// the same.
+        /// The number of additional server connections that each pool may open when clients wait for long.
+        /// `reserve_pool` is the same.
         reserve_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
         /// When a server is released.
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
@@ -54,11 +54,10 @@ settings! {
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// As the global `session_audit_sample`.
         session_audit_sample: Option<u32> = NULL, Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
-        /// How many server connections this database may have over all users. A global limit can be changed
-        /// by it, not lifted.
+        /// The maximum number of server connections to this database, over all users. It can change a global limit,
+        /// not lift it.
         max_db_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
-        /// How many clients may be connected to this database. A global limit can be changed by it, not
-        /// lifted.
+        /// The maximum number of clients of this database. It can change a global limit, not lift it.
         max_db_client_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
         /// As the global `max_waiting_clients`, for each pool of this database.
         max_waiting_clients: Option<u32> = NULL, Kind::OwnLimit, Reload, Ours, InEffect;

@@ -10,12 +10,12 @@ settings! {
         id: u32;
     }
     group "Peers" {
-        /// The peer's address: a host, or the directory of its unix socket. Has to be there.
+        /// The peer's address: a host, or the directory of its unix socket. It is required.
         host: String = "", Kind::Text, Reload, PgBouncer, InEffect;
         /// The peer's port.
         port: u16 = "6432", Kind::Count(1, 65535), Reload, PgBouncer, InEffect;
-        /// How many cancel requests may be forwarded to this peer at once; `default_pool_size` when it is not
-        /// set.
+        /// The maximum number of cancel requests that are forwarded to this peer at once; `default_pool_size` when
+        /// it is not set.
         pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
     }
 }

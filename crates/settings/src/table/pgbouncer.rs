@@ -47,8 +47,8 @@ settings! {
         /// Statements that take longer than this are logged, with the time they waited for a server, the time at
         /// the server, and the time for which the client did not read; without their literals. 0 logs none.
         log_min_duration_ms: Duration = "0", Kind::Milliseconds, Reload, Ours, InEffect;
-        /// How many bytes of memory SHOW STATEMENTS may use, over all workers: a statement takes about 1,500. Those
-        /// that took least time make room for others. 0 turns it off; the lines of `log_min_duration_ms` then have no text.
+        /// The memory that SHOW STATEMENTS may use, in bytes, over all workers: a statement takes about 1,500. New statements
+        /// replace those that took least time. 0 turns it off; the lines of `log_min_duration_ms` then have no text.
         statement_stats_bytes: u32 = "4194304", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
         /// Where spans of traced statements are sent: the receiver of an OpenTelemetry collector (OTLP over HTTP, JSON), e.g.
         /// `http://127.0.0.1:4318/v1/traces`. A statement is traced if a comment at its end has a sampled `traceparent`,
@@ -71,7 +71,7 @@ settings! {
         /// The port to listen on, for TCP and in the name of the unix socket. 0 lets the system choose one
         /// for TCP.
         listen_port: u16 = "6432", Kind::Count(0, 65535), Restart, PgBouncer, InEffect;
-        /// How many connections may wait to be accepted (`listen(2)`).
+        /// The maximum number of connections that wait to be accepted (`listen(2)`).
         listen_backlog: u32 = "128", Kind::Count(0, COUNT_MAX), Restart, PgBouncer, InEffect;
         /// The directory of the unix socket; `@` at the start means the abstract name space, and nothing
         /// means no unix socket. It is also where servers of databases without `host` are looked for.
@@ -91,42 +91,42 @@ settings! {
         /// When a server goes back to its pool: when the client leaves, when the transaction ends, or after
         /// each statement.
         pool_mode: PoolMode = "session", Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
-        /// How many clients may be connected, those that are logging in included; with 0 no client may. The console
-        /// is exempt.
+        /// The maximum number of client connections, including clients that are logging in; with 0 no client may
+        /// connect. The console is exempt.
         max_client_conn: u32 = "100", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// How many server connections a pool may have. A pool is what one user has on one database. 0 means
-        /// as many as are needed.
+        /// The maximum number of server connections in a pool. Each combination of a user and a database has its
+        /// own pool. 0 means as many as are needed.
         default_pool_size: u32 = "20", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many server connections a pool keeps open, also when no client needs them.
+        /// The number of server connections that a pool keeps open, also when no client needs them.
         min_pool_size: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// How many more server connections a pool may have when a client has waited for
+        /// The number of additional server connections that a pool may open after a client has waited for
         /// `reserve_pool_timeout`.
         reserve_pool_size: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// How long a client waits before its pool may use the reserve; 0 turns the reserve off.
         reserve_pool_timeout: Duration = "5", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How many server connections a database may have over all its users.
+        /// The maximum number of server connections to a database, over all its users.
         max_db_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many clients may be connected to a database. The console counts as one; admins are never refused there.
+        /// The maximum number of clients of a database. The console counts as a database; it never refuses admins.
         max_db_client_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many server connections a user may have over all databases.
+        /// The maximum number of server connections of a user, over all databases.
         max_user_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many clients may be connected as one user, to the console included; admins are never refused there.
+        /// The maximum number of clients of a user, including those of the console, which never refuses admins.
         max_user_client_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many clients of one pool may wait for a server connection. Those that come later are told an error (SQLSTATE
-        /// 53300), and their session goes on. 0 means that there is no limit.
+        /// The maximum number of clients of one pool that wait for a server connection. A client above the limit gets an error
+        /// (SQLSTATE 53300), and its session goes on. 0 means that there is no limit.
         max_waiting_clients: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
         /// Whether idle servers are used in turn; otherwise the one that was used last is taken, and the
         /// others can grow old.
         server_round_robin: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// How many named prepared statements a server connection keeps in transaction and statement pooling;
-        /// 0 turns off their support.
+        /// The maximum number of named prepared statements that a server connection keeps in transaction and
+        /// statement pooling; 0 turns off their support.
         max_prepared_statements: u32 = "200", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// What becomes of a client's session in transaction and statement pooling: `preserve` keeps settings, prepared
-        /// statements, temporary tables and the rest as on a connection of its own; `error` disconnects, with an error, a
+        /// statements, temporary tables and the rest as on a direct connection; `error` disconnects, with an error, a
         /// client that would keep its server between transactions; `pgbouncer` does as PgBouncer does.
         session_state: SessionState = "preserve", Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
-        /// How many servers of one pool may be kept by clients between their transactions, for temporary
-        /// tables and other things that cannot move; a client that would be one more is disconnected with
+        /// The maximum number of servers of one pool that clients keep between their transactions, for temporary
+        /// tables and other state that cannot move. pgweir disconnects a client that exceeds the limit, with
         /// an error. 0 means that there is no limit.
         max_pinned: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
         /// What makes `currval` and `lastval` right in a later transaction than the one that drew the value. `wait`: the
@@ -146,31 +146,31 @@ settings! {
         /// server is closed, and the log names the statement. 1 looks each time (and then no two clients' statements
         /// share a packet), 0 never: then the catalog is not read for functions that change their session either.
         session_audit_sample: u32 = "5000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
-        /// How many connections to servers one pool opens at the same time.
+        /// The maximum number of server connections that one pool opens at the same time.
         max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;
-        /// How many threads serve connections; 0 lets pgweir choose.
+        /// The number of threads that serve connections; 0 lets pgweir choose.
         workers: u32 = "0", Kind::Count(0, 1024), Restart, Ours, InEffect;
     }
 
     group "Statement multiplexing and deferred BEGIN" {
-        /// How many statements of different clients may be under way on one server connection in transaction and
-        /// statement pooling, the one that runs included; 0 turns multiplexing off. Only statements that certainly
+        /// The maximum number of statements of different clients that are under way on one server connection in transaction
+        /// and statement pooling, including the one that runs; 0 turns multiplexing off. Only statements that certainly
         /// leave nothing behind, and that have proven short, share a connection.
         multiplex_depth: u32 = "32", Kind::Count(0, 1000), Reload, Ours, InEffect;
         /// How long the statements that are under way on a connection may be expected to take together for another one
         /// to be sent behind them.
         multiplex_max_ms: Duration = "5", Kind::Milliseconds, Reload, Ours, InEffect;
-        /// How many servers a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir find
-        /// the best number by measurement.
+        /// The number of servers that a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir
+        /// find the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
         /// How busy workers are scheduled. `auto`: while a worker is busy it finds out by measurement whether more is done
         /// when it lets clients and servers on the same machine finish first (Linux: SCHED_BATCH), and does so then.
         /// `prompt`: never. A policy that the process was started with is left alone.
         worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
-        /// For how many microseconds a worker may look for more before it sleeps. It does so while it finds by measurement that
-        /// much more is done (few clients that send one short statement after the other), and takes a processor's time
-        /// for it that no other process wants; one worker for each four processors, and none where there is only one. 0 turns
-        /// this off. Not for a process that was started with a scheduling policy of its own.
+        /// The time in microseconds that a worker may look for more work before it sleeps. A worker does so only while it measures
+        /// that much more is done (few clients that send one short statement after the other), and only with processor time
+        /// that no other process wants. At most one worker for each four processors does so, and none on a machine with one
+        /// processor. 0 turns this off. pgweir never does so if the process was started with its own scheduling policy.
         worker_awake_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
         /// Whether a worker sends the messages of one turn of its loop with one system call (io_uring), so that the receivers of the
         /// first of them do not interrupt it while other receivers wait for theirs. Where the kernel has no io_uring or does not
@@ -196,7 +196,7 @@ settings! {
         disable_pqexec: bool = "0", Kind::Bool, Restart, PgBouncer, InEffect;
         /// A notice that clients are sent right after login; nothing means none.
         login_notify_message: String = "", Kind::Text, Reload, PgBouncer, InEffect;
-        /// How many iterations SCRAM secrets get that are made from plain passwords.
+        /// The number of iterations of SCRAM secrets that pgweir makes from plain passwords.
         scram_iterations: u32 = "4096", Kind::Count(1, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// The highest protocol version that servers are asked for. Older servers negotiate down by
         /// themselves.
@@ -211,7 +211,7 @@ settings! {
         /// SQL that proves a server alive when it was idle for `server_check_delay`. Nothing means none, and
         /// `<empty>` the empty query.
         server_check_query: String = "<empty>", Kind::Text, Reload, PgBouncer, InEffect;
-        /// How long a server may be idle before it has to be checked; 0 means that it always is.
+        /// How long a server may be idle before pgweir checks it; 0 means that pgweir always checks it.
         server_check_delay: Duration = "30", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// Whether servers that are to be replaced are closed at the end of the transaction also in session
         /// pooling, with their client.
@@ -347,8 +347,8 @@ settings! {
         pkt_buf: u32 = "4096", Kind::Bytes(64, COUNT_MAX), Restart, PgBouncer, NotYet;
         /// The largest packet that a client may send; a larger one ends its connection.
         max_packet_size: u32 = "2147483647", Kind::Bytes(64, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// How many buffers are handled for one connection before the next one has its turn; 0 means no
-        /// limit.
+        /// The number of buffers that are handled for one connection before the next one has its turn; 0 means
+        /// no limit.
         sbuf_loopcnt: u32 = "5", Kind::Limit, Reload, PgBouncer, NotYet;
         /// Whether a connection is accepted only when its first bytes are there (`TCP_DEFER_ACCEPT`). Not with `so_reuseport`:
         /// when one of the processes is replaced, clients that have connected to it and sent nothing yet would be reset.
@@ -357,7 +357,7 @@ settings! {
         tcp_socket_buffer: u32 = "0", Kind::Bytes(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// Whether TCP probes silent peers (`SO_KEEPALIVE`).
         tcp_keepalive: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// After how many lost probes a connection is dead; 0 leaves it to the system.
+        /// The number of lost probes after which a connection is dead; 0 leaves it to the system.
         tcp_keepcnt: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// After what silence the first probe is sent; 0 leaves it to the system.
         tcp_keepidle: Duration = "0", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;

@@ -16,13 +16,13 @@ settings! {
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// As the global `session_audit_sample`, for the pools of this user.
         session_audit_sample: Option<u32> = NULL, Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
-        /// How many server connections each pool of this user may have; 0 means as many as are needed.
+        /// The maximum number of server connections in each pool of this user; 0 means as many as are needed.
         pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
-        /// How many more server connections each pool of this user may have when clients wait for long.
+        /// The number of additional server connections that each pool of this user may open when clients wait for long.
         reserve_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
-        /// How many server connections this user may have over all databases.
+        /// The maximum number of server connections of this user, over all databases.
         max_user_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
-        /// How many clients may be connected as this user.
+        /// The maximum number of clients of this user.
         max_user_client_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
         /// How long a statement of this user may run; 0 means without limit.
         query_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;

@@ -309,8 +309,8 @@ impl Checks {
                     _ => {}
                 }
                 // What a client started with is put back behind its RESET, in the same transaction; what follows a BEGIN that failed
-                // is brought about in a block of its own.
-                // What brings a server to its client's session is a transaction of its own, in front of anything of the client's.
+                // is brought about in a separate block.
+                // What brings a server to its client's session is a separate transaction, before anything of the client's.
                 // What other clients drew from sequences is discarded before a client draws.
                 let clients = *bound && owner.is_some();
                 let may = ["SetConfig", "PutBack", "RollbackTo", "DiscardSequences"];

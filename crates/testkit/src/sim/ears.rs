@@ -1,6 +1,6 @@
 //! NOTIFY and LISTEN of the whole model: what was sent in which order, which clients must hear it, and which heard it.
 //!
-//! A client must hear what it would hear on a connection of its own: everything that is committed from the commit of its
+//! A client must hear what it would hear on a direct connection: everything that is committed from the commit of its
 //! LISTEN to its UNLISTEN, once, and on each channel in the order of the commits. Around both ends what is under way may be
 //! heard or not; so may be what a server that listened already was not told of before, as its transaction was open
 //! (`asyncQueueReadAllNotifications` of PostgreSQL: the channels are compared when the queue is read). (Between channels the order may differ while one of them is being joined.)
@@ -85,7 +85,7 @@ impl Ears {
         spans.for_each(|span| span.to = Some(to));
     }
 
-    /// A client was told that a transaction of its own is over, and it listens to these now, as far as it knows.
+    /// A client was told that its transaction is over, and it listens to these now, as far as it knows.
     pub fn told(&mut self, client: u32, channels: &BTreeSet<String>) {
         let Some(listener) = self.listeners.get_mut(&client) else { return };
         let ended = |span: &&mut Span| span.to.is_some() && span.told.is_none();

@@ -299,7 +299,7 @@ impl Hub {
         }
     }
 
-    /// Writes into a connection; returns how many bytes were taken. [`Event::Room`] follows if not all.
+    /// Writes into a connection; returns the number of bytes that were taken. [`Event::Room`] follows if not all.
     pub fn write(&mut self, id: LinkId, dir: Dir, bytes: &[u8]) -> usize {
         if bytes.is_empty() {
             return 0;

@@ -1,7 +1,7 @@
 //! The simulator: machines, a model PostgreSQL, model clients and a virtual network, all from one seed.
 //!
 //! [`plan`] makes a run of a seed: configuration, manners of network and servers, faults, and what every client will do.
-//! [`world`] works it off in virtual time. Each client holds its answers against a PostgreSQL of its own
+//! [`world`] works it off in virtual time. Each client holds its answers against a private model of PostgreSQL
 //! ([`client::oracle`]); [`checks`] and [`reasons`] watch limits, sharing, cancels and disconnections; [`world`] watches that no client is
 //! forgotten and nothing is left over. [`report`] runs seeds and tells what came of them. A failing seed repeats exactly.
 

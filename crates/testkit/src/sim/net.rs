@@ -79,7 +79,7 @@ impl Pipe {
         }
     }
 
-    /// The sender writes; returns how many bytes were taken, and when they arrive.
+    /// The sender writes; returns the number of bytes that were taken, and when they arrive.
     pub fn write(
         &mut self,
         now_us: u64,

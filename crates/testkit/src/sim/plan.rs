@@ -149,7 +149,7 @@ pub struct Plan {
     pub theme: Theme,
     /// pool_mode
     pub mode: Mode,
-    /// How many machines.
+    /// The number of machines.
     pub workers: u16,
     /// Databases; each is configured, and exists on the server, by this name.
     pub databases: Vec<String>,

@@ -24,7 +24,7 @@ pub struct Outcome {
     pub counters: BTreeMap<&'static str, u64>,
     /// Hash of all events; the same for every run of the seed.
     pub digest: u64,
-    /// How many events there were.
+    /// The number of events.
     pub events: u64,
     /// The last lines of the trace, where one was kept.
     pub trace: Vec<String>,

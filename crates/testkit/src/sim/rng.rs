@@ -16,7 +16,7 @@ impl Rng {
         Rng { state: seed ^ 0x5851_f42d_4c95_7f2d }
     }
 
-    /// A stream of its own for one part of a run, so that a change in one part does not shift the streams of the other parts.
+    /// A separate stream for one part of a run, so that a change in one part does not shift the streams of the other parts.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Rng { state: self.draw() }

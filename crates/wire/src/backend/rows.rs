@@ -61,7 +61,7 @@ impl<'a> DataRow<'a> {
         Ok(Self { count, values })
     }
 
-    /// How many columns there are.
+    /// The number of columns.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count)

@@ -1,4 +1,4 @@
-//! Clients and servers, from SHOW CLIENTS and SHOW SERVERS: which of them, in what order, how many.
+//! Clients and servers, from SHOW CLIENTS and SHOW SERVERS: a filter, an order and a limit.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -197,7 +197,7 @@ fn client_reason(row: &Shown, model: &Model) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// The pool of a client; of a database that has a user of its own, any.
+/// The pool of a client; any pool of the database if the database has a forced user.
 fn pool_of<'a>(row: &'a Shown, model: &'a Model) -> Option<&'a PoolSnapshot> {
     let mut pools = model.pools_of(Some(row.get("database")?)).map(|pool| &pool.snapshot).peekable();
     let first = pools.peek().copied();

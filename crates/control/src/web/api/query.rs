@@ -35,7 +35,7 @@ impl Query {
     ) -> Result<usize, Refusal> {
         let Some(text) = self.get(name) else { return Ok(default) };
         let number = text.parse().ok().filter(|number| (min..=max).contains(number));
-        number.ok_or_else(|| Refusal::Bad(format!("\"{name}\" has to be a whole number from {min} to {max}")))
+        number.ok_or_else(|| Refusal::Bad(format!("\"{name}\" must be a whole number from {min} to {max}")))
     }
 
     /// One of these words.
@@ -46,7 +46,7 @@ impl Query {
     ) -> Result<Option<&'a str>, Refusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let found = words.iter().find(|word| **word == text);
-        let fault = || Refusal::Bad(format!("\"{name}\" has to be one of {}", words.join(", ")));
+        let fault = || Refusal::Bad(format!("\"{name}\" must be one of {}", words.join(", ")));
         found.map(|word| Some(*word)).ok_or_else(fault)
     }
 }

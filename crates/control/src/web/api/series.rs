@@ -16,7 +16,7 @@ pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Va
             .parse::<f64>()
             .ok()
             .filter(|since| since.is_finite())
-            .ok_or_else(|| Refusal::Bad("\"since\" has to be a Unix time".to_owned()))?,
+            .ok_or_else(|| Refusal::Bad("\"since\" must be a Unix time".to_owned()))?,
     };
     let user = query.get("user");
     if user.is_some() {

@@ -21,7 +21,7 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     let database = query.get("database");
     let late = |_| Refusal::Unavailable("A worker did not answer in time.");
-    // How many there are is counted now, as the list itself.
+    // The number of statements is read now, as the list itself.
     house.refresh().await.map_err(late)?;
     let (mut top, mut slow) = (Vec::new(), Vec::new());
     for worker in house.desk.workers() {

@@ -72,9 +72,12 @@ fn pools(page: &mut Page, groups: &[Group<'_>]) {
         "Statements that were queued on a server after another client's",
         |sum| sum.multiplexing.multiplexed.into(),
     );
-    each(true, "pgweir_multiplex_requeued_total", "Of these, how many had to be run elsewhere", |sum| {
-        sum.multiplexing.requeued.into()
-    });
+    each(
+        true,
+        "pgweir_multiplex_requeued_total",
+        "Of these, the statements that had to run on another server",
+        |sum| sum.multiplexing.requeued.into(),
+    );
     each(
         true,
         "pgweir_multiplex_violations_total",
@@ -91,9 +94,12 @@ fn pools(page: &mut Page, groups: &[Group<'_>]) {
         |sum| Number::Us(sum.wait_oldest_us),
     );
     each(false, "pgweir_pool_servers", "Server connections of the pool", |sum| sum.servers.total().into());
-    each(false, "pgweir_pool_size", "How many server connections the pool may have; 0 is no limit", |sum| {
-        sum.size.into()
-    });
+    each(
+        false,
+        "pgweir_pool_size",
+        "Maximum number of server connections of the pool; 0 is no limit",
+        |sum| sum.size.into(),
+    );
     each(true, "pgweir_pool_logins_total", "Clients that logged in", |sum| sum.stats.client_logins.into());
     each(true, "pgweir_pool_errors_total", "Errors that clients were sent, by servers or by pgweir", |sum| {
         sum.errors.into()

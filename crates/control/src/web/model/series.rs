@@ -9,7 +9,7 @@ use pgweir_core::stats::times::Times;
 use super::super::limits::{COARSE_STEPS, FINE_STEPS, LATELY_WEIGHT, WINDOW_HALF_S};
 use super::Rates;
 
-/// How many seconds a coarse step has.
+/// Length of a coarse step in seconds.
 pub(in super::super) const COARSE_S: usize = 10;
 
 /// The columns, by the names of the API.

@@ -96,7 +96,7 @@ impl Pool {
         self.state.due.notified.push(id);
     }
 
-    /// Payloads arrive at the notify listener in the encoding of its own connection.
+    /// Payloads arrive at the notify listener in the encoding of the listener's connection.
     fn has_encoding_of_pool(&self, env: &Env, id: ClientId) -> bool {
         let greeting = self.state.greeting.as_deref();
         greeting.is_some_and(|greeting| self.has_encoding_of(env, id, &greeting.params))
@@ -377,7 +377,7 @@ impl Pool {
             && found.ledger.is_empty()
             && (stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us)
         {
-            self.close_server(cx, server, "nobody listens any more", CloseMode::Flush);
+            self.close_server(cx, server, "no client listens any more", CloseMode::Flush);
         }
     }
 

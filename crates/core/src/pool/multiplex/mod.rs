@@ -1,4 +1,4 @@
-//! Statements of several clients on one server, one after the other: the queue, what it costs, how many servers it takes.
+//! Statements of several clients on one server, one after the other: the queue, what it costs, the number of servers that it takes.
 
 pub(crate) mod estimate;
 pub(crate) mod held;

@@ -148,7 +148,7 @@ impl Pool {
             && clients_entries(&server.ledger).skip_while(|entry| !entry.kind.ends_group()).nth(1).is_none()
         {
             if self.state.policy.keeps_sessions() {
-                // The audit finds what a COMMIT in front of the failure made good.
+                // The audit finds what a COMMIT before the failure made good.
                 touched.restore.clear();
             }
             touched.restore.iter_mut().for_each(|(_, how)| *how = PutBack::IfReset);

@@ -74,7 +74,7 @@ impl Worker {
             if !descriptor.is_some_and(|descriptor| cx.driver.send_beside(conn, &cx.env.scratch, descriptor))
             {
                 let text =
-                    "a socket could not be passed: it was closed meanwhile, or whoever asks does not read";
+                    "a socket could not be passed: it was closed meanwhile, or the client does not read";
                 return self.say_error(cx, id, SqlState::CONFIGURATION_LIMIT_EXCEEDED, text);
             }
             cx.env.scratch.clear();

@@ -1,4 +1,4 @@
-//! What answers a client must get: those it would get if it were alone with a PostgreSQL of its own.
+//! What answers a client must get: those it would get from a PostgreSQL that has no other client.
 //!
 //! Beside each client runs a private session of the model ([`Session`]), in step with what arrives: the next message of
 //! the pooler must be the next message of that session. What chance decides (where a cancel hits, which server process

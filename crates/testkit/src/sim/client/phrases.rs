@@ -16,7 +16,7 @@ pub struct Phrases {
     prepared: Vec<String>,
     /// Names that ever stood for a statement without rows.
     rowless: Vec<String>,
-    /// RESET leads to the server's defaults only for clients that brought no parameters of their own.
+    /// RESET leads to the server's defaults only for clients whose startup packet has no parameters.
     pub may_reset: bool,
     long: bool,
     theme: Theme,
@@ -134,7 +134,7 @@ impl Phrases {
         format!("{tag} {}", self.padding())
     }
 
-    /// A portal name of its own.
+    /// A portal name that is not used elsewhere.
     pub fn portal_name(&mut self) -> String {
         self.number += 1;
         format!("p{}", self.number)
@@ -152,8 +152,11 @@ impl Phrases {
         let tag = self.tag().render();
         // Where a cancel may hit the BEGIN itself, it is written so that the pooler does not answer it: the model could not tell which of
         // the messages behind it was hit.
-        let texts =
-            if self.long { ["BEGIN as ever"; 3] } else { ["BEGIN", "START TRANSACTION", "begin read only"] };
+        let texts = if self.long {
+            ["BEGIN as always"; 3]
+        } else {
+            ["BEGIN", "START TRANSACTION", "begin read only"]
+        };
         let text = *self.rng.pick(&texts);
         self.wrap(&format!("{text} /*{tag}*/"))
     }
@@ -382,7 +385,7 @@ impl Phrases {
                 continue;
             }
             if !known && self.rng.percent(4) {
-                // Prepared under a broken text, and then used nevertheless.
+                // Prepared with a broken text, and used although that failed.
                 messages.push(parse(&name, "SELEKT /*t=99*/"));
             } else if (!known && !self.rng.percent(3)) || self.rng.percent(2) {
                 let text = self.shared_text();

@@ -394,7 +394,7 @@ impl<'a> ScriptWriter<'a> {
                 self.step(messages, Wait::Answers);
             }
             // As libpq: Sync at once, which COPY swallows, and another one after the data. Where a cancel may hit before
-            // or after the first Sync is read, the client cannot know how many answers come.
+            // or after the first Sync is read, the client cannot know the number of answers.
             1 if !self.script.cancels => {
                 messages.push(sync());
                 self.step(messages, Wait::CopyIn);

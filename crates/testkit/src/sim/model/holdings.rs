@@ -181,7 +181,7 @@ impl Holdings {
         true
     }
 
-    /// The next rows of a cursor: which statement declared it, the first row, how many.
+    /// The next rows of a cursor: the statement that declared it, the first row, the number of rows.
     pub(super) fn fetch(&mut self, name: &str, count: u32) -> Option<(Tag, u32, u32)> {
         let cursor = self.cursors.get_mut(name)?;
         let (first, rows) = (cursor.next_row, cursor.tag.rows.max(1));

@@ -119,7 +119,7 @@ pub(super) enum Doing {
     Call { tag: Tag, fails: bool, started: bool },
 }
 
-/// How many settings and messages a session of this server differs in.
+/// The settings and messages in which a session of this server differs.
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
     /// ParameterStatus comes at once, as before PostgreSQL 14, not just before ReadyForQuery.
