@@ -1,5 +1,5 @@
-"""How workers are scheduled: a busy one tries whether more is done when it lets other processes on the machine go first (SCHED_BATCH), and one
-with few clients whether more is done when it looks for more before it sleeps."""
+"""How workers are scheduled: a busy one with many clients lets other processes on the machine go first (SCHED_BATCH), and one with few
+clients polls for more before it sleeps."""
 
 import os
 import time
@@ -40,11 +40,15 @@ def seen(pooler, wanted, seconds):
     return False
 
 
-def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
-    """`auto`: under load both ways are tried; with the load gone, and after a change to `prompt`, it is scheduled by default."""
+MANY_CLIENTS = 64
+"""Enough of them send something in each window of a worker on any machine."""
+
+
+def test_a_busy_worker_with_many_clients_is_in_batch_mode(poolers, bench):
+    """`auto`: under load of many clients it is; after a change to `prompt` it is scheduled by default."""
     pooler = poolers({"bench": bench.at("bench")}, default_pool_size=5)
     began_as(pooler, os.SCHED_OTHER)
-    clients = load(pooler, LOAD_S)
+    clients = load(pooler, LOAD_S, clients=MANY_CLIENTS)
     try:
         assert seen(pooler, os.SCHED_BATCH, WITHIN_S)
         pooler.admin("SET worker_scheduling = 'prompt'")
@@ -55,11 +59,23 @@ def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
         clients.wait()
 
 
+def test_a_worker_without_load_leaves_batch_mode(poolers, bench):
+    """With the load gone, a worker is scheduled by default as soon as something wakes it."""
+    pooler = poolers({"bench": bench.at("bench")}, default_pool_size=5)
+    clients = load(pooler, LOAD_S, clients=MANY_CLIENTS)
+    try:
+        assert seen(pooler, os.SCHED_BATCH, WITHIN_S)
+    finally:
+        clients.terminate()
+        clients.wait()
+    eventually(lambda: policies(pooler.pid) == {os.SCHED_OTHER}, "the workers are scheduled by default")
+
+
 def test_a_policy_that_was_chosen_is_left_alone(poolers, bench):
     """If pgweir is started with a scheduling policy, it keeps that policy."""
     pooler = poolers({"bench": bench.at("bench")}, limits=["chrt", "--batch", "0"])
     began_as(pooler, os.SCHED_BATCH)
-    clients = load(pooler, LOAD_S)
+    clients = load(pooler, LOAD_S, clients=MANY_CLIENTS)
     try:
         assert not seen(pooler, os.SCHED_OTHER, 5)
     finally:
@@ -67,57 +83,57 @@ def test_a_policy_that_was_chosen_is_left_alone(poolers, bench):
         clients.wait()
 
 
-AWAKE_LONG_US = 10_000
+BUSY_POLL_LONG_US = 10_000
 """Longer than a client and a server take for their answers on any machine."""
 
 
 @pytest.fixture
 def one_client(poolers, bench, request):
-    """A pooler with one client that sends one statement after the other, and how long its workers were awake until now."""
+    """A pooler with one client that sends one statement after the other, and how long its workers polled until now."""
     http = free_port()
-    settings = {"http_listen": f"127.0.0.1:{http}", "http_anonymous": "all", "worker_awake_us": AWAKE_LONG_US}
+    settings = {"http_listen": f"127.0.0.1:{http}", "http_anonymous": "all", "worker_busy_poll_us": BUSY_POLL_LONG_US}
     pooler = poolers({"bench": bench.at("bench")}, **settings, **getattr(request, "param", {}))
     client = load(pooler, LOAD_S, clients=1)
 
-    def awake_s():
-        return counted(http, "awake_seconds")
+    def busy_poll_s():
+        return counted(http, "busy_poll_seconds")
 
     try:
-        yield pooler, awake_s
+        yield pooler, busy_poll_s
     finally:
         client.terminate()
         client.wait()
 
 
-def rests(awake_s):
-    """Waits until the workers are not awake any more, and tells whether they stay so for a second."""
-    seen = [awake_s()]
+def rests(busy_poll_s):
+    """Waits until the workers do not poll any more, and tells whether they stay so for a second."""
+    seen = [busy_poll_s()]
 
     def same():
         time.sleep(0.1)
-        seen.append(awake_s())
+        seen.append(busy_poll_s())
         return seen[-1] == seen[-2]
 
     eventually(same, "the workers sleep")
     time.sleep(1)
-    return awake_s() == seen[-1]
+    return busy_poll_s() == seen[-1]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one processor a worker always sleeps")
-def test_a_worker_with_one_client_tries_to_stay_awake(one_client):
-    """A client that waits for each answer: it is tried whether looking again does more; not with `worker_awake_us=0`."""
-    pooler, awake_s = one_client
-    eventually(lambda: awake_s() > 0, "a worker is awake for a moment", WITHIN_S)
-    pooler.admin("SET worker_awake_us = 0")
-    assert rests(awake_s)
-    pooler.admin(f"SET worker_awake_us = {AWAKE_LONG_US}")
-    before = awake_s()
-    eventually(lambda: awake_s() > before, "it is tried again", WITHIN_S)
+def test_a_worker_with_one_client_polls(one_client):
+    """A client that waits for each answer: the worker polls before it sleeps; not with `worker_busy_poll_us=0`."""
+    pooler, busy_poll_s = one_client
+    eventually(lambda: busy_poll_s() > 0, "a worker polls", WITHIN_S)
+    pooler.admin("SET worker_busy_poll_us = 0")
+    assert rests(busy_poll_s)
+    pooler.admin(f"SET worker_busy_poll_us = {BUSY_POLL_LONG_US}")
+    before = busy_poll_s()
+    eventually(lambda: busy_poll_s() > before, "it polls again", WITHIN_S)
 
 
 @pytest.mark.parametrize("one_client", [{"limits": ["taskset", "1"]}, {"limits": ["chrt", "--batch", "0"]}], indirect=True)
 def test_a_worker_that_is_in_the_way_of_other_threads_sleeps(one_client):
-    """On one processor, and with a policy that the administrator chose, nothing is tried."""
-    _, awake_s = one_client
+    """On one processor, and with a policy that the administrator chose, no worker polls."""
+    _, busy_poll_s = one_client
     time.sleep(1)
-    assert awake_s() == 0
+    assert busy_poll_s() == 0

@@ -57,8 +57,8 @@ pub trait Workforce: Send {
 pub struct Load {
     /// Microseconds in which it did not wait.
     pub busy_us: u64,
-    /// Microseconds in which it looked for more instead of sleeping; not among those.
-    pub awake_us: u64,
+    /// Microseconds in which it polled for more instead of sleeping; not among those.
+    pub busy_poll_us: u64,
     /// Messages that left together with other messages, with one system call.
     pub batched_sends: u64,
     /// Turns of its loop.

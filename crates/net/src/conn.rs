@@ -44,6 +44,8 @@ pub(crate) struct ReadSide {
     /// On the worker's ready list.
     pub(crate) listed: bool,
     pub(crate) flow: Flow,
+    /// The last window of [`crate::scheduling`] in which it brought something.
+    pub(crate) window: u32,
 }
 
 /// What is known of the direction towards the peer.

@@ -74,8 +74,10 @@ pub(crate) struct Io {
     pub(crate) doors: Vec<DoorSeen>,
     /// This turn's time.
     pub(crate) now_us: u64,
-    /// Bytes read since the worker began.
-    pub(crate) read_bytes: u64,
+    /// Numbers the windows of [`crate::scheduling`]; 0 = none, it wraps.
+    pub(crate) window: u32,
+    /// Clients that sent something in this window.
+    pub(crate) window_clients: u32,
     /// Sends the turn's messages together, where the kernel can.
     pub(crate) volley: Volley,
     /// Messages that left together with others, since the worker began.
@@ -128,7 +130,8 @@ impl Io {
             stop_listening: false,
             doors: Vec::new(),
             now_us: 0,
-            read_bytes: 0,
+            window: 1,
+            window_clients: 0,
             volley: Volley::default(),
             batched_sends: 0,
             successor: None,
@@ -205,6 +208,12 @@ impl Io {
     /// `true` when the next turn has something to do already.
     pub(crate) fn has_work(&self) -> bool {
         !self.ready.is_empty() || !self.dirty.is_empty() || !self.reports.is_empty()
+    }
+
+    /// A window of [`crate::scheduling`] ends; returns how many clients sent something in it.
+    pub(crate) fn end_window(&mut self) -> u32 {
+        self.window = self.window.wrapping_add(1).max(1);
+        std::mem::take(&mut self.window_clients)
     }
 
     /// Takes a connection out of the loop, for another process.

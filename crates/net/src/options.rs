@@ -29,10 +29,10 @@ pub struct SocketOptions {
     pub dns_nxdomain_ttl_us: u64,
     /// `dns_zone_check_period`, microseconds; 0 = never.
     pub dns_zone_check_us: u64,
-    /// `worker_scheduling`: whether a busy worker may let others go first.
+    /// `worker_scheduling`: whether a busy worker with many clients may let others go first.
     pub scheduling: WorkerScheduling,
-    /// `worker_awake_us`: so long a worker may look for more before it sleeps; 0 = not at all.
-    pub awake_us: u64,
+    /// `worker_busy_poll_us`: so long a worker with few clients may poll for more before it sleeps; 0 = not at all.
+    pub busy_poll_us: u64,
     /// `worker_io_uring`: what a turn sends leaves with one system call, where the kernel can.
     pub io_uring: bool,
     /// `resolv_conf`; `None` = the operating system's way. Looked at when the workers start.
@@ -54,7 +54,7 @@ impl Default for SocketOptions {
             dns_nxdomain_ttl_us: 15_000_000,
             dns_zone_check_us: 0,
             scheduling: WorkerScheduling::Auto,
-            awake_us: 150,
+            busy_poll_us: 150,
             io_uring: true,
             resolv_conf: None,
         }
@@ -79,7 +79,7 @@ impl From<&Main> for SocketOptions {
             dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),
             dns_zone_check_us: micros(main.dns_zone_check_period),
             scheduling: main.worker_scheduling,
-            awake_us: u64::from(main.worker_awake_us),
+            busy_poll_us: u64::from(main.worker_busy_poll_us),
             io_uring: main.worker_io_uring,
             resolv_conf: (!main.resolv_conf.is_empty()).then(|| main.resolv_conf.clone().into()),
         }

@@ -4,6 +4,7 @@ use std::io;
 
 use pgweir_core::driver::{Closed, ConnId};
 
+use crate::conn::Origin;
 use crate::sys;
 use crate::table::State;
 use crate::tick::Worker;
@@ -85,7 +86,10 @@ impl<E: Engine> Worker<E> {
                 // reported already would be missed.
                 conn.read.readable = count == room.len() || conn.read.ended;
                 let flows = conn.read.flow.note(count, self.io.now_us);
-                self.io.read_bytes += count as u64;
+                if conn.origin == Origin::Accepted && conn.read.window != self.io.window {
+                    conn.read.window = self.io.window;
+                    self.io.window_clients += 1;
+                }
                 if flows {
                     self.io.begin_bulk(id);
                 }

@@ -9,11 +9,10 @@ use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt};
-use nix::time::{ClockId, clock_gettime};
 use socket2::{Socket, TcpKeepalive};
 
-use crate::manners::Way;
 use crate::options::SocketOptions;
+use crate::scheduling::Policy;
 
 /// Reads once; a signal does not count as a result.
 pub(crate) fn recv(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
@@ -145,23 +144,17 @@ pub(crate) fn is_scheduled_by_default() -> bool {
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
 }
 
-/// Asks for this thread to be scheduled so; sched(7). It needs no privilege.
+/// Sets this thread's scheduling policy; sched(7). It needs no privilege.
 #[allow(unsafe_code, reason = "a system call that no crate of ours offers in safe form")]
-pub(crate) fn schedule(way: Way) -> io::Result<()> {
-    let policy = match way {
-        Way::Prompt => libc::SCHED_OTHER,
-        Way::Patient => libc::SCHED_BATCH,
+pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
+    let policy = match policy {
+        Policy::Other => libc::SCHED_OTHER,
+        Policy::Batch => libc::SCHED_BATCH,
     };
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads `parameters`, which lives until the call returns; 0 is the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// The processor's time that this thread took (ns); clock_gettime(2). 0 where the kernel does not say.
-pub(crate) fn thread_cpu_ns() -> u64 {
-    let taken = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
-    u64::try_from(taken.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// SO_RCVLOWAT: the poll reports a TCP socket when so many bytes are there, or its end. Where more are there already, it is

@@ -17,13 +17,12 @@ use crate::clock::Clock;
 use crate::conn::{Conn, Origin};
 use crate::dial::Outcome;
 use crate::io::{Io, Report};
-use crate::manners::{Manners, Way, Work};
 use crate::mesh::{Arrival, Letter, NetCommand, Parcel};
 use crate::options::SocketOptions;
+use crate::scheduling::{Policy, PollPermit, PollPermits, Scheduling, Work};
 use crate::sys;
 use crate::table::{Source, State, source};
 use crate::volley::Volley;
-use crate::watches::{Watch, Watches};
 use crate::workers::WorkerLoad;
 use pgweir_core::Engine;
 
@@ -48,11 +47,11 @@ pub(crate) struct Worker<E> {
     poll: Poll,
     letters: Receiver<Letter>,
     load: Arc<WorkerLoad>,
-    /// `None` if this worker must not choose: the settings, or the scheduling policy that the process was started with, decide.
-    manners: Option<Manners>,
-    /// Where it looks for more before it sleeps.
-    watch: Option<Watch>,
-    watches: Arc<Watches>,
+    /// `None` if this worker has nothing to choose: the settings, or the scheduling policy that the process was started with, decide.
+    scheduling: Option<Scheduling>,
+    /// `Some` while it polls before it sleeps.
+    poll_permit: Option<PollPermit>,
+    poll_permits: Arc<PollPermits>,
     work: Work,
     /// When the clock was last looked at (monotonic, µs): since the last turn ended, or later.
     looked_us: u64,
@@ -69,7 +68,7 @@ pub(crate) struct Desk {
     pub(crate) poll: Poll,
     pub(crate) letters: Receiver<Letter>,
     pub(crate) load: Arc<WorkerLoad>,
-    pub(crate) watches: Arc<Watches>,
+    pub(crate) poll_permits: Arc<PollPermits>,
 }
 
 /// Whether the loop goes on.
@@ -92,9 +91,9 @@ impl<E: Engine> Worker<E> {
             poll: desk.poll,
             letters: desk.letters,
             load: desk.load,
-            manners: None,
-            watch: None,
-            watches: desk.watches,
+            scheduling: None,
+            poll_permit: None,
+            poll_permits: desk.poll_permits,
             work: Work::default(),
             looked_us: 0,
             wall_offset_us: 0,
@@ -105,11 +104,11 @@ impl<E: Engine> Worker<E> {
     /// Runs until it is told to stop, or the poll fails.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
-        self.begin_manners();
+        self.begin_scheduling();
         self.begin_volleys();
         self.looked_us = self.clock.mono_us();
         loop {
-            if !self.look_again(&mut events)? {
+            if !self.busy_poll(&mut events)? {
                 let timeout = self.timeout();
                 self.poll(&mut events, timeout)?;
             }
@@ -126,14 +125,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Looks for more instead of sleeping, for a moment, where that was found to serve more; see [`crate::manners`]. `true`:
-    /// something has come.
-    fn look_again(&mut self, events: &mut Events) -> io::Result<bool> {
-        if self.watch.is_none() || self.has_work() {
+    /// Polls for a moment instead of sleeping, with few clients; see [`crate::scheduling`]. `true`: something has come.
+    fn busy_poll(&mut self, events: &mut Events) -> io::Result<bool> {
+        if self.poll_permit.is_none() || self.has_work() {
             return Ok(false);
         }
         let began_us = self.looked_us;
-        let until_us = self.due_us().unwrap_or(u64::MAX).min(began_us + self.io.options.awake_us);
+        let last_us = began_us + self.io.options.busy_poll_us;
+        let until_us = self.due_us().unwrap_or(u64::MAX).min(last_us);
         loop {
             self.poll(events, Some(Duration::ZERO))?;
             self.looked_us = self.clock.mono_us();
@@ -143,8 +142,10 @@ impl<E: Engine> Worker<E> {
             // Other threads that want this processor have it first.
             thread::yield_now();
         }
-        self.load.awake_us.fetch_add(self.looked_us - began_us, Ordering::Relaxed);
-        self.work.awake_turns += u64::from(!events.is_empty());
+        let polled_us = self.looked_us - began_us;
+        self.work.polled_us += polled_us;
+        self.work.found_us += if !events.is_empty() && self.looked_us <= last_us { polled_us } else { 0 };
+        self.load.busy_poll_us.store(self.work.polled_us, Ordering::Relaxed);
         Ok(!events.is_empty())
     }
 
@@ -194,46 +195,44 @@ impl<E: Engine> Worker<E> {
         self.looked_us = self.clock.mono_us();
         self.work.busy_us += self.looked_us - began_us;
         self.work.turns += 1;
-        self.work.bytes = self.io.read_bytes;
         self.load.busy_us.store(self.work.busy_us, Ordering::Relaxed);
         self.load.turns.store(self.work.turns, Ordering::Relaxed);
         self.load.batched_sends.store(self.io.batched_sends, Ordering::Relaxed);
         self.load.connections.store(self.io.table.len() as u64, Ordering::Relaxed);
-        if self.manners.as_ref().is_some_and(|manners| manners.is_due(self.looked_us)) {
-            self.mind_manners();
+        if self.scheduling.as_ref().is_some_and(|scheduling| scheduling.is_due(self.looked_us)) {
+            self.end_window();
         }
     }
 
-    fn mind_manners(&mut self) {
-        let Some(manners) = &mut self.manners else { return };
-        self.work.cpu_ns = sys::thread_cpu_ns();
-        let may_watch = self.watch.is_some() || self.watches.is_free();
-        let way = manners.window_ends(self.looked_us, self.work, may_watch);
-        if !manners.is_awake() {
-            self.watch = None;
-        } else if self.watch.is_none() {
-            self.watch = Watches::take(&self.watches);
+    fn end_window(&mut self) {
+        let clients = self.io.end_window();
+        let Some(scheduling) = &mut self.scheduling else { return };
+        let policy = scheduling.window_ends(self.looked_us, self.work, clients);
+        if !scheduling.polls() {
+            self.poll_permit = None;
+        } else if self.poll_permit.is_none() {
+            self.poll_permit = PollPermits::take(&self.poll_permits);
         }
-        if way.is_some_and(|way| sys::schedule(way).is_err()) {
+        if policy.is_some_and(|policy| sys::set_policy(policy).is_err()) {
             // A sandbox that forbids the call: then not.
-            self.manners = self.manners_of(false);
+            self.scheduling = self.scheduling_of(false);
         }
     }
 
-    /// `worker_scheduling` or `worker_awake_us` is another one.
-    fn choose_manners(&mut self) {
+    /// `worker_scheduling` or `worker_busy_poll_us` is another one.
+    fn change_scheduling(&mut self) {
         // Only what this worker asked for itself is taken back.
-        let patient = self.manners.take().is_some_and(|manners| manners.way() == Way::Patient);
-        self.watch = None;
-        if patient && sys::schedule(Way::Prompt).is_err() {
+        let batches = self.scheduling.take().is_some_and(|scheduling| scheduling.policy() == Policy::Batch);
+        self.poll_permit = None;
+        if batches && sys::set_policy(Policy::Other).is_err() {
             return;
         }
-        self.begin_manners();
+        self.begin_scheduling();
     }
 
-    fn begin_manners(&mut self) {
-        let may_wait = self.io.options.scheduling == WorkerScheduling::Auto;
-        self.manners = if sys::is_scheduled_by_default() { self.manners_of(may_wait) } else { None };
+    fn begin_scheduling(&mut self) {
+        let may_batch = self.io.options.scheduling == WorkerScheduling::Auto;
+        self.scheduling = if sys::is_scheduled_by_default() { self.scheduling_of(may_batch) } else { None };
     }
 
     /// Whether a turn's sends leave together.
@@ -248,9 +247,9 @@ impl<E: Engine> Worker<E> {
     }
 
     /// `None` where there is nothing to choose.
-    fn manners_of(&self, may_wait: bool) -> Option<Manners> {
-        let awake_us = self.io.options.awake_us;
-        (may_wait || awake_us > 0).then(|| Manners::new(may_wait, awake_us))
+    fn scheduling_of(&self, may_batch: bool) -> Option<Scheduling> {
+        let busy_poll_us = self.io.options.busy_poll_us;
+        (may_batch || busy_poll_us > 0).then(|| Scheduling::new(may_batch, busy_poll_us))
     }
 
     fn has_work(&self) -> bool {
@@ -399,12 +398,12 @@ impl<E: Engine> Worker<E> {
                         self.io.say(Level::Warning, &line);
                     }
                 }
-                let habits = |options: &SocketOptions| (options.scheduling, options.awake_us);
-                let is_other = habits(&options) != habits(&self.io.options);
+                let scheduling = |options: &SocketOptions| (options.scheduling, options.busy_poll_us);
+                let is_other = scheduling(&options) != scheduling(&self.io.options);
                 let rings_too = options.io_uring != self.io.options.io_uring;
                 self.io.options = options;
                 if is_other {
-                    self.choose_manners();
+                    self.change_scheduling();
                 }
                 if rings_too {
                     self.begin_volleys();

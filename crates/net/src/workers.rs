@@ -19,11 +19,11 @@ use crate::listen::{Listeners, SocketFile};
 use crate::mesh::{Letter, Mailbox, Mesh, NetCommand};
 use crate::options::SocketOptions;
 use crate::resolve::{Names, Resolver};
+use crate::scheduling::PollPermits;
 use crate::table::WAKER;
 use crate::takeover::{Arrivals, Giver};
 use crate::tick::{Desk, Worker};
 use crate::tls::TlsConfigs;
-use crate::watches::Watches;
 use pgweir_core::Engine;
 
 /// Where log lines go; called from every worker's thread.
@@ -75,8 +75,8 @@ pub struct Setup<F> {
 pub struct WorkerLoad {
     /// Microseconds spent in turns, without waiting.
     pub busy_us: AtomicU64,
-    /// Microseconds spent with looking for more instead of sleeping; not among `busy_us`.
-    pub awake_us: AtomicU64,
+    /// Microseconds spent with polling for more instead of sleeping; not among `busy_us`.
+    pub busy_poll_us: AtomicU64,
     /// Turns of the loop.
     pub turns: AtomicU64,
     /// Messages that left together with others of the same turn, with one system call.
@@ -144,7 +144,7 @@ impl Workers {
             clock,
         };
         let machine = Arc::new(machine);
-        let watches = Arc::new(Watches::for_this_machine());
+        let poll_permits = Arc::new(PollPermits::for_this_machine());
         for (number, (poll, letters)) in entrances.into_iter().enumerate() {
             let outfit = Outfit {
                 me: WorkerId(u16::try_from(number).expect("as many as a u16 said")),
@@ -161,7 +161,7 @@ impl Workers {
                 log: Arc::clone(&log),
                 load: Arc::clone(&running.loads[number]),
                 clock,
-                watches: Arc::clone(&watches),
+                poll_permits: Arc::clone(&poll_permits),
             };
             let machine = Arc::clone(&machine);
             let thread = thread::Builder::new()
@@ -267,7 +267,7 @@ struct Outfit {
     log: Log,
     load: Arc<WorkerLoad>,
     clock: Clock,
-    watches: Arc<Watches>,
+    poll_permits: Arc<PollPermits>,
 }
 
 /// A worker's thread. A worker that fails takes the process with it: its clients would hang, and a supervisor can
@@ -307,7 +307,7 @@ fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::
         poll: outfit.poll,
         letters: outfit.letters,
         load: outfit.load,
-        watches: outfit.watches,
+        poll_permits: outfit.poll_permits,
     };
     Worker::new(engine, desk).run()
 }

@@ -51,7 +51,7 @@ impl Workforce for Watched {
     fn loads(&self) -> Vec<Load> {
         let load = |load: &WorkerLoad| Load {
             busy_us: load.busy_us.load(Ordering::Relaxed),
-            awake_us: load.awake_us.load(Ordering::Relaxed),
+            busy_poll_us: load.busy_poll_us.load(Ordering::Relaxed),
             batched_sends: load.batched_sends.load(Ordering::Relaxed),
             turns: load.turns.load(Ordering::Relaxed),
             connections: load.connections.load(Ordering::Relaxed),

@@ -140,9 +140,9 @@ choice! {
 }
 
 choice! {
-    /// How workers are scheduled while they are busy.
+    /// How workers are scheduled.
     WorkerScheduling {
-        /// As it turns out to do more.
+        /// Workers with many clients let other threads run first.
         Auto = "auto",
         /// As every thread.
         Prompt = "prompt",

@@ -66,7 +66,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "shutdown_drain_seconds",
         "statement_stats_bytes",
         "trace_one_in",
-        "worker_awake_us",
+        "worker_busy_poll_us",
         "worker_io_uring",
         "worker_scheduling",
         "workers",

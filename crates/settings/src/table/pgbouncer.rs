@@ -163,15 +163,15 @@ settings! {
         /// The number of servers that a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir
         /// find the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
-        /// How busy workers are scheduled. `auto`: while a worker is busy it finds out by measurement whether more is done
-        /// when it lets clients and servers on the same machine finish first (Linux: SCHED_BATCH), and does so then.
-        /// `prompt`: never. A policy that the process was started with is left alone.
+        /// How workers are scheduled. `auto`: a busy worker with many clients (32 and more that send something within 30 ms) lets
+        /// clients and servers on the same machine finish first (Linux: SCHED_BATCH). `prompt`: never. A policy that the
+        /// process was started with is left alone.
         worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
-        /// The time in microseconds that a worker may look for more work before it sleeps. A worker does so only while it measures
-        /// that much more is done (few clients that send one short statement after the other), and only with processor time
-        /// that no other process wants. At most one worker for each four processors does so, and none on a machine with one
-        /// processor. 0 turns this off. pgweir never does so if the process was started with its own scheduling policy.
-        worker_awake_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
+        /// The time in microseconds that a worker polls for more work before it sleeps (busy polling). A worker does so only with up
+        /// to 8 clients that send one short statement after the other, and only while polling finds work in time. It uses
+        /// processor time that no other process wants. At most one worker for each four processors does so, and none on a machine
+        /// with one processor. 0 turns this off. pgweir never does so if the process was started with its own scheduling policy.
+        worker_busy_poll_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
         /// Whether a worker sends the messages of one turn of its loop with one system call (io_uring), so that the receivers of the
         /// first of them do not interrupt it while other receivers wait for theirs. Where the kernel has no io_uring or does not
         /// allow it, as in many containers, the log says so and each message is sent by itself.

@@ -182,11 +182,11 @@ fn workers(page: &mut Page, model: &Model) {
         page.labelled(&[("worker", number)], Number::Us(worker.load.busy_us));
     }
     page.counter(
-        "pgweir_worker_awake_seconds_total",
-        "Time in which the worker looked for more instead of sleeping (worker_awake_us)",
+        "pgweir_worker_busy_poll_seconds_total",
+        "Time in which the worker polled for more instead of sleeping (worker_busy_poll_us)",
     );
     for (number, worker) in each() {
-        page.labelled(&[("worker", number)], Number::Us(worker.load.awake_us));
+        page.labelled(&[("worker", number)], Number::Us(worker.load.busy_poll_us));
     }
     page.counter(
         "pgweir_worker_batched_sends_total",
