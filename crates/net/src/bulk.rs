@@ -3,7 +3,7 @@
 //! PostgreSQL and libpq flush every 8 KiB. Each flush would wake the worker for a read and a write of 8 KiB, and most of
 //! what a COPY costs us are these wake-ups. So a connection that has brought [`FLOW_BYTES`] without a pause gets a low-water
 //! mark (`SO_RCVLOWAT`): the kernel reports it when a whole portion is there. The end of what is sent seldom fills a
-//! portion; a connection that brings nothing for [`PATIENCE_US`] is asked for what it has, and is no bulk any more. That
+//! portion; a connection that brings nothing for [`FILL_US_MAX`] is asked for what it has, and is no bulk any more. That
 //! delay is the price, paid at most once in [`FLOW_BYTES`].
 
 use pgweir_core::driver::ConnId;
@@ -23,7 +23,7 @@ const FLOW_GAP_US: u32 = if cfg!(test) { 1_000_000 } else { 1_000 };
 /// What a bulk connection is read in.
 const PORTION_BYTES: u32 = 64 * 1024;
 /// How long a portion may take to fill, microseconds.
-const PATIENCE_US: u32 = 1_500;
+const FILL_US_MAX: u32 = 1_500;
 
 /// How much a connection has brought in one go.
 #[derive(Clone, Copy, Default, Debug)]
@@ -67,7 +67,7 @@ impl Io {
             && sys::set_receive_mark(&conn.socket, PORTION_BYTES).is_ok();
         if marked {
             conn.read.flow.bulk = true;
-            self.bulk.push_back((self.now_us + u64::from(PATIENCE_US), id));
+            self.bulk.push_back((self.now_us + u64::from(FILL_US_MAX), id));
         } else {
             conn.read.flow.bytes = 0;
         }
@@ -83,8 +83,8 @@ impl Io {
             self.bulk.pop_front();
             let Some(conn) = self.table.any(id) else { continue };
             let age_us = conn.read.flow.age_us(self.now_us);
-            if age_us < PATIENCE_US {
-                self.bulk.push_back((self.now_us + u64::from(PATIENCE_US - age_us), id));
+            if age_us < FILL_US_MAX {
+                self.bulk.push_back((self.now_us + u64::from(FILL_US_MAX - age_us), id));
             } else {
                 unmark(&mut conn.read, &conn.socket);
             }

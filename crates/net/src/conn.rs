@@ -134,14 +134,18 @@ impl Conn {
         }
     }
 
-    /// What may leave in one send together with bytes of other connections; see [`crate::volley`].
-    pub(crate) fn letter(&self) -> Option<(RawFd, &[u8])> {
+    /// What may leave in one send together with bytes of other connections; see [`crate::uring_batch`].
+    pub(crate) fn batch_send(&self) -> Option<(RawFd, &[u8])> {
         let may_leave = self.tls.is_none() && !self.write.blocked && !self.out.is_empty();
         may_leave.then(|| (self.socket.as_raw_fd(), self.out.as_slice()))
     }
 
     /// What became of it.
-    pub(crate) fn letter_sent(&mut self, sent: io::Result<usize>, pool: &mut BufferPool) -> io::Result<Sent> {
+    pub(crate) fn note_batch_send(
+        &mut self,
+        sent: io::Result<usize>,
+        pool: &mut BufferPool,
+    ) -> io::Result<Sent> {
         note_sent(sent, &mut self.out, pool)
     }
 

@@ -19,7 +19,7 @@ use socket2::Socket;
 
 use crate::bulk;
 use crate::conn::{Conn, Origin, Tools};
-use crate::mesh::{Letter, Mesh, Parcel};
+use crate::mesh::{ClientTransfer, Mesh, WorkerMessage};
 use crate::options::SocketOptions;
 use crate::out::BufferPool;
 use crate::resolve::Names;
@@ -28,7 +28,7 @@ use crate::table::{State, Table, token};
 use crate::takeover::{Package, Parting};
 use crate::tls::TlsConfigs;
 use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
-use crate::volley::Volley;
+use crate::uring_batch::UringBatch;
 use crate::workers::Log;
 
 /// From this size on, a piece that has nothing queued before it is written at once, without a copy.
@@ -58,7 +58,7 @@ pub(crate) struct Io {
     /// Connections with something to write.
     pub(crate) dirty: Vec<ConnId>,
     pub(crate) reports: VecDeque<(ConnId, Report)>,
-    /// Connections that the machine has closed, with the time when their patience ends; in order of time.
+    /// Connections that the machine has closed, with the time at which they are dropped; in order of time.
     pub(crate) lingering: VecDeque<(u64, ConnId)>,
     /// Unix sockets to be tried again, with the time; in order of time.
     pub(crate) redials: VecDeque<(u64, ConnId)>,
@@ -79,7 +79,7 @@ pub(crate) struct Io {
     /// Clients that sent something in this window.
     pub(crate) window_clients: u32,
     /// Sends the turn's messages together, where the kernel can.
-    pub(crate) volley: Volley,
+    pub(crate) uring_batch: UringBatch,
     /// Messages that left together with others, since the worker began.
     pub(crate) batched_sends: u64,
     /// Takes what the machine gives away, during an online restart.
@@ -132,7 +132,7 @@ impl Io {
             now_us: 0,
             window: 1,
             window_clients: 0,
-            volley: Volley::default(),
+            uring_batch: UringBatch::default(),
             batched_sends: 0,
             successor: None,
             on_their_way: 0,
@@ -338,7 +338,7 @@ impl Driver for Io {
         bulk::unmark(&mut conn.read, &conn.socket);
         // Should this fail, the old poll forgets the socket anyway when it is closed.
         let _ = sys::deregister(&self.registry, &conn.socket);
-        self.mesh.post(to, Letter::Parcel(Box::new(Parcel { conn, handoff })));
+        self.mesh.post(to, WorkerMessage::ClientTransfer(Box::new(ClientTransfer { conn, handoff })));
     }
 
     fn surrender(&mut self, id: ConnId) {
@@ -384,7 +384,7 @@ impl Driver for Io {
     }
 
     fn mail(&mut self, to: WorkerId, mail: Mail) {
-        self.mesh.post(to, Letter::Mail(mail));
+        self.mesh.post(to, WorkerMessage::Mail(mail));
     }
 
     fn ask(&mut self, question: Question) {

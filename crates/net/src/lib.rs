@@ -29,7 +29,7 @@ mod table;
 mod takeover;
 mod tick;
 mod tls;
-mod volley;
+mod uring_batch;
 mod workers;
 mod write;
 

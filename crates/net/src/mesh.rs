@@ -36,11 +36,11 @@ pub(crate) enum NetCommand {
 }
 
 /// A message to a worker.
-pub(crate) enum Letter {
+pub(crate) enum WorkerMessage {
     /// For its machine.
     Mail(Mail),
     /// A client that moves there.
-    Parcel(Box<Parcel>),
+    ClientTransfer(Box<ClientTransfer>),
     /// Something that another process hands over.
     Arrival(Box<Arrival>),
     /// A host name's addresses.
@@ -50,7 +50,7 @@ pub(crate) enum Letter {
 }
 
 /// A client's connection on its way from one worker to another.
-pub(crate) struct Parcel {
+pub(crate) struct ClientTransfer {
     pub(crate) conn: Conn,
     pub(crate) handoff: Box<ClientHandoff>,
 }
@@ -72,17 +72,17 @@ impl Arrival {
     }
 }
 
-/// The way into a worker. Letters of one sender arrive in order.
+/// The way into a worker. Messages of one sender arrive in order.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
-    pub(crate) letters: Sender<Letter>,
+    pub(crate) messages: Sender<WorkerMessage>,
     pub(crate) waker: Arc<Waker>,
 }
 
 impl Mailbox {
     /// Sends and wakes at once. A worker that has ended gets nothing, and the sender does not learn of it.
-    pub(crate) fn send(&self, letter: Letter) {
-        if self.letters.send(letter).is_ok() {
+    pub(crate) fn send(&self, message: WorkerMessage) {
+        if self.messages.send(message).is_ok() {
             self.wake();
         }
     }
@@ -93,7 +93,7 @@ impl Mailbox {
     }
 }
 
-/// The workers as one of them sees them: letters go at once, the wake-up (a system call) once per turn and receiver.
+/// The workers as one of them sees them: messages go at once, the wake-up (a system call) once per turn and receiver.
 pub(crate) struct Mesh {
     boxes: Vec<Mailbox>,
     to_wake: Vec<bool>,
@@ -107,10 +107,10 @@ impl Mesh {
         Self { boxes, to_wake, posted: false }
     }
 
-    pub(crate) fn post(&mut self, to: WorkerId, letter: Letter) {
+    pub(crate) fn post(&mut self, to: WorkerId, message: WorkerMessage) {
         let number = usize::from(to.0);
         if let Some(mailbox) = self.boxes.get(number)
-            && mailbox.letters.send(letter).is_ok()
+            && mailbox.messages.send(message).is_ok()
         {
             self.to_wake[number] = true;
             self.posted = true;

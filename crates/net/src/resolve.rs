@@ -2,8 +2,8 @@
 //! `resolv_conf`. When the zone that a name is in says that it has changed, its names are looked up again.
 
 mod conf;
-mod crew;
 mod dns;
+mod thread_pool;
 mod zones;
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pgweir_core::driver::{ConnId, HostSeen, NamesSeen, ZoneSeen};
 
 use self::conf::ResolvConf;
-pub(crate) use self::crew::Resolver;
+pub(crate) use self::thread_pool::Resolver;
 use self::zones::{Verdict, Zones, zone_of};
 use crate::mesh::Mailbox;
 
@@ -361,8 +361,8 @@ mod tests {
         let (ask, asked) = Resolver::answered_by_test();
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER).unwrap());
-        let (letters, _) = channel();
-        (Names::new(ask, Mailbox { letters, waker }), asked, poll)
+        let (messages, _) = channel();
+        (Names::new(ask, Mailbox { messages, waker }), asked, poll)
     }
 
     fn id(index: u32) -> ConnId {

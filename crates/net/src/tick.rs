@@ -17,12 +17,12 @@ use crate::clock::Clock;
 use crate::conn::{Conn, Origin};
 use crate::dial::Outcome;
 use crate::io::{Io, Report};
-use crate::mesh::{Arrival, Letter, NetCommand, Parcel};
+use crate::mesh::{Arrival, ClientTransfer, NetCommand, WorkerMessage};
 use crate::options::SocketOptions;
 use crate::scheduling::{Policy, PollPermit, PollPermits, Scheduling, Work};
 use crate::sys;
 use crate::table::{Source, State, source};
-use crate::volley::Volley;
+use crate::uring_batch::UringBatch;
 use crate::workers::WorkerLoad;
 use pgweir_core::Engine;
 
@@ -45,7 +45,7 @@ pub(crate) struct Worker<E> {
     pub(crate) spare_list: Vec<ConnId>,
     clock: Clock,
     poll: Poll,
-    letters: Receiver<Letter>,
+    messages: Receiver<WorkerMessage>,
     load: Arc<WorkerLoad>,
     /// `None` if this worker has nothing to choose: the settings, or the scheduling policy that the process was started with, decide.
     scheduling: Option<Scheduling>,
@@ -61,12 +61,12 @@ pub(crate) struct Worker<E> {
 }
 
 /// What a loop works with beside the machine.
-pub(crate) struct Desk {
+pub(crate) struct WorkerParts {
     pub(crate) io: Io,
     pub(crate) acceptor: Acceptor,
     pub(crate) clock: Clock,
     pub(crate) poll: Poll,
-    pub(crate) letters: Receiver<Letter>,
+    pub(crate) messages: Receiver<WorkerMessage>,
     pub(crate) load: Arc<WorkerLoad>,
     pub(crate) poll_permits: Arc<PollPermits>,
 }
@@ -79,21 +79,21 @@ enum Next {
 }
 
 impl<E: Engine> Worker<E> {
-    pub(crate) fn new(engine: E, desk: Desk) -> Self {
+    pub(crate) fn new(engine: E, parts: WorkerParts) -> Self {
         Self {
             engine,
-            io: desk.io,
-            acceptor: desk.acceptor,
+            io: parts.io,
+            acceptor: parts.acceptor,
             buffer: vec![0; crate::read::READ_BUFFER_BYTES].into_boxed_slice(),
             plain: Vec::new(),
             spare_list: Vec::new(),
-            clock: desk.clock,
-            poll: desk.poll,
-            letters: desk.letters,
-            load: desk.load,
+            clock: parts.clock,
+            poll: parts.poll,
+            messages: parts.messages,
+            load: parts.load,
             scheduling: None,
             poll_permit: None,
-            poll_permits: desk.poll_permits,
+            poll_permits: parts.poll_permits,
             work: Work::default(),
             looked_us: 0,
             wall_offset_us: 0,
@@ -105,7 +105,7 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.begin_scheduling();
-        self.begin_volleys();
+        self.begin_uring_batch();
         self.looked_us = self.clock.mono_us();
         loop {
             if !self.busy_poll(&mut events)? {
@@ -156,7 +156,7 @@ impl<E: Engine> Worker<E> {
         let mut next = Next::Turn;
         for event in events {
             match source(event.token()) {
-                Source::Waker => next = self.read_letters(),
+                Source::Waker => next = self.read_messages(),
                 Source::Listener(number) => self.acceptor.mark_ready(number),
                 Source::Conn(id) => self.conn_event(id, event),
             }
@@ -236,13 +236,14 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Whether a turn's sends leave together.
-    fn begin_volleys(&mut self) {
-        let volley = if self.io.options.io_uring { Volley::new() } else { Ok(Volley::default()) };
-        self.io.volley = volley.unwrap_or_else(|e| {
+    fn begin_uring_batch(&mut self) {
+        let uring_batch =
+            if self.io.options.io_uring { UringBatch::new() } else { Ok(UringBatch::default()) };
+        self.io.uring_batch = uring_batch.unwrap_or_else(|e| {
             let line =
                 format!("io_uring cannot be used here ({}): messages are sent one by one", sys::text(&e));
             self.io.say(Level::Log, &line);
-            Volley::default()
+            UringBatch::default()
         });
     }
 
@@ -311,7 +312,7 @@ impl<E: Engine> Worker<E> {
                 (Report::Drained, Some(State::Open(conn))) if conn.backlog() == 0 => {
                     self.engine.drained(&mut self.io, id);
                 }
-                // A letter of this turn has had more sent: it is told when that is gone, too.
+                // A message of this turn has had more sent: it is told when that is gone, too.
                 (Report::Drained, Some(State::Open(conn))) => conn.write.deep = true,
                 _ => {}
             }
@@ -323,18 +324,18 @@ impl<E: Engine> Worker<E> {
         self.engine.closed(&mut self.io, id, why);
     }
 
-    fn read_letters(&mut self) -> Next {
-        while let Ok(letter) = self.letters.try_recv() {
-            match letter {
-                Letter::Mail(mail) => self.engine.mail(&mut self.io, mail),
-                Letter::Parcel(parcel) => self.unpack(*parcel),
-                Letter::Arrival(arrival) => self.unload(*arrival),
-                Letter::Resolved(answer) => {
+    fn read_messages(&mut self) -> Next {
+        while let Ok(message) = self.messages.try_recv() {
+            match message {
+                WorkerMessage::Mail(mail) => self.engine.mail(&mut self.io, mail),
+                WorkerMessage::ClientTransfer(transfer) => self.adopt_client(*transfer),
+                WorkerMessage::Arrival(arrival) => self.adopt_arrival(*arrival),
+                WorkerMessage::Resolved(answer) => {
                     if let Some((host, addresses)) = self.io.resolved(*answer) {
                         self.engine.host_moved(&mut self.io, &host, &addresses);
                     }
                 }
-                Letter::Command(command) => {
+                WorkerMessage::Command(command) => {
                     if self.obey(*command) == Next::Stop {
                         return Next::Stop;
                     }
@@ -345,8 +346,8 @@ impl<E: Engine> Worker<E> {
     }
 
     /// A client comes from another worker, with its session, its queue, and what was not delivered yet.
-    fn unpack(&mut self, parcel: Parcel) {
-        let Parcel { conn, handoff } = parcel;
+    fn adopt_client(&mut self, transfer: ClientTransfer) {
+        let ClientTransfer { conn, handoff } = transfer;
         let fresh = Conn { read: Default::default(), write: Default::default(), ..conn };
         let (ended, failed) = (conn.read.ended, conn.write.failed);
         let id = match self.io.adopt_socket(fresh) {
@@ -368,7 +369,7 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Another process hands something over. Its sockets were not read to the end: the poll says so by itself.
-    fn unload(&mut self, arrival: Arrival) {
+    fn adopt_arrival(&mut self, arrival: Arrival) {
         let Arrival { client, server, carried } = arrival;
         let Ok(client) = self.adopt_carried(client, Origin::Accepted) else { return };
         let Ok(server) = self.adopt_carried(server, Origin::Dialed) else {
@@ -406,7 +407,7 @@ impl<E: Engine> Worker<E> {
                     self.change_scheduling();
                 }
                 if rings_too {
-                    self.begin_volleys();
+                    self.begin_uring_batch();
                 }
             }
             NetCommand::LendListeners(lend) => {

@@ -16,13 +16,13 @@ use crate::accept::{Acceptor, Listener};
 use crate::clock::Clock;
 use crate::io::{Io, Parts};
 use crate::listen::{Listeners, SocketFile};
-use crate::mesh::{Letter, Mailbox, Mesh, NetCommand};
+use crate::mesh::{Mailbox, Mesh, NetCommand, WorkerMessage};
 use crate::options::SocketOptions;
 use crate::resolve::{Names, Resolver};
 use crate::scheduling::PollPermits;
 use crate::table::WAKER;
 use crate::takeover::{Arrivals, Giver};
-use crate::tick::{Desk, Worker};
+use crate::tick::{Worker, WorkerParts};
 use crate::tls::TlsConfigs;
 use pgweir_core::Engine;
 
@@ -111,7 +111,7 @@ impl Post {
     /// As [`Workers::mail`].
     pub fn mail(&self, to: WorkerId, mail: Mail) {
         if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
-            mailbox.send(Letter::Mail(mail));
+            mailbox.send(WorkerMessage::Mail(mail));
         }
     }
 
@@ -145,12 +145,12 @@ impl Workers {
         };
         let machine = Arc::new(machine);
         let poll_permits = Arc::new(PollPermits::for_this_machine());
-        for (number, (poll, letters)) in entrances.into_iter().enumerate() {
+        for (number, (poll, messages)) in entrances.into_iter().enumerate() {
             let outfit = Outfit {
                 me: WorkerId(u16::try_from(number).expect("as many as a u16 said")),
                 registry: poll.registry().try_clone()?,
                 poll,
-                letters,
+                messages,
                 listeners: duplicate(&listeners.sockets)?,
                 boxes: running.mailboxes.clone(),
                 resolver: resolver.clone(),
@@ -187,7 +187,7 @@ impl Workers {
     /// Sends a message to a worker's machine. A number that does not exist, or a worker that has ended, gets nothing.
     pub fn mail(&self, to: WorkerId, mail: Mail) {
         if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
-            mailbox.send(Letter::Mail(mail));
+            mailbox.send(WorkerMessage::Mail(mail));
         }
     }
 
@@ -245,7 +245,7 @@ impl Workers {
 
     fn command(&self, command: &NetCommand) {
         for mailbox in &self.mailboxes {
-            mailbox.send(Letter::Command(Box::new(command.clone())));
+            mailbox.send(WorkerMessage::Command(Box::new(command.clone())));
         }
     }
 }
@@ -256,7 +256,7 @@ struct Outfit {
     me: WorkerId,
     registry: Registry,
     poll: Poll,
-    letters: Receiver<Letter>,
+    messages: Receiver<WorkerMessage>,
     listeners: Vec<Listener>,
     boxes: Vec<Mailbox>,
     resolver: Resolver,
@@ -300,28 +300,28 @@ fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::
     });
     let acceptor = Acceptor::new(outfit.listeners, &mut io)?;
     let engine = machine(outfit.me, outfit.clock.now());
-    let desk = Desk {
+    let parts = WorkerParts {
         io,
         acceptor,
         clock: outfit.clock,
         poll: outfit.poll,
-        letters: outfit.letters,
+        messages: outfit.messages,
         load: outfit.load,
         poll_permits: outfit.poll_permits,
     };
-    Worker::new(engine, desk).run()
+    Worker::new(engine, parts).run()
 }
 
-type Entrance = (Poll, Receiver<Letter>);
+type Entrance = (Poll, Receiver<WorkerMessage>);
 
-/// A poll and a letter box for every worker.
+/// A poll and a mailbox for every worker.
 fn entrances(count: u16) -> io::Result<(Vec<Entrance>, Vec<Mailbox>)> {
     let (mut entrances, mut mailboxes) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let (letters, received) = channel();
-        mailboxes.push(Mailbox { letters, waker });
+        let (messages, received) = channel();
+        mailboxes.push(Mailbox { messages, waker });
         entrances.push((poll, received));
     }
     Ok((entrances, mailboxes))

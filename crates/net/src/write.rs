@@ -14,11 +14,11 @@ impl Io {
     /// Writes what collected during the turn: one write per connection, and where the kernel can, one call for all of them.
     pub(crate) fn flush_dirty(&mut self) {
         let mut list = std::mem::take(&mut self.dirty);
-        if list.len() > 1 && self.volley.is_ready() {
-            self.fire(&list);
+        if list.len() > 1 && self.uring_batch.is_ready() {
+            self.send_all(&list);
         }
         for (at, id) in list.drain(..).enumerate() {
-            let Self { table, pool, scratch, volley, .. } = self;
+            let Self { table, pool, scratch, uring_batch, .. } = self;
             let Some(state) = table.state(id) else { continue };
             let conn = match state {
                 State::Open(conn) => conn,
@@ -29,8 +29,8 @@ impl Io {
             if conn.write.blocked {
                 continue;
             }
-            let flushed = match volley.outcome(at) {
-                Some(sent) => conn.letter_sent(sent, pool),
+            let flushed = match uring_batch.outcome(at) {
+                Some(sent) => conn.note_batch_send(sent, pool),
                 None => conn.flush(&mut Tools { pool, scratch }),
             };
             // Nearly always everything has left, and no caller waits for the report.
@@ -39,16 +39,16 @@ impl Io {
                 self.after_flush(id, flushed);
             }
         }
-        self.volley.end();
+        self.uring_batch.end();
         // Keep the larger allocation; nothing was listed meanwhile but by connections that linger.
         list.append(&mut self.dirty);
         self.dirty = list;
     }
 
     /// Sends what can be sent without more ado.
-    fn fire(&mut self, list: &[ConnId]) {
-        let Self { table, volley, .. } = self;
-        match volley.fire(list.iter().map(|&id| table.peek(id)?.letter())) {
+    fn send_all(&mut self, list: &[ConnId]) {
+        let Self { table, uring_batch, .. } = self;
+        match uring_batch.send_all(list.iter().map(|&id| table.peek(id)?.batch_send())) {
             Ok(count) => self.batched_sends += count as u64,
             Err(e) => {
                 let line =

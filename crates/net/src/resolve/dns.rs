@@ -35,7 +35,7 @@ enum Useless {
     Refused(RCODE),
 }
 
-/// The addresses of a host, by the hosts file's manner of names; empty if there is no such host.
+/// The addresses of a host, by the hosts file's rules for names; empty if there is no such host.
 ///
 /// # Errors
 /// No name server gave an answer that can be used; why, for the log.
@@ -73,14 +73,14 @@ fn ask(conf: &ResolvConf, name: &str, kind: TYPE) -> Result<Said, String> {
     Err(why)
 }
 
-fn ask_one(server: SocketAddr, name: &str, kind: TYPE, patience: Duration) -> io::Result<Said> {
+fn ask_one(server: SocketAddr, name: &str, kind: TYPE, timeout: Duration) -> io::Result<Said> {
     let id = random_id()?;
     let query = query(id, name, kind)?;
-    let said = over_udp(server, &query, patience, |bytes| read_answer(bytes, id, name, kind))?;
+    let said = over_udp(server, &query, timeout, |bytes| read_answer(bytes, id, name, kind))?;
     if !said.truncated {
         return Ok(said);
     }
-    let answer = over_tcp(server, &query, patience)?;
+    let answer = over_tcp(server, &query, timeout)?;
     read_answer(&answer, id, name, kind).map_err(unusable)
 }
 
@@ -143,7 +143,7 @@ fn unusable(useless: Useless) -> io::Error {
 fn over_udp(
     server: SocketAddr,
     query: &[u8],
-    patience: Duration,
+    timeout: Duration,
     read: impl Fn(&[u8]) -> Result<Said, Useless>,
 ) -> io::Result<Said> {
     let any: IpAddr =
@@ -152,7 +152,7 @@ fn over_udp(
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(server)?;
     socket.send(query)?;
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     let mut buffer = [0; UDP_ANSWER_BYTES_MAX];
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -171,10 +171,10 @@ fn over_udp(
     }
 }
 
-fn over_tcp(server: SocketAddr, query: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&server, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+fn over_tcp(server: SocketAddr, query: &[u8], timeout: Duration) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&server, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     let length = u16::try_from(query.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     stream.write_all(&[&length.to_be_bytes()[..], query].concat())?;
     let mut length = [0; 2];

@@ -17,12 +17,12 @@ use pgweir_core::mail::Mail;
 use socket2::Socket;
 
 use super::frames::{self, ACKNOWLEDGES, Frame, Tag};
-use crate::mesh::{Arrival, Letter, Mailbox, NetCommand};
+use crate::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
 
 /// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
-const READY_PATIENCE: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may take to lend its listeners.
-const WORKER_PATIENCE: Duration = Duration::from_secs(10);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One thing to be handed over, with its sockets: the client's, then the server's.
 pub(crate) struct Package {
@@ -82,7 +82,7 @@ impl Leftovers {
     pub fn take_back(self) {
         let Leftovers { untaken, partings, giver } = self;
         for mailbox in &giver.mailboxes {
-            mailbox.send(Letter::Mail(Mail::SuccessorGone));
+            mailbox.send(WorkerMessage::Mail(Mail::SuccessorGone));
         }
         untaken.into_iter().for_each(|package| giver.return_package(package));
         for parting in partings {
@@ -168,7 +168,7 @@ impl Giver {
     fn forget_oldest(&self, untaken: &mut VecDeque<Package>) {
         if let Some(Package { from, sockets, .. }) = untaken.pop_front() {
             drop(sockets);
-            self.tell(from, Letter::Command(Box::new(NetCommand::Received)));
+            self.tell(from, WorkerMessage::Command(Box::new(NetCommand::Received)));
         }
     }
 
@@ -176,20 +176,20 @@ impl Giver {
     /// its pool is known here.
     fn return_package(&self, package: Package) {
         let Package { from, sockets, carried } = package;
-        self.tell(from, Letter::Arrival(Box::new(Arrival::new(carried, sockets))));
-        self.tell(from, Letter::Command(Box::new(NetCommand::Received)));
+        self.tell(from, WorkerMessage::Arrival(Box::new(Arrival::new(carried, sockets))));
+        self.tell(from, WorkerMessage::Command(Box::new(NetCommand::Received)));
     }
 
-    fn tell(&self, worker: WorkerId, letter: Letter) {
+    fn tell(&self, worker: WorkerId, message: WorkerMessage) {
         if let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) {
-            mailbox.send(letter);
+            mailbox.send(message);
         }
     }
 
     /// `true`: the new process acknowledges what it takes.
     fn open_doors(&self, stream: &UnixStream, shared: &Shared) -> io::Result<bool> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(READY_PATIENCE))?;
+        stream.set_read_timeout(Some(READY_TIMEOUT))?;
         let listeners = self.borrow_listeners()?;
         let own = listeners.iter().map(AsFd::as_fd);
         let listeners: Vec<_> = own.chain(self.doors.iter().map(AsFd::as_fd)).collect();
@@ -219,7 +219,7 @@ impl Giver {
                     Ok(Frame { tag: Tag::Taken, .. }) => tell(Parting::Taken),
                     Ok(Frame { tag: Tag::Cancel, body: key, .. }) => {
                         for mailbox in &mailboxes {
-                            mailbox.send(Letter::Mail(Mail::Cancel { key: key.clone() }));
+                            mailbox.send(WorkerMessage::Mail(Mail::Cancel { key: key.clone() }));
                         }
                     }
                     Ok(_) | Err(_) => break,
@@ -238,14 +238,14 @@ impl Giver {
     fn borrow_listeners(&self) -> io::Result<Vec<Socket>> {
         let (lend, lent) = channel();
         if let Some(first) = self.mailboxes.first() {
-            first.send(Letter::Command(Box::new(NetCommand::LendListeners(lend))));
+            first.send(WorkerMessage::Command(Box::new(NetCommand::LendListeners(lend))));
         }
-        lent.recv_timeout(WORKER_PATIENCE).map_err(|_| io::ErrorKind::TimedOut)?
+        lent.recv_timeout(WORKER_TIMEOUT).map_err(|_| io::ErrorKind::TimedOut)?
     }
 
     fn command(&self, command: &NetCommand) {
         for mailbox in &self.mailboxes {
-            mailbox.send(Letter::Command(Box::new(command.clone())));
+            mailbox.send(WorkerMessage::Command(Box::new(command.clone())));
         }
     }
 }

@@ -12,7 +12,7 @@ use pgweir_core::mail::Mail;
 use socket2::Socket;
 
 use super::frames::{self, ACKNOWLEDGES, Frame, Tag};
-use crate::mesh::{Arrival, Letter, Mailbox, NetCommand};
+use crate::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
 
 /// An old process that is about to be replaced by this one.
 pub struct Takeover {
@@ -102,7 +102,7 @@ impl Takeover {
         // The old process takes this as our word that nothing more is taken; the other thread has the stream, too.
         let _ = self.stream.shutdown(Shutdown::Both);
         for mailbox in &to.mailboxes {
-            mailbox.send(Letter::Mail(Mail::AllArrived));
+            mailbox.send(WorkerMessage::Mail(Mail::AllArrived));
         }
         received
     }
@@ -131,7 +131,7 @@ impl Takeover {
             let worker = owner(&carried.database, &carried.pool_user);
             if let Some(mailbox) = to.mailboxes.get(usize::from(worker.0)) {
                 let arrival = Arrival::new(Box::new(carried), sockets.into_iter().map(Socket::from));
-                mailbox.send(Letter::Arrival(Box::new(arrival)));
+                mailbox.send(WorkerMessage::Arrival(Box::new(arrival)));
             }
         }
     }
@@ -143,7 +143,7 @@ impl Takeover {
         let stream = self.stream.try_clone()?;
         let (pass, keys) = channel::<Vec<u8>>();
         for mailbox in &to.mailboxes {
-            mailbox.send(Letter::Command(Box::new(NetCommand::PassBack(pass.clone()))));
+            mailbox.send(WorkerMessage::Command(Box::new(NetCommand::PassBack(pass.clone()))));
         }
         thread::Builder::new().name("cancels-back".into()).spawn(move || {
             for key in keys {

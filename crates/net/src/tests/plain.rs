@@ -10,12 +10,12 @@ use pgweir_core::driver::{CloseMode, Closed, Endpoint, Peer, WorkerId};
 use pgweir_core::mail::{self, Mail};
 
 use super::toy::{
-    PATIENCE, Plan, Seen, TOY_BACKLOG_MAX_BYTES, World, World0, exchange, loopback, patient, pattern,
+    Plan, Seen, TIMEOUT, TOY_BACKLOG_MAX_BYTES, World, World0, exchange, loopback, pattern, with_timeouts,
 };
 use crate::listen::ListenSettings;
 use crate::options::SocketOptions;
 use crate::read::READ_BUFFER_BYTES;
-use crate::volley::Volley;
+use crate::uring_batch::UringBatch;
 
 fn tiny_buffers() -> ListenSettings {
     let options = SocketOptions { socket_buffer_bytes: 4096, defer_accept_s: 0, ..SocketOptions::default() };
@@ -217,9 +217,9 @@ fn a_deep_backlog_that_one_write_takes_is_told_too() {
 }
 
 #[test]
-fn a_deep_backlog_is_told_although_a_letter_adds_to_it() {
+fn a_deep_backlog_is_told_although_mail_adds_to_it() {
     let greeting = vec![pattern(8000), pattern(8000), pattern(8000)];
-    let plan = Plan { greeting: greeting.clone(), by_letter: b"news".to_vec(), ..Plan::default() };
+    let plan = Plan { greeting: greeting.clone(), by_mail: b"news".to_vec(), ..Plan::default() };
     let world = World::new(plan);
     let mut client = world.connect();
     world.await_seen(|seen| (seen == Seen::Drained).then_some(()));
@@ -231,11 +231,11 @@ fn a_deep_backlog_is_told_although_a_letter_adds_to_it() {
 #[test]
 fn what_leaves_together_arrives_as_what_leaves_one_by_one() {
     const CLIENTS: usize = 5;
-    const LETTERS: usize = 20;
+    const MAILS: usize = 20;
     for io_uring in [true, false] {
-        let letter = pattern(12_345);
-        let plan = Plan { by_letter: letter.clone(), ..Plan::default() };
-        // Smaller than a letter: much of what leaves together leaves in part.
+        let mail = pattern(12_345);
+        let plan = Plan { by_mail: mail.clone(), ..Plan::default() };
+        // Smaller than a mail: much of what leaves together leaves in part.
         let mut listen = tiny_buffers();
         listen.options.io_uring = io_uring;
         let world = World::with(World0 { plan, listen, ..World0::default() });
@@ -244,17 +244,17 @@ fn what_leaves_together_arrives_as_what_leaves_one_by_one() {
             world.await_seen(|seen| (seen == Seen::Mail).then_some(client.try_clone().unwrap()))
         };
         let clients: Vec<TcpStream> = (0..CLIENTS).map(enter).collect();
-        for _ in 0..LETTERS {
+        for _ in 0..MAILS {
             world.workers().mail(WorkerId(0), Mail::Cancel { key: Vec::new() });
         }
-        // Clients that connected earlier got one more letter for each client that connected later.
+        // Clients that connected earlier got one more mail for each client that connected later.
         for (later, mut client) in clients.iter().rev().enumerate() {
-            let mut got = vec![0; letter.len() * (1 + later + LETTERS)];
+            let mut got = vec![0; mail.len() * (1 + later + MAILS)];
             client.read_exact(&mut got).unwrap();
-            assert!(got.chunks(letter.len()).all(|one| one == letter));
+            assert!(got.chunks(mail.len()).all(|one| one == mail));
         }
         let batched = world.workers().post().loads()[0].batched_sends.load(Ordering::Relaxed);
-        assert_eq!(batched > 0, io_uring && Volley::new().is_ok());
+        assert_eq!(batched > 0, io_uring && UringBatch::new().is_ok());
     }
 }
 
@@ -335,7 +335,7 @@ fn a_server_whose_last_words_come_with_its_end() {
     let sent = words.clone();
     let server = thread::spawn(move || {
         for _ in 0..10 {
-            let mut stream = patient(listener.accept().unwrap().0);
+            let mut stream = with_timeouts(listener.accept().unwrap().0);
             stream.read_exact(&mut [0; 1]).unwrap();
             stream.write_all(&sent).unwrap();
         }
@@ -365,8 +365,8 @@ fn listeners_close_on_command_and_clients_stay() {
     // A worker closes its listeners at the end of the turn in which it has seen the command.
     let started = Instant::now();
     let refused = loop {
-        match TcpStream::connect_timeout(&world.address.unwrap(), PATIENCE) {
-            Ok(_) => assert!(started.elapsed() < PATIENCE, "the listeners are still open"),
+        match TcpStream::connect_timeout(&world.address.unwrap(), TIMEOUT) {
+            Ok(_) => assert!(started.elapsed() < TIMEOUT, "the listeners are still open"),
             Err(error) => break error,
         }
     };

@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pgweir_core::driver::{Closed, Endpoint, Level, Peer};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::toy::{PATIENCE, Plan, Seen, World, World0, exchange, loopback, patient};
+use super::toy::{Plan, Seen, TIMEOUT, World, World0, exchange, loopback, with_timeouts};
 use crate::listen::{ListenError, ListenSettings, open_listeners};
 use crate::options::SocketOptions;
 
@@ -37,7 +37,7 @@ fn open(settings: &ListenSettings) -> Result<crate::listen::Listeners, ListenErr
 }
 
 fn echo_over(stream: &mut UnixStream, bytes: &[u8]) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(bytes).unwrap();
     let mut back = vec![0; bytes.len()];
     stream.read_exact(&mut back).unwrap();
@@ -207,7 +207,7 @@ fn accepted_sockets_inherit_the_listeners_options() {
         ..SocketOptions::default()
     };
     let listeners = open(&ListenSettings { options, ..loopback() }).unwrap();
-    let client = patient(TcpStream::connect(listeners.tcp_addresses()[0]).unwrap());
+    let client = with_timeouts(TcpStream::connect(listeners.tcp_addresses()[0]).unwrap());
     // Deferred: it can be accepted once its first bytes are there.
     (&client).write_all(b"x").unwrap();
     let accepted = loop {
@@ -294,7 +294,7 @@ fn descriptors_that_run_out() {
     };
     let (port, spare) = lines.find_map(numbers).unwrap();
     assert!((2..100).contains(&spare), "{spare}");
-    let connect = || patient(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let connect = || with_timeouts(TcpStream::connect(("127.0.0.1", port)).unwrap());
     let clients: Vec<TcpStream> = (0..spare + 2).map(|_| connect()).collect();
     let complaint = lines.next().unwrap();
     assert!(

@@ -11,7 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use super::certs::{Authority, Identity, self_signed, self_signed_until, towards_servers};
-use super::toy::{Plan, Seen, World, World0, exchange, patient, pattern};
+use super::toy::{Plan, Seen, World, World0, exchange, pattern, with_timeouts};
 use crate::tls::{TlsConfigs, TlsSetupError};
 
 const HOST: &str = "db.example";
@@ -25,7 +25,7 @@ fn tls_upstream(config: Arc<ServerConfig>) -> Endpoint {
             let config = Arc::clone(&config);
             thread::spawn(move || {
                 let session = ServerConnection::new(config).unwrap();
-                let mut stream = StreamOwned::new(session, patient(stream.unwrap()));
+                let mut stream = StreamOwned::new(session, with_timeouts(stream.unwrap()));
                 let mut room = vec![0; 20_000];
                 while let Ok(count @ 1..) = stream.read(&mut room) {
                     stream.write_all(&room[..count]).unwrap();

@@ -25,7 +25,7 @@ use pgweir_core::Engine;
 pub(crate) const TOY_BACKLOG_MAX_BYTES: usize = 64 * 1024;
 
 /// A safety net only: nothing waits that long unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the toy saw.
 #[derive(Debug, PartialEq)]
@@ -64,8 +64,8 @@ pub(crate) struct Plan {
     pub(crate) tell_turns: bool,
     /// Send these pieces as soon as a client is there.
     pub(crate) greeting: Vec<Vec<u8>>,
-    /// Then have a letter bring these to it.
-    pub(crate) by_letter: Vec<u8>,
+    /// Then have mail bring these to it.
+    pub(crate) by_mail: Vec<u8>,
 }
 
 pub(crate) struct Toy {
@@ -134,7 +134,7 @@ impl Engine for Toy {
         for piece in &self.plan.greeting {
             d.send(conn, piece);
         }
-        if !self.plan.by_letter.is_empty() {
+        if !self.plan.by_mail.is_empty() {
             d.mail(self.me, Mail::Cancel { key: Vec::new() });
         }
         self.begin(d, conn);
@@ -230,7 +230,7 @@ impl Engine for Toy {
             d.stop_listening();
         }
         for conn in self.other.keys() {
-            d.send(*conn, &self.plan.by_letter);
+            d.send(*conn, &self.plan.by_mail);
             d.resume_reads(*conn);
         }
     }
@@ -352,13 +352,13 @@ impl World {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        patient(TcpStream::connect(self.address.unwrap()).unwrap())
+        with_timeouts(TcpStream::connect(self.address.unwrap()).unwrap())
     }
 
     /// The next thing the toy saw that `wanted` makes something of.
     pub(crate) fn await_seen<T>(&self, mut wanted: impl FnMut(Seen) -> Option<T>) -> T {
         loop {
-            let seen = self.seen.recv_timeout(PATIENCE).expect("the toy saw something");
+            let seen = self.seen.recv_timeout(TIMEOUT).expect("the toy saw something");
             if let Some(found) = wanted(seen) {
                 return found;
             }
@@ -381,9 +381,9 @@ impl Drop for World {
     }
 }
 
-pub(crate) fn patient(stream: TcpStream) -> TcpStream {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+pub(crate) fn with_timeouts(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::{Request, look_up};
-use crate::mesh::Letter;
+use crate::mesh::WorkerMessage;
 
 /// Threads at most; one name that hangs does not hold up the others.
 const RESOLVER_THREADS_MAX: usize = 3;
@@ -18,10 +18,10 @@ const RESOLVER_THREADS_MAX: usize = 3;
 pub(crate) struct Resolver {
     ask: Sender<Request>,
     /// Without one (in tests) the owner of the other end of `ask` answers.
-    crew: Option<Arc<Crew>>,
+    thread_pool: Option<Arc<ThreadPool>>,
 }
 
-struct Crew {
+struct ThreadPool {
     requests: Mutex<Receiver<Request>>,
     resolv_conf: Option<PathBuf>,
     /// Requests that are not answered yet.
@@ -35,21 +35,21 @@ impl Resolver {
         let (ask, requests) = channel();
         let requests = Mutex::new(requests);
         let (open, threads) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { ask, crew: Some(Arc::new(Crew { requests, resolv_conf, open, threads })) }
+        Self { ask, thread_pool: Some(Arc::new(ThreadPool { requests, resolv_conf, open, threads })) }
     }
 
     #[cfg(test)]
     pub(super) fn answered_by_test() -> (Self, Receiver<Request>) {
         let (ask, requests) = channel();
-        (Self { ask, crew: None }, requests)
+        (Self { ask, thread_pool: None }, requests)
     }
 
     /// Takes a request; false if no thread can ever answer it.
     pub(super) fn send(&self, request: Request) -> bool {
-        if let Some(crew) = &self.crew {
-            let open = crew.open.fetch_add(1, Ordering::SeqCst) + 1;
-            if !crew.has_hands_for(open) {
-                crew.open.fetch_sub(1, Ordering::SeqCst);
+        if let Some(thread_pool) = &self.thread_pool {
+            let open = thread_pool.open.fetch_add(1, Ordering::SeqCst) + 1;
+            if !thread_pool.has_thread_for(open) {
+                thread_pool.open.fetch_sub(1, Ordering::SeqCst);
                 return false;
             }
         }
@@ -57,18 +57,18 @@ impl Resolver {
     }
 }
 
-impl Crew {
+impl ThreadPool {
     /// Starts a thread if all are busy and there may be more. Returns whether there is any.
-    fn has_hands_for(self: &Arc<Self>, open: usize) -> bool {
+    fn has_thread_for(self: &Arc<Self>, open: usize) -> bool {
         let mut threads = self.threads.load(Ordering::SeqCst);
         while threads < open.min(RESOLVER_THREADS_MAX) {
             let one_more =
                 self.threads.compare_exchange(threads, threads + 1, Ordering::SeqCst, Ordering::SeqCst);
             let Err(now) = one_more else {
-                let crew = Arc::clone(self);
+                let thread_pool = Arc::clone(self);
                 let started = thread::Builder::new()
                     .name(format!("resolver-{threads}"))
-                    .spawn(move || crew.answer_all());
+                    .spawn(move || thread_pool.answer_all());
                 if started.is_err() {
                     return self.threads.fetch_sub(1, Ordering::SeqCst) > 1;
                 }
@@ -86,7 +86,7 @@ impl Crew {
             let Ok(Request { about, reply_to }) = next else { return };
             let answer = look_up(about, self.resolv_conf.as_deref().map(Path::new));
             self.open.fetch_sub(1, Ordering::SeqCst);
-            reply_to.send(Letter::Resolved(Box::new(answer)));
+            reply_to.send(WorkerMessage::Resolved(Box::new(answer)));
         }
     }
 }
