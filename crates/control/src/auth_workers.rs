@@ -20,7 +20,7 @@ use crate::plane::Event;
 const THREADS_MAX: usize = 8;
 
 /// The name of each. A panic in one ends one question: what they ask with are libraries that may not expect what the other side says.
-pub const ASKER_THREAD: &str = "logins";
+pub const AUTH_THREAD: &str = "logins";
 
 /// Questions that may wait for a thread. Beyond that, a client is told to try again.
 const QUEUE_MAX: usize = 4096;
@@ -29,12 +29,12 @@ const QUEUE_MAX: usize = 4096;
 pub type AskPam = fn(&str, &[u8], Option<IpAddr>) -> Result<(), String>;
 
 /// The threads. They start when there is something to ask and no thread is free to ask it: most poolers never need one.
-pub struct Askers {
+pub struct AuthWorkers {
     queue: SyncSender<Box<Inquiry>>,
-    crew: Arc<Crew>,
+    thread_pool: Arc<ThreadPool>,
 }
 
-struct Crew {
+struct ThreadPool {
     waiting: Mutex<Receiver<Box<Inquiry>>>,
     results: Sender<Event>,
     log: Log,
@@ -44,20 +44,23 @@ struct Crew {
     threads: AtomicUsize,
 }
 
-impl Askers {
+impl AuthWorkers {
     /// Nothing is started yet. Answers will come as events.
     #[must_use]
-    pub fn new(results: Sender<Event>, log: &Log, pam: AskPam) -> Askers {
+    pub fn new(results: Sender<Event>, log: &Log, pam: AskPam) -> AuthWorkers {
         let (queue, waiting) = sync_channel(QUEUE_MAX);
         let (open, threads) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let waiting = Mutex::new(waiting);
-        Askers { queue, crew: Arc::new(Crew { waiting, results, log: log.clone(), pam, open, threads }) }
+        AuthWorkers {
+            queue,
+            thread_pool: Arc::new(ThreadPool { waiting, results, log: log.clone(), pam, open, threads }),
+        }
     }
 
     /// Takes a question, or says at once that it cannot be answered.
     pub(crate) fn ask(&self, inquiry: Box<Inquiry>) {
-        let open = self.crew.open.fetch_add(1, Ordering::SeqCst) + 1;
-        let unasked = if self.crew.has_hands_for(open) {
+        let open = self.thread_pool.open.fetch_add(1, Ordering::SeqCst) + 1;
+        let unasked = if self.thread_pool.has_thread_for(open) {
             self.queue.try_send(inquiry).err().map(|refused| match refused {
                 TrySendError::Full(inquiry) | TrySendError::Disconnected(inquiry) => inquiry,
             })
@@ -65,28 +68,28 @@ impl Askers {
             Some(inquiry)
         };
         if let Some(inquiry) = unasked {
-            self.crew.open.fetch_sub(1, Ordering::SeqCst);
+            self.thread_pool.open.fetch_sub(1, Ordering::SeqCst);
             let answer = Answer::Unavailable(Obstacle::Unreachable);
             // When the process ends, the receiver is gone.
-            let _ = self.crew.results.send(Event::Answered(inquiry.from, inquiry.client, answer));
+            let _ = self.thread_pool.results.send(Event::Answered(inquiry.from, inquiry.client, answer));
         }
     }
 
     #[cfg(test)]
     fn threads(&self) -> usize {
-        self.crew.threads.load(Ordering::SeqCst)
+        self.thread_pool.threads.load(Ordering::SeqCst)
     }
 }
 
-impl Crew {
+impl ThreadPool {
     /// Starts a thread if all are busy and there may be more. Returns whether there is any. One thread calls it.
-    fn has_hands_for(self: &Arc<Self>, open: usize) -> bool {
+    fn has_thread_for(self: &Arc<Self>, open: usize) -> bool {
         let threads = self.threads.load(Ordering::SeqCst);
         if threads >= open.min(THREADS_MAX) {
             return true;
         }
-        let crew = Arc::clone(self);
-        match thread::Builder::new().name(ASKER_THREAD.into()).spawn(move || crew.work()) {
+        let thread_pool = Arc::clone(self);
+        match thread::Builder::new().name(AUTH_THREAD.into()).spawn(move || thread_pool.work()) {
             Ok(_) => {
                 self.threads.store(threads + 1, Ordering::SeqCst);
                 true
@@ -151,18 +154,18 @@ mod tests {
     #[test]
     fn threads_start_with_the_first_question() {
         let (results, answers) = channel();
-        let askers = Askers::new(results, &Log::to_stderr(), |_, _, _| Ok(()));
-        assert_eq!(askers.threads(), 0);
+        let auth_workers = AuthWorkers::new(results, &Log::to_stderr(), |_, _, _| Ok(()));
+        assert_eq!(auth_workers.threads(), 0);
         let ask = || {
             let (from, client) = (WorkerId(0), UnpooledId::default());
-            askers.ask(Box::new(Inquiry { from, client, about: About::OsUser { uid: 0 } }));
+            auth_workers.ask(Box::new(Inquiry { from, client, about: About::OsUser { uid: 0 } }));
         };
         // One after the other: one thread is enough.
         for _ in 0..3 {
             ask();
             assert!(matches!(answers.recv(), Ok(Event::Answered(_, _, Answer::OsUser(_)))));
         }
-        assert_eq!(askers.threads(), 1);
+        assert_eq!(auth_workers.threads(), 1);
         // However many come together: no more than there may be.
         for _ in 0..3 * THREADS_MAX {
             ask();
@@ -170,6 +173,6 @@ mod tests {
         for _ in 0..3 * THREADS_MAX {
             assert!(matches!(answers.recv(), Ok(Event::Answered(_, _, Answer::OsUser(_)))));
         }
-        assert!(askers.threads() <= THREADS_MAX);
+        assert!(auth_workers.threads() <= THREADS_MAX);
     }
 }

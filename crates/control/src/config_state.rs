@@ -1,7 +1,7 @@
 //! What the process runs by, and how it is replaced: at the start, by RELOAD and by SET.
 //!
 //! A change happens in two steps. First everything is read and checked, into a [`Draft`]; its holder can still
-//! build from it what can fail (TLS). Only then [`Rulebook::adopt`] makes it the rules. So a fault anywhere leaves the old
+//! build from it what can fail (TLS). Only then [`ConfigState::adopt`] makes it the rules. So a fault anywhere leaves the old
 //! rules in effect as a whole.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct CommandLine {
 }
 
 /// The rules in effect.
-pub struct Rulebook {
+pub struct ConfigState {
     command_line: CommandLine,
     rules: Rules,
     users: UsersFile,
@@ -147,14 +147,14 @@ impl Draft {
     }
 }
 
-impl Rulebook {
+impl ConfigState {
     /// Begins with the rules of a start.
     #[must_use]
-    pub fn new(command_line: CommandLine, draft: Draft) -> Rulebook {
+    pub fn new(command_line: CommandLine, draft: Draft) -> ConfigState {
         let Draft { config, users, access, tls, .. } = draft;
         let rules =
             Rules { config: Arc::new(config), users: Arc::clone(&users.users), access, server_tls_epoch: 0 };
-        Rulebook { command_line, rules, users, tls, unusable: Vec::new() }
+        ConfigState { command_line, rules, users, tls, unusable: Vec::new() }
     }
 
     /// The rules in effect.
@@ -302,31 +302,31 @@ mod tests {
             }
         }
 
-        fn start(&self) -> Rulebook {
+        fn start(&self) -> ConfigState {
             let draft = Draft::read(&self.command_line()).expect("good files");
             assert_eq!(draft.user_faults, Vec::<String>::new());
-            Rulebook::new(self.command_line(), draft)
+            ConfigState::new(self.command_line(), draft)
         }
     }
 
     #[test]
     fn reload_takes_the_new_file_but_not_what_needs_a_restart() {
         let files = Files::new("reload", "listen_port = 6432\ndefault_pool_size = 5");
-        let mut book = files.start();
+        let mut config_state = files.start();
         files.write("listen_port = 7000\ndefault_pool_size = 9");
-        let draft = book.draft_reload().expect("good");
+        let draft = config_state.draft_reload().expect("good");
         assert!(draft.warnings.iter().any(|text| text.contains("listen_port")), "{:?}", draft.warnings);
-        assert_eq!(book.rules().config.main.default_pool_size, 5, "a draft is not in effect");
-        book.adopt(draft);
-        let main = &book.rules().config.main;
+        assert_eq!(config_state.rules().config.main.default_pool_size, 5, "a draft is not in effect");
+        config_state.adopt(draft);
+        let main = &config_state.rules().config.main;
         assert_eq!((main.listen_port, main.default_pool_size), (6432, 9));
-        assert_eq!(book.rules().server_tls_epoch, 0);
+        assert_eq!(config_state.rules().server_tls_epoch, 0);
     }
 
     #[test]
     fn a_fault_anywhere_keeps_everything() {
         let files = Files::new("reload-fault", "default_pool_size = 5");
-        let book = files.start();
+        let config_state = files.start();
         for (main, users, word) in [
             ("default_pool_size = 9\nno_such_setting = 1", "\"bob\" \"1\"\n", "no_such_setting"),
             ("default_pool_size = many", "\"bob\" \"1\"\n", "default_pool_size"),
@@ -339,14 +339,14 @@ mod tests {
         ] {
             files.write(main);
             files.scratch.write("users", users);
-            let faults = book.draft_reload().map(|_| ()).expect_err(main);
+            let faults = config_state.draft_reload().map(|_| ()).expect_err(main);
             assert!(faults[0].contains(word), "{faults:?}");
         }
         files.scratch.write("users", "\"alice\" \"wonder\"\n");
         std::fs::remove_file(files.scratch.path("pgweir.ini")).expect("it was there");
-        assert!(book.draft_reload().is_err(), "no file");
-        assert_eq!(book.rules().config.main.default_pool_size, 5);
-        assert_eq!(book.rules().users.names().collect::<Vec<_>>(), ["alice"]);
+        assert!(config_state.draft_reload().is_err(), "no file");
+        assert_eq!(config_state.rules().config.main.default_pool_size, 5);
+        assert_eq!(config_state.rules().users.names().collect::<Vec<_>>(), ["alice"]);
     }
 
     #[test]
@@ -354,13 +354,13 @@ mod tests {
         let files = Files::new("reload-tls", "");
         let name = |file: &str, text: &str| files.scratch.write(file, text).display().to_string();
         let (key, cert, ca) = (name("key", "K"), name("cert", "C"), name("ca", "A"));
-        let mut book = files.start();
+        let mut config_state = files.start();
         let mut reload = |main: &str| {
             files.write(main);
-            let draft = book.draft_reload().expect("good");
-            let tls = book.would_change_tls(&draft);
-            book.adopt(draft);
-            (tls, book.rules().server_tls_epoch)
+            let draft = config_state.draft_reload().expect("good");
+            let tls = config_state.would_change_tls(&draft);
+            config_state.adopt(draft);
+            (tls, config_state.rules().server_tls_epoch)
         };
         assert_eq!(reload(""), (false, 0));
         let clients = format!(
@@ -379,44 +379,44 @@ mod tests {
     #[test]
     fn set_lasts_until_reload() {
         let files = Files::new("set", "default_pool_size = 5");
-        let mut book = files.start();
-        let Ok(SetDraft::Ready(draft)) = book.draft_set("default_pool_size", "7") else {
+        let mut config_state = files.start();
+        let Ok(SetDraft::Ready(draft)) = config_state.draft_set("default_pool_size", "7") else {
             panic!("it can be changed");
         };
-        book.adopt(*draft);
-        assert_eq!(book.rules().config.main.default_pool_size, 7);
-        assert!(matches!(book.draft_set("listen_port", "7"), Ok(SetDraft::NeedsRestart)));
-        assert!(book.draft_set("default_pool_size", "many").is_err());
-        assert!(book.draft_set("no_such", "1").is_err());
-        let unused = book.draft_set("client_tls_key_file", "/no/such/file");
+        config_state.adopt(*draft);
+        assert_eq!(config_state.rules().config.main.default_pool_size, 7);
+        assert!(matches!(config_state.draft_set("listen_port", "7"), Ok(SetDraft::NeedsRestart)));
+        assert!(config_state.draft_set("default_pool_size", "many").is_err());
+        assert!(config_state.draft_set("no_such", "1").is_err());
+        let unused = config_state.draft_set("client_tls_key_file", "/no/such/file");
         assert!(matches!(unused, Ok(SetDraft::Ready(_))), "client TLS is off");
-        assert!(book.draft_set("server_tls_sslmode", "perhaps").is_err());
-        let draft = book.draft_reload().expect("good");
-        book.adopt(draft);
-        assert_eq!(book.rules().config.main.default_pool_size, 5);
+        assert!(config_state.draft_set("server_tls_sslmode", "perhaps").is_err());
+        let draft = config_state.draft_reload().expect("good");
+        config_state.adopt(draft);
+        assert_eq!(config_state.rules().config.main.default_pool_size, 5);
     }
 
     #[test]
     fn tls_settings_count_together_once_they_fit() {
         let files = Files::new("set-tls", "server_tls_sslmode = prefer");
         let ca = files.scratch.write("ca", "CA").display().to_string();
-        let mut book = files.start();
-        assert!(matches!(book.draft_set("server_tls_sslmode", "verify-ca"), Ok(SetDraft::Ready(_))));
+        let mut config_state = files.start();
+        assert!(matches!(config_state.draft_set("server_tls_sslmode", "verify-ca"), Ok(SetDraft::Ready(_))));
         for missing in ["/no/such/file", "/nor/this"] {
-            let draft = book.draft_set("server_tls_ca_file", missing);
+            let draft = config_state.draft_set("server_tls_ca_file", missing);
             assert!(matches!(draft, Ok(SetDraft::Unusable(faults)) if faults[0].contains(missing)));
-            book.keep_unusable("server_tls_ca_file", missing);
+            config_state.keep_unusable("server_tls_ca_file", missing);
         }
-        assert!(matches!(book.draft_set("server_tls_sslmode", "require"), Ok(SetDraft::Unusable(_))));
-        book.keep_unusable("server_tls_sslmode", "require");
-        assert!(matches!(book.draft_set("default_pool_size", "7"), Ok(SetDraft::Ready(_))), "no TLS");
-        let Ok(SetDraft::Ready(draft)) = book.draft_set("server_tls_ca_file", &ca) else {
+        assert!(matches!(config_state.draft_set("server_tls_sslmode", "require"), Ok(SetDraft::Unusable(_))));
+        config_state.keep_unusable("server_tls_sslmode", "require");
+        assert!(matches!(config_state.draft_set("default_pool_size", "7"), Ok(SetDraft::Ready(_))), "no TLS");
+        let Ok(SetDraft::Ready(draft)) = config_state.draft_set("server_tls_ca_file", &ca) else {
             panic!("it is there")
         };
         assert_eq!(draft.config().main.server_tls_sslmode, pgweir_settings::SslMode::Require);
-        book.adopt(*draft);
-        book.forget_unusable();
-        assert_eq!(book.rules().config.main.server_tls_ca_file, ca);
+        config_state.adopt(*draft);
+        config_state.forget_unusable();
+        assert_eq!(config_state.rules().config.main.server_tls_ca_file, ca);
     }
 
     #[test]
@@ -425,15 +425,16 @@ mod tests {
         let command_line =
             CommandLine { user: Some("from_option".to_owned()), verbosity: 2, ..files.command_line() };
         let draft = Draft::read(&command_line).expect("good");
-        let mut book = Rulebook::new(command_line, draft);
-        let seen =
-            |book: &Rulebook| (book.rules().config.main.user.clone(), book.rules().config.main.verbose);
-        assert_eq!(seen(&book), (Some("from_option".to_owned()), 2));
+        let mut config_state = ConfigState::new(command_line, draft);
+        let seen = |config_state: &ConfigState| {
+            (config_state.rules().config.main.user.clone(), config_state.rules().config.main.verbose)
+        };
+        assert_eq!(seen(&config_state), (Some("from_option".to_owned()), 2));
         files.write("user = other\nverbose = 1");
-        let draft = book.draft_reload().expect("good");
+        let draft = config_state.draft_reload().expect("good");
         assert_eq!(draft.warnings, Vec::<String>::new());
-        book.adopt(draft);
-        assert_eq!(seen(&book), (Some("from_option".to_owned()), 1));
+        config_state.adopt(draft);
+        assert_eq!(seen(&config_state), (Some("from_option".to_owned()), 1));
     }
 
     #[test]

@@ -8,25 +8,25 @@
 #![allow(clippy::disallowed_methods)]
 
 mod access_files;
-mod askers;
+mod auth_workers;
+mod config_state;
 mod files;
 mod keys;
 mod ldap;
 pub mod log;
 mod plane;
 pub mod process;
-mod rulebook;
 pub mod stopping;
 pub mod supervisor;
 #[cfg(any(feature = "traces", test))]
 mod traces;
 pub mod web;
 
-pub use askers::{ASKER_THREAD, AskPam, Askers};
+pub use auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
+pub use config_state::{CommandLine, ConfigState, Draft, Examination};
 pub use files::{TlsFiles, TlsSide};
 pub use keys::Keys;
 pub use plane::{Event, Fleet, Plane, log_targets};
-pub use rulebook::{CommandLine, Draft, Examination, Rulebook};
 
 #[cfg(test)]
 mod scratch;

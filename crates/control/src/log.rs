@@ -279,9 +279,9 @@ impl Log {
             return;
         }
         let batch = queue.taken + u64::from(!queue.lines.is_empty());
-        let patience = Duration::from_millis(SETTLE_MS_MAX);
+        let timeout = Duration::from_millis(SETTLE_MS_MAX);
         let is_due = |queue: &mut Queue| queue.written < batch && is_settling(queue);
-        let waited = self.shared.written.wait_timeout_while(queue, patience, is_due);
+        let waited = self.shared.written.wait_timeout_while(queue, timeout, is_due);
         let (mut queue, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             queue.late = batch;
@@ -295,8 +295,8 @@ impl Log {
             return;
         }
         let batch = queue.taken + u64::from(!queue.lines.is_empty());
-        let patience = Duration::from_millis(FLUSH_MS_MAX);
-        let _unused = self.shared.written.wait_timeout_while(queue, patience, |queue| queue.written < batch);
+        let timeout = Duration::from_millis(FLUSH_MS_MAX);
+        let _unused = self.shared.written.wait_timeout_while(queue, timeout, |queue| queue.written < batch);
     }
 }
 

@@ -13,12 +13,12 @@ use pgweir_core::stats::Window;
 use pgweir_core::trace::TracedStatement;
 use pgweir_settings::Main;
 
-use crate::askers::Askers;
+use crate::auth_workers::AuthWorkers;
+use crate::config_state::{ConfigState, Draft, SetDraft, is_about_tls};
 use crate::files::TlsFiles;
 use crate::keys::Keys;
 use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
-use crate::rulebook::{Draft, Rulebook, SetDraft, is_about_tls};
 use crate::stopping::{Order, Stopping};
 use crate::supervisor::{self, News};
 #[cfg(any(feature = "traces", test))]
@@ -68,14 +68,14 @@ pub trait Fleet {
 /// The control loop and what it owns.
 pub struct Plane<F> {
     fleet: F,
-    book: Rulebook,
+    config_state: ConfigState,
     log: Log,
     quiet: bool,
     stopping: Stopping,
     /// What each worker did in the `stats_period` that is over, as far as they have reported.
     periods: Vec<Option<Window>>,
     web: Option<Web>,
-    askers: Option<Askers>,
+    auth_workers: Option<AuthWorkers>,
     keys: Option<Keys>,
     #[cfg(any(feature = "traces", test))]
     traces: Option<Traces>,
@@ -84,17 +84,17 @@ pub struct Plane<F> {
 impl<F: Fleet> Plane<F> {
     /// `quiet`: nothing is logged to standard error (`-q`, `-d`), whatever the configuration becomes.
     #[must_use]
-    pub fn new(fleet: F, book: Rulebook, log: Log, quiet: bool) -> Plane<F> {
+    pub fn new(fleet: F, config_state: ConfigState, log: Log, quiet: bool) -> Plane<F> {
         let periods = vec![None; usize::from(fleet.count())];
         Plane {
             fleet,
-            book,
+            config_state,
             log,
             quiet,
             stopping: Stopping::No,
             periods,
             web: None,
-            askers: None,
+            auth_workers: None,
             keys: None,
             #[cfg(any(feature = "traces", test))]
             traces: None,
@@ -110,8 +110,8 @@ impl<F: Fleet> Plane<F> {
 
     /// With threads for the questions of logins.
     #[must_use]
-    pub fn with_askers(self, askers: Askers) -> Plane<F> {
-        Plane { askers: Some(askers), ..self }
+    pub fn with_auth_workers(self, auth_workers: AuthWorkers) -> Plane<F> {
+        Plane { auth_workers: Some(auth_workers), ..self }
     }
 
     /// With a thread that derives keys before logins need them.
@@ -158,7 +158,7 @@ impl<F: Fleet> Plane<F> {
     }
 
     fn signal(&mut self, signal: i32) {
-        let drain = self.book.rules().config.main.shutdown_drain_seconds;
+        let drain = self.config_state.rules().config.main.shutdown_drain_seconds;
         let (order, words) = self.stopping.understand(signal, drain);
         if let Some(words) = words {
             self.log.write(Level::Log, words);
@@ -195,8 +195,8 @@ impl<F: Fleet> Plane<F> {
                 let outcome = self.set(&key, &value);
                 self.fleet.mail(from, Mail::Outcome { ticket, outcome });
             }
-            Question::Login(inquiry) => match &self.askers {
-                Some(askers) => askers.ask(inquiry),
+            Question::Login(inquiry) => match &self.auth_workers {
+                Some(auth_workers) => auth_workers.ask(inquiry),
                 None => self.answered(from, inquiry.client, Answer::Unavailable(Obstacle::Unreachable)),
             },
             Question::Shutdown(kind) => self.shutdown(kind),
@@ -235,8 +235,8 @@ impl<F: Fleet> Plane<F> {
 
     fn reload(&mut self) -> Result<(), ()> {
         supervisor::tell(&self.log, News::Reloading);
-        let result = self.book.draft_reload().and_then(|draft| self.put_into_effect(draft));
-        self.book.forget_unusable();
+        let result = self.config_state.draft_reload().and_then(|draft| self.put_into_effect(draft));
+        self.config_state.forget_unusable();
         if let Err(faults) = &result {
             self.log_faults(faults);
             self.log.write(
@@ -251,7 +251,7 @@ impl<F: Fleet> Plane<F> {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Outcome {
-        let result = match self.book.draft_set(key, value) {
+        let result = match self.config_state.draft_set(key, value) {
             Ok(SetDraft::Ready(draft)) => match self.put_into_effect(*draft) {
                 // Key and certificate are set one after the other: the first alone may not do.
                 Err(faults) if is_about_tls(key) => Ok(Some(faults)),
@@ -264,7 +264,7 @@ impl<F: Fleet> Plane<F> {
         match result {
             Ok(None) => {
                 if is_about_tls(key) {
-                    self.book.forget_unusable();
+                    self.config_state.forget_unusable();
                 }
                 let lower = key.to_ascii_lowercase();
                 if ["logfile", "log_format", "syslog", "syslog_ident", "syslog_facility"]
@@ -276,7 +276,7 @@ impl<F: Fleet> Plane<F> {
             }
             Ok(Some(faults)) => {
                 self.log_faults(&faults);
-                self.book.keep_unusable(key, value);
+                self.config_state.keep_unusable(key, value);
                 Outcome::Noted("TLS settings could not be applied, still using old configuration")
             }
             Err(faults) => {
@@ -288,7 +288,7 @@ impl<F: Fleet> Plane<F> {
 
     /// Everything that can fail comes first, then the draft becomes the rules everywhere.
     fn put_into_effect(&mut self, draft: Draft) -> Result<(), Vec<String>> {
-        let tls = if self.book.would_change_tls(&draft) {
+        let tls = if self.config_state.would_change_tls(&draft) {
             let built = self.fleet.build_tls(&draft.config().main, draft.tls());
             Some(built.map_err(|fault| {
                 vec![fault, "TLS configuration could not be reloaded, keeping old configuration".to_owned()]
@@ -299,17 +299,17 @@ impl<F: Fleet> Plane<F> {
         for warning in &draft.warnings {
             self.log.write(Level::Warning, warning);
         }
-        for name in self.book.dropped_by(&draft) {
+        for name in self.config_state.dropped_by(&draft) {
             let line =
                 format!("dropping database '{name}' as it does not exist anymore or inactive auto-database");
             self.log.write(Level::Warning, &line);
         }
-        let endpoint = self.book.rules().config.main.otlp_endpoint.clone();
-        self.book.adopt(draft);
-        if self.book.rules().config.main.otlp_endpoint != endpoint {
+        let endpoint = self.config_state.rules().config.main.otlp_endpoint.clone();
+        self.config_state.adopt(draft);
+        if self.config_state.rules().config.main.otlp_endpoint != endpoint {
             self.follow_traces();
         }
-        let rules = self.book.rules();
+        let rules = self.config_state.rules();
         self.log.set_verbosity(u8::try_from(rules.config.main.verbose).unwrap_or(u8::MAX));
         // TLS before the rules: the machines recycle servers when they see the new epoch.
         if let Some(tls) = tls {
@@ -329,7 +329,7 @@ impl<F: Fleet> Plane<F> {
     /// The keys of the users that may log in are derived from now on.
     fn follow_users(&mut self) {
         if let Some(keys) = &mut self.keys {
-            keys.follow(self.book.rules());
+            keys.follow(self.config_state.rules());
         }
     }
 
@@ -347,7 +347,7 @@ impl<F: Fleet> Plane<F> {
     /// `otlp_endpoint`: spans go there from now on.
     #[cfg(any(feature = "traces", test))]
     fn follow_traces(&mut self) {
-        let endpoint = self.book.rules().config.main.otlp_endpoint.clone();
+        let endpoint = self.config_state.rules().config.main.otlp_endpoint.clone();
         if self.traces.is_none() && !endpoint.is_empty() {
             self.traces = Traces::start(self.log.clone(), pgweir_version::VERSION);
         }
@@ -359,14 +359,14 @@ impl<F: Fleet> Plane<F> {
     /// `otlp_endpoint`: this build has no thread that sends spans.
     #[cfg(not(any(feature = "traces", test)))]
     fn follow_traces(&mut self) {
-        if !self.book.rules().config.main.otlp_endpoint.is_empty() {
+        if !self.config_state.rules().config.main.otlp_endpoint.is_empty() {
             let text = "otlp_endpoint is set, but this pgweir was built without the feature traces: no spans are sent";
             self.log.write(Level::Warning, text);
         }
     }
 
     fn open_log(&self) {
-        let targets = log_targets(&self.book.rules().config.main, self.quiet);
+        let targets = log_targets(&self.config_state.rules().config.main, self.quiet);
         let file = targets.file.clone().unwrap_or_default();
         if let Err(error) = self.log.open(targets) {
             let text =

@@ -7,7 +7,7 @@
 mod access;
 mod actions;
 mod api;
-mod desk;
+mod connection_slots;
 mod failures;
 mod limits;
 mod metrics;
@@ -17,9 +17,9 @@ mod process;
 mod reply;
 mod route;
 mod sampler;
-mod seats;
 mod serve;
 mod tls;
+mod worker_rpc;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -37,8 +37,8 @@ use tokio::task::LocalSet;
 use crate::log::Log;
 pub use tls::Present;
 
-use desk::Desk;
 use model::Model;
+use worker_rpc::WorkerRpc;
 
 /// The workers, as the HTTP server sees them. All calls return at once.
 pub trait Workforce: Send {
@@ -198,12 +198,12 @@ pub struct WebSetup {
 
 /// What every request may need; one per server, shared within its thread.
 struct House {
-    desk: Desk,
+    worker_rpc: WorkerRpc,
     model: std::cell::RefCell<Model>,
     rules: std::cell::RefCell<Rules>,
     tls: std::cell::RefCell<tls::Tls>,
     door: access::Door,
-    seats: Rc<seats::Seats>,
+    slots: Rc<connection_slots::ConnectionSlots>,
     log: Log,
     version: &'static str,
     sampling: tokio::sync::Mutex<()>,
@@ -243,12 +243,12 @@ pub fn start(setup: WebSetup) -> io::Result<()> {
 async fn run(setup: WebSetup, tls: tls::Tls) {
     let WebSetup { sockets, inbox, rules, present, workforce, log, version } = setup;
     let house = Rc::new(House {
-        desk: Desk::new(workforce),
+        worker_rpc: WorkerRpc::new(workforce),
         model: std::cell::RefCell::new(Model::new()),
         rules: std::cell::RefCell::new(rules),
         tls: std::cell::RefCell::new(tls),
         door: access::Door::new(),
-        seats: Rc::default(),
+        slots: Rc::default(),
         log,
         version,
         sampling: tokio::sync::Mutex::new(()),
@@ -273,8 +273,8 @@ async fn run(setup: WebSetup, tls: tls::Tls) {
 async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHandle<()>], present: Present) {
     while let Some(note) = inbox.notes.recv().await {
         match note {
-            Note::Seen { worker, ticket, snapshot } => house.desk.seen(worker, ticket, snapshot),
-            Note::Operated { ticket, result } => house.desk.operated(ticket, result),
+            Note::Seen { worker, ticket, snapshot } => house.worker_rpc.seen(worker, ticket, snapshot),
+            Note::Operated { ticket, result } => house.worker_rpc.operated(ticket, result),
             Note::Drain => house.is_draining.set(true),
             Note::Close => doors.iter().for_each(tokio::task::JoinHandle::abort),
             Note::Rules(rules) => {

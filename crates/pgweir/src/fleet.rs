@@ -10,9 +10,9 @@ use pgweir_net::{Pems, Post, Side, SocketOptions, TlsConfigs, TlsSetupError, Wor
 use pgweir_settings::Main;
 
 /// The workers under the control plane's name for them.
-pub(crate) struct Crew(pub(crate) Workers);
+pub(crate) struct WorkerFleet(pub(crate) Workers);
 
-impl Fleet for Crew {
+impl Fleet for WorkerFleet {
     type Tls = TlsConfigs;
 
     fn count(&self) -> u16 {

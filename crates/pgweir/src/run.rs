@@ -14,7 +14,7 @@ use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::supervisor::{self, News};
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{ASKER_THREAD, Askers, Event, Keys, Plane, Rulebook};
+use pgweir_control::{AUTH_THREAD, AuthWorkers, ConfigState, Event, Keys, Plane};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -22,7 +22,7 @@ use pgweir_net::{LogSink, Setup, SocketOptions, Workers};
 use signal_hook::iterator::Signals;
 
 use crate::command_line::RunOptions;
-use crate::fleet::{Crew, Watched};
+use crate::fleet::{Watched, WorkerFleet};
 use crate::start::{self, Ready, StartError};
 use crate::succession::{self, Estate};
 use crate::version;
@@ -64,10 +64,10 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let web = (!web_sockets.is_empty()).then_some(web);
     hear_questions(question_queue, events.clone(), web.clone())?;
     let (surrendered, successors) = mpsc::channel();
-    let askers = Askers::new(events.clone(), log, pgweir_net::pam::check_password);
+    let auth_workers = AuthWorkers::new(events.clone(), log, pgweir_net::pam::check_password);
 
-    let book = Rulebook::new(command_line, draft);
-    let rules = book.rules().clone();
+    let config_state = ConfigState::new(command_line, draft);
+    let rules = config_state.rules().clone();
     let cores = start::cores();
     let workers = start::workers(rules.config.main.workers, cores);
     log.write(
@@ -111,7 +111,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     if let Some(mut old) = takeover {
         old.ready()?;
         *pid_file.lock().unwrap_or_else(PoisonError::into_inner) =
-            start::create_pid_file(&book.rules().config.main.pidfile)?;
+            start::create_pid_file(&config_state.rules().config.main.pidfile)?;
         succession::receive(old, workers.arrivals(), shared, log.clone())?;
     }
     if web.is_some() {
@@ -127,9 +127,9 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     }
     log.write(Level::Log, &version::process_up());
     supervisor::tell(log, News::Ready);
-    let plane = Plane::new(Crew(workers), book, log.clone(), quiet);
-    let plane = plane.with_web(web).with_askers(askers).with_keys(keys);
-    let Crew(mut workers) = plane.run(&event_queue);
+    let plane = Plane::new(WorkerFleet(workers), config_state, log.clone(), quiet);
+    let plane = plane.with_web(web).with_auth_workers(auth_workers).with_keys(keys);
+    let WorkerFleet(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);
     if given {
         workers.leave_socket_file();
@@ -201,7 +201,7 @@ fn end_on_panic(log: Log, pid_file: SharedPidFile) {
     panic::set_hook(Box::new(move |info| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("?");
-        if name == ASKER_THREAD {
+        if name == AUTH_THREAD {
             // It goes on with the next question.
             let place = info.location().map_or_else(String::new, |place| format!(" ({place})"));
             let payload = info.payload();

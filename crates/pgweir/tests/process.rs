@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
 /// Far more than anything here takes; only a defect reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn pgweir(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgweir"));
@@ -31,7 +31,7 @@ fn finished(command: &mut Command) -> (Option<i32>, String, String) {
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < until, "waited too long until {what}");
         sleep(Duration::from_millis(5));

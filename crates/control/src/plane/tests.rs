@@ -6,7 +6,7 @@ use nix::libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use pgweir_core::stats::Stats;
 
 use super::*;
-use crate::rulebook::CommandLine;
+use crate::config_state::CommandLine;
 use crate::scratch::Scratch;
 
 const WORKERS: u16 = 2;
@@ -75,8 +75,8 @@ impl Stage {
         let draft = Draft::read(&command_line).expect("good files");
         let log = Log::to_stderr();
         log.open(log_targets(&draft.config().main, true)).expect("opens");
-        let book = Rulebook::new(command_line, draft);
-        Stage { scratch, plane: Plane::new(Notes::default(), book, log, true) }
+        let config_state = ConfigState::new(command_line, draft);
+        Stage { scratch, plane: Plane::new(Notes::default(), config_state, log, true) }
     }
 
     fn configure(&self, main: &str) {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::House;
 use super::access::Reader;
-use super::desk::NotDone;
 use super::reply::{Refusal, Reply, json_reply};
+use super::worker_rpc::NotDone;
 
 /// Carries out an action.
 pub(super) async fn act(
@@ -23,7 +23,7 @@ pub(super) async fn act(
         Level::Log,
         &format!("\"{message}\" over HTTP by {}", reader.user.as_deref().unwrap_or_default()),
     );
-    match house.desk.operate(command).await {
+    match house.worker_rpc.operate(command).await {
         Ok(_) => Ok(json_reply(StatusCode::OK, &json!({ "done": true, "message": message }))),
         Err(NotDone::Late) => {
             Ok(json_reply(StatusCode::ACCEPTED, &json!({ "done": false, "message": message })))

@@ -17,14 +17,14 @@ use super::limits::CONNECTIONS_MAX;
 
 /// The places, of all addresses together.
 #[derive(Default)]
-pub(super) struct Seats {
+pub(super) struct ConnectionSlots {
     taken: RefCell<BTreeMap<u64, Rc<State>>>,
     next: Cell<u64>,
 }
 
 /// A connection's place. Dropping it gives it back.
-pub(super) struct Seat {
-    seats: Rc<Seats>,
+pub(super) struct ConnectionSlot {
+    slots: Rc<ConnectionSlots>,
     number: u64,
     state: Rc<State>,
 }
@@ -38,9 +38,9 @@ struct State {
     leave: Notify,
 }
 
-impl Seats {
+impl ConnectionSlots {
     /// A place for a new connection; if need be, that of the connection that was sent nothing for longest and is not being answered.
-    pub(super) fn take(self: &Rc<Seats>) -> Seat {
+    pub(super) fn take(self: &Rc<ConnectionSlots>) -> ConnectionSlot {
         let mut taken = self.taken.borrow_mut();
         while taken.len() >= CONNECTIONS_MAX {
             let silent = taken.iter().min_by_key(|(_, state)| (state.answering.get(), state.moved.get()));
@@ -57,38 +57,38 @@ impl Seats {
             leave: Notify::new(),
         });
         taken.insert(number, Rc::clone(&state));
-        Seat { seats: Rc::clone(self), number, state }
+        ConnectionSlot { slots: Rc::clone(self), number, state }
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Returns when another connection has the place.
     pub(super) async fn lost(&self) {
         self.state.leave.notified().await;
     }
 
     /// Its requests are answered through this.
-    pub(super) fn asker(&self) -> Asker {
-        Asker(Rc::clone(&self.state))
+    pub(super) fn request_mark(&self) -> RequestMark {
+        RequestMark(Rc::clone(&self.state))
     }
 
-    /// Its stream, which may not stand still for longer than `patience` while something is written.
-    pub(super) fn watch<S>(&self, stream: S, patience: Duration) -> Watched<S> {
-        Watched { stream, state: Rc::clone(&self.state), patience, stalled: None }
+    /// Its stream, which may not stand still for longer than `timeout` while something is written.
+    pub(super) fn watch<S>(&self, stream: S, timeout: Duration) -> Watched<S> {
+        Watched { stream, state: Rc::clone(&self.state), timeout, stalled: None }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.seats.taken.borrow_mut().remove(&self.number);
+        self.slots.taken.borrow_mut().remove(&self.number);
     }
 }
 
 /// Notes while a request is being answered.
 #[derive(Clone)]
-pub(super) struct Asker(Rc<State>);
+pub(super) struct RequestMark(Rc<State>);
 
-impl Asker {
+impl RequestMark {
     pub(super) async fn answered<T>(self, answer: impl Future<Output = T>) -> T {
         self.0.answering.set(true);
         let answer = answer.await;
@@ -101,7 +101,7 @@ impl Asker {
 pub(super) struct Watched<S> {
     stream: S,
     state: Rc<State>,
-    patience: Duration,
+    timeout: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -117,8 +117,8 @@ impl<S> Watched<S> {
             self.state.moved.set(Instant::now());
             return result;
         }
-        let patience = self.patience;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+        let timeout = self.timeout;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
         ready!(stalled.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -178,10 +178,10 @@ mod tests {
         runtime.block_on(test);
     }
 
-    async fn is_lost(seat: &Seat) -> bool {
+    async fn is_lost(slot: &ConnectionSlot) -> bool {
         tokio::select! {
             biased;
-            () = seat.lost() => true,
+            () = slot.lost() => true,
             () = std::future::ready(()) => false,
         }
     }
@@ -189,35 +189,35 @@ mod tests {
     #[test]
     fn the_one_that_was_silent_for_longest_leaves() {
         run(async {
-            let seats = Rc::new(Seats::default());
-            let all: Vec<Seat> = (0..CONNECTIONS_MAX).map(|_| seats.take()).collect();
+            let slots = Rc::new(ConnectionSlots::default());
+            let all: Vec<ConnectionSlot> = (0..CONNECTIONS_MAX).map(|_| slots.take()).collect();
             let long_ago = Instant::now() - Duration::from_secs(60);
             // The first was silent for longest, but is being answered.
             all[0].state.moved.set(long_ago - Duration::from_secs(1));
             all[0].state.answering.set(true);
             all[7].state.moved.set(long_ago);
-            let newcomer = seats.take();
+            let newcomer = slots.take();
             assert!(is_lost(&all[7]).await && !is_lost(&all[0]).await && !is_lost(&newcomer).await);
             drop(all);
-            assert_eq!(seats.taken.borrow().len(), 1, "places are given back, the lost one too");
+            assert_eq!(slots.taken.borrow().len(), 1, "places are given back, the lost one too");
         });
     }
 
     #[test]
     fn where_all_are_being_answered_one_leaves_nevertheless() {
-        let seats = Rc::new(Seats::default());
-        let all: Vec<Seat> = (0..CONNECTIONS_MAX).map(|_| seats.take()).collect();
-        all.iter().for_each(|seat| seat.state.answering.set(true));
-        let _newcomer = seats.take();
-        assert_eq!(seats.taken.borrow().len(), CONNECTIONS_MAX);
+        let slots = Rc::new(ConnectionSlots::default());
+        let all: Vec<ConnectionSlot> = (0..CONNECTIONS_MAX).map(|_| slots.take()).collect();
+        all.iter().for_each(|slot| slot.state.answering.set(true));
+        let _newcomer = slots.take();
+        assert_eq!(slots.taken.borrow().len(), CONNECTIONS_MAX);
     }
 
     #[test]
     fn a_peer_that_does_not_read_is_not_waited_for() {
         run(async {
-            let seats = Rc::new(Seats::default());
+            let slots = Rc::new(ConnectionSlots::default());
             let (ours, mut theirs) = duplex(16);
-            let mut stream = seats.take().watch(ours, Duration::from_millis(20));
+            let mut stream = slots.take().watch(ours, Duration::from_millis(20));
             stream.write_all(&[1; 16]).await.expect("there is room");
             let error = stream.write_all(&[2; 16]).await.expect_err("the peer does not read");
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -37,9 +37,9 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
     let version = house.show(Topic::Version).await?;
     let version = version.first().and_then(|row| row.get("version")).unwrap_or_default().to_owned();
     let mut clients = Vec::new();
-    for worker in house.desk.workers() {
+    for worker in house.worker_rpc.workers() {
         if let Snapshot::ClientCounts(counts) =
-            house.desk.look(worker, SnapshotRequest::ClientCounts).await.map_err(late)?
+            house.worker_rpc.look(worker, SnapshotRequest::ClientCounts).await.map_err(late)?
         {
             clients.extend(counts);
         }

@@ -8,9 +8,9 @@ use pgweir_core::snapshot::{PoolSnapshot, Snapshot, SnapshotRequest, WorkerSnaps
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::House;
-use super::desk::Late;
 use super::limits::{LOOKS_PER_STEP, POOLS_LOOKED_AT_OFTEN_MAX, STEP};
 use super::process::Process;
+use super::worker_rpc::Late;
 
 /// Samples until the process ends.
 pub(super) async fn run(house: Rc<House>) {
@@ -55,12 +55,12 @@ impl House {
         }
         let began = Instant::now();
         let (mut workers, mut pools) = (Vec::new(), Vec::new());
-        for worker in self.desk.workers() {
+        for worker in self.worker_rpc.workers() {
             let (seen, its_pools) = self.look_at_pools(worker).await?;
             workers.push(seen);
             pools.extend(its_pools);
         }
-        self.model.borrow_mut().take(began, workers, pools, self.desk.loads(), process());
+        self.model.borrow_mut().take(began, workers, pools, self.worker_rpc.loads(), process());
         Ok(())
     }
 
@@ -71,7 +71,7 @@ impl House {
         let (mut about, mut all) = (None, Vec::new());
         loop {
             let look = SnapshotRequest::Pools { skip: all.len(), limit: POOLS_SHOWN_MAX };
-            let Snapshot::Pools { worker, pools, more } = self.desk.look(worker, look).await? else {
+            let Snapshot::Pools { worker, pools, more } = self.worker_rpc.look(worker, look).await? else {
                 return Err(Late);
             };
             about = about.or(worker);

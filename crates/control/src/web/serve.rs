@@ -15,9 +15,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::House;
+use super::connection_slots::ConnectionSlot;
 use super::limits::{HEAD_BYTES_MAX, RECEIVE_S_MAX, SEND_S_MAX};
 use super::route::route;
-use super::seats::Seat;
 
 /// Serves what connects to a socket, until the process ends.
 pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
@@ -31,25 +31,25 @@ pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
                 continue;
             }
         };
-        let (house, seat) = (Rc::clone(&house), house.seats.take());
+        let (house, slot) = (Rc::clone(&house), house.slots.take());
         tokio::task::spawn_local(async move {
             tokio::select! {
-                () = attend(house, stream, from, &seat) => {}
-                () = seat.lost() => {}
+                () = attend(house, stream, from, &slot) => {}
+                () = slot.lost() => {}
             }
         });
     }
 }
 
 /// Serves a connection to its end.
-async fn attend(house: Rc<House>, stream: TcpStream, from: SocketAddr, seat: &Seat) {
-    let stream = seat.watch(stream, SEND_S_MAX);
+async fn attend(house: Rc<House>, stream: TcpStream, from: SocketAddr, slot: &ConnectionSlot) {
+    let stream = slot.watch(stream, SEND_S_MAX);
     let acceptor = house.tls.borrow().acceptor();
     match acceptor {
-        None => talk(house, stream, from, seat).await,
+        None => talk(house, stream, from, slot).await,
         Some(acceptor) => {
             if let Ok(Ok(stream)) = timeout(RECEIVE_S_MAX, acceptor.accept(stream)).await {
-                talk(house, stream, from, seat).await;
+                talk(house, stream, from, slot).await;
             }
         }
     }
@@ -59,16 +59,16 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     house: Rc<House>,
     stream: S,
     from: SocketAddr,
-    seat: &Seat,
+    slot: &ConnectionSlot,
 ) {
-    let asker = seat.asker();
+    let request_mark = slot.request_mark();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(from);
-        let (house, asker) = (Rc::clone(&house), asker.clone());
+        let (house, request_mark) = (Rc::clone(&house), request_mark.clone());
         async move {
             let is_whole = request.body().is_end_stream();
             let reply = route(&house, request);
-            Ok::<_, Infallible>(if is_whole { asker.answered(reply).await } else { reply.await })
+            Ok::<_, Infallible>(if is_whole { request_mark.answered(reply).await } else { reply.await })
         }
     });
     // A peer that breaks the protocol or leaves ends its connection, and nothing else. One that has sent all it will send (a

@@ -26,8 +26,8 @@ pub(super) enum NotDone {
     Late,
 }
 
-/// The desk where questions go out and answers come in.
-pub(super) struct Desk {
+/// Where questions to the workers go out and their answers come in.
+pub(super) struct WorkerRpc {
     workforce: Box<dyn Workforce>,
     tickets: Cell<u64>,
     looks: RefCell<HashMap<u64, oneshot::Sender<Snapshot>>>,
@@ -46,9 +46,14 @@ impl<T> Drop for Ticket<'_, T> {
     }
 }
 
-impl Desk {
-    pub(super) fn new(workforce: Box<dyn Workforce>) -> Desk {
-        Desk { workforce, tickets: Cell::new(0), looks: RefCell::default(), operations: RefCell::default() }
+impl WorkerRpc {
+    pub(super) fn new(workforce: Box<dyn Workforce>) -> WorkerRpc {
+        WorkerRpc {
+            workforce,
+            tickets: Cell::new(0),
+            looks: RefCell::default(),
+            operations: RefCell::default(),
+        }
     }
 
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {

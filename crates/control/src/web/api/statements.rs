@@ -24,9 +24,9 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
     // The number of statements is read now, as the list itself.
     house.refresh().await.map_err(late)?;
     let (mut top, mut slow) = (Vec::new(), Vec::new());
-    for worker in house.desk.workers() {
+    for worker in house.worker_rpc.workers() {
         if let Snapshot::Statements { top: its, slow: its_slow } =
-            house.desk.look(worker, SnapshotRequest::Statements).await.map_err(late)?
+            house.worker_rpc.look(worker, SnapshotRequest::Statements).await.map_err(late)?
         {
             top.extend(its);
             slow.extend(its_slow);

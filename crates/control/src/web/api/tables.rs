@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::House;
 use super::super::access::Reader;
-use super::super::desk::NotDone;
 use super::super::model::together;
 use super::super::reply::Refusal;
+use super::super::worker_rpc::NotDone;
 use super::numbers;
 
 /// One row of a SHOW, by column.
@@ -37,7 +37,7 @@ impl Shown {
 impl House {
     /// The rows of a SHOW.
     pub(in super::super) async fn show(&self, topic: Topic) -> Result<Vec<Shown>, Refusal> {
-        match self.desk.operate(Command::Show(topic)).await {
+        match self.worker_rpc.operate(Command::Show(topic)).await {
             Ok(rows) => {
                 let names: Rc<[&str]> = column_names(topic).into();
                 Ok(rows.into_iter().map(|cells| Shown { names: Rc::clone(&names), cells }).collect())
