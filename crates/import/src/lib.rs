@@ -19,7 +19,7 @@ mod write;
 
 pub use finding::{Fault, Finding, FindingKind};
 pub use kinds::Kind;
-pub use mapping::{Fate, Row, Table, markdown, tables};
+pub use mapping::{Outcome, Row, Table, markdown, tables};
 pub use write::Places;
 
 use pgweir_settings::Config;

@@ -7,7 +7,7 @@ use crate::kinds;
 
 /// What becomes of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     /// A setting of the whole process.
     Setting(&'static str),
     /// A setting of pools: of a database or a user where they differ, else of the process.
@@ -30,7 +30,7 @@ pub struct Row {
     /// What it takes.
     pub takes: Takes,
     /// What it becomes.
-    pub fate: Fate,
+    pub outcome: Outcome,
     /// For what is carried over: the value that holds when the key is not there, if that is not pgweir's own default. For what is not: the
     /// values that ask for nothing.
     pub usual: &'static [&'static str],
@@ -47,14 +47,14 @@ pub struct Table {
 }
 
 impl Row {
-    /// A key that is carried over, or not, as `fate` says.
+    /// A key that is carried over, or not, as `outcome` says.
     pub(crate) const fn new(
         key: &'static str,
         takes: Takes,
-        fate: Fate,
+        outcome: Outcome,
         usual: &'static [&'static str],
     ) -> Row {
-        Row { key, takes, fate, usual, note: "" }
+        Row { key, takes, outcome, usual, note: "" }
     }
 
     /// The same, with a note for the page.
@@ -90,15 +90,15 @@ pub fn tables() -> Vec<Table> {
 pub fn markdown(table: &Table) -> String {
     let mut out = String::from("| Key | pgweir | Notes |\n|---|---|---|\n");
     for row in table.rows {
-        let (becomes, why) = match row.fate {
-            Fate::Setting(name) | Fate::Pool(name) => (format!("`{name}`"), String::new()),
-            Fate::Reader(what) => (what.to_owned(), String::new()),
-            Fate::Needless(why) => ("not needed".to_owned(), sentence(why)),
-            Fate::Missing(why) => ("no counterpart".to_owned(), sentence(why)),
-            Fate::With(key) => (format!("see `{key}`"), String::new()),
+        let (becomes, why) = match row.outcome {
+            Outcome::Setting(name) | Outcome::Pool(name) => (format!("`{name}`"), String::new()),
+            Outcome::Reader(what) => (what.to_owned(), String::new()),
+            Outcome::Needless(why) => ("not needed".to_owned(), sentence(why)),
+            Outcome::Missing(why) => ("no counterpart".to_owned(), sentence(why)),
+            Outcome::With(key) => (format!("see `{key}`"), String::new()),
         };
-        let default = match (row.fate, row.usual) {
-            (Fate::Setting(_) | Fate::Pool(_), [default, ..]) => {
+        let default = match (row.outcome, row.usual) {
+            (Outcome::Setting(_) | Outcome::Pool(_), [default, ..]) => {
                 format!("Written as {default} if it is not set.")
             }
             _ => String::new(),
@@ -137,19 +137,21 @@ mod tests {
     fn settings_that_keys_become_exist() {
         for table in tables() {
             for row in table.rows {
-                match row.fate {
-                    Fate::Setting(name) => assert!(setting(MAIN_ROWS, name).is_some(), "{}: {name}", row.key),
-                    Fate::Pool(name) => assert!(
+                match row.outcome {
+                    Outcome::Setting(name) => {
+                        assert!(setting(MAIN_ROWS, name).is_some(), "{}: {name}", row.key);
+                    }
+                    Outcome::Pool(name) => assert!(
                         setting(DATABASE_ROWS, name).is_some()
                             || setting(USER_ROWS, name).is_some()
                             || setting(MAIN_ROWS, global_name(name)).is_some(),
                         "{}: {name}",
                         row.key
                     ),
-                    Fate::With(key) => {
+                    Outcome::With(key) => {
                         assert!(table.rows.iter().any(|row| row.key == key), "{}: {key}", row.key);
                     }
-                    Fate::Reader(_) | Fate::Needless(_) | Fate::Missing(_) => {}
+                    Outcome::Reader(_) | Outcome::Needless(_) | Outcome::Missing(_) => {}
                 }
             }
         }
@@ -165,10 +167,10 @@ mod tests {
 
     #[test]
     fn patterns() {
-        let numbered = Row::new("backend_weight#", Takes::Count, Fate::Needless("x"), &[]);
+        let numbered = Row::new("backend_weight#", Takes::Count, Outcome::Needless("x"), &[]);
         assert!(numbered.is_for("backend_weight0") && numbered.is_for("backend_weight12"));
         assert!(!numbered.is_for("backend_weight") && !numbered.is_for("backend_weight0x"));
-        let any = Row::new("wd_*", Takes::Anything, Fate::Needless("x"), &[]);
+        let any = Row::new("wd_*", Takes::Anything, Outcome::Needless("x"), &[]);
         assert!(any.is_for("wd_port0") && !any.is_for("wc"));
     }
 }

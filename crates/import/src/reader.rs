@@ -6,7 +6,7 @@ use crate::dialect::{self, Given, Takes};
 use crate::finding::{Fault, Finding, FindingKind, shown};
 use crate::kinds::Kind;
 use crate::limits::{FILES_MAX, FINDINGS_MAX, SHOWN_LEN_MAX, TEXT_LEN_MAX};
-use crate::mapping::{Fate, Row, row};
+use crate::mapping::{Outcome, Row, row};
 use crate::plan::{Plan, Pool, Secret};
 use crate::resolve;
 use crate::tree::{Node, Table, Value};
@@ -169,17 +169,17 @@ impl<'a, 'r> Reader<'a, 'r> {
             Ok(given) => given,
             Err(right) => return self.fault(node.line, wrong(label, node, row.takes, &right)),
         };
-        match row.fate {
-            Fate::Setting(name) => self.set_given(name, &given),
-            Fate::Pool(name) => {
+        match row.outcome {
+            Outcome::Setting(name) => self.set_given(name, &given),
+            Outcome::Pool(name) => {
                 if let Some(pool) = pool {
                     pool.settings.insert(name, given);
                 } else {
                     self.set_given(resolve::global_name(name), &given);
                 }
             }
-            Fate::Missing(why) if self.asks(row, node) => self.missing(node.line, label, why),
-            Fate::With(master) => {
+            Outcome::Missing(why) if self.asks(row, node) => self.missing(node.line, label, why),
+            Outcome::With(master) => {
                 let master_key = master.strip_prefix(scope.prefix).unwrap_or(master);
                 let master_row = rows.iter().find(|row| row.key == master);
                 let on =
@@ -188,7 +188,7 @@ impl<'a, 'r> Reader<'a, 'r> {
                     self.missing(node.line, label, &format!("it belongs to {master_key}"));
                 }
             }
-            Fate::Reader(_) | Fate::Needless(_) | Fate::Missing(_) => {}
+            Outcome::Reader(_) | Outcome::Needless(_) | Outcome::Missing(_) => {}
         }
     }
 
@@ -217,14 +217,14 @@ impl<'a, 'r> Reader<'a, 'r> {
         for row in rows.iter().filter(here) {
             let Some(default) = row.usual.first() else { continue };
             let Ok(given) = dialect::understand_text(row.takes, self.kind, default) else { continue };
-            match (row.fate, pool.as_deref_mut()) {
-                (Fate::Setting(name), _) if !self.plan.settings.contains_key(name) => {
+            match (row.outcome, pool.as_deref_mut()) {
+                (Outcome::Setting(name), _) if !self.plan.settings.contains_key(name) => {
                     self.set_given(name, &given);
                 }
-                (Fate::Pool(name), Some(pool)) => {
+                (Outcome::Pool(name), Some(pool)) => {
                     pool.settings.entry(name).or_insert(given);
                 }
-                (Fate::Pool(name), None) => self.set_given(resolve::global_name(name), &given),
+                (Outcome::Pool(name), None) => self.set_given(resolve::global_name(name), &given),
                 _ => {}
             }
         }

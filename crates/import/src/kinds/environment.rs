@@ -6,7 +6,7 @@ use super::{add_database, has_line};
 use crate::dialect;
 use crate::dialect::Takes::{Anything, Count, Flag, Port, Text};
 use crate::kinds::Kind;
-use crate::mapping::Fate::{Missing, Needless, Reader as ByReader};
+use crate::mapping::Outcome::{Missing, Needless, Reader as ByReader};
 use crate::mapping::{Row, row};
 use crate::plan::{Database, Pool};
 use crate::reader::{Reader, Scope};

@@ -9,7 +9,7 @@ use crate::dialect::Takes::{Anything, Count, Flag, List, Milliseconds, Port, Sec
 use crate::finding::shown;
 use crate::kinds::Kind;
 use crate::limits::SHOWN_LEN_MAX;
-use crate::mapping::Fate::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
+use crate::mapping::Outcome::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
 use crate::mapping::Row;
 use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};

@@ -5,7 +5,7 @@ use crate::dialect::Takes::{Anything, Bytes, Count, Flag, List, Milliseconds, Po
 use crate::dialect::{self, Given};
 use crate::finding::shown;
 use crate::limits::SHOWN_LEN_MAX;
-use crate::mapping::Fate::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
+use crate::mapping::Outcome::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
 use crate::mapping::Row;
 use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};

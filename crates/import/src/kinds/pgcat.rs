@@ -4,7 +4,7 @@ use super::{add_database, has_line, standbys, toml};
 use crate::dialect::Takes::{Anything, Count, Flag, Milliseconds, Port, Seconds, Text, Word};
 use crate::finding::shown;
 use crate::limits::SHOWN_LEN_MAX;
-use crate::mapping::Fate::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
+use crate::mapping::Outcome::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
 use crate::mapping::Row;
 use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};

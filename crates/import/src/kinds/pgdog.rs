@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{add_database, has_line, pgcat, standbys, toml};
 use crate::dialect::Takes::{Anything, Count, Flag, Milliseconds, Port, Text, Word};
-use crate::mapping::Fate::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
+use crate::mapping::Outcome::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
 use crate::mapping::Row;
 use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};

@@ -1,4 +1,4 @@
-//! pgpool-II: `pgpool.conf` in the manner of postgresql.conf, `pool_hba.conf` and `pool_passwd`.
+//! pgpool-II: `pgpool.conf` in the format of postgresql.conf, `pool_hba.conf` and `pool_passwd`.
 //!
 //! pgpool pools by session only and has a process for each client: that many server connections a pool gets.
 

@@ -1,7 +1,7 @@
 //! What the keys of pgpool.conf become.
 
 use crate::dialect::Takes::{Anything, Bytes, Count, Flag, List, Milliseconds, Port, Seconds, Text};
-use crate::mapping::Fate::{Missing, Needless, Reader, Setting, With};
+use crate::mapping::Outcome::{Missing, Needless, Reader, Setting, With};
 use crate::mapping::Row;
 
 const CLUSTER: &str = "pgweir follows no cluster yet. Keep the tool that promotes standbys, or let a name or a proxy point at the primary";
