@@ -127,7 +127,7 @@ def test_a_big_parameter(pooled):
 
 
 def test_a_big_copy_message(pooled):
-    """A single CopyData message of 60 MB: as one line it exceeds nothing but the reader's patience."""
+    """A single CopyData message of 60 MB: as one line it exceeds nothing but the reader's time limit."""
     pooler = pooled()
     with pooler.raw(timeout_s=60) as session:
         session.query("begin")

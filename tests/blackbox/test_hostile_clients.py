@@ -15,7 +15,7 @@ from harness.wire import GSSENC_REQUEST, PROTOCOL_3_0, SSL_REQUEST, Closed, Raw,
 
 @pytest.fixture
 def pooler(pooled):
-    """A pooler with a short patience for logins."""
+    """A pooler with a short time limit for logins."""
     return pooled(client_login_timeout=2, default_pool_size=2)
 
 

@@ -10,7 +10,7 @@ from harness.fake import AUTH_OK, KEY, LOGIN, PARAMETERS, READY, FakeServer, err
 from harness.machine import eventually, free_port
 from harness.wire import SYNC, Closed, bind, cstr, execute, message, parse, query
 
-PATIENCE = {"query_wait_timeout": 3, "client_login_timeout": 3, "server_login_retry": 1, "server_connect_timeout": 2}
+SHORT_TIMEOUTS = {"query_wait_timeout": 3, "client_login_timeout": 3, "server_login_retry": 1, "server_connect_timeout": 2}
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def faked(pooled):
         server = FakeServer(behave, free_port())
         servers.append(server)
         line = f"host=127.0.0.1 port={server.port} dbname=x"
-        pooler = pooled(databases={"fake": line}, **(PATIENCE | {"server_tls_sslmode": "disable"} | options))
+        pooler = pooled(databases={"fake": line}, **(SHORT_TIMEOUTS | {"server_tls_sslmode": "disable"} | options))
         pooler.fake = server
         return pooler
 
@@ -85,7 +85,7 @@ def hard(names, *too_hard):
     "name", hard(LOGIN_NONSENSE, "ready before login", "ready with a strange status", "ready without a status", "ready inside a transaction")
 )
 def test_nonsense_instead_of_a_login(faked, name):
-    """Whatever a server says instead of letting us in: the client is told within its patience, other clients go on."""
+    """Whatever a server says instead of letting us in: the client is told within its time limit, other clients go on."""
 
     def behave(peer):
         peer.startup()

@@ -503,7 +503,7 @@ def test_https(pooled, certificates, name):
         assert b"HTTP" not in stream.recv(4096), "plain text is not answered"
 
 
-PATIENCE_S = 6
+TIMEOUT_S = 6
 """Less than the ten seconds after which a silent connection is given up."""
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -526,7 +526,7 @@ def test_no_request_waits_for_silent_connections(http, whole, first):
     """More than there are places for: a new connection replaces the one that was silent for longest, and all other ones stay."""
     http = http()
     silent = connections(http, 150, whole[:first])
-    assert http.ask("/healthz", timeout_s=PATIENCE_S)[0] == 200
+    assert http.ask("/healthz", timeout_s=TIMEOUT_S)[0] == 200
     assert silent[0].recv(1) == b"", "the first has left"
     silent[60].sendall(whole[first:])
     assert silent[60].recv(4096).startswith(b"HTTP/1.1 "), "no request had to wait until this one was given up"

@@ -98,7 +98,7 @@ def scratch(pg):
 
 
 def test_every_client_gets_its_own_answers(pooled):
-    """Thirty clients, two servers, both protocols: statements ride, and no client sees another's row."""
+    """Thirty clients, two servers, both protocols: statements are multiplexed, and no client sees another's row."""
     pooler = pooled(default_pool_size=2)
     wrong = []
 
@@ -143,18 +143,18 @@ def test_what_is_taken_for_self_contained_leaves_nothing_behind(pooled, scratch,
 
 
 def test_a_backend_that_hangs_does_not_keep_its_place(pooled):
-    """query_timeout ends every client aboard, and the pool's one server with them: later clients get another."""
+    """query_timeout ends every multiplexed client, and the pool's one server with them: later clients get another."""
     pooler = pooled(default_pool_size=1, query_timeout=1)
-    aboard = [pooler.raw() for _ in range(4)]
-    for session in aboard:
+    multiplexed = [pooler.raw() for _ in range(4)]
+    for session in multiplexed:
         for _ in range(5):
             session.value("select 1")
-    backend = int(aboard[0].value("select pg_backend_pid()"))
+    backend = int(multiplexed[0].value("select pg_backend_pid()"))
     os.kill(backend, signal.SIGSTOP)
     try:
-        for session in aboard:
+        for session in multiplexed:
             session.send(query("select 1"))
-        for session in aboard:
+        for session in multiplexed:
             session.until_closed()
         with pooler.raw() as later:
             assert int(later.value("select pg_backend_pid()")) != backend

@@ -107,7 +107,7 @@ def test_a_client_that_does_not_ask_for_columns_is_told(pooled, table):
 
 @pytest.mark.parametrize("block", [False, True])
 def test_under_load(pooled, table, block):
-    """Many clients on few servers, riding where they may, while the table changes twenty times: no client is told."""
+    """Many clients on few servers, multiplexed where they may, while the table changes twenty times: no client is told."""
     pooler = pooled(default_pool_size=2)
     faults, done, rows = [], threading.Event(), []
 

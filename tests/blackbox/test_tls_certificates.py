@@ -5,7 +5,7 @@ import pytest
 
 from harness.wire import Closed
 
-IMPATIENT = {"query_wait_timeout": 3, "client_login_timeout": 3, "server_login_retry": 1}
+SHORT_TIMEOUTS = {"query_wait_timeout": 3, "client_login_timeout": 3, "server_login_retry": 1}
 GOOD = ["plain", "v1_rsa", "v1_p521", "v1_between", "p521"]
 BAD = {
     "v1_stranger": "UnknownIssuer",
@@ -58,7 +58,7 @@ def test_a_server_with_a_bad_one(pooled, pg, kinds, name):
     with served_by(pg, kinds, name):
         line = f"host=localhost port={pg.port} dbname=app"
         for mode in ("verify-ca", "verify-full"):
-            pooler = pooled(databases={"app": line}, server_tls_sslmode=mode, server_tls_ca_file=kinds.crt("ca"), **IMPATIENT)
+            pooler = pooled(databases={"app": line}, server_tls_sslmode=mode, server_tls_ca_file=kinds.crt("ca"), **SHORT_TIMEOUTS)
             seen = tls_to(pooler)
             if name == "v1_elsewhere" and mode == "verify-ca":
                 assert seen is True, pooler.log()

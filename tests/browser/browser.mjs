@@ -8,8 +8,8 @@ import { chromium } from "playwright-core";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync";
-/** Patience for one step. Nothing here is about speed; this only tells "never" from "at last". */
-const PATIENCE_MS = 40_000;
+/** How long one step may take. Nothing here is about speed; this only tells "never" from "at last". */
+const TIMEOUT_MS = 40_000;
 
 /** What a browser says when it can not reach a server, or is refused: asked for by the stories that do that. */
 const EXPECTED = /Failed to load resource: (net::ERR_|the server responded with a status of 40[13])/;
@@ -20,7 +20,7 @@ export class Visit {
     const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS.split(" ") });
     const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce", ...options });
     const page = await context.newPage();
-    page.setDefaultTimeout(PATIENCE_MS);
+    page.setDefaultTimeout(TIMEOUT_MS);
     return new Visit(browser, page);
   }
 
@@ -59,7 +59,7 @@ export class Visit {
 
   /** Waits until `look` gives something true, and returns that. */
   async until(what, look) {
-    const end = Date.now() + PATIENCE_MS;
+    const end = Date.now() + TIMEOUT_MS;
     for (;;) {
       const seen = await look();
       if (seen) return seen;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pgweir_core::Machine;
 use pgweir_testkit::sim::plan::{Plan, Theme};
-use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_FIFTY_PERILS, missing};
+use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_FIFTY_FAULTS, missing};
 use pgweir_testkit::sim::report::{describe, run_and_trace, run_plan, run_seed};
 use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
@@ -47,9 +47,9 @@ fn a_hundred_seeds_hold_every_invariant_and_see_everything() {
 }
 
 #[test]
-fn multiplexed_clients_meet_every_peril() {
-    let perils = (1..).filter(|&seed| Plan::new(seed, &Machine::profile()).theme == Theme::Perils);
-    let missing = missing(&run_all(perils.take(50)), &IN_FIFTY_PERILS);
+fn multiplexed_clients_meet_every_fault() {
+    let with_faults = (1..).filter(|&seed| Plan::new(seed, &Machine::profile()).theme == Theme::Faults);
+    let missing = missing(&run_all(with_faults.take(50)), &IN_FIFTY_FAULTS);
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use pgweir_core::Machine;
 use pgweir_testkit::sim::plan::Plan;
-use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_PERILS, IN_TWO_THOUSAND, missing};
+use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_FAULTS, IN_TWO_THOUSAND, missing};
 use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_plan};
 use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
@@ -145,7 +145,7 @@ fn run_many(options: &Options) -> ExitCode {
 
 /// What never happened although it should have.
 fn unreached(counters: &BTreeMap<&'static str, u64>) -> Vec<&'static str> {
-    let wanted = [&IN_A_HUNDRED[..], &IN_FIFTY_PERILS, &IN_TWO_THOUSAND].concat();
+    let wanted = [&IN_A_HUNDRED[..], &IN_FIFTY_FAULTS, &IN_TWO_THOUSAND].concat();
     missing(counters, &wanted)
 }
 

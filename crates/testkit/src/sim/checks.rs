@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use super::context::LinkId;
 use super::driver::Side;
-use super::hub::LinkId;
 use super::model::Note;
 use super::model::statement::Tag;
 use super::plan::{Mode, Plan};
@@ -385,7 +385,7 @@ impl Checks {
         let (asked, hit) = self.cancels.entry(client).or_default();
         *hit += 1;
         if *hit > *asked && self.plan.multiplex.0 > 1 {
-            // A rider was hit: it runs again, and its client must not notice (which the oracle sees).
+            // A multiplexed client was hit: it runs again, and its client must not notice (which the oracle sees).
             *hit -= 1;
             return self.count("strangers hit", 1);
         }

@@ -9,9 +9,9 @@ use pgweir_core::driver::{Closed, ConnId, Endpoint, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
 use super::checks::Checks;
-use super::ears::Ears;
 use super::locks::Locks;
-use super::net::{Dir, End, NetManner, Pipe};
+use super::net::{Dir, End, NetBehaviour, Pipe};
+use super::notify_check::NotifyCheck;
 use super::plan::Plan;
 use super::rng::Rng;
 use super::trace::Trace;
@@ -97,7 +97,7 @@ pub enum Event {
         /// The worker.
         to: WorkerId,
         /// The connection and what belongs to it.
-        parcel: Box<Moving>,
+        transfer: Box<Moving>,
     },
     /// A message between workers arrives.
     Mail {
@@ -116,8 +116,8 @@ pub enum Event {
     Notified,
     /// The signal reaches a server process.
     Signalled(usize),
-    /// A server process meets its fate.
-    Fate(usize),
+    /// A server process meets its outcome.
+    Outcome(usize),
     /// A cancel request takes effect.
     CancelFires(usize),
     /// A client wakes up.
@@ -166,7 +166,7 @@ impl Ord for Entry {
 }
 
 /// See the module's head.
-pub struct Hub {
+pub struct SimContext {
     /// Virtual time; begins at [`START_US`].
     pub now_us: u64,
     /// The run's configuration and scripts.
@@ -178,7 +178,7 @@ pub struct Hub {
     /// Advisory locks.
     pub locks: Locks,
     /// Notifications.
-    pub ears: Ears,
+    pub notify_check: NotifyCheck,
     /// What happened.
     pub trace: Trace,
     /// Mail on its way, by pair of workers (receiver, sender).
@@ -195,17 +195,17 @@ pub struct Hub {
 /// The virtual clock's beginning; not 0, as no monotonic clock of a running machine is.
 pub const START_US: u64 = 1_000_000_000;
 
-impl Hub {
+impl SimContext {
     /// An empty world.
     #[must_use]
     pub fn new(plan: Rc<Plan>, rng: Rng, trace: Trace) -> Self {
-        Hub {
+        SimContext {
             now_us: START_US,
             checks: Checks::new(Rc::clone(&plan)),
             plan,
             rng,
             locks: Locks::default(),
-            ears: Ears::default(),
+            notify_check: NotifyCheck::default(),
             trace,
             mailbags: Vec::new(),
             questions: VecDeque::new(),
@@ -257,16 +257,16 @@ impl Hub {
         self.checks.fail(check, text);
     }
 
-    fn manner(&self) -> NetManner {
+    fn behaviour(&self) -> NetBehaviour {
         self.plan.net.clone()
     }
 
     /// Opens a connection.
     pub fn open_link(&mut self, pooler: PoolerEnd, peer: PeerEnd) -> LinkId {
-        let manner = self.manner();
+        let behaviour = self.behaviour();
         self.links.push(Link {
-            to_pooler: Pipe::new(&manner),
-            to_peer: Pipe::new(&manner),
+            to_pooler: Pipe::new(&behaviour),
+            to_peer: Pipe::new(&behaviour),
             pooler,
             peer,
             moved_us: self.now_us,
@@ -343,9 +343,9 @@ impl Hub {
 
     /// One side ends a connection: its own direction ends, and it no longer listens to the other.
     pub fn end(&mut self, id: LinkId, sending: Dir, end: End) {
-        let manner = self.manner();
+        let behaviour = self.behaviour();
         let (now_us, mut rng) = (self.now_us, self.rng.clone());
-        let arrival = self.pipe(id, sending).close(now_us, &manner, &mut rng, end);
+        let arrival = self.pipe(id, sending).close(now_us, &behaviour, &mut rng, end);
         self.rng = rng;
         if let Some(at_us) = arrival {
             self.at(at_us, Event::Arrive(id, sending));

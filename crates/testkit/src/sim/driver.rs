@@ -7,7 +7,7 @@ use pgweir_core::driver::{
 };
 use pgweir_core::mail::{Mail, Question};
 
-use super::hub::{Event, Hub, LinkId, Moving, PoolerEnd};
+use super::context::{Event, LinkId, Moving, PoolerEnd, SimContext};
 use super::net::{Dir, End};
 
 /// What waits for a worker's next turn.
@@ -88,7 +88,7 @@ struct Slot {
 }
 
 /// One worker's sockets and what waits for its next turn.
-pub struct Desk {
+pub struct SimWorker {
     /// Its number.
     pub id: WorkerId,
     slots: Vec<Slot>,
@@ -106,11 +106,11 @@ pub struct Desk {
 /// How long the driver tries to deliver the last words to a peer that does not read.
 const LINGER_US: u64 = 5_000_000;
 
-impl Desk {
-    /// An empty desk.
+impl SimWorker {
+    /// A worker without connections.
     #[must_use]
     pub fn new(id: WorkerId) -> Self {
-        Desk {
+        SimWorker {
             id,
             slots: Vec::new(),
             free: Vec::new(),
@@ -156,7 +156,7 @@ impl Desk {
         self.any_sock(conn).filter(|sock| !sock.lingering)
     }
 
-    /// As [`Desk::sock`], to change it.
+    /// As [`SimWorker::sock`], to change it.
     pub fn sock_mut(&mut self, conn: ConnId) -> Option<&mut Sock> {
         self.any_sock_mut(conn).filter(|sock| !sock.lingering)
     }
@@ -168,32 +168,32 @@ impl Desk {
         slot.sock.as_ref().filter(|_| slot.generation == conn.generation)
     }
 
-    /// As [`Desk::any_sock`], to change it.
+    /// As [`SimWorker::any_sock`], to change it.
     pub fn any_sock_mut(&mut self, conn: ConnId) -> Option<&mut Sock> {
         let slot = self.slots.get_mut(conn.index as usize)?;
         slot.sock.as_mut().filter(|_| slot.generation == conn.generation)
     }
 
     /// Puts something before the machine, and its turn into the calendar.
-    pub fn deliver(&mut self, hub: &mut Hub, inbound: Inbound) {
+    pub fn deliver(&mut self, cx: &mut SimContext, inbound: Inbound) {
         self.inbox.push(inbound);
-        self.plan_tick(hub);
+        self.plan_tick(cx);
     }
 
     /// A turn soon. A busy worker comes to it later, and finds more then.
-    pub fn plan_tick(&mut self, hub: &mut Hub) {
+    pub fn plan_tick(&mut self, cx: &mut SimContext) {
         if !self.tick_planned {
             self.tick_planned = true;
-            let in_us = 1 + hub.rng.skewed(200);
-            hub.after(in_us, Event::Tick(self.id));
+            let in_us = 1 + cx.rng.skewed(200);
+            cx.after(in_us, Event::Tick(self.id));
         }
     }
 
     /// Writes what is queued for a connection, as far as the network takes it. `true` if it had been stuck and is free now.
-    pub fn write_out(&mut self, hub: &mut Hub, conn: ConnId) -> bool {
+    pub fn write_out(&mut self, cx: &mut SimContext, conn: ConnId) -> bool {
         let Some(sock) = self.any_sock_mut(conn) else { return false };
         let Some(link) = sock.link else { return false };
-        let taken = hub.write(link, Dir::ToPeer, &sock.out);
+        let taken = cx.write(link, Dir::ToPeer, &sock.out);
         sock.out.drain(..taken);
         let was_stuck = std::mem::replace(&mut sock.stuck, !sock.out.is_empty());
         if !sock.out.is_empty() {
@@ -201,28 +201,28 @@ impl Desk {
         }
         if sock.lingering {
             self.remove(conn);
-            hub.end(link, Dir::ToPeer, End::Fin);
+            cx.end(link, Dir::ToPeer, End::Fin);
             return false;
         }
         was_stuck
     }
 
     /// The driver has waited long enough for a peer to take its last words.
-    pub fn give_up(&mut self, hub: &mut Hub, conn: ConnId) {
+    pub fn give_up(&mut self, cx: &mut SimContext, conn: ConnId) {
         if self.any_sock(conn).is_some_and(|sock| sock.lingering)
             && let Some(Sock { link: Some(link), .. }) = self.remove(conn)
         {
-            hub.end(link, Dir::ToPeer, End::Reset);
+            cx.end(link, Dir::ToPeer, End::Reset);
         }
     }
 }
 
-/// The simulator's [`Driver`]: one worker's desk, and the world.
+/// The simulator's [`Driver`]: one worker's own state, and the world.
 pub struct SimDriver<'a> {
     /// The worker's sockets.
-    pub desk: &'a mut Desk,
+    pub sim_worker: &'a mut SimWorker,
     /// The world.
-    pub hub: &'a mut Hub,
+    pub cx: &'a mut SimContext,
 }
 
 /// What the machine tells in its log of events that no peer sees, and what that is counted as.
@@ -230,8 +230,8 @@ const TOLD: [(&str, &str); 5] = [
     ("a cancel request waits until its statement is the first", "cancels held back"),
     ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
     ("keeps its server:", "pins"),
-    ("taken for self-contained left a transaction open", "broken trust without riders"),
-    ("behind one that takes long run elsewhere", "riders rescued"),
+    ("taken for self-contained left a transaction open", "broken trust without queued statements"),
+    ("behind one that takes long run elsewhere", "queued statements rescued"),
 ];
 
 /// `Driver::send` passes a piece on at once if it is this large and nothing is queued before it.
@@ -239,100 +239,100 @@ const LARGE_PIECE_BYTES: usize = 16 * 1024;
 
 impl Driver for SimDriver<'_> {
     fn send(&mut self, conn: ConnId, bytes: &[u8]) {
-        let Some(sock) = self.desk.sock_mut(conn) else { return };
+        let Some(sock) = self.sim_worker.sock_mut(conn) else { return };
         let mut rest = bytes;
         if let Some(link) = sock.link
             && sock.out.is_empty()
             && bytes.len() >= LARGE_PIECE_BYTES
         {
-            rest = &bytes[self.hub.write(link, Dir::ToPeer, bytes)..];
+            rest = &bytes[self.cx.write(link, Dir::ToPeer, bytes)..];
             sock.stuck |= !rest.is_empty();
         }
         sock.out.extend_from_slice(rest);
         let queued = sock.out.len();
-        self.hub.note(|| format!("{:?} send {conn:?} {}", self.desk.id, shown(bytes)));
-        self.hub.checks.saw_backlog(queued);
-        if !self.desk.dirty.contains(&conn) {
-            self.desk.dirty.push(conn);
+        self.cx.note(|| format!("{:?} send {conn:?} {}", self.sim_worker.id, shown(bytes)));
+        self.cx.checks.saw_backlog(queued);
+        if !self.sim_worker.dirty.contains(&conn) {
+            self.sim_worker.dirty.push(conn);
         }
     }
 
     fn backlog(&self, conn: ConnId) -> usize {
-        self.desk.sock(conn).map_or(0, |sock| sock.out.len())
+        self.sim_worker.sock(conn).map_or(0, |sock| sock.out.len())
     }
 
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId {
-        let conn = self.desk.insert(None, Side::Server);
-        let in_us = 1 + self.hub.rng.skewed(self.hub.plan.server.connect_us_max);
-        self.hub.after(in_us, Event::Dialed(self.desk.id, conn, endpoint.clone()));
-        self.hub.note(|| format!("{:?} dial {conn:?} {endpoint:?}", self.desk.id));
-        self.hub.count("dials");
+        let conn = self.sim_worker.insert(None, Side::Server);
+        let in_us = 1 + self.cx.rng.skewed(self.cx.plan.server.connect_us_max);
+        self.cx.after(in_us, Event::Dialed(self.sim_worker.id, conn, endpoint.clone()));
+        self.cx.note(|| format!("{:?} dial {conn:?} {endpoint:?}", self.sim_worker.id));
+        self.cx.count("dials");
         conn
     }
 
     fn close(&mut self, conn: ConnId, mode: CloseMode) {
-        let worker = self.desk.id;
-        let Some(sock) = self.desk.sock_mut(conn) else { return };
-        self.hub.note(|| format!("{worker:?} close {conn:?} {mode:?}"));
+        let worker = self.sim_worker.id;
+        let Some(sock) = self.sim_worker.sock_mut(conn) else { return };
+        self.cx.note(|| format!("{worker:?} close {conn:?} {mode:?}"));
         let Some(link) = sock.link else {
-            self.desk.remove(conn);
+            self.sim_worker.remove(conn);
             return;
         };
-        let (side, now_us) = (sock.side, self.hub.now_us);
-        self.hub.checks.pooler_closed(link, side, now_us);
+        let (side, now_us) = (sock.side, self.cx.now_us);
+        self.cx.checks.pooler_closed(link, side, now_us);
         if mode == CloseMode::Flush && !sock.out.is_empty() {
             sock.lingering = true;
-            self.hub.link_mut(link).to_pooler.go_deaf();
-            self.hub.after(LINGER_US, Event::GiveUp(self.desk.id, conn));
-            if !self.desk.dirty.contains(&conn) {
-                self.desk.dirty.push(conn);
+            self.cx.link_mut(link).to_pooler.go_deaf();
+            self.cx.after(LINGER_US, Event::GiveUp(self.sim_worker.id, conn));
+            if !self.sim_worker.dirty.contains(&conn) {
+                self.sim_worker.dirty.push(conn);
             }
             return;
         }
-        self.desk.remove(conn);
-        self.hub.end(link, Dir::ToPeer, End::Fin);
+        self.sim_worker.remove(conn);
+        self.cx.end(link, Dir::ToPeer, End::Fin);
     }
 
     fn pause_reads(&mut self, conn: ConnId) {
-        if let Some(sock) = self.desk.sock_mut(conn) {
+        if let Some(sock) = self.sim_worker.sock_mut(conn) {
             sock.paused = true;
-            self.hub.count("reads paused");
+            self.cx.count("reads paused");
         }
     }
 
     fn resume_reads(&mut self, conn: ConnId) {
-        if let Some(sock) = self.desk.sock_mut(conn)
+        if let Some(sock) = self.sim_worker.sock_mut(conn)
             && std::mem::take(&mut sock.paused)
         {
-            self.desk.deliver(self.hub, Inbound::Readable(conn));
+            self.sim_worker.deliver(self.cx, Inbound::Readable(conn));
         }
     }
 
     fn start_tls(&mut self, conn: ConnId, role: TlsRole, received: &[u8]) {
-        let worker = self.desk.id;
-        let Some(sock) = self.desk.sock_mut(conn) else { return };
-        self.hub.note(|| format!("{worker:?} start_tls {conn:?} {role:?}"));
+        let worker = self.sim_worker.id;
+        let Some(sock) = self.sim_worker.sock_mut(conn) else { return };
+        self.cx.note(|| format!("{worker:?} start_tls {conn:?} {role:?}"));
         if matches!(role, TlsRole::Accept { .. }) {
             sock.hello = Some(received.len());
         }
         if matches!(role, TlsRole::Accept { .. }) && received.len() < TLS_HELLO.len() {
-            self.desk.deliver(self.hub, Inbound::Readable(conn));
+            self.sim_worker.deliver(self.cx, Inbound::Readable(conn));
         } else {
-            let in_us = 1 + self.hub.rng.below(2_000);
-            self.hub.after(in_us, Event::TlsDone(worker, conn));
+            let in_us = 1 + self.cx.rng.below(2_000);
+            self.cx.after(in_us, Event::TlsDone(worker, conn));
         }
     }
 
     fn hand_over(&mut self, conn: ConnId, to: WorkerId, handoff: Box<ClientHandoff>) {
-        if self.desk.sock(conn).is_none() {
+        if self.sim_worker.sock(conn).is_none() {
             return;
         }
-        let Some(Sock { link: Some(link), out, .. }) = self.desk.remove(conn) else { return };
-        self.hub.note(|| format!("{:?} hand over {conn:?} to {to:?}", self.desk.id));
-        self.hub.count("hand-overs");
-        self.hub.link_mut(link).pooler = PoolerEnd::Moving;
-        let in_us = 1 + self.hub.rng.skewed(500);
-        self.hub.after(in_us, Event::Adopt { to, parcel: Box::new(Moving { link, out, handoff }) });
+        let Some(Sock { link: Some(link), out, .. }) = self.sim_worker.remove(conn) else { return };
+        self.cx.note(|| format!("{:?} hand over {conn:?} to {to:?}", self.sim_worker.id));
+        self.cx.count("hand-overs");
+        self.cx.link_mut(link).pooler = PoolerEnd::Moving;
+        let in_us = 1 + self.cx.rng.skewed(500);
+        self.cx.after(in_us, Event::Adopt { to, transfer: Box::new(Moving { link, out, handoff }) });
     }
 
     fn surrender(&mut self, _: ConnId) {
@@ -347,37 +347,35 @@ impl Driver for SimDriver<'_> {
     fn stop_listening(&mut self) {}
 
     fn mail(&mut self, to: WorkerId, mail: Mail) {
-        let pair = (to, self.desk.id);
-        let bags = &mut self.hub.mailbags;
+        let pair = (to, self.sim_worker.id);
+        let bags = &mut self.cx.mailbags;
         match bags.iter_mut().find(|(known, _)| *known == pair) {
             Some((_, bag)) => bag.push_back(mail),
             None => bags.push((pair, [mail].into())),
         }
-        let in_us = 1 + self.hub.rng.skewed(500);
-        self.hub.after(in_us, Event::Mail { to, from: self.desk.id });
-        self.hub.count("mails");
+        let in_us = 1 + self.cx.rng.skewed(500);
+        self.cx.after(in_us, Event::Mail { to, from: self.sim_worker.id });
+        self.cx.count("mails");
     }
 
     fn ask(&mut self, question: Question) {
-        self.hub.note(|| format!("{:?} asks {question:?}", self.desk.id));
-        self.hub.questions.push_back(question);
-        let in_us = 1 + self.hub.rng.skewed(5_000);
-        self.hub.after(in_us, Event::Answer);
+        self.cx.note(|| format!("{:?} asks {question:?}", self.sim_worker.id));
+        self.cx.questions.push_back(question);
+        let in_us = 1 + self.cx.rng.skewed(5_000);
+        self.cx.after(in_us, Event::Answer);
     }
 
     fn random(&mut self, out: &mut [u8]) {
-        self.hub.rng.fill(out);
+        self.cx.rng.fill(out);
     }
 
     fn log(&mut self, level: Level, line: &str) {
         if let Some((_, what)) = TOLD.iter().find(|(words, _)| line.contains(words)) {
-            self.hub.count(what);
+            self.cx.count(what);
         }
-        self.hub.note(|| format!("{:?} log {level:?}: {line}", self.desk.id));
+        self.cx.note(|| format!("{:?} log {level:?}: {line}", self.sim_worker.id));
         if line.contains("session that is not what it should be") {
-            self.hub
-                .checks
-                .fail("a server's session is its last client's, and nothing else", line.to_owned());
+            self.cx.checks.fail("a server's session is its last client's, and nothing else", line.to_owned());
         }
     }
 }

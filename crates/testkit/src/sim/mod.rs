@@ -1,24 +1,24 @@
 //! The simulator: machines, a model PostgreSQL, model clients and a virtual network, all from one seed.
 //!
-//! [`plan`] makes a run of a seed: configuration, manners of network and servers, faults, and what every client will do.
+//! [`plan`] makes a run of a seed: configuration, behaviour of network and servers, faults, and what every client will do.
 //! [`world`] works it off in virtual time. Each client holds its answers against a private model of PostgreSQL
 //! ([`client::oracle`]); [`checks`] and [`reasons`] watch limits, sharing, cancels and disconnections; [`world`] watches that no client is
 //! forgotten and nothing is left over. [`report`] runs seeds and tells what came of them. A failing seed repeats exactly.
 
-mod aboard;
 pub mod checks;
 pub mod client;
+pub mod context;
 pub mod driver;
-pub mod ears;
-pub mod hub;
 pub mod locks;
 pub mod machine;
 pub mod model;
 pub mod net;
+pub mod notify_check;
 pub mod operator;
 pub mod outbox;
 pub mod plan;
 pub mod proto;
+mod queued_behind;
 pub mod reach;
 pub mod reasons;
 pub mod report;

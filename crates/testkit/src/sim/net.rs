@@ -24,7 +24,7 @@ pub enum End {
 
 /// What one network of a run is like.
 #[derive(Clone, Debug)]
-pub struct NetManner {
+pub struct NetBehaviour {
     /// Longest delay of a segment, in microseconds.
     pub delay_us_max: u64,
     /// Bytes a pipe takes before the sender must wait (both kernels' buffers).
@@ -36,7 +36,7 @@ pub struct NetManner {
 }
 
 #[derive(Debug)]
-enum Parcel {
+enum Segment {
     Bytes(Vec<u8>),
     End(End),
 }
@@ -45,7 +45,7 @@ enum Parcel {
 #[derive(Debug)]
 pub struct Pipe {
     window_bytes: usize,
-    flying: VecDeque<(u64, Parcel)>,
+    flying: VecDeque<(u64, Segment)>,
     last_arrival_us: u64,
     arrived: Vec<u8>,
     read_up_to: usize,
@@ -64,9 +64,9 @@ pub type Arrivals = [Option<u64>; 2];
 impl Pipe {
     /// An empty pipe.
     #[must_use]
-    pub fn new(manner: &NetManner) -> Self {
+    pub fn new(behaviour: &NetBehaviour) -> Self {
         Pipe {
-            window_bytes: manner.window_bytes,
+            window_bytes: behaviour.window_bytes,
             flying: VecDeque::new(),
             last_arrival_us: 0,
             arrived: Vec::new(),
@@ -83,7 +83,7 @@ impl Pipe {
     pub fn write(
         &mut self,
         now_us: u64,
-        manner: &NetManner,
+        behaviour: &NetBehaviour,
         rng: &mut Rng,
         bytes: &[u8],
     ) -> (usize, Arrivals) {
@@ -100,17 +100,17 @@ impl Pipe {
         self.held += taken;
         let mut arrivals = [None, None];
         let mut rest = &bytes[..taken];
-        if taken > 1 && rng.percent(manner.cut_writes_percent) {
+        if taken > 1 && rng.percent(behaviour.cut_writes_percent) {
             let (head, tail) = rest.split_at(1 + rng.index(taken - 1));
-            arrivals[0] = Some(self.fly(now_us, manner, rng, Parcel::Bytes(head.to_vec())));
+            arrivals[0] = Some(self.fly(now_us, behaviour, rng, Segment::Bytes(head.to_vec())));
             rest = tail;
         }
-        arrivals[1] = Some(self.fly(now_us, manner, rng, Parcel::Bytes(rest.to_vec())));
+        arrivals[1] = Some(self.fly(now_us, behaviour, rng, Segment::Bytes(rest.to_vec())));
         (taken, arrivals)
     }
 
     /// The sender ends; returns when the receiver sees it.
-    pub fn close(&mut self, now_us: u64, manner: &NetManner, rng: &mut Rng, end: End) -> Option<u64> {
+    pub fn close(&mut self, now_us: u64, behaviour: &NetBehaviour, rng: &mut Rng, end: End) -> Option<u64> {
         if self.sender_done {
             return None;
         }
@@ -118,13 +118,13 @@ impl Pipe {
         if end == End::Reset && rng.percent(50) {
             self.flying.clear();
         }
-        Some(self.fly(now_us, manner, rng, Parcel::End(end)))
+        Some(self.fly(now_us, behaviour, rng, Segment::End(end)))
     }
 
-    fn fly(&mut self, now_us: u64, manner: &NetManner, rng: &mut Rng, parcel: Parcel) -> u64 {
-        let at_us = (now_us + 1 + rng.skewed(manner.delay_us_max)).max(self.last_arrival_us);
+    fn fly(&mut self, now_us: u64, behaviour: &NetBehaviour, rng: &mut Rng, segment: Segment) -> u64 {
+        let at_us = (now_us + 1 + rng.skewed(behaviour.delay_us_max)).max(self.last_arrival_us);
         self.last_arrival_us = at_us;
-        self.flying.push_back((at_us, parcel));
+        self.flying.push_back((at_us, segment));
         at_us
     }
 
@@ -132,14 +132,14 @@ impl Pipe {
     pub fn arrive(&mut self, now_us: u64, rng: &mut Rng) {
         while self.flying.front().is_some_and(|(at_us, _)| *at_us <= now_us) {
             match self.flying.pop_front() {
-                Some((_, Parcel::Bytes(bytes))) if !self.deaf => self.arrived.extend_from_slice(&bytes),
-                Some((_, Parcel::End(end))) => {
+                Some((_, Segment::Bytes(bytes))) if !self.deaf => self.arrived.extend_from_slice(&bytes),
+                Some((_, Segment::End(end))) => {
                     self.ended = Some(end);
                     if end == End::Reset && rng.percent(50) {
                         self.drop_arrived();
                     }
                 }
-                Some((_, Parcel::Bytes(_))) | None => {}
+                Some((_, Segment::Bytes(_))) | None => {}
             }
         }
     }
@@ -182,9 +182,9 @@ impl Pipe {
 
     /// What was written and not read: what has arrived, then what is on its way.
     pub fn unread(&self) -> impl Iterator<Item = &[u8]> {
-        let flying = self.flying.iter().filter_map(|(_, parcel)| match parcel {
-            Parcel::Bytes(bytes) => Some(bytes.as_slice()),
-            Parcel::End(_) => None,
+        let flying = self.flying.iter().filter_map(|(_, segment)| match segment {
+            Segment::Bytes(bytes) => Some(bytes.as_slice()),
+            Segment::End(_) => None,
         });
         std::iter::once(&self.arrived[self.read_up_to..]).chain(flying)
     }
@@ -202,19 +202,19 @@ impl Pipe {
 mod tests {
     use super::*;
 
-    fn manner() -> NetManner {
-        NetManner { delay_us_max: 100, window_bytes: 10, tiny_reads_percent: 0, cut_writes_percent: 50 }
+    fn behaviour() -> NetBehaviour {
+        NetBehaviour { delay_us_max: 100, window_bytes: 10, tiny_reads_percent: 0, cut_writes_percent: 50 }
     }
 
     #[test]
     fn bytes_arrive_once_in_order_and_within_the_window() {
         for seed in 0..200 {
-            let (mut rng, manner) = (Rng::new(seed), manner());
-            let mut pipe = Pipe::new(&manner);
+            let (mut rng, behaviour) = (Rng::new(seed), behaviour());
+            let mut pipe = Pipe::new(&behaviour);
             let sent: Vec<u8> = (0..100).collect();
             let (mut at, mut got, mut now_us) = (0, Vec::new(), 0);
             while got.len() < sent.len() {
-                at += pipe.write(now_us, &manner, &mut rng, &sent[at..]).0;
+                at += pipe.write(now_us, &behaviour, &mut rng, &sent[at..]).0;
                 assert!(at - got.len() <= 10, "window");
                 now_us += 30;
                 pipe.arrive(now_us, &mut rng);
@@ -226,10 +226,10 @@ mod tests {
 
     #[test]
     fn an_end_in_order_comes_after_the_bytes() {
-        let (mut rng, manner) = (Rng::new(3), manner());
-        let mut pipe = Pipe::new(&manner);
-        pipe.write(0, &manner, &mut rng, b"abc");
-        pipe.close(0, &manner, &mut rng, End::Fin);
+        let (mut rng, behaviour) = (Rng::new(3), behaviour());
+        let mut pipe = Pipe::new(&behaviour);
+        pipe.write(0, &behaviour, &mut rng, b"abc");
+        pipe.close(0, &behaviour, &mut rng, End::Fin);
         pipe.arrive(1000, &mut rng);
         assert_eq!(pipe.end(), None);
         pipe.read(3, &mut Vec::new());
@@ -238,10 +238,10 @@ mod tests {
 
     #[test]
     fn a_full_pipe_tells_when_there_is_room() {
-        let (mut rng, manner) = (Rng::new(3), manner());
-        let mut pipe = Pipe::new(&manner);
-        assert_eq!(pipe.write(0, &manner, &mut rng, &[0; 30]).0, 10);
-        assert_eq!(pipe.write(0, &manner, &mut rng, &[0; 1]).0, 0);
+        let (mut rng, behaviour) = (Rng::new(3), behaviour());
+        let mut pipe = Pipe::new(&behaviour);
+        assert_eq!(pipe.write(0, &behaviour, &mut rng, &[0; 30]).0, 10);
+        assert_eq!(pipe.write(0, &behaviour, &mut rng, &[0; 1]).0, 0);
         pipe.arrive(1000, &mut rng);
         assert!(pipe.read(1, &mut Vec::new()));
         assert!(!pipe.read(1, &mut Vec::new()), "told once");

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A notification that was committed.
 #[derive(Clone, Debug)]
-pub struct Bulletin {
+pub struct Notification {
     /// Where.
     pub database: String,
     /// On which channel.
@@ -45,20 +45,20 @@ struct Listener {
 
 /// See the module's head.
 #[derive(Default)]
-pub struct Ears {
+pub struct NotifyCheck {
     /// All notifications, in the order of their commits.
-    pub board: Vec<Bulletin>,
+    pub board: Vec<Notification>,
     listeners: BTreeMap<u32, Listener>,
 }
 
 /// How long a notification may be under way.
 const UNDER_WAY_US: u64 = 2_000_000;
 
-impl Ears {
+impl NotifyCheck {
     /// A notification is committed.
-    pub fn sent(&mut self, now_us: u64, bulletin: (&str, &str, &str), pid: usize) {
-        let (database, channel, payload) = bulletin;
-        self.board.push(Bulletin {
+    pub fn sent(&mut self, now_us: u64, notification: (&str, &str, &str), pid: usize) {
+        let (database, channel, payload) = notification;
+        self.board.push(Notification {
             database: database.to_owned(),
             channel: channel.to_owned(),
             payload: payload.to_owned(),
@@ -108,22 +108,22 @@ impl Ears {
         let Some(listener) = self.listeners.get(&client) else {
             return Err(format!("told of \"{payload}\" on {channel}, and never listened"));
         };
-        let serial = self.board.iter().rposition(|bulletin| bulletin.payload == payload);
+        let serial = self.board.iter().rposition(|notification| notification.payload == payload);
         let Some(serial) = serial else { return Err(format!("told of \"{payload}\", which no client sent")) };
-        let bulletin = &self.board[serial];
-        if bulletin.channel != channel || bulletin.database != listener.database {
-            return Err(format!("told of \"{payload}\" on {channel}: it is {bulletin:?}"));
+        let notification = &self.board[serial];
+        if notification.channel != channel || notification.database != listener.database {
+            return Err(format!("told of \"{payload}\" on {channel}: it is {notification:?}"));
         }
         if serial < listener.next.get(channel).copied().unwrap_or_default() {
             return Err(format!("told of \"{payload}\" twice, or out of order"));
         }
-        if !listener.spans.iter().any(|span| span.allows(serial, bulletin)) {
+        if !listener.spans.iter().any(|span| span.allows(serial, notification)) {
             return Err(format!("told of \"{payload}\" on {channel}, and does not listen there"));
         }
         if let Some(lost) = self.owed(listener, channel, serial) {
             return Err(format!("told of \"{payload}\" and not of \"{lost}\" before it"));
         }
-        let had_to_be = listener.spans.iter().any(|span| span.demands(serial, bulletin));
+        let had_to_be = listener.spans.iter().any(|span| span.demands(serial, notification));
         let sender = payload.strip_prefix("c=").and_then(|rest| rest.split(' ').next()?.parse().ok());
         if let Some(listener) = self.listeners.get_mut(&client) {
             listener.next.insert(channel.to_owned(), serial + 1);
@@ -148,28 +148,29 @@ impl Ears {
     /// When the last notification was committed.
     #[must_use]
     pub fn last_us(&self) -> u64 {
-        self.board.last().map_or(0, |bulletin| bulletin.at_us)
+        self.board.last().map_or(0, |notification| notification.at_us)
     }
 
     fn owed(&self, listener: &Listener, channel: &str, upto: usize) -> Option<&str> {
         let next = listener.next.get(channel).copied().unwrap_or_default();
-        let owed = self.board.get(next..upto)?.iter().enumerate().find(|(at, bulletin)| {
-            let here = bulletin.channel == channel && bulletin.database == listener.database;
-            here && listener.spans.iter().any(|span| span.demands(next + at, bulletin))
+        let owed = self.board.get(next..upto)?.iter().enumerate().find(|(at, notification)| {
+            let here = notification.channel == channel && notification.database == listener.database;
+            here && listener.spans.iter().any(|span| span.demands(next + at, notification))
         });
-        owed.map(|(_, bulletin)| bulletin.payload.as_str())
+        owed.map(|(_, notification)| notification.payload.as_str())
     }
 }
 
 impl Span {
-    fn demands(&self, serial: usize, bulletin: &Bulletin) -> bool {
-        let ended = self.to.is_some_and(|(to, to_us)| serial >= to || bulletin.at_us + UNDER_WAY_US >= to_us);
-        self.channel == bulletin.channel && serial >= self.from && !ended
+    fn demands(&self, serial: usize, notification: &Notification) -> bool {
+        let ended =
+            self.to.is_some_and(|(to, to_us)| serial >= to || notification.at_us + UNDER_WAY_US >= to_us);
+        self.channel == notification.channel && serial >= self.from && !ended
     }
 
-    fn allows(&self, serial: usize, bulletin: &Bulletin) -> bool {
-        let begun = serial >= self.from.min(self.unread) || bulletin.at_us + UNDER_WAY_US >= self.from_us;
-        self.channel == bulletin.channel && begun && self.told.is_none_or(|told| serial < told)
+    fn allows(&self, serial: usize, notification: &Notification) -> bool {
+        let begun = serial >= self.from.min(self.unread) || notification.at_us + UNDER_WAY_US >= self.from_us;
+        self.channel == notification.channel && begun && self.told.is_none_or(|told| serial < told)
     }
 }
 
@@ -178,36 +179,36 @@ mod tests {
     use super::*;
 
     /// Client 1 listens to `a`; four notifications follow, two of them there.
-    fn ears() -> Ears {
-        let mut ears = Ears::default();
-        ears.listens(10_000_000, 1, "db", "a", 0);
+    fn notify_check() -> NotifyCheck {
+        let mut notify_check = NotifyCheck::default();
+        notify_check.listens(10_000_000, 1, "db", "a", 0);
         for (number, channel) in ["a", "b", "a", "a"].iter().enumerate() {
-            ears.sent(20_000_000, ("db", channel, &format!("c=2 n={number}")), 5);
+            notify_check.sent(20_000_000, ("db", channel, &format!("c=2 n={number}")), 5);
         }
-        ears
+        notify_check
     }
 
     #[test]
     fn everything_is_heard_once_and_in_order() {
-        let mut good = ears();
+        let mut good = notify_check();
         for number in [0, 2, 3] {
             assert_eq!(good.heard(1, "a", &format!("c=2 n={number}")), Ok(Some(2)));
         }
         assert_eq!(good.missing(1), None);
         assert!(good.heard(1, "a", "c=2 n=3").is_err(), "twice");
         assert!(good.heard(1, "a", "c=2 n=0").is_err(), "out of order");
-        let mut lossy = ears();
+        let mut lossy = notify_check();
         assert_eq!(lossy.missing(1), Some("c=2 n=0"));
         assert!(lossy.heard(1, "a", "c=2 n=2").is_err(), "n=0 is lost");
-        assert!(ears().heard(1, "b", "c=2 n=1").is_err(), "not its channel");
-        assert!(ears().heard(1, "a", "c=2 n=1").is_err(), "on another channel");
-        assert!(ears().heard(1, "a", "c=9 n=1").is_err(), "no client sent it");
-        assert!(ears().heard(3, "a", "c=2 n=0").is_err(), "it never listened");
+        assert!(notify_check().heard(1, "b", "c=2 n=1").is_err(), "not its channel");
+        assert!(notify_check().heard(1, "a", "c=2 n=1").is_err(), "on another channel");
+        assert!(notify_check().heard(1, "a", "c=9 n=1").is_err(), "no client sent it");
+        assert!(notify_check().heard(3, "a", "c=2 n=0").is_err(), "it never listened");
     }
 
     #[test]
     fn a_client_that_was_told_that_it_listens_no_more_hears_nothing_more() {
-        let mut late = ears();
+        let mut late = notify_check();
         late.leaves(21_000_000, 1, "a");
         late.sent(21_000_001, ("db", "a", "c=2 n=9"), 5);
         assert_eq!(late.missing(1), None, "they were under way");
@@ -219,23 +220,23 @@ mod tests {
 
     #[test]
     fn what_was_sent_long_before_is_not_heard() {
-        let mut ears = Ears::default();
-        ears.sent(1, ("db", "a", "c=2 n=1"), 5);
-        ears.sent(5_000_000, ("db", "a", "c=2 n=2"), 5);
-        ears.listens(5_000_001, 1, "db", "a", 2);
-        assert!(ears.heard(1, "a", "c=2 n=1").is_err());
-        assert!(ears.heard(1, "a", "c=2 n=2").is_ok());
+        let mut notify_check = NotifyCheck::default();
+        notify_check.sent(1, ("db", "a", "c=2 n=1"), 5);
+        notify_check.sent(5_000_000, ("db", "a", "c=2 n=2"), 5);
+        notify_check.listens(5_000_001, 1, "db", "a", 2);
+        assert!(notify_check.heard(1, "a", "c=2 n=1").is_err());
+        assert!(notify_check.heard(1, "a", "c=2 n=2").is_ok());
     }
 
     #[test]
     fn what_its_server_had_not_read_may_be_heard() {
         for (unread, may) in [(0, true), (1, true), (2, false)] {
-            let mut ears = Ears::default();
-            ears.sent(1, ("db", "b", "c=2 n=1"), 5);
-            ears.sent(2, ("db", "a", "c=2 n=2"), 5);
-            ears.listens(5_000_001, 1, "db", "a", unread);
-            assert_eq!(ears.heard(1, "a", "c=2 n=2").is_ok(), may, "unread from {unread}");
-            assert_eq!(ears.missing(1), None);
+            let mut notify_check = NotifyCheck::default();
+            notify_check.sent(1, ("db", "b", "c=2 n=1"), 5);
+            notify_check.sent(2, ("db", "a", "c=2 n=2"), 5);
+            notify_check.listens(5_000_001, 1, "db", "a", unread);
+            assert_eq!(notify_check.heard(1, "a", "c=2 n=2").is_ok(), may, "unread from {unread}");
+            assert_eq!(notify_check.missing(1), None);
         }
     }
 }

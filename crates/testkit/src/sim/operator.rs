@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::client::message;
 use super::client::proving::Proving;
-use super::hub::{Event, Hub, LinkId, PeerEnd, PoolerEnd};
+use super::context::{Event, LinkId, PeerEnd, PoolerEnd, SimContext};
 use super::net::{Dir, End};
 use super::plan::Plan;
 use super::proto::{ErrorText, Fields, Message, PROTOCOL_3_0, Splitter};
@@ -105,96 +105,96 @@ impl Operator {
     }
 
     /// Its time has come.
-    pub fn wake(&mut self, hub: &mut Hub) {
+    pub fn wake(&mut self, cx: &mut SimContext) {
         match self.phase {
-            Phase::Away => self.connect(hub),
-            Phase::Thinking => self.command(hub),
+            Phase::Away => self.connect(cx),
+            Phase::Thinking => self.command(cx),
             Phase::LoggingIn | Phase::Waiting | Phase::Gone => {}
         }
     }
 
-    fn connect(&mut self, hub: &mut Hub) {
-        let link = hub.open_link(PoolerEnd::Moving, PeerEnd::Operator);
+    fn connect(&mut self, cx: &mut SimContext) {
+        let link = cx.open_link(PoolerEnd::Moving, PeerEnd::Operator);
         self.link = Some(link);
         self.phase = Phase::LoggingIn;
-        let in_us = 1 + hub.rng.skewed(1000);
-        hub.after(in_us, Event::Accept(link));
+        let in_us = 1 + cx.rng.skewed(1000);
+        cx.after(in_us, Event::Accept(link));
         let parameters = [("user", ADMIN), ("database", "pgbouncer")];
         let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        hub.write(link, Dir::ToPooler, &message::startup(PROTOCOL_3_0, &parameters));
+        cx.write(link, Dir::ToPooler, &message::startup(PROTOCOL_3_0, &parameters));
     }
 
-    fn command(&mut self, hub: &mut Hub) {
+    fn command(&mut self, cx: &mut SimContext) {
         let Some(link) = self.link else { return };
         while self.tasks.front().is_some_and(VecDeque::is_empty) {
             self.tasks.pop_front();
         }
         let Some(mut text) = self.tasks.front_mut().and_then(VecDeque::pop_front) else {
-            self.send(hub, link, &message::terminate());
+            self.send(cx, link, &message::terminate());
             self.phase = Phase::Gone;
-            hub.end(link, Dir::ToPooler, End::Fin);
+            cx.end(link, Dir::ToPooler, End::Fin);
             return;
         };
         if text == "KILL_CLIENT" {
             let id =
-                if self.clients.is_empty() { "0".to_owned() } else { hub.rng.pick(&self.clients).clone() };
+                if self.clients.is_empty() { "0".to_owned() } else { cx.rng.pick(&self.clients).clone() };
             text = format!("{text} {id}");
         }
         let withholds = ["PAUSE", "SUSPEND", "KILL ", "DISABLE"];
         self.holds |= withholds.iter().any(|word| text.starts_with(word));
-        hub.checks.operator_did(&text);
-        hub.note(|| format!("operator: {text}"));
+        cx.checks.operator_did(&text);
+        cx.note(|| format!("operator: {text}"));
         self.clients.clear();
         self.phase = Phase::Waiting;
-        self.send(hub, link, &message::query(&text));
+        self.send(cx, link, &message::query(&text));
     }
 
-    fn send(&mut self, hub: &mut Hub, link: LinkId, message: &Message) {
+    fn send(&mut self, cx: &mut SimContext, link: LinkId, message: &Message) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
-        hub.write(link, Dir::ToPooler, &bytes);
+        cx.write(link, Dir::ToPooler, &bytes);
     }
 
     /// Something arrived.
-    pub fn arrived(&mut self, hub: &mut Hub) {
+    pub fn arrived(&mut self, cx: &mut SimContext) {
         let Some(link) = self.link else { return };
-        let bytes = hub.read(link, Dir::ToPeer, usize::MAX);
+        let bytes = cx.read(link, Dir::ToPeer, usize::MAX);
         self.splitter.push(&bytes);
         while self.phase != Phase::Gone {
             match self.splitter.message() {
-                Ok(Some(message)) => self.take(hub, link, &message),
+                Ok(Some(message)) => self.take(cx, link, &message),
                 Ok(None) => break,
-                Err(why) => return hub.fail("the console answers", why),
+                Err(why) => return cx.fail("the console answers", why),
             }
         }
-        if self.phase != Phase::Gone && hub.link(link).to_peer.end().is_some() {
-            hub.fail("the console answers", "the operator was disconnected".to_owned());
+        if self.phase != Phase::Gone && cx.link(link).to_peer.end().is_some() {
+            cx.fail("the console answers", "the operator was disconnected".to_owned());
         }
     }
 
-    fn take(&mut self, hub: &mut Hub, link: LinkId, message: &Message) {
+    fn take(&mut self, cx: &mut SimContext, link: LinkId, message: &Message) {
         match message.tag {
-            b'R' if self.phase == Phase::LoggingIn => match self.proving.answer(message, &mut hub.rng) {
-                Ok(bytes) => drop(hub.write(link, Dir::ToPooler, &bytes)),
-                Err(why) => hub.fail("the console answers", format!("the operator cannot log in: {why}")),
+            b'R' if self.phase == Phase::LoggingIn => match self.proving.answer(message, &mut cx.rng) {
+                Ok(bytes) => drop(cx.write(link, Dir::ToPooler, &bytes)),
+                Err(why) => cx.fail("the console answers", format!("the operator cannot log in: {why}")),
             },
             b'S' | b'K' if self.phase == Phase::LoggingIn => {}
             b'T' => self.columns = Fields(&message.body).int16().unwrap_or(-1),
-            b'D' => self.row(hub, message),
+            b'D' => self.row(cx, message),
             b'C' | b'N' | b'I' => {}
-            b'E' if ErrorText::read(message).severity == "ERROR" => hub.count("console errors"),
-            b'Z' => self.answered(hub),
-            _ => hub.fail("the console answers", format!("the operator got {message:?}")),
+            b'E' if ErrorText::read(message).severity == "ERROR" => cx.count("console errors"),
+            b'Z' => self.answered(cx),
+            _ => cx.fail("the console answers", format!("the operator got {message:?}")),
         }
     }
 
     /// A row: as many fields as the result has columns. The 21st column of SHOW CLIENTS is `id`.
-    fn row(&mut self, hub: &mut Hub, message: &Message) {
+    fn row(&mut self, cx: &mut SimContext, message: &Message) {
         let mut fields = Fields(&message.body);
         let count = fields.int16();
         let values: Vec<_> = (0..count.unwrap_or(0)).map_while(|_| fields.counted()).collect();
         if count != Some(self.columns) || values.len() != usize::try_from(self.columns).unwrap_or(0) {
-            hub.fail("the console answers", format!("a row that does not fit its {} columns", self.columns));
+            cx.fail("the console answers", format!("a row that does not fit its {} columns", self.columns));
         }
         let text = |value: &Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
         if values.iter().flat_map(text).all(|value| value != ADMIN)
@@ -204,15 +204,15 @@ impl Operator {
         }
     }
 
-    fn answered(&mut self, hub: &mut Hub) {
+    fn answered(&mut self, cx: &mut SimContext) {
         if self.phase == Phase::Waiting {
-            hub.count("console commands");
+            cx.count("console commands");
         }
         if self.tasks.front().is_none_or(VecDeque::is_empty) && std::mem::take(&mut self.holds) {
-            self.held_until_us = hub.now_us;
+            self.held_until_us = cx.now_us;
         }
         self.phase = Phase::Thinking;
-        let in_us = hub.rng.skewed(400_000);
-        hub.after(in_us, Event::Operator);
+        let in_us = cx.rng.skewed(400_000);
+        cx.after(in_us, Event::Operator);
     }
 }

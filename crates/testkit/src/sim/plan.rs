@@ -1,9 +1,9 @@
-//! What one seed means: the pooler's configuration, the network's and the server's manners, the faults, the clients.
+//! What one seed means: the pooler's configuration, the behaviour of the network and the server, the faults, the clients.
 
 use std::fmt::Write as _;
 
 use super::client::script::{Script, ScriptWriter};
-use super::net::NetManner;
+use super::net::NetBehaviour;
 use super::rng::Rng;
 
 /// pool_mode.
@@ -42,19 +42,19 @@ pub enum Theme {
     Prepared,
     /// Many clients with short scripts.
     Crowd,
-    /// Many clients with one session's parameters and short statements, on few servers: they ride.
-    Riding,
-    /// The same, and servers end, lie, and are cancelled just when one client is aboard after another.
-    Perils,
+    /// Many clients with one session's parameters and short statements, on few servers: they are multiplexed.
+    Multiplexed,
+    /// The same, and servers end, lie, and are cancelled just when one client is queued behind another.
+    Faults,
     /// Clients that change what their sessions hold: tables, locks, prepared statements, cursors, channels.
     Sessions,
 }
 
 impl Theme {
-    /// Many clients ride.
+    /// Many clients are multiplexed.
     #[must_use]
-    pub fn rides(self) -> bool {
-        matches!(self, Theme::Riding | Theme::Perils)
+    pub fn is_multiplexed(self) -> bool {
+        matches!(self, Theme::Multiplexed | Theme::Faults)
     }
 }
 
@@ -200,7 +200,7 @@ pub struct Plan {
     /// The engine honours limits.
     pub has_limits: bool,
     /// The network.
-    pub net: NetManner,
+    pub net: NetBehaviour,
     /// The servers.
     pub server: ServerPlan,
     /// What goes wrong.
@@ -243,8 +243,8 @@ impl Plan {
             8..14 => Theme::Bulk,
             14..24 => Theme::Prepared,
             24..30 => Theme::Crowd,
-            30..43 => Theme::Riding,
-            43..50 => Theme::Perils,
+            30..43 => Theme::Multiplexed,
+            43..50 => Theme::Faults,
             86..100 => Theme::Sessions,
             _ => Theme::Mixed,
         };
@@ -285,13 +285,13 @@ impl Plan {
             extras: extras(&mut rng),
             has_operator: profile.has_console && rng.percent(12),
             has_limits: profile.has_limits,
-            net: net_manner(&mut rng),
+            net: net_behaviour(&mut rng),
             server: server_plan(&mut rng, profile),
             faults: faults(&mut rng, profile),
             is_crowd: sessions.is_some(),
             passages_max: match theme {
                 Theme::Crowd => 3,
-                Theme::Riding | Theme::Perils => 40,
+                Theme::Multiplexed | Theme::Faults => 40,
                 _ => 12,
             },
             clients: Vec::new(),
@@ -300,7 +300,7 @@ impl Plan {
         let mut client_rng = rng.fork();
         let count = match theme {
             Theme::Crowd => rng.between(15, 40),
-            Theme::Riding | Theme::Perils => rng.between(6, 30),
+            Theme::Multiplexed | Theme::Faults => rng.between(6, 30),
             Theme::Prepared | Theme::Cancels => rng.between(4, 12),
             Theme::Bulk => rng.between(2, 6),
             Theme::Sessions => rng.between(3, 40),
@@ -330,7 +330,7 @@ impl Plan {
                 self.pool_size = rng.count(1, 3);
                 self.max_prepared_statements = rng.count(1, 4);
             }
-            Theme::Riding | Theme::Perils => {
+            Theme::Multiplexed | Theme::Faults => {
                 self.databases.truncate(1);
                 self.users.truncate(1);
                 self.pool_size = rng.count(1, 3);
@@ -342,7 +342,7 @@ impl Plan {
                 if self.mode == Mode::Session {
                     self.mode = Mode::Transaction;
                 }
-                if self.theme == Theme::Perils {
+                if self.theme == Theme::Faults {
                     self.pool_size = rng.count(1, 2);
                     self.net.delay_us_max = *rng.pick(&[1, 50, 500]);
                     self.multiplex = (*rng.pick(&[3, 8, 32]), 50, *rng.pick(&["auto", "1", "2"]));
@@ -482,7 +482,7 @@ impl Plan {
     pub fn summary(&self) -> String {
         format!(
             "{:?}: {} pooling, {} workers, {} databases x {} users, pool {}+{}, max_db {}, max_user {}, max_client {}, \
-             prepared {}, riding {:?}, auth {}, {} clients, delay {} us, window {} B, faults {:?}, timeouts {:?}",
+             prepared {}, multiplexed {:?}, auth {}, {} clients, delay {} us, window {} B, faults {:?}, timeouts {:?}",
             self.theme,
             self.mode.name(),
             self.workers,
@@ -518,8 +518,8 @@ fn server_plan(rng: &mut Rng, profile: &Profile) -> ServerPlan {
     }
 }
 
-fn net_manner(rng: &mut Rng) -> NetManner {
-    NetManner {
+fn net_behaviour(rng: &mut Rng) -> NetBehaviour {
+    NetBehaviour {
         delay_us_max: *rng.pick(&[1, 50, 1_000, 5_000]),
         window_bytes: *rng.pick(&[300, 4_096, 65_536, 65_536]),
         tiny_reads_percent: *rng.pick(&[0, 0, 5, 30]),

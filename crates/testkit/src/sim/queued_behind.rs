@@ -1,4 +1,4 @@
-//! The clients aboard a server: it was sent their statements and has not begun with them. Told from the bytes alone, which name their
+//! The clients queued behind a server's statement: it was sent their statements and has not begun with them. Told from the bytes alone, which name their
 //! client wherever a statement is executed.
 
 use std::collections::BTreeSet;
@@ -7,29 +7,29 @@ use super::proto::Splitter;
 
 /// See the module's head.
 #[derive(Default, Debug, PartialEq, Eq)]
-pub(super) struct Aboard {
+pub(super) struct QueuedBehind {
     clients: BTreeSet<u32>,
     /// There is a group that names no client, or not yet.
     strangers: bool,
 }
 
-impl Aboard {
+impl QueuedBehind {
     /// Looks at what a server has not begun with, which begins with a message.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut splitter = Splitter::default();
         splitter.push(bytes);
-        let (mut aboard, mut group) = (Aboard::default(), Vec::new());
+        let (mut queued_behind, mut group) = (QueuedBehind::default(), Vec::new());
         while let Ok(Some(message)) = splitter.message() {
             group.extend_from_slice(&message.body);
             if matches!(message.tag, b'Q' | b'S' | b'F') {
-                aboard.note(&std::mem::take(&mut group));
+                queued_behind.note(&std::mem::take(&mut group));
             }
         }
         group.extend_from_slice(splitter.rest());
         if !group.is_empty() {
-            aboard.note(&group);
+            queued_behind.note(&group);
         }
-        aboard
+        queued_behind
     }
 
     fn note(&mut self, group: &[u8]) {
@@ -40,7 +40,7 @@ impl Aboard {
         self.clients.extend(named);
     }
 
-    /// This client is aboard, as far as can be told.
+    /// This client is queued, as far as can be told.
     pub(super) fn may_have(&self, client: u32) -> bool {
         self.strangers || self.clients.contains(&client)
     }
@@ -63,15 +63,20 @@ mod tests {
         let group =
             [parse("", "SELECT who($1) /*t=4*/"), bind("", "", &["c=12 n=3".to_owned()]), execute("", 0)];
         let all = bytes(&[&[query("SELECT who /*c=3 n=1*/")], &group[..], &[sync()]].concat());
-        let aboard = Aboard::read(&all);
-        assert!(aboard.may_have(3) && aboard.may_have(12) && !aboard.may_have(1) && !aboard.may_have(2));
-        assert_eq!(Aboard::read(b""), Aboard::default());
+        let queued_behind = QueuedBehind::read(&all);
+        assert!(
+            queued_behind.may_have(3)
+                && queued_behind.may_have(12)
+                && !queued_behind.may_have(1)
+                && !queued_behind.may_have(2)
+        );
+        assert_eq!(QueuedBehind::read(b""), QueuedBehind::default());
     }
 
     #[test]
     fn a_statement_without_a_client_may_be_any_clients() {
         let unnamed = bytes(&[parse("s1", "SELECT who($1) /*t=4*/"), sync()]);
-        assert!(Aboard::read(&unnamed).may_have(7));
-        assert!(Aboard::read(&bytes(&[query("SELECT who /*c=3 n=1*/")])[..9]).may_have(7));
+        assert!(QueuedBehind::read(&unnamed).may_have(7));
+        assert!(QueuedBehind::read(&bytes(&[query("SELECT who /*c=3 n=1*/")])[..9]).may_have(7));
     }
 }

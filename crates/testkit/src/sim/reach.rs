@@ -28,7 +28,7 @@ pub const IN_A_HUNDRED: [&str; 31] = [
     "portals suspended",
     "prepared statements shared",
     "reads paused",
-    "riders",
+    "multiplexed",
     "rows",
     "server failures",
     "sessions audited",
@@ -37,16 +37,16 @@ pub const IN_A_HUNDRED: [&str; 31] = [
     "statements that rode",
 ];
 
-/// In any fifty seeds in which servers end, lie and are cancelled just when one client is aboard after another.
-pub const IN_FIFTY_PERILS: [&str; 8] = [
+/// In any fifty seeds in which servers end, lie and are cancelled just when one client is queued behind another.
+pub const IN_FIFTY_FAULTS: [&str; 8] = [
     "broken trust",
     "cancels held back",
-    "ride violations",
-    "ridden servers lost after ReadyForQuery",
-    "ridden servers lost at work",
-    "ridden servers lost before ReadyForQuery",
-    "ridden servers lost in an answer",
-    "riders put back",
+    "multiplex violations",
+    "pipelined servers lost after ReadyForQuery",
+    "pipelined servers lost at work",
+    "pipelined servers lost before ReadyForQuery",
+    "pipelined servers lost in an answer",
+    "multiplexed put back",
 ];
 
 /// In any run of a thousand clients that change what their sessions hold.
@@ -61,7 +61,7 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
 ];
 
 /// In any two thousand seeds, beside all of these.
-pub const IN_TWO_THOUSAND: [&str; 3] = ["cancels hit with riders behind", "deadlocks", "pins"];
+pub const IN_TWO_THOUSAND: [&str; 3] = ["cancels hit with clients queued behind", "deadlocks", "pins"];
 
 /// Of these, what never happened.
 #[must_use]

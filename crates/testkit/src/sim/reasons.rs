@@ -1,7 +1,7 @@
 //! A client that is disconnected must have given, or suffered, a reason: a limit, a timeout, a dead server, the operator.
 
 use super::checks::{Checks, PoolName};
-use super::hub::LinkId;
+use super::context::LinkId;
 use super::plan::Mode;
 use super::proto::ErrorText;
 

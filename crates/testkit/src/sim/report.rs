@@ -44,12 +44,7 @@ pub fn run_plan<E: Subject>(plan: Plan, trace: &Trace) -> Outcome {
     let run = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::<E>::new(plan, kept);
         let events = world.run();
-        (
-            world.hub.checks.violation().cloned(),
-            world.hub.checks.counters().clone(),
-            world.hub.digest(),
-            events,
-        )
+        (world.cx.checks.violation().cloned(), world.cx.checks.counters().clone(), world.cx.digest(), events)
     }));
     let (violation, counters, digest, events) = run.unwrap_or_else(|payload| {
         let violation = Violation { check: "the machine never panics", text: panic_text(payload.as_ref()) };

@@ -6,12 +6,12 @@ use pgweir_core::limits::RESCUE_AFTER_US;
 use pgweir_core::mail::{Mail, Question};
 use pgweir_core::snapshot::{MultiplexNumbers, Snapshot, SnapshotRequest};
 
-use super::aboard::Aboard;
 use super::checks::PoolName;
 use super::client::run::Client;
-use super::hub::{Event, PeerEnd, PoolerEnd};
+use super::context::{Event, PeerEnd, PoolerEnd};
 use super::model::backend::Backend;
 use super::plan::Mode;
+use super::queued_behind::QueuedBehind;
 use super::subject::Subject;
 use super::world::{World, place};
 
@@ -25,22 +25,22 @@ const NEGLECT_US: u64 = 100_000;
 impl<E: Subject> World<E> {
     pub(super) fn probe(&mut self) {
         let gone = self.clients.iter().filter(|client| client.is_gone()).count() as u64;
-        let seen = self.hub.checks.counters().get("messages to clients").copied().unwrap_or(0) + gone;
+        let seen = self.cx.checks.counters().get("messages to clients").copied().unwrap_or(0) + gone;
         if seen != self.progress.0 {
-            self.progress = (seen, self.hub.now_us);
+            self.progress = (seen, self.cx.now_us);
         }
         if self.resting_since_us.is_none() {
-            if self.hub.now_us > self.progress.1 + STANDSTILL_US {
+            if self.cx.now_us > self.progress.1 + STANDSTILL_US {
                 let waiting: Vec<String> =
                     self.clients.iter().filter(|client| !client.is_gone()).map(Client::describe).collect();
-                self.hub.fail(
+                self.cx.fail(
                     "no client is forgotten",
                     format!("no message for {STANDSTILL_US} us; {waiting:?}"),
                 );
             }
             self.look_for_neglect();
         }
-        self.hub.after(PROBE_US, Event::Probe);
+        self.cx.after(PROBE_US, Event::Probe);
     }
 
     /// A client waits for a server while a server of its pool is idle: not for longer than news travel.
@@ -54,7 +54,7 @@ impl<E: Subject> World<E> {
         if self.operator.as_ref().is_some_and(|operator| operator.holds) {
             return;
         }
-        let before_us = self.hub.now_us.saturating_sub(NEGLECT_US);
+        let before_us = self.cx.now_us.saturating_sub(NEGLECT_US);
         let stuck_us = before_us.saturating_sub(RESCUE_AFTER_US);
         let mut found = None;
         // Mostly there is none, and the clients need not be looked at.
@@ -63,34 +63,34 @@ impl<E: Subject> World<E> {
             let (id, pool) = (client.id(), client.pool());
             let idle = *idle_of.entry(pool.clone()).or_insert_with(|| self.idle_server(&pool, before_us));
             let Some(idle) = idle else { continue };
-            if !client.waits_for_server(&self.hub, before_us) {
+            if !client.waits_for_server(&self.cx, before_us) {
                 continue;
             }
-            let served = |backend: &Backend| backend.may_serve(id, &self.hub);
+            let served = |backend: &Backend| backend.may_serve(id, &self.cx);
             let queued = |backend: &Backend| {
                 let is_stuck =
-                    backend.waits_for_lock_since(stuck_us) && client.waits_for_server(&self.hub, stuck_us);
-                !is_stuck && self.aboard(backend).may_have(id)
+                    backend.waits_for_lock_since(stuck_us) && client.waits_for_server(&self.cx, stuck_us);
+                !is_stuck && self.queued_behind(backend).may_have(id)
             };
             if !self.cluster.backends.iter().any(served) && !self.cluster.backends.iter().any(queued) {
                 found = Some(format!("client {id} waits for a server of {pool:?}, server {idle} is idle"));
             }
         }
         if let Some(text) = found {
-            self.hub.fail("no waiter is forgotten while a server idles", text);
+            self.cx.fail("no waiter is forgotten while a server idles", text);
         }
     }
 
     /// A server of a pool that any client could have had since then.
     fn idle_server(&self, pool: &PoolName, before_us: u64) -> Option<usize> {
         let free = |backend: &&Backend| {
-            let unbound = self.hub.plan.mode != Mode::Session || !backend.is_used();
+            let unbound = self.cx.plan.mode != Mode::Session || !backend.is_used();
             backend.pool() == Some(pool)
                 && unbound
                 && !backend.is_kept()
-                && backend.is_idle(&self.hub)
-                && self.hub.link(backend.link).moved_us < before_us
-                && matches!(self.hub.link(backend.link).pooler, PoolerEnd::At(..))
+                && backend.is_idle(&self.cx)
+                && self.cx.link(backend.link).moved_us < before_us
+                && matches!(self.cx.link(backend.link).pooler, PoolerEnd::At(..))
         };
         let mut free = self.cluster.backends.iter().filter(free).map(|backend| backend.pid).peekable();
         free.peek()?;
@@ -98,30 +98,30 @@ impl<E: Subject> World<E> {
     }
 
     /// The clients that were sent to a server and have to wait there.
-    fn aboard(&self, backend: &Backend) -> Aboard {
-        let link = self.hub.link(backend.link);
+    fn queued_behind(&self, backend: &Backend) -> QueuedBehind {
+        let link = self.cx.link(backend.link);
         let mut bytes = backend.unbegun().to_vec();
         link.to_peer.unread().for_each(|piece| bytes.extend_from_slice(piece));
         if let PoolerEnd::At(worker, conn) = link.pooler
-            && let Some(sock) = self.desks[place(worker)].sock(conn)
+            && let Some(sock) = self.sim_workers[place(worker)].sock(conn)
         {
             bytes.extend_from_slice(&sock.out);
         }
-        Aboard::read(&bytes)
+        QueuedBehind::read(&bytes)
     }
 
     /// Clients of a pool that may hold a server which knows nothing of their transaction yet, or never will: one without a
     /// statement is over before a server heard of it, and in session pooling the server stays the client's.
     fn unseen_transactions(&self, pool: &PoolName) -> usize {
-        let sessions = self.hub.plan.mode == Mode::Session;
-        match self.hub.plan.defer_begin() {
+        let sessions = self.cx.plan.mode == Mode::Session;
+        match self.cx.plan.defer_begin() {
             "packet" => {}
             // In session pooling its server is the client's in either way.
             "server" if sessions => {}
             _ => return 0,
         }
         let knows = |backend: &Backend, id| {
-            backend.works_for(id, &self.hub) || sessions && backend.is_used() && backend.has_served(id)
+            backend.works_for(id, &self.cx) || sessions && backend.is_used() && backend.has_served(id)
         };
         let seen = |id: u32| self.cluster.backends.iter().any(|backend| knows(backend, id));
         let may_hold = |client: &&Client| client.is_bound() || sessions && client.was_answered();
@@ -131,22 +131,25 @@ impl<E: Subject> World<E> {
 
     /// What the machines counted themselves, for the report.
     pub(super) fn count_rides(&mut self) {
-        self.hub.questions.clear();
-        for at in 0..self.desks.len() {
+        self.cx.questions.clear();
+        for at in 0..self.sim_workers.len() {
             let look = Mail::SnapshotRequest {
                 ticket: 0,
                 look: SnapshotRequest::Pools { skip: 0, limit: usize::MAX },
             };
             self.turn(at, |engine, d| engine.mail(d, look));
         }
-        for question in std::mem::take(&mut self.hub.questions) {
+        for question in std::mem::take(&mut self.cx.questions) {
             let Question::Seen { snapshot: Snapshot::Pools { pools, .. }, .. } = question else { continue };
-            for MultiplexNumbers { multiplexed: ridden, requeued, violations, .. } in
+            for MultiplexNumbers { multiplexed, requeued, violations, .. } in
                 pools.into_iter().map(|pool| pool.multiplexing)
             {
-                let numbers =
-                    [("riders", ridden), ("riders put back", requeued), ("ride violations", violations)];
-                numbers.into_iter().for_each(|(what, times)| self.hub.checks.count(what, times));
+                let numbers = [
+                    ("multiplexed", multiplexed),
+                    ("multiplexed put back", requeued),
+                    ("multiplex violations", violations),
+                ];
+                numbers.into_iter().for_each(|(what, times)| self.cx.checks.count(what, times));
             }
         }
     }
@@ -154,14 +157,14 @@ impl<E: Subject> World<E> {
     pub(super) fn check_the_end(&mut self) {
         let mut left = Vec::new();
         // If servers are opened before a client needs them, one may be under way, or the end of its login on the way.
-        let opens = self.hub.plan.extras.iter().any(|(name, _)| *name == "min_pool_size");
-        for (id, link) in self.hub.links() {
+        let opens = self.cx.plan.extras.iter().any(|(name, _)| *name == "min_pool_size");
+        for (id, link) in self.cx.links() {
             let fine = match (link.pooler, link.peer) {
                 (PoolerEnd::Gone, _) => true,
                 (_, PeerEnd::Backend(pid)) => {
                     let backend = &self.cluster.backends[pid];
                     let fresh = backend.is_being_opened() || backend.is_greeting();
-                    backend.is_idle(&self.hub) || opens && fresh
+                    backend.is_idle(&self.cx) || opens && fresh
                 }
                 _ => false,
             };
@@ -170,8 +173,8 @@ impl<E: Subject> World<E> {
             }
         }
         if !left.is_empty() {
-            self.hub.fail("no connection is left over", left.join(", "));
+            self.cx.fail("no connection is left over", left.join(", "));
         }
-        self.hub.checks.at_end();
+        self.cx.checks.at_end();
     }
 }

@@ -7,8 +7,8 @@ use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, WorkerId};
 
 use super::client::message;
 use super::client::run::Client;
-use super::driver::{Desk, Inbound, Side, shown};
-use super::hub::{ClientTimer, Event, Hub, LinkId, Moving, PeerEnd, PoolerEnd};
+use super::context::{ClientTimer, Event, LinkId, Moving, PeerEnd, PoolerEnd, SimContext};
+use super::driver::{Inbound, Side, SimWorker, shown};
 use super::model::cluster::Cluster;
 use super::net::{Dir, End};
 use super::operator::Operator;
@@ -28,9 +28,9 @@ pub(super) struct Canceller {
 /// See the module's head.
 pub struct World<E: Subject> {
     /// Clock, network, chance, checks.
-    pub hub: Hub,
+    pub cx: SimContext,
     pub(super) engines: Vec<E>,
-    pub(super) desks: Vec<Desk>,
+    pub(super) sim_workers: Vec<SimWorker>,
     pub(super) cluster: Cluster,
     pub(super) clients: Vec<Client>,
     pub(super) cancellers: Vec<Canceller>,
@@ -55,52 +55,52 @@ impl<E: Subject> World<E> {
     #[must_use]
     pub fn new(plan: Plan, trace: Trace) -> Self {
         let plan = Rc::new(plan);
-        let mut hub = Hub::new(Rc::clone(&plan), Rng::new(!plan.seed), trace);
+        let mut cx = SimContext::new(Rc::clone(&plan), Rng::new(!plan.seed), trace);
         let shared = E::shared(&plan);
-        let now = now(&hub);
+        let now = now(&cx);
         let workers = || (0..plan.workers).map(WorkerId);
         for (i, script) in plan.clients.iter().enumerate() {
-            hub.after(script.begin_us, Event::Client(i, ClientTimer::Begin));
+            cx.after(script.begin_us, Event::Client(i, ClientTimer::Begin));
         }
-        hub.after(PROBE_US, Event::Probe);
-        let mut operator_rng = hub.rng.fork();
+        cx.after(PROBE_US, Event::Probe);
+        let mut operator_rng = cx.rng.fork();
         if plan.has_operator {
-            hub.after(operator_rng.skewed(300_000), Event::Operator);
+            cx.after(operator_rng.skewed(300_000), Event::Operator);
         }
         World {
             engines: workers().map(|worker| E::start(&plan, &shared, worker, now)).collect(),
-            desks: workers().map(Desk::new).collect(),
+            sim_workers: workers().map(SimWorker::new).collect(),
             cluster: Cluster::default(),
             clients: (0..plan.clients.len()).map(|i| Client::new(i, &plan)).collect(),
             cancellers: Vec::new(),
             operator: plan.has_operator.then(|| Operator::new(&plan, &mut operator_rng)),
-            progress: (0, hub.now_us),
+            progress: (0, cx.now_us),
             resting_since_us: None,
             gone: 0,
-            hub,
+            cx,
             shared,
         }
     }
 
     /// Runs to the end; returns the number of events.
     pub fn run(&mut self) -> u64 {
-        for worker in 0..self.desks.len() {
+        for worker in 0..self.sim_workers.len() {
             self.rearm(worker);
         }
         let mut events = 0;
-        while self.hub.checks.violation().is_none() && !self.is_over() {
-            let Some(event) = self.hub.next_event() else {
-                self.hub.fail("no client is forgotten", "nothing is left to happen".to_owned());
+        while self.cx.checks.violation().is_none() && !self.is_over() {
+            let Some(event) = self.cx.next_event() else {
+                self.cx.fail("no client is forgotten", "nothing is left to happen".to_owned());
                 break;
             };
             events += 1;
             if events > EVENTS_MAX {
-                self.hub.fail("a run ends", format!("{EVENTS_MAX} events"));
+                self.cx.fail("a run ends", format!("{EVENTS_MAX} events"));
                 break;
             }
             self.happen(event);
         }
-        if self.hub.checks.violation().is_none() {
+        if self.cx.checks.violation().is_none() {
             self.check_the_end();
             self.count_rides();
         }
@@ -116,12 +116,12 @@ impl<E: Subject> World<E> {
             None if self.gone == self.clients.len()
                 && self.operator.as_ref().is_none_or(Operator::is_gone) =>
             {
-                self.resting_since_us = Some(self.hub.now_us);
-                self.hub.now_us
+                self.resting_since_us = Some(self.cx.now_us);
+                self.cx.now_us
             }
             None => return false,
         };
-        self.hub.now_us >= since + REST_US
+        self.cx.now_us >= since + REST_US
     }
 
     fn happen(&mut self, event: Event) {
@@ -132,42 +132,42 @@ impl<E: Subject> World<E> {
             Event::Deadline(worker) => self.deadline(worker),
             Event::Accept(link) => self.accept(link),
             Event::Dialed(worker, conn, endpoint) => self.dialed(worker, conn, &endpoint),
-            Event::Adopt { to, parcel } => self.adopt(to, *parcel),
+            Event::Adopt { to, transfer } => self.adopt(to, *transfer),
             Event::Mail { to, from } => {
-                let bag = self.hub.mailbags.iter_mut().find(|(pair, _)| *pair == (to, from));
+                let bag = self.cx.mailbags.iter_mut().find(|(pair, _)| *pair == (to, from));
                 if let Some(mail) = bag.and_then(|(_, bag)| bag.pop_front()) {
                     self.deliver(to, Inbound::Mail(mail));
                 }
             }
             Event::TlsDone(worker, conn) => {
-                if let Some(link) = self.desk(worker).sock(conn).and_then(|sock| sock.link) {
-                    self.hub.link_mut(link).is_tls = true;
-                    if let Some(sock) = self.desks[place(worker)].sock_mut(conn) {
+                if let Some(link) = self.sim_worker(worker).sock(conn).and_then(|sock| sock.link) {
+                    self.cx.link_mut(link).is_tls = true;
+                    if let Some(sock) = self.sim_workers[place(worker)].sock_mut(conn) {
                         sock.hello = None;
                     }
                     self.deliver(worker, Inbound::Secured(conn));
                     self.deliver(worker, Inbound::Readable(conn));
-                    if let PeerEnd::Client(client) = self.hub.link(link).peer {
-                        self.clients[client].secured(&mut self.hub);
+                    if let PeerEnd::Client(client) = self.cx.link(link).peer {
+                        self.clients[client].secured(&mut self.cx);
                     }
                 }
             }
-            Event::Backend(pid, alarm) => self.cluster.backends[pid].alarm(&mut self.hub, alarm),
-            Event::Unlocked => self.cluster.unlocked(&mut self.hub),
-            Event::Notified => self.cluster.notified(&mut self.hub),
-            Event::Signalled(pid) => self.cluster.backends[pid].signalled(&mut self.hub),
-            Event::Fate(pid) => self.cluster.backends[pid].terminate(&mut self.hub),
-            Event::CancelFires(pid) => self.cluster.cancel(&mut self.hub, pid),
+            Event::Backend(pid, alarm) => self.cluster.backends[pid].alarm(&mut self.cx, alarm),
+            Event::Unlocked => self.cluster.unlocked(&mut self.cx),
+            Event::Notified => self.cluster.notified(&mut self.cx),
+            Event::Signalled(pid) => self.cluster.backends[pid].signalled(&mut self.cx),
+            Event::Outcome(pid) => self.cluster.backends[pid].terminate(&mut self.cx),
+            Event::CancelFires(pid) => self.cluster.cancel(&mut self.cx, pid),
             Event::Client(client, timer) => self.client_timer(client, timer),
-            Event::GiveUp(worker, conn) => self.desks[place(worker)].give_up(&mut self.hub, conn),
+            Event::GiveUp(worker, conn) => self.sim_workers[place(worker)].give_up(&mut self.cx, conn),
             Event::Operator => {
                 if let Some(operator) = &mut self.operator {
-                    operator.wake(&mut self.hub);
+                    operator.wake(&mut self.cx);
                 }
             }
             Event::Answer => {
-                let Some(question) = self.hub.questions.pop_front() else { return };
-                for (to, mail) in E::answer(&self.hub.plan, &self.shared, question) {
+                let Some(question) = self.cx.questions.pop_front() else { return };
+                for (to, mail) in E::answer(&self.cx.plan, &self.shared, question) {
                     self.deliver(to, Inbound::Mail(mail));
                 }
             }
@@ -175,85 +175,85 @@ impl<E: Subject> World<E> {
         }
     }
 
-    fn desk(&self, worker: WorkerId) -> &Desk {
-        &self.desks[place(worker)]
+    fn sim_worker(&self, worker: WorkerId) -> &SimWorker {
+        &self.sim_workers[place(worker)]
     }
 
     fn deliver(&mut self, worker: WorkerId, inbound: Inbound) {
-        self.desks[place(worker)].deliver(&mut self.hub, inbound);
+        self.sim_workers[place(worker)].deliver(&mut self.cx, inbound);
     }
 
     fn arrive(&mut self, link: LinkId, dir: Dir) {
-        self.hub.arrive(link, dir);
-        let (pooler, peer) = (self.hub.link(link).pooler, self.hub.link(link).peer);
+        self.cx.arrive(link, dir);
+        let (pooler, peer) = (self.cx.link(link).pooler, self.cx.link(link).peer);
         match (dir, pooler, peer) {
             (Dir::ToPooler, PoolerEnd::At(worker, conn), _) => self.deliver(worker, Inbound::Readable(conn)),
             (Dir::ToPooler, PoolerEnd::Moving | PoolerEnd::Gone, _) => {}
-            (Dir::ToPeer, _, PeerEnd::Client(client)) => self.clients[client].arrived(&mut self.hub),
-            (Dir::ToPeer, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.hub),
+            (Dir::ToPeer, _, PeerEnd::Client(client)) => self.clients[client].arrived(&mut self.cx),
+            (Dir::ToPeer, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.cx),
             (Dir::ToPeer, _, PeerEnd::Canceller(number)) => self.canceller_arrived(number),
             (Dir::ToPeer, _, PeerEnd::Operator) => {
                 if let Some(operator) = &mut self.operator {
-                    operator.arrived(&mut self.hub);
+                    operator.arrived(&mut self.cx);
                 }
             }
         }
     }
 
     fn room(&mut self, link: LinkId, dir: Dir) {
-        let (pooler, peer) = (self.hub.link(link).pooler, self.hub.link(link).peer);
+        let (pooler, peer) = (self.cx.link(link).pooler, self.cx.link(link).peer);
         match (dir, pooler, peer) {
             (Dir::ToPeer, PoolerEnd::At(worker, conn), _) => self.deliver(worker, Inbound::Writable(conn)),
             (Dir::ToPeer, PoolerEnd::Moving | PoolerEnd::Gone, _) => {}
-            (Dir::ToPooler, _, PeerEnd::Client(client)) => self.clients[client].room(&mut self.hub),
-            (Dir::ToPooler, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.hub),
+            (Dir::ToPooler, _, PeerEnd::Client(client)) => self.clients[client].room(&mut self.cx),
+            (Dir::ToPooler, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.cx),
             (Dir::ToPooler, _, PeerEnd::Canceller(_) | PeerEnd::Operator) => {}
         }
     }
 
     fn client_timer(&mut self, number: usize, timer: ClientTimer) {
-        if timer == ClientTimer::Begin && self.hub.plan.clients[number].false_cancel {
+        if timer == ClientTimer::Begin && self.cx.plan.clients[number].false_cancel {
             let mut key = vec![0; 8];
-            self.hub.rng.fill(&mut key);
+            self.cx.rng.fill(&mut key);
             self.send_cancel(&key);
         }
-        if let Some(key) = self.clients[number].timer(&mut self.hub, timer) {
+        if let Some(key) = self.clients[number].timer(&mut self.cx, timer) {
             self.send_cancel(&key);
         }
     }
 
     /// Opens a connection for a cancel request, as `PQcancel` does.
     fn send_cancel(&mut self, key: &[u8]) {
-        let link = self.hub.open_link(PoolerEnd::Moving, PeerEnd::Canceller(self.cancellers.len()));
+        let link = self.cx.open_link(PoolerEnd::Moving, PeerEnd::Canceller(self.cancellers.len()));
         self.cancellers.push(Canceller { link, done: false });
-        let in_us = 1 + self.hub.rng.skewed(1000);
-        self.hub.after(in_us, Event::Accept(link));
-        self.hub.write(link, Dir::ToPooler, &message::cancel(key));
+        let in_us = 1 + self.cx.rng.skewed(1000);
+        self.cx.after(in_us, Event::Accept(link));
+        self.cx.write(link, Dir::ToPooler, &message::cancel(key));
     }
 
     fn canceller_arrived(&mut self, number: usize) {
         let canceller = &mut self.cancellers[number];
-        let bytes = self.hub.read(canceller.link, Dir::ToPeer, 1000);
+        let bytes = self.cx.read(canceller.link, Dir::ToPeer, 1000);
         if !bytes.is_empty() {
-            self.hub.fail("a cancel request is not answered", shown(&bytes));
+            self.cx.fail("a cancel request is not answered", shown(&bytes));
         }
-        if !canceller.done && self.hub.link(canceller.link).to_peer.end().is_some() {
+        if !canceller.done && self.cx.link(canceller.link).to_peer.end().is_some() {
             canceller.done = true;
-            self.hub.end(canceller.link, Dir::ToPooler, End::Fin);
+            self.cx.end(canceller.link, Dir::ToPooler, End::Fin);
         }
     }
 
     fn accept(&mut self, link: LinkId) {
-        let worker = WorkerId(u16::try_from(self.hub.rng.index(self.desks.len())).expect("few workers"));
-        let mut unix = self.hub.rng.percent(20);
-        if let PeerEnd::Client(client) = self.hub.link(link).peer {
-            self.hub.checks.accepted(link, self.clients[client].name());
+        let worker = WorkerId(u16::try_from(self.cx.rng.index(self.sim_workers.len())).expect("few workers"));
+        let mut unix = self.cx.rng.percent(20);
+        if let PeerEnd::Client(client) = self.cx.link(link).peer {
+            self.cx.checks.accepted(link, self.clients[client].name());
             unix = self.clients[client].is_unix();
         }
-        let desk = &mut self.desks[place(worker)];
-        let conn = desk.insert(Some(link), Side::Client);
-        self.hub.link_mut(link).pooler = PoolerEnd::At(worker, conn);
-        self.hub.note(|| format!("{worker:?} accepts {conn:?} of {:?}", self.hub.link(link).peer));
+        let sim_worker = &mut self.sim_workers[place(worker)];
+        let conn = sim_worker.insert(Some(link), Side::Client);
+        self.cx.link_mut(link).pooler = PoolerEnd::At(worker, conn);
+        self.cx.note(|| format!("{worker:?} accepts {conn:?} of {:?}", self.cx.link(link).peer));
         let port = u16::try_from(10_000 + link.0 % 50_000).expect("below 65536");
         let peer = match unix {
             true => Peer::Unix { pid: u32::from(port), uid: 1000, same_user: false, port: 6432 },
@@ -264,37 +264,37 @@ impl<E: Subject> World<E> {
     }
 
     fn dialed(&mut self, worker: WorkerId, conn: ConnId, endpoint: &Endpoint) {
-        if self.desk(worker).sock(conn).is_none() {
+        if self.sim_worker(worker).sock(conn).is_none() {
             return;
         }
-        if self.hub.rng.percent(self.hub.plan.faults.dial_refused) {
-            let now_us = self.hub.now_us;
-            self.hub.checks.login_failed(None, now_us);
-            self.hub.note(|| format!("{worker:?} {conn:?} {endpoint:?} refuses"));
+        if self.cx.rng.percent(self.cx.plan.faults.dial_refused) {
+            let now_us = self.cx.now_us;
+            self.cx.checks.login_failed(None, now_us);
+            self.cx.note(|| format!("{worker:?} {conn:?} {endpoint:?} refuses"));
             let why = Closed::DialFailed("connection refused".to_owned());
             self.deliver(worker, Inbound::DialFailed(conn, why));
             return;
         }
-        let link = self.hub.open_link(PoolerEnd::At(worker, conn), PeerEnd::Backend(self.cluster.next_pid()));
-        self.hub.note(|| format!("{worker:?} {conn:?} is connected to server {}", self.cluster.next_pid()));
-        self.cluster.start(&mut self.hub, link);
-        let desk = &mut self.desks[place(worker)];
-        if let Some(sock) = desk.sock_mut(conn) {
+        let link = self.cx.open_link(PoolerEnd::At(worker, conn), PeerEnd::Backend(self.cluster.next_pid()));
+        self.cx.note(|| format!("{worker:?} {conn:?} is connected to server {}", self.cluster.next_pid()));
+        self.cluster.start(&mut self.cx, link);
+        let sim_worker = &mut self.sim_workers[place(worker)];
+        if let Some(sock) = sim_worker.sock_mut(conn) {
             sock.link = Some(link);
-            desk.dirty.push(conn);
+            sim_worker.dirty.push(conn);
         }
         self.deliver(worker, Inbound::Connected(conn));
     }
 
-    fn adopt(&mut self, to: WorkerId, parcel: Moving) {
-        let Moving { link, out, handoff } = parcel;
-        let desk = &mut self.desks[place(to)];
-        let conn = desk.insert(Some(link), Side::Client);
-        if let Some(sock) = desk.sock_mut(conn) {
+    fn adopt(&mut self, to: WorkerId, transfer: Moving) {
+        let Moving { link, out, handoff } = transfer;
+        let sim_worker = &mut self.sim_workers[place(to)];
+        let conn = sim_worker.insert(Some(link), Side::Client);
+        if let Some(sock) = sim_worker.sock_mut(conn) {
             sock.out = out;
-            desk.dirty.push(conn);
+            sim_worker.dirty.push(conn);
         }
-        self.hub.link_mut(link).pooler = PoolerEnd::At(to, conn);
+        self.cx.link_mut(link).pooler = PoolerEnd::At(to, conn);
         self.deliver(to, Inbound::Adopted(conn, handoff));
         self.deliver(to, Inbound::Readable(conn));
     }
@@ -304,6 +304,6 @@ pub(super) fn place(worker: WorkerId) -> usize {
     usize::from(worker.0)
 }
 
-pub(super) fn now(hub: &Hub) -> Now {
-    Now { mono_us: hub.now_us, wall_us: WALL_US + hub.now_us }
+pub(super) fn now(cx: &SimContext) -> Now {
+    Now { mono_us: cx.now_us, wall_us: WALL_US + cx.now_us }
 }

@@ -35,77 +35,77 @@ const PATHS: [Path; 22] = [
     Path {
         name: "simple",
         what: "one relayed statement, simple protocol, alone in its turn",
-        run: |times| world::statements(times, 1, world::Manner::Simple),
+        run: |times| world::statements(times, 1, world::Kind::Simple),
     },
     Path {
         name: "simple-new",
         what: "one relayed statement, simple protocol, with another literal each time",
-        run: |times| world::statements(times, 1, world::Manner::Fresh),
+        run: |times| world::statements(times, 1, world::Kind::Fresh),
     },
     Path {
         name: "simple-50",
         what: "one relayed statement, simple protocol, 50 clients in a turn on 4 servers",
-        run: |times| world::statements(times, 50, world::Manner::Simple),
+        run: |times| world::statements(times, 50, world::Kind::Simple),
     },
     Path {
         name: "extended",
         what: "one relayed statement, unnamed Parse to Sync, alone in its turn",
-        run: |times| world::statements(times, 1, world::Manner::Extended),
+        run: |times| world::statements(times, 1, world::Kind::Extended),
     },
     Path {
         name: "prepared",
         what: "one relayed statement, Bind to Sync of a named one, alone in its turn",
-        run: |times| world::statements(times, 1, world::Manner::Prepared),
+        run: |times| world::statements(times, 1, world::Kind::Prepared),
     },
     Path {
         name: "prepared-50",
         what: "one relayed statement, Bind to Sync of a named one, 50 clients in a turn on 4 servers",
-        run: |times| world::statements(times, 50, world::Manner::Prepared),
+        run: |times| world::statements(times, 50, world::Kind::Prepared),
     },
     Path {
         name: "transaction",
         what: "BEGIN, one statement, COMMIT, each in its turn",
-        run: |times| world::statements(times, 1, world::Manner::Transaction),
+        run: |times| world::statements(times, 1, world::Kind::Transaction),
     },
     Path {
         name: "simple-blind",
         what: "as `simple`, without statistics of statements",
-        run: |times| world::watched(times, 1, world::Manner::Simple, world::Eyes::Shut),
+        run: |times| world::watched(times, 1, world::Kind::Simple, world::Eyes::Shut),
     },
     Path {
         name: "simple-observed",
         what: "as `simple`, with a slow log as well",
-        run: |times| world::watched(times, 1, world::Manner::Simple, world::Eyes::Wide),
+        run: |times| world::watched(times, 1, world::Kind::Simple, world::Eyes::Wide),
     },
     Path {
         name: "prepared-50-blind",
         what: "as `prepared-50`, without statistics of statements",
-        run: |times| world::watched(times, 50, world::Manner::Prepared, world::Eyes::Shut),
+        run: |times| world::watched(times, 50, world::Kind::Prepared, world::Eyes::Shut),
     },
     Path {
         name: "prepared-50-observed",
         what: "as `prepared-50`, with a slow log as well",
-        run: |times| world::watched(times, 50, world::Manner::Prepared, world::Eyes::Wide),
+        run: |times| world::watched(times, 50, world::Kind::Prepared, world::Eyes::Wide),
     },
     Path {
         name: "simple-forgetful",
         what: "as `simple`, with session_state = pgbouncer: what sessions cost those that have none",
-        run: |times| world::watched(times, 1, world::Manner::Simple, world::Eyes::Forgetful),
+        run: |times| world::watched(times, 1, world::Kind::Simple, world::Eyes::Forgetful),
     },
     Path {
         name: "extended-forgetful",
         what: "as `extended`, with session_state = pgbouncer",
-        run: |times| world::watched(times, 1, world::Manner::Extended, world::Eyes::Forgetful),
+        run: |times| world::watched(times, 1, world::Kind::Extended, world::Eyes::Forgetful),
     },
     Path {
         name: "prepared-50-forgetful",
         what: "as `prepared-50`, with session_state = pgbouncer",
-        run: |times| world::watched(times, 50, world::Manner::Prepared, world::Eyes::Forgetful),
+        run: |times| world::watched(times, 50, world::Kind::Prepared, world::Eyes::Forgetful),
     },
     Path {
         name: "transaction-forgetful",
         what: "as `transaction`, with session_state = pgbouncer",
-        run: |times| world::watched(times, 1, world::Manner::Transaction, world::Eyes::Forgetful),
+        run: |times| world::watched(times, 1, world::Kind::Transaction, world::Eyes::Forgetful),
     },
     Path {
         name: "login-trust",
@@ -125,7 +125,7 @@ const PATHS: [Path; 22] = [
     Path {
         name: "rows-8k",
         what: "a result of 64 rows of 128 bytes, arrived in one piece",
-        run: |times| world::statements(times, 1, world::Manner::Rows),
+        run: |times| world::statements(times, 1, world::Kind::Rows),
     },
 ];
 

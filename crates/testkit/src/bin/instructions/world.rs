@@ -23,7 +23,7 @@ use crate::parts::SELECT;
 
 /// How a client sends its statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Kind {
     Simple,
     /// Simple, with another literal each time.
     Fresh,
@@ -59,16 +59,16 @@ const SERVERS: u32 = 4;
 const PASSWORD: &str = "a password of usual length";
 
 /// Runs `times` statements, rounded up to whole turns, from `clients` clients.
-pub(crate) fn statements(times: u32, clients: u32, manner: Manner) {
-    watched(times, clients, manner, Eyes::Open);
+pub(crate) fn statements(times: u32, clients: u32, kind: Kind) {
+    watched(times, clients, kind, Eyes::Open);
 }
 
 /// The same, watched as `eyes` says.
-pub(crate) fn watched(times: u32, clients: u32, manner: Manner, eyes: Eyes) {
+pub(crate) fn watched(times: u32, clients: u32, kind: Kind, eyes: Eyes) {
     let mut world = World::new(Door::Trust, eyes);
     let clients: Vec<ConnId> = (0..clients).map(|_| world.login()).collect();
-    let mut steps = steps(manner);
-    if manner == Manner::Prepared {
+    let mut steps = steps(kind);
+    if kind == Kind::Prepared {
         let mut prepare = Vec::new();
         encode_parse(&mut prepare, b"select", SELECT.as_bytes(), &[0, 0]);
         encode_sync(&mut prepare);
@@ -78,7 +78,7 @@ pub(crate) fn watched(times: u32, clients: u32, manner: Manner, eyes: Eyes) {
     }
     let each = u32::try_from(clients.len()).expect("few clients");
     for turn in 0..times.div_ceil(each) {
-        if manner == Manner::Fresh {
+        if kind == Kind::Fresh {
             write_number(&mut steps[0], turn);
         }
         for step in &steps {
@@ -110,7 +110,7 @@ pub(crate) fn logins(times: u32, door: Door) {
 }
 
 /// What a client sends, turn by turn.
-fn steps(manner: Manner) -> Vec<Vec<u8>> {
+fn steps(kind: Kind) -> Vec<Vec<u8>> {
     let query = |sql: &str| {
         let mut out = Vec::new();
         encode_query(&mut out, sql.as_bytes());
@@ -126,12 +126,12 @@ fn steps(manner: Manner) -> Vec<Vec<u8>> {
         encode_sync(&mut out);
         out
     };
-    match manner {
-        Manner::Simple | Manner::Fresh => vec![query(SELECT)],
-        Manner::Rows => vec![query(MANY_ROWS)],
-        Manner::Transaction => vec![query("BEGIN;"), query(SELECT), query("COMMIT;")],
-        Manner::Prepared => vec![bound(b"select")],
-        Manner::Extended => {
+    match kind {
+        Kind::Simple | Kind::Fresh => vec![query(SELECT)],
+        Kind::Rows => vec![query(MANY_ROWS)],
+        Kind::Transaction => vec![query("BEGIN;"), query(SELECT), query("COMMIT;")],
+        Kind::Prepared => vec![bound(b"select")],
+        Kind::Extended => {
             let mut out = Vec::new();
             encode_parse(&mut out, b"", SELECT.as_bytes(), &[0, 0]);
             out.extend(bound(b""));

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::sim::model::settings::TRACKED;
-use crate::sim::model::{COLUMNS, Manner, Session, Step};
+use crate::sim::model::{Behaviour, COLUMNS, Session, Step};
 use crate::sim::proto::{ErrorText, Fields, Message};
 
 /// What came of looking at a message.
@@ -53,7 +53,7 @@ impl Oracle {
         keeps_server: bool,
         keeps_session: bool,
     ) -> Self {
-        let mut reference = Session::new(0, parameters, Manner::default());
+        let mut reference = Session::new(0, parameters, Behaviour::default());
         // The pooler's own greeting is judged by what the client is told, not by its order.
         reference.welcome(b"");
         Oracle {
@@ -285,7 +285,7 @@ mod tests {
 
     /// Answers of a server with process id 5 to these messages.
     fn answers(messages: &[Message]) -> Vec<Message> {
-        let mut server = Session::new(5, &[], Manner::default());
+        let mut server = Session::new(5, &[], Behaviour::default());
         server.welcome(b"");
         messages.iter().for_each(|message| server.feed(message.clone()));
         let mut answers = Vec::new();

@@ -58,9 +58,9 @@ impl Phrases {
         let duration_us = match self.rng.below(20) {
             0 => 0,
             _ if self.theme == Theme::Cancels => self.rng.skewed(5_000),
-            1..12 if self.theme == Theme::Perils && self.long => self.rng.skewed(10_000),
-            1..3 if self.theme.rides() => self.rng.skewed(20_000),
-            _ if self.theme.rides() => self.rng.skewed(600),
+            1..12 if self.theme == Theme::Faults && self.long => self.rng.skewed(10_000),
+            1..3 if self.theme.is_multiplexed() => self.rng.skewed(20_000),
+            _ if self.theme.is_multiplexed() => self.rng.skewed(600),
             1 if self.long => self.rng.skewed(200_000),
             _ if self.long => self.rng.skewed(20_000),
             _ => self.rng.skewed(3_000),
@@ -88,7 +88,7 @@ impl Phrases {
 
     /// The lock that a statement needs, in so many percent of them.
     fn needed_lock(&mut self, percent: u64) -> u64 {
-        u64::from(self.theme.rides() && self.rng.percent(percent))
+        u64::from(self.theme.is_multiplexed() && self.rng.percent(percent))
     }
 
     /// A change that takes a lock until its transaction ends.

@@ -5,8 +5,8 @@ use super::oracle::{Oracle, Verdict};
 use super::proving::Proving;
 use super::script::{Ending, Script, Vanish, Wait};
 use crate::sim::checks::PoolName;
+use crate::sim::context::{ClientTimer, Event, LinkId, PeerEnd, PoolerEnd, SimContext};
 use crate::sim::driver::{TLS_HELLO, shown};
-use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
 use crate::sim::outbox::Outbox;
 use crate::sim::plan::{Mode, Plan};
@@ -164,37 +164,37 @@ impl Client {
 
     /// Logged in, between transactions, has sent all of its request, and no answer to it is on the way: since then at the latest.
     #[must_use]
-    pub fn waits_for_server(&self, hub: &Hub, before_us: u64) -> bool {
-        let Some(link) = self.link.map(|link| hub.link(link)) else { return false };
+    pub fn waits_for_server(&self, cx: &SimContext, before_us: u64) -> bool {
+        let Some(link) = self.link.map(|link| cx.link(link)) else { return false };
         let free = self.phase == Phase::Running && !self.oracle.is_bound() && !self.leaving;
         let asked = self.out.is_empty() && link.to_pooler.is_empty() && link.to_peer.is_empty();
         // If a server listens for the client, that decides when the end of a statement is told, not the server that ran it.
-        let told = || hub.plan.has_hubs() && self.oracle.lacks_ready_only();
+        let told = || cx.plan.has_hubs() && self.oracle.lacks_ready_only();
         free && asked && link.moved_us <= before_us && !self.oracle.is_settled() && !told()
     }
 
     /// Something it had planned. A cancel request is returned for the world to send.
-    pub fn timer(&mut self, hub: &mut Hub, timer: ClientTimer) -> Option<Vec<u8>> {
+    pub fn timer(&mut self, cx: &mut SimContext, timer: ClientTimer) -> Option<Vec<u8>> {
         match timer {
-            ClientTimer::Begin => self.begin(hub),
+            ClientTimer::Begin => self.begin(cx),
             ClientTimer::Step(step)
                 if self.phase == Phase::Running && self.step == step && self.waits.is_none() =>
             {
-                self.send_step(hub);
+                self.send_step(cx);
             }
             ClientTimer::Write => {
                 self.write_planned = false;
-                self.room(hub);
+                self.room(cx);
             }
             ClientTimer::Read => {
                 self.read_planned = false;
-                self.read(hub);
+                self.read(cx);
             }
-            ClientTimer::Vanish if self.phase != Phase::Gone => self.vanish(hub),
+            ClientTimer::Vanish if self.phase != Phase::Gone => self.vanish(cx),
             ClientTimer::Cancel(step) if self.phase == Phase::Running && self.step == step => {
                 self.oracle.asked_for_cancel();
-                hub.checks.cancel_asked(self.script.id);
-                hub.note(|| format!("client {} asks for a cancel", self.script.id));
+                cx.checks.cancel_asked(self.script.id);
+                cx.note(|| format!("client {} asks for a cancel", self.script.id));
                 return self.key.clone();
             }
             ClientTimer::Step(_) | ClientTimer::Vanish | ClientTimer::Cancel(_) => {}
@@ -202,50 +202,50 @@ impl Client {
         None
     }
 
-    fn begin(&mut self, hub: &mut Hub) {
-        let link = hub.open_link(PoolerEnd::Moving, PeerEnd::Client(self.index));
+    fn begin(&mut self, cx: &mut SimContext) {
+        let link = cx.open_link(PoolerEnd::Moving, PeerEnd::Client(self.index));
         self.link = Some(link);
-        let in_us = 1 + hub.rng.skewed(1000);
-        hub.after(in_us, Event::Accept(link));
+        let in_us = 1 + cx.rng.skewed(1000);
+        cx.after(in_us, Event::Accept(link));
         if let Some(garbage) = self.script.intruder.clone() {
-            self.intrude(hub, &garbage);
+            self.intrude(cx, &garbage);
         } else if self.script.direct_tls {
-            self.secure(hub, 0);
+            self.secure(cx, 0);
         } else {
-            self.ask(hub, 0);
+            self.ask(cx, 0);
         }
     }
 
     /// Begins the TLS handshake; request number `next` follows it.
-    fn secure(&mut self, hub: &mut Hub, next: usize) {
+    fn secure(&mut self, cx: &mut SimContext, next: usize) {
         self.phase = Phase::Securing(next);
         self.out.end().extend(TLS_HELLO);
-        self.write(hub);
+        self.write(cx);
     }
 
     /// The TLS handshake is over.
-    pub fn secured(&mut self, hub: &mut Hub) {
+    pub fn secured(&mut self, cx: &mut SimContext) {
         if let Phase::Securing(next) = self.phase {
-            hub.count("clients with TLS");
-            self.ask(hub, next);
+            cx.count("clients with TLS");
+            self.ask(cx, next);
         }
     }
 
     /// Sends what no client sends. The pooler throws it out or waits for more; either way no other client may notice.
-    fn intrude(&mut self, hub: &mut Hub, garbage: &[u8]) {
-        hub.count("intruders");
+    fn intrude(&mut self, cx: &mut SimContext, garbage: &[u8]) {
+        cx.count("intruders");
         // Thrown out or leaving, it may cost the server it has.
-        hub.checks.intruded();
+        cx.checks.intruded();
         self.phase = Phase::Intruding;
         self.out.end().extend_from_slice(garbage);
-        self.write(hub);
-        hub.after(INTRUDER_STAYS_US, Event::Client(self.index, ClientTimer::Vanish));
+        self.write(cx);
+        cx.after(INTRUDER_STAYS_US, Event::Client(self.index, ClientTimer::Vanish));
     }
 
     /// Sends request number `at`, or the startup packet.
-    fn ask(&mut self, hub: &mut Hub, at: usize) {
-        self.asked_us = hub.now_us;
-        self.rested_us = hub.now_us;
+    fn ask(&mut self, cx: &mut SimContext, at: usize) {
+        self.asked_us = cx.now_us;
+        self.rested_us = cx.now_us;
         match self.script.requests.get(at) {
             Some(&code) => {
                 self.phase = Phase::Asking(at);
@@ -261,12 +261,12 @@ impl Client {
                 self.out.end().extend(message::startup(self.script.version, &parameters));
             }
         }
-        self.write(hub);
+        self.write(cx);
     }
 
-    fn send_step(&mut self, hub: &mut Hub) {
+    fn send_step(&mut self, cx: &mut SimContext) {
         let Some(step) = self.script.steps.get(self.step).cloned() else {
-            self.leave(hub);
+            self.leave(cx);
             return;
         };
         let messages = match step.unless_copying {
@@ -275,7 +275,7 @@ impl Client {
         };
         // The data of a COPY is not a new request.
         if self.oracle.is_at_rest() && !self.oracle.is_copying() {
-            self.asked_us = hub.now_us;
+            self.asked_us = cx.now_us;
         }
         let before = self.out.len();
         for message in &messages {
@@ -284,7 +284,7 @@ impl Client {
         }
         self.said_goodbye |= messages.last().is_some_and(|last| last.tag == b'X');
         self.ends_in_flush = messages.last().is_some_and(|last| last.tag == b'H');
-        hub.note(|| {
+        cx.note(|| {
             format!("client {} step {} {:?} sends {messages:?}", self.script.id, self.step, step.wait)
         });
         if let Some(Vanish { step, byte, .. }) = self.script.vanish
@@ -293,53 +293,53 @@ impl Client {
             self.vanish_after_bytes = Some((before + byte).min(self.out.len()));
         }
         if let Some(in_us) = step.cancel_after_us {
-            hub.after(in_us, Event::Client(self.index, ClientTimer::Cancel(self.step)));
+            cx.after(in_us, Event::Client(self.index, ClientTimer::Cancel(self.step)));
         }
         match step.wait {
-            Wait::Nothing => self.plan_next_step(hub),
+            Wait::Nothing => self.plan_next_step(cx),
             wait => self.waits = Some(wait),
         }
-        self.write(hub);
-        self.go_on_if_answered(hub);
+        self.write(cx);
+        self.go_on_if_answered(cx);
     }
 
-    fn plan_next_step(&mut self, hub: &mut Hub) {
+    fn plan_next_step(&mut self, cx: &mut SimContext) {
         let pipelined = self.script.steps.get(self.step).is_some_and(|step| step.wait == Wait::Nothing);
         self.step += 1;
         let think_us = match self.script.steps.get(self.step) {
-            Some(_) if pipelined => hub.rng.skewed(100),
+            Some(_) if pipelined => cx.rng.skewed(100),
             Some(step) => step.think_us,
-            None => hub.rng.skewed(1000),
+            None => cx.rng.skewed(1000),
         };
-        hub.after(think_us, Event::Client(self.index, ClientTimer::Step(self.step)));
+        cx.after(think_us, Event::Client(self.index, ClientTimer::Step(self.step)));
     }
 
-    fn go_on_if_answered(&mut self, hub: &mut Hub) {
+    fn go_on_if_answered(&mut self, cx: &mut SimContext) {
         if self.waits.is_some() && self.out.is_empty() && self.oracle.is_settled() {
             self.waits = None;
-            self.rested_us = hub.now_us;
-            self.plan_next_step(hub);
+            self.rested_us = cx.now_us;
+            self.plan_next_step(cx);
         }
     }
 
     /// There is room in the network again.
-    pub fn room(&mut self, hub: &mut Hub) {
-        self.write(hub);
-        self.go_on_if_answered(hub);
+    pub fn room(&mut self, cx: &mut SimContext) {
+        self.write(cx);
+        self.go_on_if_answered(cx);
     }
 
-    fn write(&mut self, hub: &mut Hub) {
+    fn write(&mut self, cx: &mut SimContext) {
         let Some(link) = self.link.filter(|_| self.phase != Phase::Gone && !self.write_planned) else {
             return;
         };
         let mut piece = self.out.len();
         if let Some(bytes_max) = self.script.pieces {
-            piece = piece.min(hub.rng.index(bytes_max) + 1);
+            piece = piece.min(cx.rng.index(bytes_max) + 1);
         }
         if let Some(left) = self.vanish_after_bytes {
             piece = piece.min(left);
         }
-        let taken = hub.write(link, Dir::ToPooler, &self.out[..piece]);
+        let taken = cx.write(link, Dir::ToPooler, &self.out[..piece]);
         self.out.take(taken);
         if let Some(left) = &mut self.vanish_after_bytes {
             *left -= taken;
@@ -347,72 +347,72 @@ impl Client {
                 let in_us = self.script.vanish.map_or(0, |vanish| vanish.after_us);
                 self.vanish_after_bytes = None;
                 self.write_planned = true; // nothing more is written
-                hub.after(in_us, Event::Client(self.index, ClientTimer::Vanish));
+                cx.after(in_us, Event::Client(self.index, ClientTimer::Vanish));
                 return;
             }
         }
         if taken == piece && !self.out.is_empty() {
             self.write_planned = true;
-            let in_us = hub.rng.skewed(300);
-            hub.after(in_us, Event::Client(self.index, ClientTimer::Write));
+            let in_us = cx.rng.skewed(300);
+            cx.after(in_us, Event::Client(self.index, ClientTimer::Write));
         }
         if self.out.is_empty() && self.leaving {
-            self.close(hub, End::Fin);
+            self.close(cx, End::Fin);
         }
     }
 
     /// Something arrived.
-    pub fn arrived(&mut self, hub: &mut Hub) {
+    pub fn arrived(&mut self, cx: &mut SimContext) {
         match self.script.slow {
             Some((_, pause_us)) if self.phase == Phase::Running => {
                 if !self.read_planned {
                     self.read_planned = true;
-                    hub.after(pause_us, Event::Client(self.index, ClientTimer::Read));
+                    cx.after(pause_us, Event::Client(self.index, ClientTimer::Read));
                 }
             }
-            _ => self.read(hub),
+            _ => self.read(cx),
         }
     }
 
-    fn read(&mut self, hub: &mut Hub) {
+    fn read(&mut self, cx: &mut SimContext) {
         let Some(link) = self.link.filter(|_| self.phase != Phase::Gone) else { return };
         let bytes_max = self.script.slow.map_or(READ_BYTES, |(bytes, _)| bytes);
-        let bytes = hub.read(link, Dir::ToPeer, bytes_max);
+        let bytes = cx.read(link, Dir::ToPeer, bytes_max);
         if !bytes.is_empty() {
-            hub.note(|| format!("client {} reads {}", self.script.id, shown(&bytes)));
+            cx.note(|| format!("client {} reads {}", self.script.id, shown(&bytes)));
         }
         self.splitter.push(&bytes);
-        self.digest(hub);
+        self.digest(cx);
         if self.phase == Phase::Gone {
             return;
         }
-        if hub.link(link).to_peer.readable() > 0 {
-            self.arrived(hub);
-        } else if let Some(end) = hub.link(link).to_peer.end() {
-            hub.note(|| format!("client {} is disconnected: {end:?}", self.script.id));
-            self.disconnected(hub, None);
+        if cx.link(link).to_peer.readable() > 0 {
+            self.arrived(cx);
+        } else if let Some(end) = cx.link(link).to_peer.end() {
+            cx.note(|| format!("client {} is disconnected: {end:?}", self.script.id));
+            self.disconnected(cx, None);
         }
     }
 
-    fn digest(&mut self, hub: &mut Hub) {
+    fn digest(&mut self, cx: &mut SimContext) {
         loop {
             match self.phase {
                 Phase::Asking(at) => match self.splitter.byte() {
                     None => return,
-                    Some(b'N') => self.ask(hub, at + 1),
+                    Some(b'N') => self.ask(cx, at + 1),
                     Some(b'S') if self.script.requests[at] == SSL_REQUEST => {
-                        self.secure(hub, at + 1);
+                        self.secure(cx, at + 1);
                     }
                     Some(other) => {
-                        self.wrong(hub, format!("'{}' as the answer to a request", other.escape_ascii()));
+                        self.wrong(cx, format!("'{}' as the answer to a request", other.escape_ascii()));
                         return;
                     }
                 },
                 Phase::LoggingIn | Phase::Running => match self.splitter.message() {
-                    Ok(Some(message)) => self.take(hub, &message),
+                    Ok(Some(message)) => self.take(cx, &message),
                     Ok(None) => return,
                     Err(why) => {
-                        self.wrong(hub, why);
+                        self.wrong(cx, why);
                         return;
                     }
                 },
@@ -425,76 +425,73 @@ impl Client {
         }
     }
 
-    fn take(&mut self, hub: &mut Hub, message: &Message) {
-        hub.checks.count("messages to clients", 1);
+    fn take(&mut self, cx: &mut SimContext, message: &Message) {
+        cx.checks.count("messages to clients", 1);
         if self.phase == Phase::LoggingIn {
-            self.take_greeting(hub, message);
+            self.take_greeting(cx, message);
             return;
         }
         if message.tag == b'A' {
-            return self.notified(hub, message);
+            return self.notified(cx, message);
         }
         match self.oracle.check(message) {
             Verdict::Right => {}
-            Verdict::Fatal(text) => self.disconnected(hub, Some(&text)),
-            Verdict::Wrong(why) => self.wrong(hub, why),
+            Verdict::Fatal(text) => self.disconnected(cx, Some(&text)),
+            Verdict::Wrong(why) => self.wrong(cx, why),
         }
         match message.tag {
-            b'D' => hub.count("rows"),
-            b'E' => hub.count("errors"),
-            b's' => hub.count("portals suspended"),
-            b'G' => hub.count("copies in"),
-            b'H' => hub.count("copies out"),
-            b'V' => hub.count("function calls"),
-            b'N' => hub.count("notices"),
+            b'D' => cx.count("rows"),
+            b'E' => cx.count("errors"),
+            b's' => cx.count("portals suspended"),
+            b'G' => cx.count("copies in"),
+            b'H' => cx.count("copies out"),
+            b'V' => cx.count("function calls"),
+            b'N' => cx.count("notices"),
             _ => {}
         }
         // In a pipeline the pooler learns what a session listens to when all of it is answered.
         if message.tag == b'Z' && self.oracle.is_settled() {
-            hub.ears.told(self.script.id, self.oracle.channels());
+            cx.notify_check.told(self.script.id, self.oracle.channels());
         }
         if matches!(message.tag, b'Z' | b'G') || self.ends_in_flush {
-            self.go_on_if_answered(hub);
+            self.go_on_if_answered(cx);
         }
     }
 
-    fn notified(&mut self, hub: &mut Hub, message: &Message) {
-        hub.count("notifications");
+    fn notified(&mut self, cx: &mut SimContext, message: &Message) {
+        cx.count("notifications");
         let mut fields = Fields(&message.body);
         let read = (fields.int32(), fields.text(), fields.text());
         let (Some(pid), Some(channel), Some(payload)) = read else {
-            return self.wrong(hub, "malformed NotificationResponse".to_owned());
+            return self.wrong(cx, "malformed NotificationResponse".to_owned());
         };
         if !self.oracle.may_be_notified() {
-            return self.wrong(hub, format!("a notification inside of a transaction: {payload}"));
+            return self.wrong(cx, format!("a notification inside of a transaction: {payload}"));
         }
         let own_pid = self.key.as_deref().and_then(|key| Fields(key).int32());
-        match hub.ears.heard(self.script.id, channel, payload) {
-            Err(why) => self.misheard(hub, &why),
+        match cx.notify_check.heard(self.script.id, channel, payload) {
+            Err(why) => self.misheard(cx, &why),
             Ok(None) => {}
             Ok(Some(sender)) => {
                 let own = sender == self.script.id;
-                if hub.plan.mode != Mode::Session && own != (own_pid == Some(pid)) {
-                    self.wrong(
-                        hub,
-                        format!("\"{payload}\" comes from process {pid}, its own is {own_pid:?}"),
-                    );
+                if cx.plan.mode != Mode::Session && own != (own_pid == Some(pid)) {
+                    self.wrong(cx, format!("\"{payload}\" comes from process {pid}, its own is {own_pid:?}"));
                 }
             }
         }
     }
 
-    fn misheard(&mut self, hub: &mut Hub, why: &str) {
+    fn misheard(&mut self, cx: &mut SimContext, why: &str) {
         let text = format!("client {} at step {}: {why}", self.script.id, self.step);
-        hub.fail("a client hears what it listens to: all of it, once, in order", text);
+        cx.fail("a client hears what it listens to: all of it, once, in order", text);
     }
 
-    fn take_greeting(&mut self, hub: &mut Hub, message: &Message) {
+    fn take_greeting(&mut self, cx: &mut SimContext, message: &Message) {
         match message.tag {
-            b'R' => self.prove(hub, message),
+            b'R' => self.prove(cx, message),
             b'S' => {
                 if let Verdict::Wrong(why) = self.oracle.parameter_status(message) {
-                    self.wrong(hub, why);
+                    self.wrong(cx, why);
                 }
             }
             b'K' => self.key = Some(message.body.clone()),
@@ -502,121 +499,122 @@ impl Client {
             b'N' => {}
             b'E' => {
                 let text = ErrorText::read(message);
-                self.disconnected(hub, Some(&text));
+                self.disconnected(cx, Some(&text));
             }
-            b'Z' => self.logged_in(hub),
-            _ => self.wrong(hub, format!("{message:?} in a greeting")),
+            b'Z' => self.logged_in(cx),
+            _ => self.wrong(cx, format!("{message:?} in a greeting")),
         }
     }
 
-    fn prove(&mut self, hub: &mut Hub, message: &Message) {
-        match self.proving.answer(message, &mut hub.rng) {
+    fn prove(&mut self, cx: &mut SimContext, message: &Message) {
+        match self.proving.answer(message, &mut cx.rng) {
             Ok(bytes) => {
                 self.out.end().extend(bytes);
-                self.write(hub);
+                self.write(cx);
             }
-            Err(why) => self.wrong(hub, format!("cannot log in: {why}")),
+            Err(why) => self.wrong(cx, format!("cannot log in: {why}")),
         }
     }
 
-    fn logged_in(&mut self, hub: &mut Hub) {
+    fn logged_in(&mut self, cx: &mut SimContext) {
         if let Verdict::Wrong(why) = self.oracle.check_parameters() {
-            self.wrong(hub, why);
+            self.wrong(cx, why);
         }
         if self.script.version == PROTOCOL_3_9999 && !self.negotiated {
-            self.wrong(hub, "no NegotiateProtocolVersion for a version that does not exist".to_owned());
+            self.wrong(cx, "no NegotiateProtocolVersion for a version that does not exist".to_owned());
         }
         if self.key.is_none() {
-            self.wrong(hub, "no BackendKeyData in the greeting".to_owned());
+            self.wrong(cx, "no BackendKeyData in the greeting".to_owned());
         }
         self.phase = Phase::Running;
-        self.asked_us = hub.now_us;
-        self.rested_us = hub.now_us;
+        self.asked_us = cx.now_us;
+        self.rested_us = cx.now_us;
         if let Some(link) = self.link {
-            hub.checks.logged_in(link);
+            cx.checks.logged_in(link);
         }
         let think_us = self.script.steps.first().map_or(0, |step| step.think_us);
-        hub.after(think_us, Event::Client(self.index, ClientTimer::Step(0)));
+        cx.after(think_us, Event::Client(self.index, ClientTimer::Step(0)));
     }
 
-    fn wrong(&mut self, hub: &mut Hub, why: String) {
+    fn wrong(&mut self, cx: &mut SimContext, why: String) {
         let text = format!("client {} at step {}: {why}", self.script.id, self.step);
-        hub.fail("every client gets exactly its own answers, in order", text);
+        cx.fail("every client gets exactly its own answers, in order", text);
     }
 
-    fn disconnected(&mut self, hub: &mut Hub, text: Option<&ErrorText>) {
+    fn disconnected(&mut self, cx: &mut SimContext, text: Option<&ErrorText>) {
         let Some(link) = self.link.filter(|_| self.phase != Phase::Gone) else { return };
         if self.said_goodbye {
-            hub.checks.vanished(true);
+            cx.checks.vanished(true);
         }
         if self.leaving || self.said_goodbye || self.phase == Phase::Intruding {
             // It was on its way out; what the pooler made of that is no longer its business.
-            self.close(hub, End::Fin);
+            self.close(cx, End::Fin);
             return;
         }
-        hub.note(|| format!("client {} lost its connection: {text:?}", self.script.id));
+        cx.note(|| format!("client {} lost its connection: {text:?}", self.script.id));
         let case = Disconnected {
             client: self.script.id,
             link,
             pool: self.pool(),
             text,
             logged_in: self.phase == Phase::Running,
-            listens: hub.ears.has_listened(self.script.id),
-            waited_us: hub.now_us - self.asked_us,
+            listens: cx.notify_check.has_listened(self.script.id),
+            waited_us: cx.now_us - self.asked_us,
             // What a slow client still has to read left the pooler long ago: the model cannot say when it was told all.
-            rested_us: if self.script.slow.is_some() { u64::MAX } else { hub.now_us - self.rested_us },
-            now_us: hub.now_us,
+            rested_us: if self.script.slow.is_some() { u64::MAX } else { cx.now_us - self.rested_us },
+            now_us: cx.now_us,
         };
-        hub.checks.disconnected(&case);
-        self.close(hub, End::Fin);
+        cx.checks.disconnected(&case);
+        self.close(cx, End::Fin);
     }
 
-    fn leave(&mut self, hub: &mut Hub) {
-        if self.waits_for_news(hub) {
+    fn leave(&mut self, cx: &mut SimContext) {
+        if self.waits_for_news(cx) {
             return;
         }
         if self.oracle.is_bound() {
             // Only after a cancel or an error at the end of a block.
-            hub.checks.vanished(true);
+            cx.checks.vanished(true);
         }
-        hub.count("clients finished");
+        cx.count("clients finished");
         match self.script.ending.clone() {
-            Ending::Garbage(garbage) => return self.intrude(hub, &garbage),
+            Ending::Garbage(garbage) => return self.intrude(cx, &garbage),
             Ending::Terminate => message::terminate().encode(self.out.end()),
             Ending::Eof => {}
         }
         self.leaving = true;
-        self.write(hub);
+        self.write(cx);
     }
 
     /// It has not heard all it must: it waits, and that must not be forever.
-    fn waits_for_news(&mut self, hub: &mut Hub) -> bool {
-        let held = self.oracle.is_bound() || hub.plan.has_operator;
-        let Some(missing) = hub.ears.missing(self.script.id).filter(|_| !held).map(str::to_owned) else {
+    fn waits_for_news(&mut self, cx: &mut SimContext) -> bool {
+        let held = self.oracle.is_bound() || cx.plan.has_operator;
+        let Some(missing) = cx.notify_check.missing(self.script.id).filter(|_| !held).map(str::to_owned)
+        else {
             return false;
         };
-        if hub.now_us > hub.ears.last_us() + NEWS_US_MAX {
-            self.misheard(hub, &format!("never told of \"{missing}\""));
+        if cx.now_us > cx.notify_check.last_us() + NEWS_US_MAX {
+            self.misheard(cx, &format!("never told of \"{missing}\""));
         }
-        hub.after(NEWS_US_MAX / 100, Event::Client(self.index, ClientTimer::Step(self.step)));
+        cx.after(NEWS_US_MAX / 100, Event::Client(self.index, ClientTimer::Step(self.step)));
         true
     }
 
-    fn vanish(&mut self, hub: &mut Hub) {
+    fn vanish(&mut self, cx: &mut SimContext) {
         let free = self.oracle.is_settled() && !self.oracle.is_bound() && !self.oracle.is_copying();
         let busy = !(free && self.out.is_empty());
-        hub.note(|| format!("client {} vanishes (busy: {busy})", self.script.id));
+        cx.note(|| format!("client {} vanishes (busy: {busy})", self.script.id));
         if self.phase != Phase::Intruding {
-            hub.checks.vanished(busy);
+            cx.checks.vanished(busy);
         }
-        self.close(hub, self.script.vanish.map_or(End::Reset, |vanish| vanish.end));
+        self.close(cx, self.script.vanish.map_or(End::Reset, |vanish| vanish.end));
     }
 
-    fn close(&mut self, hub: &mut Hub, end: End) {
+    fn close(&mut self, cx: &mut SimContext, end: End) {
         self.phase = Phase::Gone;
-        hub.ears.left(self.script.id);
+        cx.notify_check.left(self.script.id);
         if let Some(link) = self.link {
-            hub.end(link, Dir::ToPooler, end);
+            cx.end(link, Dir::ToPooler, end);
         }
     }
 }

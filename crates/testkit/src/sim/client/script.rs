@@ -166,7 +166,7 @@ impl<'a> ScriptWriter<'a> {
         let id = u32::try_from(id).expect("few clients");
         let cancels = rng.percent(match plan.theme {
             Theme::Cancels => 80,
-            Theme::Perils => 50,
+            Theme::Faults => 50,
             _ => 20,
         });
         let slow = rng.percent(if plan.theme == Theme::Bulk { 50 } else { 12 });
@@ -215,15 +215,15 @@ impl<'a> ScriptWriter<'a> {
 
     fn introduction(&mut self) {
         let phrases = &mut self.phrases;
-        let rides = self.plan.theme.rides();
-        if self.rng.percent(if rides { 5 } else { 50 }) {
+        let multiplexed = self.plan.theme.is_multiplexed();
+        if self.rng.percent(if multiplexed { 5 } else { 50 }) {
             let value = format!("c{} start", self.script.id);
             self.script.parameters.push(("application_name".to_owned(), value));
         }
         for (name, value) in
             [("DateStyle", "German, DMY"), ("TimeZone", "Asia/Tokyo"), ("client_encoding", "LATIN1")]
         {
-            if !rides && self.rng.percent(10) {
+            if !multiplexed && self.rng.percent(10) {
                 self.script.parameters.push((name.to_owned(), value.to_owned()));
             }
         }
@@ -258,7 +258,7 @@ impl<'a> ScriptWriter<'a> {
 
     /// One thing a client does between two pauses: a group, a transaction, a pipeline.
     fn passage(&mut self) {
-        if self.plan.theme.rides() && self.rng.percent(85) {
+        if self.plan.theme.is_multiplexed() && self.rng.percent(85) {
             let messages = self.phrases.ridable_group();
             return self.step(messages, Wait::Answers);
         }
@@ -283,7 +283,7 @@ impl<'a> ScriptWriter<'a> {
         }
         self.step(begin, Wait::Answers);
         self.in_block = true;
-        if self.plan.theme.rides() && self.rng.percent(50) {
+        if self.plan.theme.is_multiplexed() && self.rng.percent(50) {
             let messages = self.phrases.locking();
             self.step(messages, Wait::Answers);
             let messages = self.phrases.short_group(true);
@@ -436,15 +436,15 @@ impl<'a> ScriptWriter<'a> {
     }
 
     fn step(&mut self, messages: Vec<Message>, wait: Wait) {
-        let often_s = if self.plan.theme.rides() { 1 } else { 5 };
-        let briefly_us = if self.plan.theme == Theme::Perils { 300 } else { 5_000 };
+        let often_s = if self.plan.theme.is_multiplexed() { 1 } else { 5 };
+        let briefly_us = if self.plan.theme == Theme::Faults { 300 } else { 5_000 };
         let think_us =
             if self.rng.percent(often_s) { self.rng.skewed(1_500_000) } else { self.rng.skewed(briefly_us) };
         // Around the time when the statement ends, a cancel is most dangerous.
         let (often, late_us) = match self.plan.theme {
             Theme::Cancels => (70, 6_000),
-            Theme::Riding => (30, 8_000),
-            Theme::Perils => (60, 6_000),
+            Theme::Multiplexed => (30, 8_000),
+            Theme::Faults => (60, 6_000),
             _ => (35, 30_000),
         };
         let cancel = self.script.cancels && self.rng.percent(often);

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pgweir_auth::Guard;
 
-use super::fate::{Fate, Lie, Moment};
 use super::login::encoded;
+use super::outcome::{Lie, Moment, ServerOutcome};
 use super::session::{Note, Session, Step};
 use super::statement::Tag;
 use crate::sim::checks::PoolName;
-use crate::sim::hub::{Event, Hub, LinkId};
+use crate::sim::context::{Event, LinkId, SimContext};
 use crate::sim::net::{Dir, End};
 use crate::sim::outbox::Outbox;
 use crate::sim::proto::{Message, Splitter, report};
@@ -44,7 +44,7 @@ pub struct Backend {
     /// The secret of its cancel key.
     pub secret: Vec<u8>,
     pub(super) stage: Stage,
-    pub(super) fate: Fate,
+    pub(super) outcome: ServerOutcome,
     pub(super) splitter: Splitter,
     /// PostgreSQL's send buffer: kept back until flushed or full.
     kept: Vec<u8>,
@@ -69,12 +69,12 @@ pub struct Backend {
     /// The first client that used a prepared statement, by its name here.
     prepared_by: BTreeMap<String, u32>,
     /// It listens for all clients of its pool: it was asked to, and never for anything of a client's.
-    is_hub: bool,
+    is_notify_listener: bool,
     /// The lock that it waits for, and since when its statement waits.
     pub(super) waits_for: Option<u64>,
     pub(super) waits_since_us: Option<u64>,
     /// What it listens to.
-    pub(super) ears: BTreeSet<String>,
+    pub(super) listening: BTreeSet<String>,
     /// Notifications that it has looked at.
     pub(super) heard: usize,
     /// It was signalled since then, or sent a notification itself.
@@ -91,14 +91,14 @@ const SEND_BUFFER_BYTES: usize = 8192;
 impl Backend {
     /// A process that was just started for a connection.
     #[must_use]
-    pub fn new(pid: usize, link: LinkId, fate: Fate, secret: Vec<u8>) -> Self {
+    pub fn new(pid: usize, link: LinkId, outcome: ServerOutcome, secret: Vec<u8>) -> Self {
         Backend {
             pid,
             link,
             cancels: None,
             secret,
             stage: Stage::Starting,
-            fate,
+            outcome,
             splitter: Splitter::default(),
             kept: Vec::new(),
             sending: Outbox::default(),
@@ -114,10 +114,10 @@ impl Backend {
             group_read: false,
             wrote: Vec::new(),
             prepared_by: BTreeMap::new(),
-            is_hub: false,
+            is_notify_listener: false,
             waits_for: None,
             waits_since_us: None,
-            ears: BTreeSet::new(),
+            listening: BTreeSet::new(),
             heard: 0,
             signalled: false,
             alarm: 0,
@@ -134,8 +134,8 @@ impl Backend {
 
     /// Logged in, nothing to do, no transaction, nothing on its way in either direction.
     #[must_use]
-    pub fn is_idle(&self, hub: &Hub) -> bool {
-        let link = hub.link(self.link);
+    pub fn is_idle(&self, cx: &SimContext) -> bool {
+        let link = cx.link(self.link);
         let rests = matches!(&self.stage, Stage::Serving(session) if session.is_idle());
         let quiet = link.to_pooler.is_empty() && link.to_peer.is_empty() && self.splitter.rest().is_empty();
         rests && quiet && self.kept.is_empty() && self.sending.is_empty()
@@ -145,7 +145,7 @@ impl Backend {
     #[must_use]
     pub fn is_being_opened(&self) -> bool {
         matches!(self.stage, Stage::Starting | Stage::Asking(..) | Stage::LoggingIn(_))
-            || self.fate == Fate::Hangs && !self.is_dead()
+            || self.outcome == ServerOutcome::Hangs && !self.is_dead()
     }
 
     /// It was taken in, was asked for nothing yet, and has sent no more than its greeting.
@@ -174,15 +174,15 @@ impl Backend {
 
     /// It is at work for this client, or for one that is not known yet.
     #[must_use]
-    pub fn may_serve(&self, client: u32, hub: &Hub) -> bool {
+    pub fn may_serve(&self, client: u32, cx: &SimContext) -> bool {
         let whose = self.owner.is_none_or(|owner| owner == client);
-        self.is_serving() && !self.is_idle(hub) && whose
+        self.is_serving() && !self.is_idle(cx) && whose
     }
 
     /// Its session holds what does not move: it belongs to one client until that leaves. A client that listens may keep its server, too.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        self.is_hub
+        self.is_notify_listener
             || self.listens()
             || matches!(&self.stage, Stage::Serving(session) if session.is_bound_to_process())
     }
@@ -201,8 +201,8 @@ impl Backend {
 
     /// It is at work for this client.
     #[must_use]
-    pub fn works_for(&self, client: u32, hub: &Hub) -> bool {
-        self.owner == Some(client) && self.is_serving() && !self.is_idle(hub)
+    pub fn works_for(&self, client: u32, cx: &SimContext) -> bool {
+        self.owner == Some(client) && self.is_serving() && !self.is_idle(cx)
     }
 
     /// This client was the last that it did anything for.
@@ -212,123 +212,123 @@ impl Backend {
     }
 
     /// A cancel request arrives: hits whatever runs.
-    pub fn cancel(&mut self, hub: &mut Hub) {
+    pub fn cancel(&mut self, cx: &mut SimContext) {
         let Stage::Serving(session) = &mut self.stage else { return };
-        hub.note(|| format!("server {} is cancelled, runs {:?}", self.pid, session.running()));
+        cx.note(|| format!("server {} is cancelled, runs {:?}", self.pid, session.running()));
         if let Some(tag) = session.cancel() {
             self.sleeping = false;
             self.waits_for = None;
             self.waits_since_us = None;
-            hub.locks.withdraw(self.pid);
-            if self.has_rider(hub) {
-                hub.count("cancels hit with riders behind");
+            cx.locks.withdraw(self.pid);
+            if self.has_queued_behind(cx) {
+                cx.count("cancels hit with clients queued behind");
             }
-            hub.checks.cancel_hit(self.pid, &tag);
-            self.go_on(hub);
+            cx.checks.cancel_hit(self.pid, &tag);
+            self.go_on(cx);
         }
     }
 
     /// An alarm went off: a statement, a login or a cancel has taken its time.
-    pub fn alarm(&mut self, hub: &mut Hub, alarm: u64) {
+    pub fn alarm(&mut self, cx: &mut SimContext, alarm: u64) {
         if alarm != self.alarm || !self.sleeping {
             return;
         }
         self.sleeping = false;
         match std::mem::replace(&mut self.stage, Stage::Dead) {
-            Stage::Cancelling => hub.end(self.link, Dir::ToPooler, End::Fin),
-            Stage::LoggingIn(parameters) => self.log_in(hub, &parameters),
+            Stage::Cancelling => cx.end(self.link, Dir::ToPooler, End::Fin),
+            Stage::LoggingIn(parameters) => self.log_in(cx, &parameters),
             stage => {
                 self.stage = stage;
-                self.go_on(hub);
+                self.go_on(cx);
             }
         }
     }
 
-    /// The time of its fate has come: an administrator ends it.
-    pub fn terminate(&mut self, hub: &mut Hub) {
+    /// The time of its outcome has come: an administrator ends it.
+    pub fn terminate(&mut self, cx: &mut SimContext) {
         if let Stage::Serving(_) = self.stage {
             let text = "terminating connection due to administrator command";
-            self.keep(hub, &report(b'E', "FATAL", "57P01", text));
-            self.flush(hub);
-            self.die(hub, End::Fin);
+            self.keep(cx, &report(b'E', "FATAL", "57P01", text));
+            self.flush(cx);
+            self.die(cx, End::Fin);
         }
     }
 
-    pub(super) fn sleep(&mut self, hub: &mut Hub, us: u64) {
+    pub(super) fn sleep(&mut self, cx: &mut SimContext, us: u64) {
         self.alarm += 1;
         self.sleeping = true;
-        hub.after(us, Event::Backend(self.pid, self.alarm));
+        cx.after(us, Event::Backend(self.pid, self.alarm));
     }
 
     /// Does what can be done now: sends, works, reads.
-    pub fn go_on(&mut self, hub: &mut Hub) {
+    pub fn go_on(&mut self, cx: &mut SimContext) {
         loop {
-            self.push_out(hub);
+            self.push_out(cx);
             if self.sleeping || self.waits_for.is_some() || !self.sending.is_empty() {
                 return;
             }
             let moved = match &mut self.stage {
                 Stage::Dead | Stage::LoggingIn(_) | Stage::Cancelling | Stage::Silent => {
-                    return self.look_for_end(hub);
+                    return self.look_for_end(cx);
                 }
-                Stage::Starting => self.start(hub),
-                Stage::Asking(..) => self.take_password(hub),
+                Stage::Starting => self.start(cx),
+                Stage::Asking(..) => self.take_password(cx),
                 Stage::Serving(session) => {
                     let step = session.step();
-                    self.serve(hub, step)
+                    self.serve(cx, step)
                 }
             };
-            if !moved && !self.read(hub) {
+            if !moved && !self.read(cx) {
                 return;
             }
         }
     }
 
     /// Reads what has arrived; `false` if nothing has.
-    fn read(&mut self, hub: &mut Hub) -> bool {
-        let slow_us = hub.plan.server.read_us_max;
+    fn read(&mut self, cx: &mut SimContext) -> bool {
+        let slow_us = cx.plan.server.read_us_max;
         let bytes_max = if slow_us > 0 { 600 } else { SEND_BUFFER_BYTES };
-        let bytes = hub.read(self.link, Dir::ToPeer, bytes_max);
+        let bytes = cx.read(self.link, Dir::ToPeer, bytes_max);
         if bytes.is_empty() {
-            self.look_for_end(hub);
+            self.look_for_end(cx);
             return false;
         }
         self.splitter.push(&bytes);
         if slow_us > 0 {
-            let us = hub.rng.below(slow_us);
-            self.sleep(hub, us);
+            let us = cx.rng.below(slow_us);
+            self.sleep(cx, us);
         }
         true
     }
 
-    fn look_for_end(&mut self, hub: &mut Hub) {
-        if !self.is_dead() && hub.link(self.link).to_peer.end().is_some() {
-            hub.note(|| format!("server {} sees its client go", self.pid));
+    fn look_for_end(&mut self, cx: &mut SimContext) {
+        if !self.is_dead() && cx.link(self.link).to_peer.end().is_some() {
+            cx.note(|| format!("server {} sees its client go", self.pid));
             self.stage = Stage::Dead;
-            self.forget_others(hub);
-            hub.end(self.link, Dir::ToPooler, End::Fin);
+            self.forget_others(cx);
+            cx.end(self.link, Dir::ToPooler, End::Fin);
         }
     }
 
-    pub(super) fn reject(&mut self, hub: &mut Hub, code: &str, text: &str) -> bool {
-        self.send(hub, &encoded(&report(b'E', "FATAL", code, text)));
-        self.close(hub, End::Fin);
+    pub(super) fn reject(&mut self, cx: &mut SimContext, code: &str, text: &str) -> bool {
+        self.send(cx, &encoded(&report(b'E', "FATAL", code, text)));
+        self.close(cx, End::Fin);
         false
     }
 
     /// Carries out what the session does next; `false` if it needs input and none is there.
-    fn serve(&mut self, hub: &mut Hub, step: Step) -> bool {
-        self.pass_notes_on(hub);
+    fn serve(&mut self, cx: &mut SimContext, step: Step) -> bool {
+        self.pass_notes_on(cx);
         match step {
-            Step::Say(message) if message.tag == b'Z' => self.say_ready(hub, &message),
-            Step::Say(message) => self.keep(hub, &message),
-            Step::Flush => self.flush(hub),
-            Step::Wait(_) if self.is_at_work() && self.meets_its_fate(hub, Moment::AtWork) => {}
-            Step::Wait(us) => self.sleep(hub, us),
-            Step::Lock { key, waits } => self.ask_for_lock(hub, key, waits),
+            Step::Say(message) if message.tag == b'Z' => self.say_ready(cx, &message),
+            Step::Say(message) => self.keep(cx, &message),
+            Step::Flush => self.flush(cx),
+            Step::Wait(_) if self.is_at_work() && self.meets_its_fate(cx, Moment::AtWork) => {}
+            Step::Wait(us) => self.sleep(cx, us),
+            Step::Lock { key, waits } => self.ask_for_lock(cx, key, waits),
             Step::Quiet => {}
-            Step::Quit => self.close(hub, End::Fin),
-            Step::NeedInput => return self.tell_at_rest(hub) || self.feed(hub),
+            Step::Quit => self.close(cx, End::Fin),
+            Step::NeedInput => return self.tell_at_rest(cx) || self.feed(cx),
         }
         true
     }
@@ -338,10 +338,10 @@ impl Backend {
         matches!(&self.stage, Stage::Serving(session) if session.running().is_some_and(|tag| tag.client.is_some()))
     }
 
-    fn feed(&mut self, hub: &mut Hub) -> bool {
+    fn feed(&mut self, cx: &mut SimContext) -> bool {
         match self.splitter.message() {
             Ok(Some(message)) => {
-                hub.note(|| format!("server {} takes {message:?}", self.pid));
+                cx.note(|| format!("server {} takes {message:?}", self.pid));
                 self.used = true;
                 // The end of a COPY is the last message that a Query has.
                 let ends = matches!(message.tag, b'Q' | b'S' | b'F' | b'c' | b'f');
@@ -356,34 +356,34 @@ impl Backend {
             }
             Ok(None) => false,
             Err(why) => {
-                hub.checks.malformed(self.pid, &why);
-                self.reject(hub, "08P01", &why);
+                cx.checks.malformed(self.pid, &why);
+                self.reject(cx, "08P01", &why);
                 true
             }
         }
     }
 
-    fn pass_notes_on(&mut self, hub: &mut Hub) {
+    fn pass_notes_on(&mut self, cx: &mut SimContext) {
         let Stage::Serving(session) = &mut self.stage else { return };
         let notes = session.take_notes();
         for note in notes {
-            hub.note(|| format!("server {} {note:?}", self.pid));
+            cx.note(|| format!("server {} {note:?}", self.pid));
             if let Note::Bound { name, tag: Tag { client: Some(client), .. } } = &note
                 && *self.prepared_by.entry(name.clone()).or_insert(*client) != *client
             {
-                hub.count("prepared statements shared");
+                cx.count("prepared statements shared");
             }
             match &note {
-                Note::Told { what, client } => self.tell_others(hub, what, *client),
-                Note::Unlocked(key) => self.gave_up_lock(hub, *key),
+                Note::Told { what, client } => self.tell_others(cx, what, *client),
+                Note::Unlocked(key) => self.gave_up_lock(cx, *key),
                 Note::Runs(Tag { client: Some(client), .. }) => {
-                    self.look_for_strangers(hub, *client);
-                    self.is_hub = false;
-                    hub.checks.server_listens(self.link, false);
+                    self.look_for_strangers(cx, *client);
+                    self.is_notify_listener = false;
+                    cx.checks.server_listens(self.link, false);
                 }
                 Note::Hidden { what, .. } if what.starts_with("Hold(Listen") && self.answered.is_none() => {
-                    self.is_hub = true;
-                    hub.checks.server_listens(self.link, true);
+                    self.is_notify_listener = true;
+                    cx.checks.server_listens(self.link, true);
                 }
                 _ => {}
             }
@@ -392,132 +392,131 @@ impl Backend {
             }
             if let Note::Runs(Tag { client: Some(client), .. }) = &note {
                 if std::mem::take(&mut self.followed) && self.answered.is_some_and(|other| other != *client) {
-                    hub.count("statements that rode");
+                    cx.count("statements that rode");
                 }
                 self.answered = Some(*client);
             }
             if matches!(&note, Note::Hidden { what, .. } if what == "DiscardAll") {
                 self.used = false;
             }
-            hub.checks.noted(self.pid, &note, &mut self.owner);
+            cx.checks.noted(self.pid, &note, &mut self.owner);
         }
     }
 
-    fn say_ready(&mut self, hub: &mut Hub, message: &Message) {
+    fn say_ready(&mut self, cx: &mut SimContext, message: &Message) {
         self.readies += 1;
         if message.body == b"I" {
             self.owner = None;
             self.followed = !self.splitter.rest().is_empty();
         }
-        self.commit(hub, message.body == b"I");
+        self.commit(cx, message.body == b"I");
         let idle = message.body == b"I";
         if idle {
-            self.tell_notifications(hub);
+            self.tell_notifications(cx);
         }
-        if idle
-            && (self.meets_its_fate(hub, Moment::InAnswer) || self.meets_its_fate(hub, Moment::BeforeReady))
+        if idle && (self.meets_its_fate(cx, Moment::InAnswer) || self.meets_its_fate(cx, Moment::BeforeReady))
         {
             return;
         }
-        match self.fate {
-            Fate::DiesBeforeReady(n) if n == self.readies => {
-                self.flush(hub);
-                self.die(hub, End::Fin);
+        match self.outcome {
+            ServerOutcome::DiesBeforeReady(n) if n == self.readies => {
+                self.flush(cx);
+                self.die(cx, End::Fin);
             }
-            Fate::Lies(n, lie) if lie.needs_rider() => {
-                if self.readies >= n && message.body == b"I" && self.has_rider(hub) {
-                    hub.count("broken trust");
-                    self.lie(hub, lie);
+            ServerOutcome::Lies(n, lie) if lie.needs_queued_behind() => {
+                if self.readies >= n && message.body == b"I" && self.has_queued_behind(cx) {
+                    cx.count("broken trust");
+                    self.lie(cx, lie);
                 } else {
-                    self.keep(hub, message);
+                    self.keep(cx, message);
                 }
             }
-            Fate::Lies(n, lie) if n == self.readies => self.lie(hub, lie),
-            _ => self.keep(hub, message),
+            ServerOutcome::Lies(n, lie) if n == self.readies => self.lie(cx, lie),
+            _ => self.keep(cx, message),
         }
         if idle {
-            self.meets_its_fate(hub, Moment::AfterReady);
+            self.meets_its_fate(cx, Moment::AfterReady);
         }
     }
 
     /// Dies if it is to die in this moment, and the time has come.
-    fn meets_its_fate(&mut self, hub: &mut Hub, now: Moment) -> bool {
-        let Fate::DiesRidden(left, moment, end) = self.fate else { return false };
-        if moment != now || !self.has_rider(hub) {
+    fn meets_its_fate(&mut self, cx: &mut SimContext, now: Moment) -> bool {
+        let ServerOutcome::DiesPipelined(left, moment, end) = self.outcome else { return false };
+        if moment != now || !self.has_queued_behind(cx) {
             return false;
         }
-        self.fate = Fate::DiesRidden(left.saturating_sub(1), moment, end);
+        self.outcome = ServerOutcome::DiesPipelined(left.saturating_sub(1), moment, end);
         if left > 1 {
             return false;
         }
-        hub.count(moment.name());
+        cx.count(moment.name());
         match moment {
             Moment::AtWork => self.kept.clear(),
             Moment::InAnswer => self.kept.truncate(self.kept.len() / 2),
             Moment::BeforeReady | Moment::AfterReady => {}
         }
-        self.flush(hub);
-        self.die(hub, end);
+        self.flush(cx);
+        self.die(cx, end);
         true
     }
 
     /// A transaction, perhaps of one statement, is over.
-    fn commit(&mut self, hub: &mut Hub, idle: bool) {
+    fn commit(&mut self, cx: &mut SimContext, idle: bool) {
         for tag in self.wrote.drain(..) {
             if let (Some(client), true) = (tag.client, idle) {
-                hub.checks.wrote(client, tag.number);
+                cx.checks.wrote(client, tag.number);
             }
         }
     }
 
     /// What follows, and be it on its way, is another client's than what it is at.
-    fn has_rider(&self, hub: &Hub) -> bool {
+    fn has_queued_behind(&self, cx: &SimContext) -> bool {
         let Some(serves) = self.serves else { return false };
         let mut bytes = self.splitter.rest().to_vec();
-        hub.link(self.link).to_peer.unread().for_each(|piece| bytes.extend_from_slice(piece));
+        cx.link(self.link).to_peer.unread().for_each(|piece| bytes.extend_from_slice(piece));
         first_named(&bytes).is_some_and(|next| next != serves)
     }
 
     /// Says what no server says, and is no server any more.
-    pub(super) fn lie(&mut self, hub: &mut Hub, lie: Lie) {
-        hub.note(|| format!("server {} lies: {lie:?}", self.pid));
+    pub(super) fn lie(&mut self, cx: &mut SimContext, lie: Lie) {
+        cx.note(|| format!("server {} lies: {lie:?}", self.pid));
         self.kept.extend(lie.bytes());
-        self.flush(hub);
+        self.flush(cx);
         if let Some(pool) = self.pool.as_ref().filter(|_| self.readies > 0) {
-            hub.checks.server_failed(pool);
+            cx.checks.server_failed(pool);
         }
         self.stage = Stage::Silent;
-        self.forget_others(hub);
+        self.forget_others(cx);
     }
 
-    pub(super) fn keep(&mut self, hub: &mut Hub, message: &Message) {
+    pub(super) fn keep(&mut self, cx: &mut SimContext, message: &Message) {
         if message.tag == b'E' {
             self.wrote.clear();
         }
         message.encode(&mut self.kept);
         if self.kept.len() >= SEND_BUFFER_BYTES {
-            self.flush(hub);
+            self.flush(cx);
         }
     }
 
-    pub(super) fn flush(&mut self, hub: &mut Hub) {
+    pub(super) fn flush(&mut self, cx: &mut SimContext) {
         let kept = std::mem::take(&mut self.kept);
-        self.send(hub, &kept);
+        self.send(cx, &kept);
     }
 
-    pub(super) fn send(&mut self, hub: &mut Hub, bytes: &[u8]) {
+    pub(super) fn send(&mut self, cx: &mut SimContext, bytes: &[u8]) {
         self.sending.end().extend_from_slice(bytes);
-        self.push_out(hub);
+        self.push_out(cx);
     }
 
-    /// Gives the network what it takes; dies on the way if that is its fate.
-    fn push_out(&mut self, hub: &mut Hub) {
+    /// Gives the network what it takes; dies on the way if that is its outcome.
+    fn push_out(&mut self, cx: &mut SimContext) {
         if self.sending.is_empty() {
             return;
         }
         let mut upto = self.sending.len();
-        let doomed = match self.fate {
-            Fate::DiesAfterBytes(bytes, end)
+        let doomed = match self.outcome {
+            ServerOutcome::DiesAfterBytes(bytes, end)
                 if self.is_serving() && self.sent_bytes + upto as u64 >= bytes =>
             {
                 upto = usize::try_from(bytes - self.sent_bytes).unwrap_or(0);
@@ -525,37 +524,37 @@ impl Backend {
             }
             _ => None,
         };
-        let taken = hub.write(self.link, Dir::ToPooler, &self.sending[..upto]);
+        let taken = cx.write(self.link, Dir::ToPooler, &self.sending[..upto]);
         self.sent_bytes += taken as u64;
         self.sending.take(taken);
         if let Some(end) = doomed.filter(|_| taken == upto) {
-            self.die(hub, end);
+            self.die(cx, end);
         }
     }
 
     /// Dies where that may cost a client its connection. Where the pooler may not have got all of the greeting, its login has
     /// failed: that is told to every client that waits, not to one.
-    fn die(&mut self, hub: &mut Hub, end: End) {
-        hub.note(|| format!("server {} dies", self.pid));
+    fn die(&mut self, cx: &mut SimContext, end: End) {
+        cx.note(|| format!("server {} dies", self.pid));
         let greeting_lost = match end {
             End::Fin => self.sent_bytes < self.greeting_bytes,
             End::Reset => !self.used,
         };
         if greeting_lost {
-            hub.checks.login_failed(self.pool.as_ref(), hub.now_us);
+            cx.checks.login_failed(self.pool.as_ref(), cx.now_us);
         }
         if let Some(pool) = &self.pool {
-            hub.checks.server_failed(pool);
+            cx.checks.server_failed(pool);
         }
-        self.close(hub, end);
+        self.close(cx, end);
     }
 
-    pub(super) fn close(&mut self, hub: &mut Hub, end: End) {
+    pub(super) fn close(&mut self, cx: &mut SimContext, end: End) {
         self.stage = Stage::Dead;
-        self.forget_others(hub);
+        self.forget_others(cx);
         self.sending = Outbox::default();
         self.kept.clear();
-        hub.end(self.link, Dir::ToPooler, end);
+        cx.end(self.link, Dir::ToPooler, end);
     }
 }
 

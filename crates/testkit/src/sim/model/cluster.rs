@@ -1,8 +1,8 @@
 //! All server processes of the model, and what happens to them.
 
 use super::backend::Backend;
-use super::fate::Fate;
-use crate::sim::hub::{Event, Hub, LinkId};
+use super::outcome::ServerOutcome;
+use crate::sim::context::{Event, LinkId, SimContext};
 
 /// The model PostgreSQL. A process's number is its place here.
 #[derive(Default)]
@@ -19,43 +19,43 @@ impl Cluster {
     }
 
     /// Starts a process for a connection.
-    pub fn start(&mut self, hub: &mut Hub, link: LinkId) {
+    pub fn start(&mut self, cx: &mut SimContext, link: LinkId) {
         let serving = self.backends.iter().filter(|backend| backend.is_serving()).count();
-        let fate = Fate::draw(hub, serving);
+        let outcome = ServerOutcome::draw(cx, serving);
         let mut secret = vec![0; 32];
-        hub.rng.fill(&mut secret);
+        cx.rng.fill(&mut secret);
         let pid = self.next_pid();
-        if fate != Fate::None {
-            hub.note(|| format!("server {pid} will have this fate: {fate:?}"));
+        if outcome != ServerOutcome::None {
+            cx.note(|| format!("server {pid} will have this outcome: {outcome:?}"));
         }
-        self.backends.push(Backend::new(pid, link, fate, secret));
-        hub.checks.server_opened(link);
+        self.backends.push(Backend::new(pid, link, outcome, secret));
+        cx.checks.server_opened(link);
     }
 
     /// A cancel request takes effect, as `kill(pid, SIGINT)` does: on whatever that process is doing now.
-    pub fn cancel(&mut self, hub: &mut Hub, canceller: usize) {
+    pub fn cancel(&mut self, cx: &mut SimContext, canceller: usize) {
         if let Some((pid, secret)) = self.backends[canceller].cancels.clone() {
             match self.backends.get_mut(pid) {
-                Some(target) if target.secret == secret => target.cancel(hub),
-                _ => hub.count("cancel requests without a target"),
+                Some(target) if target.secret == secret => target.cancel(cx),
+                _ => cx.count("cancel requests without a target"),
             }
         }
-        self.backends[canceller].cancel_done(hub);
+        self.backends[canceller].cancel_done(cx);
     }
 
     /// Advisory locks were given up: those that have waited longest get them.
-    pub fn unlocked(&mut self, hub: &mut Hub) {
-        while let Some(pid) = hub.locks.next() {
-            self.backends[pid].try_lock_again(hub);
+    pub fn unlocked(&mut self, cx: &mut SimContext) {
+        while let Some(pid) = cx.locks.next() {
+            self.backends[pid].try_lock_again(cx);
         }
     }
 
     /// A notification was committed: listeners are signalled one after the other, and the signalling process may be put aside
     /// between two of them (`SignalBackends` in PostgreSQL's `async.c`).
-    pub fn notified(&mut self, hub: &mut Hub) {
+    pub fn notified(&mut self, cx: &mut SimContext) {
         for backend in self.backends.iter().filter(|backend| backend.listens()) {
-            let in_us = hub.rng.skewed(500);
-            hub.after(in_us, Event::Signalled(backend.pid));
+            let in_us = cx.rng.skewed(500);
+            cx.after(in_us, Event::Signalled(backend.pid));
         }
     }
 

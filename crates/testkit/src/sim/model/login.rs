@@ -3,10 +3,10 @@
 use pgweir_auth::{Guard, GuardEnv, Method, Secret, Verdict};
 
 use super::backend::{Backend, Stage};
-use super::fate::Fate;
-use super::session::{Manner, Session};
+use super::outcome::ServerOutcome;
+use super::session::{Behaviour, Session};
 use super::settings::known;
-use crate::sim::hub::{Event, Hub};
+use crate::sim::context::{Event, SimContext};
 use crate::sim::net::End;
 use crate::sim::plan::{SCRAM_ITERATIONS, Theme, password};
 use crate::sim::proto::{
@@ -14,68 +14,68 @@ use crate::sim::proto::{
 };
 
 impl Backend {
-    pub(super) fn start(&mut self, hub: &mut Hub) -> bool {
+    pub(super) fn start(&mut self, cx: &mut SimContext) -> bool {
         let packet = match self.splitter.first_packet() {
             Ok(Some(packet)) => {
-                if self.wants_tls && !hub.link(self.link).is_tls {
-                    hub.fail("TLS where it was agreed", format!("server {} got plain text", self.pid));
+                if self.wants_tls && !cx.link(self.link).is_tls {
+                    cx.fail("TLS where it was agreed", format!("server {} got plain text", self.pid));
                 }
                 packet
             }
             Ok(None) => return false,
-            Err(why) => return self.reject(hub, "08P01", &why),
+            Err(why) => return self.reject(cx, "08P01", &why),
         };
         let mut fields = Fields(&packet);
         match fields.int32() {
-            Some(SSL_REQUEST) if hub.plan.server.speaks_tls => {
+            Some(SSL_REQUEST) if cx.plan.server.speaks_tls => {
                 self.wants_tls = true;
-                self.send(hub, b"S");
+                self.send(cx, b"S");
             }
-            Some(SSL_REQUEST | GSS_REQUEST) => self.send(hub, b"N"),
-            Some(CANCEL_REQUEST) => self.take_cancel(hub, &mut fields),
+            Some(SSL_REQUEST | GSS_REQUEST) => self.send(cx, b"N"),
+            Some(CANCEL_REQUEST) => self.take_cancel(cx, &mut fields),
             Some(version @ (PROTOCOL_3_0 | PROTOCOL_3_2)) => {
-                self.agree_on_version(hub, version);
-                return self.take_startup(hub, &mut fields);
+                self.agree_on_version(cx, version);
+                return self.take_startup(cx, &mut fields);
             }
-            other => return self.reject(hub, "0A000", &format!("unsupported frontend protocol {other:?}")),
+            other => return self.reject(cx, "0A000", &format!("unsupported frontend protocol {other:?}")),
         }
         true
     }
 
     /// Servers before PostgreSQL 18 know 3.0 only. They name the version whole, not its minor number alone, and give short
     /// keys.
-    fn agree_on_version(&mut self, hub: &mut Hub, version: i32) {
-        if version == PROTOCOL_3_0 || !hub.plan.server.speaks_3_2 {
+    fn agree_on_version(&mut self, cx: &mut SimContext, version: i32) {
+        if version == PROTOCOL_3_0 || !cx.plan.server.speaks_3_2 {
             self.secret.truncate(4);
         }
-        if version == PROTOCOL_3_2 && !hub.plan.server.speaks_3_2 {
+        if version == PROTOCOL_3_2 && !cx.plan.server.speaks_3_2 {
             let negotiate = Body::new().int32(PROTOCOL_3_0).int32(0).message(b'v');
-            self.send(hub, &encoded(&negotiate));
+            self.send(cx, &encoded(&negotiate));
         }
     }
 
-    fn take_cancel(&mut self, hub: &mut Hub, fields: &mut Fields<'_>) {
+    fn take_cancel(&mut self, cx: &mut SimContext, fields: &mut Fields<'_>) {
         let pid = fields.int32().and_then(|pid| usize::try_from(pid).ok()).unwrap_or(usize::MAX);
         self.cancels = Some((pid, fields.0.to_vec()));
         self.stage = Stage::Cancelling;
-        hub.count("cancel requests at servers");
-        if self.fate == Fate::Hangs {
+        cx.count("cancel requests at servers");
+        if self.outcome == ServerOutcome::Hangs {
             return;
         }
-        let at_most_us = hub.plan.server.cancel_us_max;
-        // A signal that comes late hits the client that was aboard next.
-        let late = hub.plan.theme == Theme::Perils;
-        let in_us = if late { hub.rng.below(at_most_us) } else { hub.rng.skewed(at_most_us) };
-        hub.after(in_us, Event::CancelFires(self.pid));
+        let at_most_us = cx.plan.server.cancel_us_max;
+        // A signal that comes late hits the client that was queued next.
+        let late = cx.plan.theme == Theme::Faults;
+        let in_us = if late { cx.rng.below(at_most_us) } else { cx.rng.skewed(at_most_us) };
+        cx.after(in_us, Event::CancelFires(self.pid));
     }
 
     /// The cancel request has taken effect; its connection ends.
-    pub fn cancel_done(&mut self, hub: &mut Hub) {
-        let in_us = hub.rng.skewed(hub.plan.server.cancel_us_max);
-        self.sleep(hub, in_us);
+    pub fn cancel_done(&mut self, cx: &mut SimContext) {
+        let in_us = cx.rng.skewed(cx.plan.server.cancel_us_max);
+        self.sleep(cx, in_us);
     }
 
-    fn take_startup(&mut self, hub: &mut Hub, fields: &mut Fields<'_>) -> bool {
+    fn take_startup(&mut self, cx: &mut SimContext, fields: &mut Fields<'_>) -> bool {
         let mut parameters = Vec::new();
         let (mut user, mut database) = (String::new(), String::new());
         while let Some(name) = fields.text().filter(|name| !name.is_empty()) {
@@ -86,31 +86,31 @@ impl Backend {
                 name if known(name).is_some() => parameters.push((name.to_owned(), value)),
                 other => {
                     let text = format!("unrecognized configuration parameter \"{other}\"");
-                    return self.reject(hub, "42704", &text);
+                    return self.reject(cx, "42704", &text);
                 }
             }
         }
         let pool = (database, user);
         self.pool = Some(pool.clone());
-        hub.checks.server_named(self.link, pool.clone());
-        match self.fate {
-            Fate::Refuses(code) => {
-                hub.checks.login_failed(Some(&pool), hub.now_us);
-                return self.reject(hub, code, "the login is refused");
+        cx.checks.server_named(self.link, pool.clone());
+        match self.outcome {
+            ServerOutcome::Refuses(code) => {
+                cx.checks.login_failed(Some(&pool), cx.now_us);
+                return self.reject(cx, code, "the login is refused");
             }
-            Fate::Lies(0, lie) => {
-                hub.checks.login_failed(Some(&pool), hub.now_us);
-                self.lie(hub, lie);
+            ServerOutcome::Lies(0, lie) => {
+                cx.checks.login_failed(Some(&pool), cx.now_us);
+                self.lie(cx, lie);
                 return true;
             }
-            Fate::Hangs => {
-                hub.checks.login_hangs(self.link);
+            ServerOutcome::Hangs => {
+                cx.checks.login_hangs(self.link);
                 self.stage = Stage::Silent;
                 return true;
             }
             _ => {}
         }
-        let method = match hub.rng.below(100) {
+        let method = match cx.rng.below(100) {
             0..55 => Method::Trust,
             55..75 => Method::Plain,
             75..88 => Method::Md5,
@@ -119,76 +119,76 @@ impl Backend {
         let secret = Secret::parse(&password(&pool.1));
         let env = GuardEnv { mock_seed: &[9; 32], scram_iterations: SCRAM_ITERATIONS, end_point: None };
         let verdict =
-            Guard::begin(method, &pool.1, Some(&secret), &env, &mut |out: &mut [u8]| hub.rng.fill(out));
-        self.follow(hub, verdict, parameters);
+            Guard::begin(method, &pool.1, Some(&secret), &env, &mut |out: &mut [u8]| cx.rng.fill(out));
+        self.follow(cx, verdict, parameters);
         true
     }
 
-    pub(super) fn take_password(&mut self, hub: &mut Hub) -> bool {
+    pub(super) fn take_password(&mut self, cx: &mut SimContext) -> bool {
         let Ok(Some(message)) = self.splitter.message() else { return false };
         let Stage::Asking(guard, parameters) = std::mem::replace(&mut self.stage, Stage::Dead) else {
             return false;
         };
         if message.tag == b'X' {
-            self.close(hub, End::Fin);
+            self.close(cx, End::Fin);
             return true;
         }
         if message.tag != b'p' {
-            hub.fail(
+            cx.fail(
                 "the pooler logs in to servers",
                 format!("server {}: {message:?} as a password", self.pid),
             );
         }
-        let verdict = guard.handle(&message.body, &mut |out: &mut [u8]| hub.rng.fill(out));
-        self.follow(hub, verdict, parameters);
+        let verdict = guard.handle(&message.body, &mut |out: &mut [u8]| cx.rng.fill(out));
+        self.follow(cx, verdict, parameters);
         true
     }
 
-    fn follow(&mut self, hub: &mut Hub, verdict: Verdict, parameters: Vec<(String, String)>) {
+    fn follow(&mut self, cx: &mut SimContext, verdict: Verdict, parameters: Vec<(String, String)>) {
         match verdict {
             Verdict::Ask(guard, question) => {
                 self.stage = Stage::Asking(Box::new(guard), parameters);
-                self.send(hub, &question);
+                self.send(cx, &question);
             }
             Verdict::Proven { send, .. } => {
-                self.send(hub, &send);
-                self.begin_login(hub, parameters);
+                self.send(cx, &send);
+                self.begin_login(cx, parameters);
             }
             Verdict::Refused(refusal) => {
-                hub.fail("the pooler logs in to servers", format!("server {}: {}", self.pid, refusal.text()));
-                self.reject(hub, "28P01", "password authentication failed");
+                cx.fail("the pooler logs in to servers", format!("server {}: {}", self.pid, refusal.text()));
+                self.reject(cx, "28P01", "password authentication failed");
             }
         }
     }
 
-    fn begin_login(&mut self, hub: &mut Hub, parameters: Vec<(String, String)>) {
+    fn begin_login(&mut self, cx: &mut SimContext, parameters: Vec<(String, String)>) {
         self.stage = Stage::LoggingIn(parameters);
-        let in_us = hub.rng.skewed(hub.plan.server.login_us_max);
-        self.sleep(hub, in_us);
+        let in_us = cx.rng.skewed(cx.plan.server.login_us_max);
+        self.sleep(cx, in_us);
     }
 
-    pub(super) fn log_in(&mut self, hub: &mut Hub, parameters: &[(String, String)]) {
+    pub(super) fn log_in(&mut self, cx: &mut SimContext, parameters: &[(String, String)]) {
         let pid = u32::try_from(self.pid).expect("few processes");
-        let manner = Manner { reports_early: hub.plan.server.reports_early };
-        let mut session = Session::new(pid, parameters, manner);
+        let behaviour = Behaviour { reports_early: cx.plan.server.reports_early };
+        let mut session = Session::new(pid, parameters, behaviour);
         let mut greeting = Vec::new();
         session.welcome(&self.secret).iter().for_each(|message| message.encode(&mut greeting));
-        if let Fate::DiesInLogin(bytes) = self.fate {
+        if let ServerOutcome::DiesInLogin(bytes) = self.outcome {
             let upto = usize::try_from(bytes).unwrap_or(0) % greeting.len();
             greeting.truncate(upto);
-            hub.checks.login_failed(self.pool.as_ref(), hub.now_us);
-            self.send(hub, &greeting);
-            self.close(hub, End::Reset);
+            cx.checks.login_failed(self.pool.as_ref(), cx.now_us);
+            self.send(cx, &greeting);
+            self.close(cx, End::Reset);
             return;
         }
         self.stage = Stage::Serving(Box::new(session));
         (self.sent_bytes, self.greeting_bytes) = (0, greeting.len() as u64);
-        self.send(hub, &greeting);
-        if self.fate == Fate::Terminated {
-            let in_us = hub.rng.skewed(400_000);
-            hub.after(in_us, Event::Fate(self.pid));
+        self.send(cx, &greeting);
+        if self.outcome == ServerOutcome::Terminated {
+            let in_us = cx.rng.skewed(400_000);
+            cx.after(in_us, Event::Outcome(self.pid));
         }
-        self.go_on(hub);
+        self.go_on(cx);
     }
 }
 

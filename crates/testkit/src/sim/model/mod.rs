@@ -4,11 +4,11 @@ pub mod backend;
 pub mod cluster;
 mod copy;
 mod exec;
-pub mod fate;
 mod holding;
 pub mod holdings;
 mod login;
 mod others;
+pub mod outcome;
 mod prepared;
 mod session;
 pub mod settings;
@@ -17,4 +17,4 @@ pub mod statement;
 mod tests;
 
 pub use prepared::{COLUMNS, row_description};
-pub use session::{Manner, Note, Session, Step};
+pub use session::{Behaviour, Note, Session, Step};

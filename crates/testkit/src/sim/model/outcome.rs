@@ -1,13 +1,13 @@
 //! What goes wrong with a server process: how it ends, and how it lies.
 
-use crate::sim::hub::Hub;
+use crate::sim::context::SimContext;
 use crate::sim::net::End;
 use crate::sim::plan::Theme;
 use crate::sim::proto::Message;
 
 /// How a server process is going to end, or to lie, if not in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum ServerOutcome {
     /// Nothing special.
     None,
     /// Refuses the login, with this SQLSTATE.
@@ -23,12 +23,12 @@ pub enum Fate {
     /// Is terminated by an administrator at a time that is in the calendar.
     Terminated,
     /// Dies in the n-th of these moments in which another client's statement is behind the one it works for.
-    DiesRidden(u32, Moment, End),
+    DiesPipelined(u32, Moment, End),
     /// Sends nonsense instead of its n-th ReadyForQuery; 0 is the answer to the startup packet.
     Lies(u32, Lie),
 }
 
-/// When it may end while a client is aboard.
+/// When it may end while a client is queued behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
     /// While the first one's statement is carried out.
@@ -48,10 +48,10 @@ impl Moment {
     /// As it is counted.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Moment::AtWork => "ridden servers lost at work",
-            Moment::InAnswer => "ridden servers lost in an answer",
-            Moment::BeforeReady => "ridden servers lost before ReadyForQuery",
-            Moment::AfterReady => "ridden servers lost after ReadyForQuery",
+            Moment::AtWork => "pipelined servers lost at work",
+            Moment::InAnswer => "pipelined servers lost in an answer",
+            Moment::BeforeReady => "pipelined servers lost before ReadyForQuery",
+            Moment::AfterReady => "pipelined servers lost after ReadyForQuery",
         }
     }
 }
@@ -86,7 +86,7 @@ pub const LIES: [Lie; 6] = [
 
 impl Lie {
     /// It is a lie only if another client's statement is behind the one that is answered.
-    pub(super) fn needs_rider(self) -> bool {
+    pub(super) fn needs_queued_behind(self) -> bool {
         matches!(self, Lie::OpenTransaction | Lie::Copies)
     }
 
@@ -105,24 +105,24 @@ impl Lie {
     }
 }
 
-impl Fate {
+impl ServerOutcome {
     /// What chance has in store for the next process, `serving` of which are at work.
-    pub(super) fn draw(hub: &mut Hub, serving: usize) -> Fate {
-        if serving >= hub.plan.server.connections_max {
-            return Fate::Refuses("53300");
+    pub(super) fn draw(cx: &mut SimContext, serving: usize) -> ServerOutcome {
+        if serving >= cx.plan.server.connections_max {
+            return ServerOutcome::Refuses("53300");
         }
-        let (faults, rng) = (&hub.plan.faults, &mut hub.rng);
+        let (faults, rng) = (&cx.plan.faults, &mut cx.rng);
         if rng.percent(faults.login_fails) {
             return match rng.below(5) {
-                0 => Fate::Hangs,
-                1 => Fate::Lies(0, *rng.pick(&LIES[..4])),
-                2 => Fate::DiesInLogin(rng.below(400)),
-                3 => Fate::Refuses("53300"),
-                _ => Fate::Refuses("57P03"),
+                0 => ServerOutcome::Hangs,
+                1 => ServerOutcome::Lies(0, *rng.pick(&LIES[..4])),
+                2 => ServerOutcome::DiesInLogin(rng.below(400)),
+                3 => ServerOutcome::Refuses("53300"),
+                _ => ServerOutcome::Refuses("57P03"),
             };
         }
-        if rng.percent(faults.dies) && hub.plan.theme == Theme::Perils {
-            return Fate::DiesRidden(
+        if rng.percent(faults.dies) && cx.plan.theme == Theme::Faults {
+            return ServerOutcome::DiesPipelined(
                 rng.count(1, 12),
                 *rng.pick(&MOMENTS),
                 *rng.pick(&[End::Fin, End::Reset]),
@@ -130,17 +130,17 @@ impl Fate {
         }
         if rng.percent(faults.dies) {
             return match rng.below(4) {
-                0 => Fate::DiesBeforeReady(rng.count(2, 8)),
-                1 => Fate::Terminated,
-                2 => Fate::DiesAfterBytes(rng.between(400, 4_000), End::Reset),
-                _ => Fate::DiesAfterBytes(rng.between(400, 20_000), End::Fin),
+                0 => ServerOutcome::DiesBeforeReady(rng.count(2, 8)),
+                1 => ServerOutcome::Terminated,
+                2 => ServerOutcome::DiesAfterBytes(rng.between(400, 4_000), End::Reset),
+                _ => ServerOutcome::DiesAfterBytes(rng.between(400, 20_000), End::Fin),
             };
         }
         if rng.percent(faults.nonsense) {
-            let harms_riders = hub.plan.theme == Theme::Perils && rng.percent(70);
-            let lies: &[Lie] = if harms_riders { &LIES[4..] } else { &LIES };
-            return Fate::Lies(rng.count(1, 8), *rng.pick(lies));
+            let harms_queued = cx.plan.theme == Theme::Faults && rng.percent(70);
+            let lies: &[Lie] = if harms_queued { &LIES[4..] } else { &LIES };
+            return ServerOutcome::Lies(rng.count(1, 8), *rng.pick(lies));
         }
-        Fate::None
+        ServerOutcome::None
     }
 }

@@ -121,7 +121,7 @@ pub(super) enum Doing {
 
 /// The settings and messages in which a session of this server differs.
 #[derive(Clone, Debug, Default)]
-pub struct Manner {
+pub struct Behaviour {
     /// ParameterStatus comes at once, as before PostgreSQL 14, not just before ReadyForQuery.
     pub reports_early: bool,
 }
@@ -148,13 +148,13 @@ pub struct Session {
     outbox: VecDeque<Step>,
     doing: Doing,
     notes: Vec<Note>,
-    manner: Manner,
+    behaviour: Behaviour,
 }
 
 impl Session {
     /// A session that has just logged in.
     #[must_use]
-    pub fn new(pid: u32, startup: &[(String, String)], manner: Manner) -> Self {
+    pub fn new(pid: u32, startup: &[(String, String)], behaviour: Behaviour) -> Self {
         Session {
             pid,
             settings: Settings::new(startup),
@@ -171,7 +171,7 @@ impl Session {
             outbox: VecDeque::new(),
             doing: Doing::Nothing,
             notes: Vec::new(),
-            manner,
+            behaviour,
         }
     }
 
@@ -605,7 +605,7 @@ impl Session {
     }
 
     pub(super) fn report_settings_early(&mut self) {
-        if self.manner.reports_early {
+        if self.behaviour.reports_early {
             self.report_settings();
         }
     }

@@ -1,13 +1,13 @@
 //! The model's session against the protocol's documentation: what a real server answers, spelled out.
 
-use super::session::{Manner, Note, Session, Step};
+use super::session::{Behaviour, Note, Session, Step};
 use crate::sim::client::message::{
     bind, close, copy_data, copy_done, copy_fail, describe, execute, flush, function_call, parse, query, sync,
 };
 use crate::sim::proto::{ErrorText, Fields, Message};
 
 fn session() -> Session {
-    let mut session = Session::new(7, &[], Manner::default());
+    let mut session = Session::new(7, &[], Behaviour::default());
     session.welcome(b"key");
     session
 }
