@@ -283,7 +283,7 @@ export class Fault extends Error {
 
 const ROOT = "./api/v1/";
 /** A pooler that does not answer within this is treated as not reachable. */
-const PATIENCE_MS = 8_000;
+const TIMEOUT_MS = 8_000;
 
 /** Reads `path`, e.g. `get<Overview>("overview")`. */
 export async function get<T>(path: string, query: Record<string, string | number | null | undefined> = {}): Promise<T> {
@@ -320,7 +320,7 @@ async function request<T>(method: string, path: string, body?: object, csrf?: st
       body: body ? JSON.stringify(body) : null,
       credentials: "same-origin",
       cache: "no-store",
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: AbortSignal.timeout(TIMEOUT_MS),
     });
   } catch {
     throw new Fault(0, "pgweir does not answer");

@@ -21,7 +21,7 @@ const SEEDS: u64 = 2000;
 const FIRST_PIECE: u64 = 100;
 const GROWTH: u64 = 4;
 /// A mutant may keep a test from ending.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// One small fault.
 #[derive(Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ fn examine(root: &Path, copy: &Path, seeds: u64) -> Result<(Option<String>, Opti
     Ok((by_conversations, None))
 }
 
-/// Runs to the end, or to the end of patience: whether it succeeded, and what it said.
+/// Runs to the end, or until the time is over: whether it succeeded, and what it said.
 fn said(mut command: Command) -> Result<(bool, String), String> {
     let mut child = command
         .stdout(Stdio::piped())
@@ -219,7 +219,7 @@ fn said(mut command: Command) -> Result<(bool, String), String> {
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break status.success(),
-            None if begin.elapsed() > PATIENCE => {
+            None if begin.elapsed() > TIMEOUT => {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Ok((false, String::new()));

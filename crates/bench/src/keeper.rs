@@ -29,12 +29,12 @@ done
 for each; do
     case $each in /*) ;; *) kill -s "${each% *}" "${each#* }" ;; esac
 done
-patience=150
+tries_left=150
 for each; do
     case $each in /*) continue ;; esac
-    while kill -s 0 "${each#* }" && [ "$patience" -gt 0 ]; do
+    while kill -s 0 "${each#* }" && [ "$tries_left" -gt 0 ]; do
         sleep 0.1
-        patience=$((patience - 1))
+        tries_left=$((tries_left - 1))
     done
     kill -s KILL "${each#* }"
 done

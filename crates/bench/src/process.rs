@@ -129,13 +129,13 @@ impl Process {
 
     /// Stops it as planned and reaps it. Does nothing if it has ended.
     pub(crate) fn stop(&mut self) {
-        for (signal, patience) in self.plan {
+        for (signal, timeout) in self.plan {
             if self.ended().is_some() {
                 return;
             }
             // Not reaped yet, so the id is still this process's.
             let _ = kill(Pid::from_raw(self.child.id().cast_signed()), *signal);
-            if self.wait_for(*patience).is_some() {
+            if self.wait_for(*timeout).is_some() {
                 return;
             }
         }
@@ -143,8 +143,8 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    fn wait_for(&mut self, patience: Duration) -> Option<ExitStatus> {
-        let until = Instant::now() + patience;
+    fn wait_for(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + timeout;
         loop {
             if let Some(status) = self.ended() {
                 return Some(status);
