@@ -8,39 +8,26 @@
     reason = "this is where the machine meets the world: the clock is read and the threads are started here"
 )]
 
-mod accept;
-mod activation;
-mod bulk;
 mod clock;
-mod conn;
-mod dial;
-mod io;
-mod linger;
-mod listen;
-mod mesh;
+mod connection;
+mod listening;
 mod options;
-mod out;
 pub mod pam;
-mod read;
 mod resolve;
 mod scheduling;
 mod sys;
-mod table;
 mod takeover;
-mod tick;
 mod tls;
-mod uring_batch;
-mod workers;
-mod write;
+mod worker;
 
 #[cfg(test)]
 mod tests;
 
-pub use activation::Passed;
-pub use io::DEEP_BACKLOG_BYTES;
-pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
+pub use listening::activation::Passed;
+pub use listening::listen::{ListenError, ListenSettings, Listeners, open_listeners};
 pub use options::SocketOptions;
 pub use socket2::Socket;
 pub use takeover::{Arrivals, Giver, GivingError, Leftovers, Takeover, TakeoverError};
 pub use tls::{Pems, ServerTls, Side, TlsConfigs, TlsSetupError, certificate_end_point, own_certificate};
-pub use workers::{Log, LogSink, Post, Setup, WorkerLoad, Workers};
+pub use worker::io::DEEP_BACKLOG_BYTES;
+pub use worker::workers::{Log, LogSink, Post, Setup, WorkerLoad, Workers};

@@ -17,7 +17,7 @@ use pgweir_core::driver::{ConnId, HostSeen, NamesSeen, ZoneSeen};
 use self::conf::ResolvConf;
 pub(crate) use self::thread_pool::Resolver;
 use self::zones::{Verdict, Zones, zone_of};
-use crate::mesh::Mailbox;
+use crate::worker::mesh::Mailbox;
 
 /// Names a worker remembers.
 const NAMES_MAX: usize = 1024;
@@ -355,7 +355,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
-    use crate::table::WAKER;
+    use crate::connection::table::WAKER;
 
     fn names() -> (Names, Receiver<Request>, mio::Poll) {
         let (ask, asked) = Resolver::answered_by_test();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::{Request, look_up};
-use crate::mesh::WorkerMessage;
+use crate::worker::mesh::WorkerMessage;
 
 /// Threads at most; one name that hangs does not hold up the others.
 const RESOLVER_THREADS_MAX: usize = 3;

@@ -17,7 +17,7 @@ use pgweir_core::mail::Mail;
 use socket2::Socket;
 
 use super::frames::{self, ACKNOWLEDGES, Frame, Tag};
-use crate::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
+use crate::worker::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
 
 /// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use pgweir_core::mail::Mail;
 use socket2::Socket;
 
 use super::frames::{self, ACKNOWLEDGES, Frame, Tag};
-use crate::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
+use crate::worker::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
 
 /// An old process that is about to be replaced by this one.
 pub struct Takeover {

@@ -12,10 +12,10 @@ use pgweir_core::mail::{self, Mail};
 use super::toy::{
     Plan, Seen, TIMEOUT, TOY_BACKLOG_MAX_BYTES, World, World0, exchange, loopback, pattern, with_timeouts,
 };
-use crate::listen::ListenSettings;
+use crate::connection::read::READ_BUFFER_BYTES;
+use crate::connection::uring_batch::UringBatch;
+use crate::listening::listen::ListenSettings;
 use crate::options::SocketOptions;
-use crate::read::READ_BUFFER_BYTES;
-use crate::uring_batch::UringBatch;
 
 fn tiny_buffers() -> ListenSettings {
     let options = SocketOptions { socket_buffer_bytes: 4096, defer_accept_s: 0, ..SocketOptions::default() };

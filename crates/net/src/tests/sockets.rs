@@ -16,7 +16,7 @@ use pgweir_core::driver::{Closed, Endpoint, Level, Peer};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::toy::{Plan, Seen, TIMEOUT, World, World0, exchange, loopback, with_timeouts};
-use crate::listen::{ListenError, ListenSettings, open_listeners};
+use crate::listening::listen::{ListenError, ListenSettings, open_listeners};
 use crate::options::SocketOptions;
 
 /// An empty directory of the test's own.
@@ -32,7 +32,7 @@ fn on_unix(dir: &str) -> ListenSettings {
     ListenSettings { addresses: Vec::new(), unix_dir: dir.to_owned(), port: 6432, ..loopback() }
 }
 
-fn open(settings: &ListenSettings) -> Result<crate::listen::Listeners, ListenError> {
+fn open(settings: &ListenSettings) -> Result<crate::listening::listen::Listeners, ListenError> {
     open_listeners(settings, &mut Vec::new(), &|_, _| {})
 }
 

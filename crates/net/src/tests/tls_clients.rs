@@ -144,7 +144,7 @@ fn receive(client: &mut TlsClient, back: &mut Vec<u8>, room: &mut [u8]) {
 fn much_flows_both_ways_through_full_sockets() {
     let scene = Scene::new();
     let options = SocketOptions { socket_buffer_bytes: 8192, defer_accept_s: 0, ..SocketOptions::default() };
-    let listen = crate::listen::ListenSettings { options, ..loopback() };
+    let listen = crate::listening::listen::ListenSettings { options, ..loopback() };
     let tls = scene.configs(SslMode::Require);
     let world = World::with(World0 { plan: accepting(false), tls, listen, ..World0::default() });
     let mut client = begin(&world, scene.client().build());

@@ -15,10 +15,10 @@ use pgweir_core::driver::{
 use pgweir_core::mail::Mail;
 use pgweir_core::params::Params;
 
-use crate::listen::{ListenSettings, Listeners, open_listeners};
+use crate::listening::listen::{ListenSettings, Listeners, open_listeners};
 use crate::options::SocketOptions;
 use crate::tls::TlsConfigs;
-use crate::workers::{Setup, Workers};
+use crate::worker::workers::{Setup, Workers};
 use pgweir_core::Engine;
 
 /// From this backlog on, the toy stops reading the source.

@@ -9,7 +9,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{CommonState, ProtocolVersion};
 
-use crate::out::{BufferPool, Out};
+use crate::connection::out::{BufferPool, Out};
 use crate::tls::{ALPN_POSTGRESQL, TlsConfigs, names, suites};
 
 /// Plain text that is encrypted at a time: four full records.

@@ -4,7 +4,7 @@ use pgweir_core::driver::{Closed, TlsInfo, TlsRole};
 use pgweir_settings::SslMode;
 
 use super::stream::{SCRATCH_BYTES, TLS_PIECE_BYTES, TlsStream};
-use crate::out::BufferPool;
+use crate::connection::out::BufferPool;
 use crate::tests::certs::{self_signed, towards_clients, towards_servers};
 use crate::tests::toy::pattern;
 

@@ -7,10 +7,10 @@
 use pgweir_core::driver::ConnId;
 use std::net::Shutdown;
 
-use crate::conn::{Conn, Lingering, Sent, Tools};
-use crate::io::Io;
+use crate::connection::conn::{Conn, Lingering, Sent, Tools};
+use crate::connection::table::State;
 use crate::sys;
-use crate::table::State;
+use crate::worker::io::Io;
 
 /// How long a closed connection may take to accept its last bytes and to close, microseconds.
 pub(crate) const LINGER_US: u64 = 5_000_000;

@@ -8,11 +8,11 @@ use mio::Interest;
 use pgweir_core::driver::{ConnId, DoorSeen, Level, Peer};
 use socket2::Socket;
 
-use crate::conn::{Conn, Origin};
-use crate::io::Io;
+use crate::connection::conn::{Conn, Origin};
+use crate::connection::table::listener_token;
 use crate::sys;
-use crate::table::listener_token;
-use crate::tick::Worker;
+use crate::worker::io::Io;
+use crate::worker::tick::Worker;
 use pgweir_core::Engine;
 
 /// Clients accepted from one listener per turn; then connected clients have theirs.

@@ -8,8 +8,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use pgweir_core::driver::Level;
 use socket2::Socket;
 
-use crate::accept::{Kind, Listener};
-use crate::listen::{ListenError, ListenSettings, Listeners};
+use crate::listening::accept::{Kind, Listener};
+use crate::listening::listen::{ListenError, ListenSettings, Listeners};
 use crate::sys;
 
 /// The name (`FileDescriptorName=`) of sockets that are for HTTP; all others are for clients.

@@ -8,10 +8,10 @@
 
 use pgweir_core::driver::ConnId;
 
-use crate::conn::ReadSide;
-use crate::io::Io;
+use crate::connection::conn::ReadSide;
+use crate::connection::table::State;
 use crate::sys;
-use crate::table::State;
+use crate::worker::io::Io;
 
 /// What makes a flow: so many bytes, each read at least [`FLOW_READ_BYTES`] and none later than [`FLOW_GAP_US`].
 /// (Tests get into it sooner, however slow the machine.)

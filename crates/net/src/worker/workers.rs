@@ -12,18 +12,18 @@ use mio::{Poll, Registry, Waker};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
-use crate::accept::{Acceptor, Listener};
 use crate::clock::Clock;
-use crate::io::{Io, Parts};
-use crate::listen::{Listeners, SocketFile};
-use crate::mesh::{Mailbox, Mesh, NetCommand, WorkerMessage};
+use crate::connection::table::WAKER;
+use crate::listening::accept::{Acceptor, Listener};
+use crate::listening::listen::{Listeners, SocketFile};
 use crate::options::SocketOptions;
 use crate::resolve::{Names, Resolver};
 use crate::scheduling::PollPermits;
-use crate::table::WAKER;
 use crate::takeover::{Arrivals, Giver};
-use crate::tick::{Worker, WorkerParts};
 use crate::tls::TlsConfigs;
+use crate::worker::io::{Io, Parts};
+use crate::worker::mesh::{Mailbox, Mesh, NetCommand, WorkerMessage};
+use crate::worker::tick::{Worker, WorkerParts};
 use pgweir_core::Engine;
 
 /// Where log lines go; called from every worker's thread.

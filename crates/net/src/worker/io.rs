@@ -17,19 +17,19 @@ use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
 use socket2::Socket;
 
-use crate::bulk;
-use crate::conn::{Conn, Origin, Tools};
-use crate::mesh::{ClientTransfer, Mesh, WorkerMessage};
+use crate::connection::bulk;
+use crate::connection::conn::{Conn, Origin, Tools};
+use crate::connection::out::BufferPool;
+use crate::connection::table::{State, Table, token};
+use crate::connection::uring_batch::UringBatch;
 use crate::options::SocketOptions;
-use crate::out::BufferPool;
 use crate::resolve::Names;
 use crate::sys;
-use crate::table::{State, Table, token};
 use crate::takeover::{Package, Parting};
 use crate::tls::TlsConfigs;
 use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
-use crate::uring_batch::UringBatch;
-use crate::workers::Log;
+use crate::worker::mesh::{ClientTransfer, Mesh, WorkerMessage};
+use crate::worker::workers::Log;
 
 /// From this size on, a piece that has nothing queued before it is written at once, without a copy.
 const LARGE_PIECE_BYTES: usize = 16 * 1024;

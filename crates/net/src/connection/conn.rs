@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use pgweir_core::driver::Endpoint;
 use socket2::Socket;
 
-use crate::bulk::Flow;
-use crate::dial::Attempt;
-use crate::out::{BufferPool, Out};
+use crate::connection::bulk::Flow;
+use crate::connection::dial::Attempt;
+use crate::connection::out::{BufferPool, Out};
 use crate::sys;
 use crate::tls::stream::{TLS_PIECE_BYTES, TlsStream};
 
@@ -134,7 +134,7 @@ impl Conn {
         }
     }
 
-    /// What may leave in one send together with bytes of other connections; see [`crate::uring_batch`].
+    /// What may leave in one send together with bytes of other connections; see [`crate::connection::uring_batch`].
     pub(crate) fn batch_send(&self) -> Option<(RawFd, &[u8])> {
         let may_leave = self.tls.is_none() && !self.write.blocked && !self.out.is_empty();
         may_leave.then(|| (self.socket.as_raw_fd(), self.out.as_slice()))

@@ -4,10 +4,10 @@ use std::io;
 
 use pgweir_core::driver::{Closed, ConnId};
 
-use crate::conn::Origin;
+use crate::connection::conn::Origin;
+use crate::connection::table::State;
 use crate::sys;
-use crate::table::State;
-use crate::tick::Worker;
+use crate::worker::tick::Worker;
 use pgweir_core::Engine;
 
 /// The worker's one read buffer; the machine gets at most this much at a time.

@@ -5,10 +5,10 @@ use std::io;
 use mio::Interest;
 use pgweir_core::driver::{Closed, ConnId, Level};
 
-use crate::conn::{Origin, Sent, Tools};
-use crate::io::{Io, Report};
+use crate::connection::conn::{Origin, Sent, Tools};
+use crate::connection::table::{State, token};
 use crate::sys;
-use crate::table::{State, token};
+use crate::worker::io::{Io, Report};
 
 impl Io {
     /// Writes what collected during the turn: one write per connection, and where the kernel can, one call for all of them.

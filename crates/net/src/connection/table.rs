@@ -3,7 +3,7 @@
 use mio::Token;
 use pgweir_core::driver::ConnId;
 
-use crate::conn::{Conn, Dialing, Lingering};
+use crate::connection::conn::{Conn, Dialing, Lingering};
 
 /// Generations stay below this; [`Token`]s above name what is not a connection.
 const GENERATIONS: u32 = 1 << 31;

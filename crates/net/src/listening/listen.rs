@@ -13,8 +13,8 @@ use pgweir_settings::Main;
 use socket2::{Domain, Socket, Type};
 use thiserror::Error;
 
-use crate::accept::{Kind, Listener};
-use crate::dial::unix_address;
+use crate::connection::dial::unix_address;
+use crate::listening::accept::{Kind, Listener};
 use crate::options::SocketOptions;
 use crate::sys;
 

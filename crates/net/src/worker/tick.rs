@@ -12,18 +12,18 @@ use pgweir_core::driver::{Closed, ConnId, Level, Now};
 use pgweir_settings::WorkerScheduling;
 use socket2::Socket;
 
-use crate::accept::Acceptor;
 use crate::clock::Clock;
-use crate::conn::{Conn, Origin};
-use crate::dial::Outcome;
-use crate::io::{Io, Report};
-use crate::mesh::{Arrival, ClientTransfer, NetCommand, WorkerMessage};
+use crate::connection::conn::{Conn, Origin};
+use crate::connection::dial::Outcome;
+use crate::connection::table::{Source, State, source};
+use crate::connection::uring_batch::UringBatch;
+use crate::listening::accept::Acceptor;
 use crate::options::SocketOptions;
 use crate::scheduling::{Policy, PollPermit, PollPermits, Scheduling, Work};
 use crate::sys;
-use crate::table::{Source, State, source};
-use crate::uring_batch::UringBatch;
-use crate::workers::WorkerLoad;
+use crate::worker::io::{Io, Report};
+use crate::worker::mesh::{Arrival, ClientTransfer, NetCommand, WorkerMessage};
+use crate::worker::workers::WorkerLoad;
 use pgweir_core::Engine;
 
 /// Events taken from the kernel at a time.
@@ -84,7 +84,7 @@ impl<E: Engine> Worker<E> {
             engine,
             io: parts.io,
             acceptor: parts.acceptor,
-            buffer: vec![0; crate::read::READ_BUFFER_BYTES].into_boxed_slice(),
+            buffer: vec![0; crate::connection::read::READ_BUFFER_BYTES].into_boxed_slice(),
             plain: Vec::new(),
             spare_list: Vec::new(),
             clock: parts.clock,

@@ -8,11 +8,11 @@ use mio::Interest;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Level};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::conn::{Conn, Dialing, Origin};
-use crate::io::{Io, Report};
+use crate::connection::conn::{Conn, Dialing, Origin};
+use crate::connection::table::{State, token};
 use crate::resolve::{Answer, Lookup, News};
 use crate::sys;
-use crate::table::{State, token};
+use crate::worker::io::{Io, Report};
 
 /// When a unix socket whose queue was full is tried again, microseconds.
 const REDIAL_US: u64 = 20_000;

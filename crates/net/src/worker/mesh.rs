@@ -10,7 +10,7 @@ use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Mail;
 use socket2::Socket;
 
-use crate::conn::Conn;
+use crate::connection::conn::Conn;
 use crate::options::SocketOptions;
 use crate::resolve::Answer;
 use crate::takeover::{Lend, Parting};
