@@ -7,13 +7,10 @@
 // Files, clocks and threads are this crate's work; the list of disallowed methods is for the data plane.
 #![allow(clippy::disallowed_methods)]
 
-mod access_files;
-mod auth_workers;
-mod config_state;
-mod files;
+mod config;
 mod keys;
-mod ldap;
 pub mod log;
+mod login;
 mod plane;
 pub mod process;
 pub mod stopping;
@@ -22,10 +19,10 @@ pub mod supervisor;
 mod traces;
 pub mod web;
 
-pub use auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
-pub use config_state::{CommandLine, ConfigState, Draft, Examination};
-pub use files::{TlsFiles, TlsSide};
+pub use config::config_state::{CommandLine, ConfigState, Draft, Examination};
+pub use config::files::{TlsFiles, TlsSide};
 pub use keys::Keys;
+pub use login::auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
 pub use plane::{Event, Fleet, Plane, log_targets};
 
 #[cfg(test)]

@@ -13,12 +13,12 @@ use pgweir_core::stats::Window;
 use pgweir_core::trace::TracedStatement;
 use pgweir_settings::Main;
 
-use crate::auth_workers::AuthWorkers;
-use crate::config_state::{ConfigState, Draft, SetDraft, is_about_tls};
-use crate::files::TlsFiles;
+use crate::config::config_state::{ConfigState, Draft, SetDraft, is_about_tls};
+use crate::config::files::TlsFiles;
 use crate::keys::Keys;
 use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
+use crate::login::auth_workers::AuthWorkers;
 use crate::stopping::{Order, Stopping};
 use crate::supervisor::{self, News};
 #[cfg(any(feature = "traces", test))]

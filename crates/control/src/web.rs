@@ -7,7 +7,6 @@
 mod access;
 mod actions;
 mod api;
-mod connection_slots;
 mod failures;
 mod limits;
 mod metrics;
@@ -17,8 +16,7 @@ mod process;
 mod reply;
 mod route;
 mod sampler;
-mod serve;
-mod tls;
+mod server;
 mod worker_rpc;
 
 use std::io;
@@ -35,7 +33,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
 use crate::log::Log;
-pub use tls::Present;
+pub use server::tls::Present;
 
 use model::Model;
 use worker_rpc::WorkerRpc;
@@ -201,9 +199,9 @@ struct House {
     worker_rpc: WorkerRpc,
     model: std::cell::RefCell<Model>,
     rules: std::cell::RefCell<Rules>,
-    tls: std::cell::RefCell<tls::Tls>,
+    tls: std::cell::RefCell<server::tls::Tls>,
     door: access::Door,
-    slots: Rc<connection_slots::ConnectionSlots>,
+    slots: Rc<server::connection_slots::ConnectionSlots>,
     log: Log,
     version: &'static str,
     sampling: tokio::sync::Mutex<()>,
@@ -217,7 +215,7 @@ struct House {
 /// What is wrong with `http_tls_cert_file` and `http_tls_key_file`, if anything is.
 #[must_use]
 pub fn tls_faults(main: &Main, present: Present) -> Vec<String> {
-    tls::Tls::build(main, present).err().unwrap_or_default()
+    server::tls::Tls::build(main, present).err().unwrap_or_default()
 }
 
 /// Starts the HTTP server's thread.
@@ -225,7 +223,7 @@ pub fn tls_faults(main: &Main, present: Present) -> Vec<String> {
 /// # Errors
 /// A certificate or its key cannot be used, or the system refuses a thread.
 pub fn start(setup: WebSetup) -> io::Result<()> {
-    let tls = tls::Tls::read(&setup.rules.config.main, setup.present).map_err(io::Error::other)?;
+    let tls = server::tls::Tls::read(&setup.rules.config.main, setup.present).map_err(io::Error::other)?;
     for socket in &setup.sockets {
         if let Ok(address) = socket.local_addr() {
             let scheme = if tls.is_on() { "https" } else { "http" };
@@ -240,7 +238,7 @@ pub fn start(setup: WebSetup) -> io::Result<()> {
     Ok(())
 }
 
-async fn run(setup: WebSetup, tls: tls::Tls) {
+async fn run(setup: WebSetup, tls: server::tls::Tls) {
     let WebSetup { sockets, inbox, rules, present, workforce, log, version } = setup;
     let house = Rc::new(House {
         worker_rpc: WorkerRpc::new(workforce),
@@ -260,7 +258,7 @@ async fn run(setup: WebSetup, tls: tls::Tls) {
     for socket in sockets {
         match tokio::net::TcpListener::from_std(socket) {
             Ok(listener) => {
-                doors.push(tokio::task::spawn_local(serve::serve(Rc::clone(&house), listener)));
+                doors.push(tokio::task::spawn_local(server::serve::serve(Rc::clone(&house), listener)));
             }
             Err(error) => house.log.write(Level::Error, &format!("HTTP server: {error}")),
         }
@@ -278,7 +276,7 @@ async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHa
             Note::Drain => house.is_draining.set(true),
             Note::Close => doors.iter().for_each(tokio::task::JoinHandle::abort),
             Note::Rules(rules) => {
-                match tls::Tls::read(&rules.config.main, present) {
+                match server::tls::Tls::read(&rules.config.main, present) {
                     Ok(tls) => *house.tls.borrow_mut() = tls,
                     Err(text) => house.log.write(
                         Level::Warning,

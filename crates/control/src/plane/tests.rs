@@ -6,7 +6,7 @@ use nix::libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use pgweir_core::stats::Stats;
 
 use super::*;
-use crate::config_state::CommandLine;
+use crate::config::config_state::CommandLine;
 use crate::scratch::Scratch;
 
 const WORKERS: u16 = 2;

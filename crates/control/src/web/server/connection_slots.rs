@@ -13,17 +13,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Sleep, sleep};
 
-use super::limits::CONNECTIONS_MAX;
+use crate::web::limits::CONNECTIONS_MAX;
 
 /// The places, of all addresses together.
 #[derive(Default)]
-pub(super) struct ConnectionSlots {
+pub(in crate::web) struct ConnectionSlots {
     taken: RefCell<BTreeMap<u64, Rc<State>>>,
     next: Cell<u64>,
 }
 
 /// A connection's place. Dropping it gives it back.
-pub(super) struct ConnectionSlot {
+pub(in crate::web) struct ConnectionSlot {
     slots: Rc<ConnectionSlots>,
     number: u64,
     state: Rc<State>,
@@ -40,7 +40,7 @@ struct State {
 
 impl ConnectionSlots {
     /// A place for a new connection; if need be, that of the connection that was sent nothing for longest and is not being answered.
-    pub(super) fn take(self: &Rc<ConnectionSlots>) -> ConnectionSlot {
+    pub(in crate::web) fn take(self: &Rc<ConnectionSlots>) -> ConnectionSlot {
         let mut taken = self.taken.borrow_mut();
         while taken.len() >= CONNECTIONS_MAX {
             let silent = taken.iter().min_by_key(|(_, state)| (state.answering.get(), state.moved.get()));
@@ -63,17 +63,17 @@ impl ConnectionSlots {
 
 impl ConnectionSlot {
     /// Returns when another connection has the place.
-    pub(super) async fn lost(&self) {
+    pub(in crate::web) async fn lost(&self) {
         self.state.leave.notified().await;
     }
 
     /// Its requests are answered through this.
-    pub(super) fn request_mark(&self) -> RequestMark {
+    pub(in crate::web) fn request_mark(&self) -> RequestMark {
         RequestMark(Rc::clone(&self.state))
     }
 
     /// Its stream, which may not stand still for longer than `timeout` while something is written.
-    pub(super) fn watch<S>(&self, stream: S, timeout: Duration) -> Watched<S> {
+    pub(in crate::web) fn watch<S>(&self, stream: S, timeout: Duration) -> Watched<S> {
         Watched { stream, state: Rc::clone(&self.state), timeout, stalled: None }
     }
 }
@@ -86,10 +86,10 @@ impl Drop for ConnectionSlot {
 
 /// Notes while a request is being answered.
 #[derive(Clone)]
-pub(super) struct RequestMark(Rc<State>);
+pub(in crate::web) struct RequestMark(Rc<State>);
 
 impl RequestMark {
-    pub(super) async fn answered<T>(self, answer: impl Future<Output = T>) -> T {
+    pub(in crate::web) async fn answered<T>(self, answer: impl Future<Output = T>) -> T {
         self.0.answering.set(true);
         let answer = answer.await;
         self.0.answering.set(false);
@@ -98,7 +98,7 @@ impl RequestMark {
 }
 
 /// A connection's stream: notes when a byte goes out, and fails when the peer does not read what is written.
-pub(super) struct Watched<S> {
+pub(in crate::web) struct Watched<S> {
     stream: S,
     state: Rc<State>,
     timeout: Duration,

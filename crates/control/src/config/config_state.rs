@@ -10,8 +10,8 @@ use pgweir_auth::{Access, UserList};
 use pgweir_core::mail::Rules;
 use pgweir_settings::{Config, LoadError, Main, SetOutcome};
 
-use crate::access_files::AccessFiles;
-use crate::files::{TlsFiles, UsersFile, read_text};
+use crate::config::access_files::AccessFiles;
+use crate::config::files::{TlsFiles, UsersFile, read_text};
 
 /// What the command line says about settings. It goes before the file where it stands for more than a default.
 #[derive(Clone, Debug, Default)]

@@ -14,13 +14,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use super::House;
 use super::connection_slots::ConnectionSlot;
-use super::limits::{HEAD_BYTES_MAX, RECEIVE_S_MAX, SEND_S_MAX};
-use super::route::route;
+use crate::web::House;
+use crate::web::limits::{HEAD_BYTES_MAX, RECEIVE_S_MAX, SEND_S_MAX};
+use crate::web::route::route;
 
 /// Serves what connects to a socket, until the process ends.
-pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
+pub(in crate::web) async fn serve(house: Rc<House>, listener: TcpListener) {
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,

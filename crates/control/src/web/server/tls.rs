@@ -20,16 +20,16 @@ pub type Present = fn(
 
 /// TLS for connections that begin from now on, if it is spoken.
 #[derive(Clone)]
-pub(super) struct Tls(Option<TlsAcceptor>);
+pub(in crate::web) struct Tls(Option<TlsAcceptor>);
 
 impl Tls {
     /// Reads the files. The error says what is wrong with which setting, and never what is in a file.
-    pub(super) fn read(main: &Main, present: Present) -> Result<Tls, String> {
+    pub(in crate::web) fn read(main: &Main, present: Present) -> Result<Tls, String> {
         Tls::build(main, present).map_err(|faults| faults.join("; "))
     }
 
     /// The same with all faults, for a report.
-    pub(super) fn build(main: &Main, present: Present) -> Result<Tls, Vec<String>> {
+    pub(in crate::web) fn build(main: &Main, present: Present) -> Result<Tls, Vec<String>> {
         let (cert, key) = (main.http_tls_cert_file.as_str(), main.http_tls_key_file.as_str());
         let half = |set: &str, other: &str| vec![format!("{set} is set, but {other} is not")];
         match (cert, key) {
@@ -69,11 +69,11 @@ impl Tls {
         Ok(Tls(Some(TlsAcceptor::from(Arc::new(config)))))
     }
 
-    pub(super) fn is_on(&self) -> bool {
+    pub(in crate::web) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
+    pub(in crate::web) fn acceptor(&self) -> Option<TlsAcceptor> {
         self.0.clone()
     }
 }

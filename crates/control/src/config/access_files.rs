@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgweir_auth::{Access, Hba, IdentMaps, LdapOptions};
 use pgweir_settings::{AuthType, Main};
 
-use crate::files::read_text;
+use crate::config::files::read_text;
 
 /// What was read, and what is wrong with it.
 #[derive(Default)]

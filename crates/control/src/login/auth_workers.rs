@@ -12,8 +12,8 @@ use nix::unistd::{Uid, User};
 use pgweir_core::driver::Level;
 use pgweir_core::inquiry::{About, Answer, Checker, Inquiry, Obstacle};
 
-use crate::ldap;
 use crate::log::Log;
+use crate::login::ldap;
 use crate::plane::Event;
 
 /// Maximum number of questions that are worked on at the same time. PAM modules and directories mostly wait, for the network.

@@ -1,0 +1,6 @@
+//! Logins that are checked outside of the workers: the operating system's users, PAM, directories.
+//!
+//! Nothing here may block the control loop.
+
+pub(crate) mod auth_workers;
+pub(crate) mod ldap;
