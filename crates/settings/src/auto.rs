@@ -1,8 +1,8 @@
 //! Counts that may be left to pgweir.
 
 use crate::Kind;
-use crate::number;
-use crate::value::Value;
+use crate::syntax::number;
+use crate::syntax::value::Value;
 
 /// `auto`, or a number that is kept to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

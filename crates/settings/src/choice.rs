@@ -3,7 +3,7 @@
 //! The words are PgBouncer's and read in any case, as PgBouncer reads them. A new word is a new line here.
 
 use crate::Kind;
-use crate::value::Value;
+use crate::syntax::value::Value;
 
 macro_rules! choice {
     ($(#[doc = $doc:literal])+ $Name:ident { $($(#[doc = $vdoc:literal])+ $Variant:ident = $word:literal,)+ }) => {

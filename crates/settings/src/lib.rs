@@ -11,21 +11,14 @@
 mod auto;
 mod choice;
 mod config;
-mod connstr;
 mod effective;
-mod entries;
 mod error;
-mod ini;
 mod load;
-mod man;
-mod number;
-mod packaged;
+mod pages;
 mod password;
-mod reference;
 mod reload;
-mod slips;
+mod syntax;
 mod table;
-mod value;
 
 pub use auto::AutoCount;
 pub use choice::{
@@ -34,14 +27,14 @@ pub use choice::{
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};
-pub use ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
-pub use man::ini_man_page;
-pub use number::SECONDS_MAX;
-pub use packaged::packaged_ini;
+pub use pages::man::ini_man_page;
+pub use pages::packaged::packaged_ini;
+pub use pages::reference::reference_markdown;
 pub use password::Password;
-pub use reference::reference_markdown;
 pub use reload::Diff;
-pub use slips::did_you_mean;
+pub use syntax::ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
+pub use syntax::number::SECONDS_MAX;
+pub use syntax::slips::did_you_mean;
 pub use table::{
     Change, DATABASE_ROWS, Database, Kind, MAIN_ROWS, Main, Origin, PEER_ROWS, Peer, Row, Status, USER_ROWS,
     UserOptions, row,

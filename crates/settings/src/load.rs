@@ -2,11 +2,11 @@
 
 use crate::FALLBACK_DATABASE;
 use crate::config::{Config, Place};
-use crate::entries::{self, Entry, Outcome, not_yet};
 use crate::error::{LoadError, Warning};
-use crate::ini::{self, Visitor};
 use crate::password::masked;
-use crate::slips::did_you_mean;
+use crate::syntax::entries::{self, Entry, Outcome, not_yet};
+use crate::syntax::ini::{self, Visitor};
+use crate::syntax::slips::did_you_mean;
 use crate::table::{MAIN_ROWS, Main, Origin, Status, row};
 
 impl Config {

@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::number;
+use crate::syntax::number;
 
 mod databases;
 mod peers;
@@ -220,7 +220,7 @@ macro_rules! settings {
             fn default() -> Self {
                 Self {
                     $($( $extra: Default::default(), )+)?
-                    $($( $field: $crate::value::initial($crate::table::default_text!($default), $kind), )+)+
+                    $($( $field: $crate::syntax::value::initial($crate::table::default_text!($default), $kind), )+)+
                 }
             }
         }
@@ -237,10 +237,10 @@ macro_rules! settings {
                 status: $crate::table::Status::$status,
                 doc: concat!($($doc),+),
                 assign: |to, text, kind| {
-                    to.$field = $crate::value::Value::parse(text, kind)?;
+                    to.$field = $crate::syntax::value::Value::parse(text, kind)?;
                     Ok(())
                 },
-                render: |from, kind| $crate::value::Value::show(&from.$field, kind),
+                render: |from, kind| $crate::syntax::value::Value::show(&from.$field, kind),
                 adopt: |to, from| to.$field.clone_from(&from.$field),
                 same: |one, other| one.$field == other.$field,
             },

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::ADMIN_DATABASE;
 use crate::config::{DATABASE_NAME_MAX, Place};
-use crate::connstr;
 use crate::error::{LoadError, Warning};
 use crate::password::masked_pairs;
-use crate::slips::did_you_mean;
+use crate::syntax::connstr;
+use crate::syntax::slips::did_you_mean;
 use crate::table::{
     DATABASE_ROWS, Database, Kind, PEER_ID_MAX, PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
 };

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::reference::change_word;
+use crate::pages::reference::change_word;
 use crate::table::{DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS};
 
 /// Columns of a line.

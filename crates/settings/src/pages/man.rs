@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::reference::{DATABASES, HEAD, PEERS, USERS, change_word};
+use crate::pages::reference::{DATABASES, HEAD, PEERS, USERS, change_word};
 use crate::table::{DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS};
 
 const NAME: &str = "pgweir.ini \\- configuration of pgweir, a PostgreSQL connection pooler";

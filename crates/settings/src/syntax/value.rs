@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::number::{self, MILLISECOND_US, SECOND_US};
 use crate::password::masked;
+use crate::syntax::number::{self, MILLISECOND_US, SECOND_US};
 use crate::{Kind, Password};
 
 /// A type that a setting can have.

@@ -1,0 +1,10 @@
+//! How settings are written: the ini dialect, connection strings, values, and names that were misspelled.
+//!
+//! Nothing here may know what a setting does.
+
+pub(crate) mod connstr;
+pub(crate) mod entries;
+pub(crate) mod ini;
+pub(crate) mod number;
+pub(crate) mod slips;
+pub(crate) mod value;
