@@ -8,18 +8,20 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
-use crate::cluster::{Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, free_port, port_is_free};
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::machine;
 use crate::pgbench::{Load, Outcome, Pgbench, Protocol, Script};
-use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
-use crate::progress::{Progress, say};
-use crate::sampler::{ConnectionCounter, CpuMark};
-use crate::scratch::{RunAs, Scratch};
-use crate::stats::short;
-use crate::table::Table;
-use crate::tools::{self, PostgresTools};
+use crate::processes::interrupt::Interrupt;
+use crate::processes::machine;
+use crate::processes::sampler::{ConnectionCounter, CpuMark};
+use crate::processes::scratch::{RunAs, Scratch};
+use crate::processes::tools::{self, PostgresTools};
+use crate::report::progress::{Progress, say};
+use crate::report::stats::short;
+use crate::report::table::Table;
+use crate::servers::cluster::{
+    Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, free_port, port_is_free,
+};
+use crate::servers::pooler::{Pooler, PoolerOptions, PoolerProgram};
 use pgweir_client::Address;
 
 const HELP: &str = "\

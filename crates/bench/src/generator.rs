@@ -11,17 +11,17 @@ use lexopt::prelude::*;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use crate::cluster::free_port;
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
 use crate::load::{self, Mix, Pace, Plan, Protocol, StandIn};
 use crate::pgbench_output::{Latencies, summary};
-use crate::process::{self, Process, STOP_PLAIN};
-use crate::progress::{Progress, note, say};
-use crate::scratch::{RunAs, Scratch};
-use crate::stats::{median, short};
-use crate::table::Table;
-use crate::tools::find_pgbench;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process::{self, Process, STOP_PLAIN};
+use crate::processes::scratch::{RunAs, Scratch};
+use crate::processes::tools::find_pgbench;
+use crate::report::progress::{Progress, note, say};
+use crate::report::stats::{median, short};
+use crate::report::table::Table;
+use crate::servers::cluster::free_port;
 use pgweir_client::Client;
 use pgweir_client::{Address, Login};
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::cluster::{DATABASE, USER};
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::sampler::{Memory, memory};
+use crate::processes::interrupt::Interrupt;
+use crate::processes::sampler::{Memory, memory};
+use crate::servers::cluster::{DATABASE, USER};
 use pgweir_client::Address;
 use pgweir_client::Client;
 

@@ -12,35 +12,22 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-mod cluster;
 mod demo;
 mod error;
 mod experiments;
 mod generator;
 mod idle;
-mod install;
-mod interrupt;
-mod json;
-mod keeper;
 mod load;
-mod machine;
 mod peers;
 mod pgbench;
 mod pgbench_output;
-mod pgpool;
-mod pooler;
-mod process;
-mod progress;
+mod processes;
 mod relay;
-mod sampler;
-mod scratch;
-mod stats;
-mod svg;
-mod table;
-mod tools;
+mod report;
+mod servers;
 
 pub use error::BenchError;
-use progress::{note, say};
+use report::progress::{note, say};
 
 const BENCH_HELP: &str = "\
 usage: pgweir bench EXPERIMENT [options]

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cluster::{DATABASE, USER};
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
 use crate::pgbench_output::{Latencies, progress, summary};
-use crate::process::{self, Finished};
-use crate::scratch::Scratch;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process::{self, Finished};
+use crate::processes::scratch::Scratch;
+use crate::servers::cluster::{DATABASE, USER};
 use pgweir_client::Address;
 
 /// How long after its time a run may take to end before it is called stuck.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use lexopt::prelude::*;
 
-use crate::cluster::free_port;
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::process::{self, Process, STOP_PLAIN};
-use crate::progress::say;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process::{self, Process, STOP_PLAIN};
+use crate::report::progress::say;
+use crate::servers::cluster::free_port;
 
 const HELP: &str = "\
 usage: pgweir bench relay --to PORT [--port N] [--round-trip-us N]

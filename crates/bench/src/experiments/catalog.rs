@@ -1,6 +1,6 @@
 //! The five published experiments: what server, which pooler settings, which commands, what was published.
 
-use crate::cluster::Entry;
+use crate::servers::cluster::Entry;
 
 /// One experiment.
 #[derive(Debug)]

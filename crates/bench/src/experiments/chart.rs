@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::stats::short;
+use crate::report::stats::short;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 240.0;

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::json::FORMAT;
 use super::results::Metric;
 use crate::error::BenchError;
-use crate::progress::say;
-use crate::stats::short;
-use crate::table::Table;
+use crate::report::progress::say;
+use crate::report::stats::short;
+use crate::report::table::Table;
 
 const HELP: &str = "\
 usage: pgweir bench compare A.json B.json
@@ -132,7 +132,7 @@ fn targets(report: &Value) -> Vec<(Place, &Value)> {
 fn spread_of_tps(target: &Value) -> f64 {
     let rounds = target["rounds"].as_array().into_iter().flatten();
     let values: Vec<f64> = rounds.filter_map(|round| round["tps"].as_f64()).collect();
-    crate::stats::spread(&values).unwrap_or(0.0)
+    crate::report::stats::spread(&values).unwrap_or(0.0)
 }
 
 #[cfg(test)]

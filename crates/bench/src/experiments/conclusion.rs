@@ -1,7 +1,7 @@
 //! What a report says in one sentence: pgweir's transactions beside those of the other poolers first, then of direct connections.
 
 use super::results::{Metric, Results};
-use crate::stats::spread;
+use crate::report::stats::spread;
 
 /// Ratios that are this near to 1 are level, however little the rounds vary.
 const LEVEL: f64 = 0.03;

@@ -7,8 +7,8 @@ use super::conclusion::conclusion;
 use super::monitor::{PoolReading, Reading};
 use super::results::{Metric, Results};
 use super::run::Run;
-use crate::machine::Machine;
-use crate::stats::short;
+use crate::processes::machine::Machine;
+use crate::report::stats::short;
 
 /// Targets have the first colours, states the ones after them.
 const TARGET_COLOURS: usize = 6;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::monitor::Reading;
 use super::results::{Metric, Results};
 use super::run::Run;
-use crate::machine::Machine;
+use crate::processes::machine::Machine;
 
 /// Raised when the shape changes.
 pub(super) const FORMAT: u32 = 1;

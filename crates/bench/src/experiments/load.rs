@@ -8,18 +8,18 @@ use lexopt::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::options::{Target, TargetKind, peer};
-use crate::cluster::{Cluster, ClusterOptions, Entry};
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
 use crate::load::{self, Latency, Mix, Outcome, Pace, Plan, Protocol};
-use crate::machine;
-use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
-use crate::progress::{Progress, say};
-use crate::sampler::CpuMark;
-use crate::scratch::{RunAs, Scratch, prepare_output, write_output};
-use crate::stats::{median, short};
-use crate::table::Table;
-use crate::tools::{self, find_program};
+use crate::processes::interrupt::Interrupt;
+use crate::processes::machine;
+use crate::processes::sampler::CpuMark;
+use crate::processes::scratch::{RunAs, Scratch, prepare_output, write_output};
+use crate::processes::tools::{self, find_program};
+use crate::report::progress::{Progress, say};
+use crate::report::stats::{median, short};
+use crate::report::table::Table;
+use crate::servers::cluster::{Cluster, ClusterOptions, Entry};
+use crate::servers::pooler::{Pooler, PoolerOptions, PoolerProgram};
 use pgweir_client::Login;
 use pgweir_client::parse_url;
 

@@ -22,16 +22,16 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cluster::RESERVED;
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::machine;
-use crate::pgpool;
-use crate::pooler::{Pooler, PoolerOptions};
-use crate::progress::{Progress, note, say};
-use crate::sampler::MachineCpu;
-use crate::scratch::{self, RunAs, Scratch, write_output};
-use crate::tools::{self, PostgresTools, find_pgbench};
+use crate::processes::interrupt::Interrupt;
+use crate::processes::machine;
+use crate::processes::sampler::MachineCpu;
+use crate::processes::scratch::{self, RunAs, Scratch, write_output};
+use crate::processes::tools::{self, PostgresTools, find_pgbench};
+use crate::report::progress::{Progress, note, say};
+use crate::servers::cluster::RESERVED;
+use crate::servers::pgpool;
+use crate::servers::pooler::{Pooler, PoolerOptions};
 use catalog::{ALL, Experiment, Step};
 use monitor::{Monitor, Watched};
 use options::{Options, Target, TargetKind};
@@ -355,8 +355,8 @@ impl Bench {
         }
         // On a user's server clients prove themselves with the same password, if there is one.
         let entry = match server.is_users() {
-            true if server.login.password().is_none() => crate::cluster::Entry::Trust,
-            true => crate::cluster::Entry::Scram,
+            true if server.login.password().is_none() => crate::servers::cluster::Entry::Trust,
+            true => crate::servers::cluster::Entry::Scram,
             false => experiment.entry,
         };
         PoolerOptions {

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::error::BenchError;
-use crate::sampler::{children_cpu_ns, family_cpu_ns};
+use crate::processes::sampler::{children_cpu_ns, family_cpu_ns};
 use pgweir_client::Client;
 use pgweir_client::Login;
 

@@ -8,8 +8,8 @@ use lexopt::prelude::*;
 
 use super::catalog::{ALL, Experiment};
 use crate::error::BenchError;
-use crate::pooler::PoolerProgram;
-use crate::tools::find_program;
+use crate::processes::tools::find_program;
+use crate::servers::pooler::PoolerProgram;
 use pgweir_client::Login;
 use pgweir_client::parse_url;
 

@@ -4,8 +4,8 @@ use super::catalog::{Experiment, Step};
 use super::conclusion::{DIRECT, conclusion};
 use super::monitor::Reading;
 use super::run::Run;
-use crate::stats::{median, short, spread};
-use crate::table::Table;
+use crate::report::stats::{median, short, spread};
+use crate::report::table::Table;
 
 /// Rounds that lie further apart than this are not to be concluded from.
 const SPREAD_MAX: f64 = 0.15;

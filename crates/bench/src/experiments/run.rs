@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::monitor::Reading;
 use super::server::environment;
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
 use crate::pgbench_output::{Latencies, average_connection_ms, progress, summary};
-use crate::process;
-use crate::scratch::Scratch;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process;
+use crate::processes::scratch::Scratch;
 use pgweir_client::Login;
 
 /// How long after its time a run may take to end before it is called stuck.

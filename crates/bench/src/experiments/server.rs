@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::catalog::Experiment;
 use super::options::Options;
-use crate::cluster::{Cluster, ClusterOptions, tuples_done};
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::process;
-use crate::progress::{Progress, note};
-use crate::scratch::Scratch;
-use crate::tools::PostgresTools;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process;
+use crate::processes::scratch::Scratch;
+use crate::processes::tools::PostgresTools;
+use crate::report::progress::{Progress, note};
+use crate::servers::cluster::{Cluster, ClusterOptions, tuples_done};
 use pgweir_client::Client;
 use pgweir_client::Login;
 

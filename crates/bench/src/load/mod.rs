@@ -26,7 +26,7 @@ pub(crate) use plan::{Pace, Plan, Protocol};
 pub(crate) use stand_in::StandIn;
 
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
+use crate::processes::interrupt::Interrupt;
 use worker::{Shared, Worker};
 
 /// How often progress is told.

@@ -19,7 +19,7 @@ use pgweir_wire::{HEADER_LEN, Header};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
+use crate::processes::interrupt::Interrupt;
 
 const LISTENER: u64 = u64::MAX;
 const LOOK_EVERY_MS: u16 = 100;

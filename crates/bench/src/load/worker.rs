@@ -15,7 +15,7 @@ use super::connection::{Common, Connection, Seen};
 use super::mix::Random;
 use super::outcome::Outcome;
 use super::plan::{Pace, Plan, Protocol, Share};
-use crate::interrupt::Interrupt;
+use crate::processes::interrupt::Interrupt;
 
 /// So many connections of a thread are being opened at the same time before the load begins.
 const OPENING_MAX: usize = 64;

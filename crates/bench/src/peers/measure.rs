@@ -4,22 +4,22 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, DATABASE, USER};
 use crate::error::BenchError;
 use crate::idle;
-use crate::interrupt::Interrupt;
 use crate::peers::options::Options;
 use crate::peers::report::Results;
 use crate::peers::syscalls::SyscallCounter;
 use crate::peers::workload::{COPY_ROW_BYTES, Kind, Metric, Workload};
 use crate::pgbench::{Load, Outcome, Pgbench, Protocol};
-use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
-use crate::process;
-use crate::progress::Progress;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process;
+use crate::processes::sampler::{ConnectionCounter, CpuMark};
+use crate::processes::scratch::Scratch;
 use crate::relay::Relay;
-use crate::sampler::{ConnectionCounter, CpuMark};
-use crate::scratch::Scratch;
-use crate::stats::short;
+use crate::report::progress::Progress;
+use crate::report::stats::short;
+use crate::servers::cluster::{Cluster, DATABASE, USER};
+use crate::servers::pooler::{Pooler, PoolerOptions, PoolerProgram};
 use pgweir_client::{Address, Login};
 
 /// Before the first round every target runs for this long, unmeasured: caches fill and pools open.

@@ -7,8 +7,8 @@ use lexopt::prelude::*;
 
 use crate::error::BenchError;
 use crate::peers::workload;
-use crate::pooler::PoolerProgram;
-use crate::tools::find_program;
+use crate::processes::tools::find_program;
+use crate::servers::pooler::PoolerProgram;
 
 /// What the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

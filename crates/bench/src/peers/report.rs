@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::json::Json;
-use crate::machine::Machine;
 use crate::peers::measure::Target;
 use crate::peers::options::Options;
 use crate::peers::workload::{Metric, Workload};
-use crate::stats::{median, short, spread};
-use crate::svg::{Bar, Group, Panel};
-use crate::table::Table;
+use crate::processes::machine::Machine;
+use crate::report::json::Json;
+use crate::report::stats::{median, short, spread};
+use crate::report::svg::{Bar, Group, Panel};
+use crate::report::table::Table;
 
 /// Rounds that lie further apart than this are not to be concluded from.
 const SPREAD_MAX: f64 = 0.15;
@@ -277,7 +277,7 @@ impl Report<'_> {
 mod tests {
     use super::*;
     use crate::peers::workload;
-    use crate::pooler::PoolerProgram;
+    use crate::servers::pooler::PoolerProgram;
 
     fn program(name: &str) -> Target {
         Target::pooler(PoolerProgram { name: name.to_owned(), path: "/nonexistent".into() })

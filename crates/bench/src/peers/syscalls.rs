@@ -8,9 +8,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::process::{self, Process, StopPlan};
-use crate::scratch::Scratch;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process::{self, Process, StopPlan};
+use crate::processes::scratch::Scratch;
 
 const EVENT: &str = "raw_syscalls:sys_enter";
 /// perf prints its count on SIGINT.

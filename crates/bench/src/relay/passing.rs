@@ -19,7 +19,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Socket, Type};
 
-use super::super::interrupt::Interrupt;
+use crate::processes::interrupt::Interrupt;
 
 /// Between two looks while much is on its way: half of it is added to a delay on average.
 const LOOKS_APART: Duration = Duration::from_micros(30);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::stats::short;
+use crate::report::stats::short;
 
 /// A chart: groups of bars on one scale.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::cluster::{Cluster, connections};
 use crate::error::BenchError;
+use crate::servers::cluster::{Cluster, connections};
 use pgweir_client::Client;
 
 /// `/proc/*/stat` counts in ticks of USER_HZ, which is 100 on every Linux that user space can see.

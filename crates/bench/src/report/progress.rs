@@ -7,13 +7,13 @@ use std::time::Instant;
 /// Prints on standard output, as `print!` does. Where that cannot be written (a terminal that was closed, a pipe that no process reads any
 /// more), it is not: a panic would be in the way of cleaning up.
 macro_rules! say {
-    ($($words:tt)*) => { $crate::progress::write(&mut std::io::stdout(), format_args!($($words)*)) };
+    ($($words:tt)*) => { $crate::report::progress::write(&mut std::io::stdout(), format_args!($($words)*)) };
 }
 
 /// The same with a line on standard error.
 macro_rules! note {
     ($($words:tt)*) => {
-        $crate::progress::write(&mut std::io::stderr(), format_args!("{}\n", format_args!($($words)*)))
+        $crate::report::progress::write(&mut std::io::stderr(), format_args!("{}\n", format_args!($($words)*)))
     };
 }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use nix::unistd::geteuid;
 
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::process;
-use crate::tools::find_program;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process;
+use crate::processes::tools::find_program;
 
 /// Tells the package scripts not to start services (Debian Policy, section 9.3.3.2).
 const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -86,7 +86,7 @@ impl Drop for TemporaryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::{RunAs, Scratch};
+    use crate::processes::scratch::{RunAs, Scratch};
 
     #[test]
     fn a_temporary_file_leaves_an_existing_one_alone() {

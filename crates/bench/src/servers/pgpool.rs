@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::error::BenchError;
-use crate::pooler::PoolerOptions;
-use crate::process;
-use crate::scratch::Scratch;
+use crate::processes::process;
+use crate::processes::scratch::Scratch;
+use crate::servers::pooler::PoolerOptions;
 use pgweir_client::Login;
 
 /// For the tools' own logins while a load's clients have all other connections.

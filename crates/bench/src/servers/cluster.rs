@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use pgweir_auth::{Credential, PlainPassword};
 
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::process::{self, Process, STOP_POSTGRES};
-use crate::scratch::{self, Scratch};
-use crate::tools::PostgresTools;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process::{self, Process, STOP_POSTGRES};
+use crate::processes::scratch::{self, Scratch};
+use crate::processes::tools::PostgresTools;
 use pgweir_client::Client;
 use pgweir_client::{Address, Login};
 

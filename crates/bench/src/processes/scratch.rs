@@ -11,8 +11,8 @@ use std::process::Command;
 use nix::unistd::{Gid, Uid, User, chown, geteuid, mkdtemp};
 
 use crate::error::BenchError;
-use crate::keeper::{self, Kept};
-use crate::progress::note;
+use crate::processes::keeper::{self, Kept};
+use crate::report::progress::note;
 
 /// Longest path of a unix socket that the kernel takes is 107 bytes; this much of it is ours: `/pg/.s.PGSQL.65535`.
 const SOCKET_PATH_MAX: usize = 107 - 20;

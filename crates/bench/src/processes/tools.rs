@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::error::BenchError;
-use crate::install;
-use crate::interrupt::Interrupt;
-use crate::process;
+use crate::processes::install;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process;
 
 /// Where Debian and Ubuntu put one directory per major version.
 const DEBIAN_ROOT: &str = "/usr/lib/postgresql";
@@ -151,7 +151,7 @@ pub(crate) fn is_program(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::{RunAs, Scratch};
+    use crate::processes::scratch::{RunAs, Scratch};
     use std::os::unix::fs::PermissionsExt;
 
     fn program(dir: &Path, name: &str) {

@@ -14,9 +14,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::keeper::{self, Kept};
-use crate::{scratch, tools};
+use crate::processes::interrupt::Interrupt;
+use crate::processes::keeper::{self, Kept};
+use crate::processes::{scratch, tools};
 
 /// How often a wait looks at its process.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

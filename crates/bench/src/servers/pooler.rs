@@ -1,18 +1,18 @@
-//! A pooler process for a [`crate::cluster::Cluster`]: pgweir, PgBouncer, any other that takes a pgbouncer.ini, or
-//! Pgpool-II (see [`crate::pgpool`]).
+//! A pooler process for a [`crate::servers::cluster::Cluster`]: pgweir, PgBouncer, any other that takes a pgbouncer.ini, or
+//! Pgpool-II (see [`crate::servers::pgpool`]).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Entry, free_port, port_is_free};
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
-use crate::pgpool;
-use crate::process::{self, Process, STOP_PGPOOL, STOP_POOLER};
-use crate::scratch::Scratch;
-use crate::tools::version_of;
+use crate::processes::interrupt::Interrupt;
+use crate::processes::process::{self, Process, STOP_PGPOOL, STOP_POOLER};
+use crate::processes::scratch::Scratch;
+use crate::processes::tools::version_of;
+use crate::servers::cluster::{Entry, free_port, port_is_free};
+use crate::servers::pgpool;
 use pgweir_client::Client;
 use pgweir_client::{Address, Login};
 
