@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use pgweir_core::Machine;
+use pgweir_testkit::sim::check::reach::{IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_FIFTY_FAULTS, missing};
 use pgweir_testkit::sim::plan::{Plan, Theme};
-use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_FIFTY_FAULTS, missing};
 use pgweir_testkit::sim::report::{describe, run_and_trace, run_plan, run_seed};
 use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;

@@ -15,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pgweir_core::Machine;
+use pgweir_testkit::sim::check::reach::{IN_A_HUNDRED, IN_FIFTY_FAULTS, IN_TWO_THOUSAND, missing};
 use pgweir_testkit::sim::plan::Plan;
-use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_FAULTS, IN_TWO_THOUSAND, missing};
 use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_plan};
 use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
@@ -89,7 +89,7 @@ struct Found {
     done: u64,
 }
 
-/// So many seeds must get to everything in [`pgweir_testkit::sim::reach`].
+/// So many seeds must get to everything in [`pgweir_testkit::sim::check::reach`].
 const SEEDS_THAT_SEE_ALL: u64 = 2000;
 
 /// Failures that are worth reading at once; more are only counted.

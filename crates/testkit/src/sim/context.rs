@@ -8,13 +8,13 @@ use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
-use super::checks::Checks;
 use super::locks::Locks;
-use super::net::{Dir, End, NetBehaviour, Pipe};
-use super::notify_check::NotifyCheck;
 use super::plan::Plan;
 use super::rng::Rng;
 use super::trace::Trace;
+use crate::sim::check::checks::Checks;
+use crate::sim::check::notify_check::NotifyCheck;
+use crate::sim::network::net::{Dir, End, NetBehaviour, Pipe};
 
 /// A connection of the virtual network.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -8,7 +8,7 @@ use pgweir_core::driver::{
 use pgweir_core::mail::{Mail, Question};
 
 use super::context::{Event, LinkId, Moving, PoolerEnd, SimContext};
-use super::net::{Dir, End};
+use crate::sim::network::net::{Dir, End};
 
 /// What waits for a worker's next turn.
 pub enum Inbound {

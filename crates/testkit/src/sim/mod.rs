@@ -5,26 +5,19 @@
 //! ([`client::oracle`]); [`checks`] and [`reasons`] watch limits, sharing, cancels and disconnections; [`world`] watches that no client is
 //! forgotten and nothing is left over. [`report`] runs seeds and tells what came of them. A failing seed repeats exactly.
 
-pub mod checks;
+pub mod check;
 pub mod client;
 pub mod context;
 pub mod driver;
 pub mod locks;
 pub mod machine;
 pub mod model;
-pub mod net;
-pub mod notify_check;
+pub mod network;
 pub mod operator;
-pub mod outbox;
 pub mod plan;
-pub mod proto;
-mod queued_behind;
-pub mod reach;
-pub mod reasons;
 pub mod report;
 pub mod rng;
 pub mod subject;
 pub mod trace;
 mod turn;
-mod watch;
 pub mod world;

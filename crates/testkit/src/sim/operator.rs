@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use super::client::message;
 use super::client::proving::Proving;
 use super::context::{Event, LinkId, PeerEnd, PoolerEnd, SimContext};
-use super::net::{Dir, End};
 use super::plan::Plan;
-use super::proto::{ErrorText, Fields, Message, PROTOCOL_3_0, Splitter};
 use super::rng::Rng;
+use crate::sim::network::net::{Dir, End};
+use crate::sim::network::proto::{ErrorText, Fields, Message, PROTOCOL_3_0, Splitter};
 
 /// Name of the user that may do everything there.
 const ADMIN: &str = "admin";

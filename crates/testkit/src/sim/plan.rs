@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::client::script::{Script, ScriptWriter};
-use super::net::NetBehaviour;
 use super::rng::Rng;
+use crate::sim::network::net::NetBehaviour;
 
 /// pool_mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::checks::Violation;
 use super::plan::Plan;
 use super::subject::Subject;
 use super::trace::Trace;
 use super::world::World;
+use crate::sim::check::checks::Violation;
 
 /// What came of one seed.
 #[derive(Clone, Debug)]

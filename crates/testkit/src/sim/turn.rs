@@ -5,9 +5,9 @@ use pgweir_core::driver::{ConnId, WorkerId};
 
 use super::context::{Event, LinkId, SimContext};
 use super::driver::{Inbound, SimDriver, TLS_HELLO, shown, tls_info};
-use super::net::{Dir, End};
 use super::subject::Subject;
 use super::world::{World, now, place};
+use crate::sim::network::net::{Dir, End};
 
 impl<E: Subject> World<E> {
     pub(super) fn tick(&mut self, worker: WorkerId) {

@@ -10,13 +10,13 @@ use super::client::run::Client;
 use super::context::{ClientTimer, Event, LinkId, Moving, PeerEnd, PoolerEnd, SimContext};
 use super::driver::{Inbound, Side, SimWorker, shown};
 use super::model::cluster::Cluster;
-use super::net::{Dir, End};
 use super::operator::Operator;
 use super::plan::Plan;
 use super::rng::Rng;
 use super::subject::Subject;
 use super::trace::Trace;
-use super::watch::PROBE_US;
+use crate::sim::check::watch::PROBE_US;
+use crate::sim::network::net::{Dir, End};
 
 /// A connection that carries a client's cancel request.
 pub(super) struct Canceller {

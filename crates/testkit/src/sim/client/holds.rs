@@ -3,7 +3,7 @@
 use super::message::query;
 use super::phrases::Phrases;
 use crate::sim::model::statement::Tag;
-use crate::sim::proto::Message;
+use crate::sim::network::proto::Message;
 
 /// Channels, tables, cursors and statements: so many names each.
 const NAMES: u64 = 3;

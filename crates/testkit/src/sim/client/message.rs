@@ -1,6 +1,6 @@
 //! The messages a model client sends.
 
-use crate::sim::proto::{Body, CANCEL_REQUEST, Message};
+use crate::sim::network::proto::{Body, CANCEL_REQUEST, Message};
 
 /// Query.
 #[must_use]

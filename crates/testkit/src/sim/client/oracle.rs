@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::sim::model::settings::TRACKED;
+use crate::sim::model::state::settings::TRACKED;
 use crate::sim::model::{Behaviour, COLUMNS, Session, Step};
-use crate::sim::proto::{ErrorText, Fields, Message};
+use crate::sim::network::proto::{ErrorText, Fields, Message};
 
 /// What came of looking at a message.
 #[derive(Debug, PartialEq, Eq)]
@@ -281,7 +281,7 @@ fn columns(row: &Message) -> Option<Vec<&[u8]>> {
 mod tests {
     use super::*;
     use crate::sim::client::message::{bind, execute, parse, query, sync};
-    use crate::sim::proto::{Body, report};
+    use crate::sim::network::proto::{Body, report};
 
     /// Answers of a server with process id 5 to these messages.
     fn answers(messages: &[Message]) -> Vec<Message> {

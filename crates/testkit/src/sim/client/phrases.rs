@@ -4,8 +4,8 @@ use super::message::{
     bind, close, copy_data, copy_done, describe, execute, flush, function_call, parse, query, sync,
 };
 use crate::sim::model::statement::Tag;
+use crate::sim::network::proto::Message;
 use crate::sim::plan::{Mode, Plan, Profile, Theme};
-use crate::sim::proto::Message;
 use crate::sim::rng::Rng;
 
 /// Makes groups for one client; knows what it prepared.

@@ -3,8 +3,8 @@
 use pgweir_auth::{Credential, PlainPassword, Proof, Prover};
 use pgweir_wire::backend::Authentication;
 
+use crate::sim::network::proto::Message;
 use crate::sim::plan::password;
-use crate::sim::proto::Message;
 use crate::sim::rng::Rng;
 
 /// A login exchange of one user, whose password all agree on.

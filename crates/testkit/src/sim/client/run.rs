@@ -4,14 +4,14 @@ use super::message;
 use super::oracle::{Oracle, Verdict};
 use super::proving::Proving;
 use super::script::{Ending, Script, Vanish, Wait};
-use crate::sim::checks::PoolName;
+use crate::sim::check::checks::PoolName;
+use crate::sim::check::reasons::Disconnected;
 use crate::sim::context::{ClientTimer, Event, LinkId, PeerEnd, PoolerEnd, SimContext};
 use crate::sim::driver::{TLS_HELLO, shown};
-use crate::sim::net::{Dir, End};
-use crate::sim::outbox::Outbox;
+use crate::sim::network::net::{Dir, End};
+use crate::sim::network::outbox::Outbox;
+use crate::sim::network::proto::{ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
 use crate::sim::plan::{Mode, Plan};
-use crate::sim::proto::{ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
-use crate::sim::reasons::Disconnected;
 
 /// Where a client is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

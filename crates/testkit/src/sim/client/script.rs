@@ -5,9 +5,11 @@ use super::message::{
     self, bind, copy_data, copy_done, copy_fail, describe, execute, flush, parse, query, sync,
 };
 use super::phrases::Phrases;
-use crate::sim::net::End;
+use crate::sim::network::net::End;
+use crate::sim::network::proto::{
+    GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, PROTOCOL_3_9999, SSL_REQUEST,
+};
 use crate::sim::plan::{Mode, Plan, Profile, Theme};
-use crate::sim::proto::{GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, PROTOCOL_3_9999, SSL_REQUEST};
 use crate::sim::rng::Rng;
 
 /// What a client waits for after it has sent a step.

@@ -9,11 +9,11 @@ use super::login::encoded;
 use super::outcome::{Lie, Moment, ServerOutcome};
 use super::session::{Note, Session, Step};
 use super::statement::Tag;
-use crate::sim::checks::PoolName;
+use crate::sim::check::checks::PoolName;
 use crate::sim::context::{Event, LinkId, SimContext};
-use crate::sim::net::{Dir, End};
-use crate::sim::outbox::Outbox;
-use crate::sim::proto::{Message, Splitter, report};
+use crate::sim::network::net::{Dir, End};
+use crate::sim::network::outbox::Outbox;
+use crate::sim::network::proto::{Message, Splitter, report};
 
 /// What it is at.
 pub(super) enum Stage {

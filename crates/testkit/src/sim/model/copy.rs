@@ -2,7 +2,7 @@
 
 use super::session::{Refusal, Session, Step};
 use super::statement::Tag;
-use crate::sim::proto::{Body, Fields, Message};
+use crate::sim::network::proto::{Body, Fields, Message};
 
 /// A COPY that is receiving. Sync and Flush are ignored meanwhile, as `copyfromparse.c` does.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! Running one statement of the model: rows in time, the effect at the end.
 
 use super::copy::CopyIn;
-use super::prepared::row_description;
 use super::session::{Block, Note, Refusal, Session, Step};
-use super::settings::known;
 use super::statement::{Hold, Statement, Tag, Verb};
-use crate::sim::proto::{Body, Message, report};
+use crate::sim::model::state::prepared::row_description;
+use crate::sim::model::state::settings::known;
+use crate::sim::network::proto::{Body, Message, report};
 
 /// A statement on its way. Every effect happens in its last step: a statement that was cancelled did nothing.
 #[derive(Clone, Debug)]

@@ -5,13 +5,13 @@ use pgweir_auth::{Guard, GuardEnv, Method, Secret, Verdict};
 use super::backend::{Backend, Stage};
 use super::outcome::ServerOutcome;
 use super::session::{Behaviour, Session};
-use super::settings::known;
 use crate::sim::context::{Event, SimContext};
-use crate::sim::net::End;
-use crate::sim::plan::{SCRAM_ITERATIONS, Theme, password};
-use crate::sim::proto::{
+use crate::sim::model::state::settings::known;
+use crate::sim::network::net::End;
+use crate::sim::network::proto::{
     Body, CANCEL_REQUEST, Fields, GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, SSL_REQUEST,
 };
+use crate::sim::plan::{SCRAM_ITERATIONS, Theme, password};
 
 impl Backend {
     pub(super) fn start(&mut self, cx: &mut SimContext) -> bool {

@@ -4,17 +4,14 @@ pub mod backend;
 pub mod cluster;
 mod copy;
 mod exec;
-mod holding;
-pub mod holdings;
 mod login;
 mod others;
 pub mod outcome;
-mod prepared;
 mod session;
-pub mod settings;
+pub mod state;
 pub mod statement;
 #[cfg(test)]
 mod tests;
 
-pub use prepared::{COLUMNS, row_description};
 pub use session::{Behaviour, Note, Session, Step};
+pub use state::prepared::{COLUMNS, row_description};

@@ -2,10 +2,10 @@
 //! another client in its session, which must never be there.
 
 use super::backend::{Backend, Stage};
-use super::holdings::Told;
 use crate::sim::context::{Event, SimContext};
 use crate::sim::locks::Answer;
-use crate::sim::proto::Body;
+use crate::sim::model::state::holdings::Told;
+use crate::sim::network::proto::Body;
 
 impl Backend {
     /// A client's statement begins: no other client's things may be there.

@@ -1,9 +1,9 @@
 //! What goes wrong with a server process: how it ends, and how it lies.
 
 use crate::sim::context::SimContext;
-use crate::sim::net::End;
+use crate::sim::network::net::End;
+use crate::sim::network::proto::Message;
 use crate::sim::plan::Theme;
-use crate::sim::proto::Message;
 
 /// How a server process is going to end, or to lie, if not in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::exec::Run;
-use super::holdings::{Holdings, Told};
-use super::prepared::{Portal, Prepared};
-use super::settings::Settings;
 use super::statement::{Statement, Tag, Verb, parse};
-use crate::sim::proto::{Body, Fields, Message, report};
+use crate::sim::model::state::holdings::{Holdings, Told};
+use crate::sim::model::state::prepared::{Portal, Prepared};
+use crate::sim::model::state::settings::Settings;
+use crate::sim::network::proto::{Body, Fields, Message, report};
 
 /// What a session does next.
 #[derive(Clone, Debug, PartialEq, Eq)]

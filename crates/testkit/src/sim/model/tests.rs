@@ -4,7 +4,7 @@ use super::session::{Behaviour, Note, Session, Step};
 use crate::sim::client::message::{
     bind, close, copy_data, copy_done, copy_fail, describe, execute, flush, function_call, parse, query, sync,
 };
-use crate::sim::proto::{ErrorText, Fields, Message};
+use crate::sim::network::proto::{ErrorText, Fields, Message};
 
 fn session() -> Session {
     let mut session = Session::new(7, &[], Behaviour::default());

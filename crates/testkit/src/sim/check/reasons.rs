@@ -1,9 +1,9 @@
 //! A client that is disconnected must have given, or suffered, a reason: a limit, a timeout, a dead server, the operator.
 
 use super::checks::{Checks, PoolName};
-use super::context::LinkId;
-use super::plan::Mode;
-use super::proto::ErrorText;
+use crate::sim::context::LinkId;
+use crate::sim::network::proto::ErrorText;
+use crate::sim::plan::Mode;
 
 /// What a client reports when it is disconnected.
 pub struct Disconnected<'a> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::rng::Rng;
+use crate::sim::rng::Rng;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

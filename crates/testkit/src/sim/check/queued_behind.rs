@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::proto::Splitter;
+use crate::sim::network::proto::Splitter;
 
 /// See the module's head.
 #[derive(Default, Debug, PartialEq, Eq)]
-pub(super) struct QueuedBehind {
+pub(in crate::sim) struct QueuedBehind {
     clients: BTreeSet<u32>,
     /// There is a group that names no client, or not yet.
     strangers: bool,
@@ -15,7 +15,7 @@ pub(super) struct QueuedBehind {
 
 impl QueuedBehind {
     /// Looks at what a server has not begun with, which begins with a message.
-    pub(super) fn read(bytes: &[u8]) -> Self {
+    pub(in crate::sim) fn read(bytes: &[u8]) -> Self {
         let mut splitter = Splitter::default();
         splitter.push(bytes);
         let (mut queued_behind, mut group) = (QueuedBehind::default(), Vec::new());
@@ -41,7 +41,7 @@ impl QueuedBehind {
     }
 
     /// This client is queued, as far as can be told.
-    pub(super) fn may_have(&self, client: u32) -> bool {
+    pub(in crate::sim) fn may_have(&self, client: u32) -> bool {
         self.strangers || self.clients.contains(&client)
     }
 }
@@ -50,7 +50,7 @@ impl QueuedBehind {
 mod tests {
     use super::*;
     use crate::sim::client::message::{bind, execute, parse, query, sync};
-    use crate::sim::proto::Message;
+    use crate::sim::network::proto::Message;
 
     fn bytes(messages: &[Message]) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -7,23 +7,23 @@ use pgweir_core::mail::{Mail, Question};
 use pgweir_core::snapshot::{MultiplexNumbers, Snapshot, SnapshotRequest};
 
 use super::checks::PoolName;
-use super::client::run::Client;
-use super::context::{Event, PeerEnd, PoolerEnd};
-use super::model::backend::Backend;
-use super::plan::Mode;
 use super::queued_behind::QueuedBehind;
-use super::subject::Subject;
-use super::world::{World, place};
+use crate::sim::client::run::Client;
+use crate::sim::context::{Event, PeerEnd, PoolerEnd};
+use crate::sim::model::backend::Backend;
+use crate::sim::plan::Mode;
+use crate::sim::subject::Subject;
+use crate::sim::world::{World, place};
 
 /// Without a message to any client for so long, a client has been forgotten.
 const STANDSTILL_US: u64 = 60_000_000;
 /// How often waiters are looked for.
-pub(super) const PROBE_US: u64 = 20_000;
+pub(in crate::sim) const PROBE_US: u64 = 20_000;
 /// An idle server and a client that waits for it may coexist for this long (delays of the network and busy workers).
 const NEGLECT_US: u64 = 100_000;
 
 impl<E: Subject> World<E> {
-    pub(super) fn probe(&mut self) {
+    pub(in crate::sim) fn probe(&mut self) {
         let gone = self.clients.iter().filter(|client| client.is_gone()).count() as u64;
         let seen = self.cx.checks.counters().get("messages to clients").copied().unwrap_or(0) + gone;
         if seen != self.progress.0 {
@@ -130,7 +130,7 @@ impl<E: Subject> World<E> {
     }
 
     /// What the machines counted themselves, for the report.
-    pub(super) fn count_rides(&mut self) {
+    pub(in crate::sim) fn count_rides(&mut self) {
         self.cx.questions.clear();
         for at in 0..self.sim_workers.len() {
             let look = Mail::SnapshotRequest {
@@ -154,7 +154,7 @@ impl<E: Subject> World<E> {
         }
     }
 
-    pub(super) fn check_the_end(&mut self) {
+    pub(in crate::sim) fn check_the_end(&mut self) {
         let mut left = Vec::new();
         // If servers are opened before a client needs them, one may be under way, or the end of its login on the way.
         let opens = self.cx.plan.extras.iter().any(|(name, _)| *name == "min_pool_size");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::sim::proto::{Body, Message};
+use crate::sim::network::proto::{Body, Message};
 
 /// Parameters reported with ParameterStatus that a client may set, with PostgreSQL's defaults (and its spelling).
 pub const TRACKED: [(&str, &str); 6] = [

@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::statement::{Tag, Verb};
+use crate::sim::model::statement::{Tag, Verb};
 
 /// A statement that was prepared by SQL.
 #[derive(Clone, Debug)]
-pub(super) struct PreparedBySql {
+pub(in crate::sim::model) struct PreparedBySql {
     /// What it does.
-    pub(super) verb: Verb,
+    pub(in crate::sim::model) verb: Verb,
     /// The PREPARE's.
-    pub(super) tag: Tag,
+    pub(in crate::sim::model) tag: Tag,
     /// As it was written.
-    pub(super) source: String,
+    pub(in crate::sim::model) source: String,
 }
 
 /// A cursor that outlives its transaction.
@@ -37,7 +37,7 @@ pub enum Told {
 
 /// See the module's head.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Holdings {
+pub(in crate::sim::model) struct Holdings {
     tables: BTreeMap<String, Tag>,
     cursors: BTreeMap<String, Cursor>,
     /// Each with all that took it, as often as it was taken.
@@ -56,14 +56,14 @@ pub(super) struct Holdings {
 
 impl Holdings {
     /// A transaction begins, unless one is open.
-    pub(super) fn begin(&mut self) {
+    pub(in crate::sim::model) fn begin(&mut self) {
         if self.before.is_none() {
             self.before = Some((self.tables.clone(), self.cursors.keys().cloned().collect()));
         }
     }
 
     /// The open transaction ends; what it did for other sessions if it was committed.
-    pub(super) fn end(&mut self, keep: bool) -> Vec<(Told, Option<u32>)> {
+    pub(in crate::sim::model) fn end(&mut self, keep: bool) -> Vec<(Told, Option<u32>)> {
         let pending = std::mem::take(&mut self.pending);
         let before = self.before.take();
         if !keep {
@@ -96,12 +96,12 @@ impl Holdings {
     }
 
     /// A statement's effect for other sessions, when its transaction is committed.
-    pub(super) fn promise(&mut self, what: Told, whose: &Tag) {
+    pub(in crate::sim::model) fn promise(&mut self, what: Told, whose: &Tag) {
         self.pending.push((what, whose.client));
     }
 
     /// As [`Holdings::promise`], for all channels: those it listens to and those it was about to.
-    pub(super) fn promise_to_leave_all(&mut self, whose: &Tag) {
+    pub(in crate::sim::model) fn promise_to_leave_all(&mut self, whose: &Tag) {
         let coming = self.pending.iter().filter_map(|(told, _)| match told {
             Told::Listens(channel) => Some(channel),
             _ => None,
@@ -111,7 +111,7 @@ impl Holdings {
     }
 
     /// `false` if it exists.
-    pub(super) fn create_table(&mut self, name: &str, tag: &Tag) -> bool {
+    pub(in crate::sim::model) fn create_table(&mut self, name: &str, tag: &Tag) -> bool {
         if self.tables.contains_key(name) {
             return false;
         }
@@ -121,13 +121,13 @@ impl Holdings {
     }
 
     /// `false` if it does not exist.
-    pub(super) fn drop_table(&mut self, name: &str, tag: &Tag) -> bool {
+    pub(in crate::sim::model) fn drop_table(&mut self, name: &str, tag: &Tag) -> bool {
         self.reshaped_by = tag.client;
         self.tables.remove(name).is_some()
     }
 
     /// `false` if it exists.
-    pub(super) fn prepare(&mut self, name: &str, prepared: PreparedBySql) -> bool {
+    pub(in crate::sim::model) fn prepare(&mut self, name: &str, prepared: PreparedBySql) -> bool {
         if self.statements.contains_key(name) {
             return false;
         }
@@ -136,28 +136,28 @@ impl Holdings {
     }
 
     /// A statement that was prepared by SQL.
-    pub(super) fn prepared(&self, name: &str) -> Option<&PreparedBySql> {
+    pub(in crate::sim::model) fn prepared(&self, name: &str) -> Option<&PreparedBySql> {
         self.statements.get(name)
     }
 
     /// `false` if it does not exist.
-    pub(super) fn deallocate(&mut self, name: &str) -> bool {
+    pub(in crate::sim::model) fn deallocate(&mut self, name: &str) -> bool {
         self.statements.remove(name).is_some()
     }
 
     /// DEALLOCATE ALL.
-    pub(super) fn deallocate_all(&mut self) {
+    pub(in crate::sim::model) fn deallocate_all(&mut self) {
         self.statements.clear();
         self.reshaped_by = None;
     }
 
     /// The session got a lock.
-    pub(super) fn lock(&mut self, key: u64, tag: &Tag) {
+    pub(in crate::sim::model) fn lock(&mut self, key: u64, tag: &Tag) {
         self.locks.entry(key).or_default().push(*tag);
     }
 
     /// `false` if it does not have it.
-    pub(super) fn unlock(&mut self, key: u64) -> bool {
+    pub(in crate::sim::model) fn unlock(&mut self, key: u64) -> bool {
         let Some(times) = self.locks.get_mut(&key) else { return false };
         times.pop();
         if times.is_empty() {
@@ -167,13 +167,13 @@ impl Holdings {
     }
 
     /// All locks are given up: these, each as often as it was taken.
-    pub(super) fn unlock_all(&mut self) -> Vec<u64> {
+    pub(in crate::sim::model) fn unlock_all(&mut self) -> Vec<u64> {
         let all = std::mem::take(&mut self.locks);
         all.into_iter().flat_map(|(key, times)| vec![key; times.len()]).collect()
     }
 
     /// `false` if it exists.
-    pub(super) fn declare(&mut self, name: &str, tag: &Tag) -> bool {
+    pub(in crate::sim::model) fn declare(&mut self, name: &str, tag: &Tag) -> bool {
         if self.cursors.contains_key(name) {
             return false;
         }
@@ -182,7 +182,7 @@ impl Holdings {
     }
 
     /// The next rows of a cursor: the statement that declared it, the first row, the number of rows.
-    pub(super) fn fetch(&mut self, name: &str, count: u32) -> Option<(Tag, u32, u32)> {
+    pub(in crate::sim::model) fn fetch(&mut self, name: &str, count: u32) -> Option<(Tag, u32, u32)> {
         let cursor = self.cursors.get_mut(name)?;
         let (first, rows) = (cursor.next_row, cursor.tag.rows.max(1));
         cursor.next_row = (first + count).min(rows);
@@ -190,12 +190,12 @@ impl Holdings {
     }
 
     /// `false` if it does not exist.
-    pub(super) fn close(&mut self, name: &str) -> bool {
+    pub(in crate::sim::model) fn close(&mut self, name: &str) -> bool {
         self.cursors.remove(name).is_some()
     }
 
     /// DISCARD ALL, but for the locks.
-    pub(super) fn discard(&mut self, whose: &Tag) {
+    pub(in crate::sim::model) fn discard(&mut self, whose: &Tag) {
         self.tables.clear();
         self.cursors.clear();
         self.called = false;
@@ -204,17 +204,17 @@ impl Holdings {
     }
 
     /// A FunctionCall.
-    pub(super) fn call_by_number(&mut self) {
+    pub(in crate::sim::model) fn call_by_number(&mut self) {
         self.called = true;
     }
 
     /// The channels it listens to.
-    pub(super) fn channels(&self) -> &BTreeSet<String> {
+    pub(in crate::sim::model) fn channels(&self) -> &BTreeSet<String> {
         &self.channels
     }
 
     /// It holds what lives in this one process.
-    pub(super) fn is_bound_to_process(&self) -> bool {
+    pub(in crate::sim::model) fn is_bound_to_process(&self) -> bool {
         let mut prepared = self.statements.values().filter_map(|known| known.tag.client);
         !(self.tables.is_empty() && self.cursors.is_empty() && self.locks.is_empty())
             || self.called
@@ -222,7 +222,7 @@ impl Holdings {
     }
 
     /// Another client whose things the session holds, and what they are.
-    pub(super) fn stranger(&self, client: u32) -> Option<(u32, String)> {
+    pub(in crate::sim::model) fn stranger(&self, client: u32) -> Option<(u32, String)> {
         let tables = self.tables.iter().map(|(name, tag)| (tag, format!("temporary table {name}")));
         let cursors = self.cursors.iter().map(|(name, cursor)| (&cursor.tag, format!("held cursor {name}")));
         let locks = self
@@ -235,7 +235,7 @@ impl Holdings {
     }
 
     /// As PostgreSQL's catalogs tell it: what kind of thing, its name, its value.
-    pub(super) fn rows(&self) -> Vec<[Option<String>; 3]> {
+    pub(in crate::sim::model) fn rows(&self) -> Vec<[Option<String>; 3]> {
         let row = |kind: &str, name: Option<&String>, value: Option<&String>| {
             [Some(kind.to_owned()), name.cloned(), value.cloned()]
         };
@@ -249,7 +249,7 @@ impl Holdings {
     }
 
     /// All of it, for a result row; empty if there is nothing.
-    pub(super) fn line(&self) -> String {
+    pub(in crate::sim::model) fn line(&self) -> String {
         let mut line = String::new();
         for (name, tag) in &self.tables {
             let _ = write!(line, ";table {name}={}", tag.number);

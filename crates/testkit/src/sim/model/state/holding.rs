@@ -1,10 +1,10 @@
 //! Statements that make, use or end what a session holds: their effects, and what they answer.
 
-use super::exec::answer_row;
 use super::holdings::{PreparedBySql, Told};
-use super::session::{Note, Refusal, Session};
-use super::statement::{Hold, Statement, Tag};
-use crate::sim::proto::report;
+use crate::sim::model::exec::answer_row;
+use crate::sim::model::session::{Note, Refusal, Session};
+use crate::sim::model::statement::{Hold, Statement, Tag};
+use crate::sim::network::proto::report;
 
 fn exists(code: &'static str, what: &str, name: &str) -> Refusal {
     Refusal::new(code, format!("{what} \"{name}\" already exists"))
@@ -16,7 +16,7 @@ fn missing(code: &'static str, what: &str, name: &str) -> Refusal {
 
 impl Session {
     /// The statement that an EXECUTE stands for: with what it was prepared for, and as this execution.
-    pub(super) fn executed(&self, name: &str, tag: &Tag) -> Result<Statement, Refusal> {
+    pub(in crate::sim::model) fn executed(&self, name: &str, tag: &Tag) -> Result<Statement, Refusal> {
         let known = self.holdings.prepared(name);
         let known = known.ok_or_else(|| missing("26000", "prepared statement", name))?;
         let tag = Tag { text: known.tag.number, ..*tag };
@@ -24,7 +24,7 @@ impl Session {
     }
 
     /// Carries out a statement, in its last moment; its command tag.
-    pub(super) fn hold(&mut self, hold: &Hold, tag: &Tag) -> Result<String, Refusal> {
+    pub(in crate::sim::model) fn hold(&mut self, hold: &Hold, tag: &Tag) -> Result<String, Refusal> {
         let done = match hold {
             Hold::Listen(channel) => {
                 self.holdings.promise(Told::Listens(channel.clone()), tag);
@@ -108,7 +108,7 @@ impl Session {
     }
 
     /// Gives up all advisory locks.
-    pub(super) fn unlock_all(&mut self) {
+    pub(in crate::sim::model) fn unlock_all(&mut self) {
         for key in self.holdings.unlock_all() {
             self.note(Note::Unlocked(key));
         }

@@ -1,15 +1,15 @@
 //! The invariants of the architecture page, as far as they are seen from outside the machine: limits, sharing, cancels; and
-//! reasons, in `reasons.rs`. (That every client gets its own answers is judged by [`super::client::oracle`]; that no client is forgotten and
-//! nothing is left over by [`super::world`].)
+//! reasons, in `reasons.rs`. (That every client gets its own answers is judged by [`crate::sim::client::oracle`]; that no client is forgotten and
+//! nothing is left over by [`crate::sim::world`].)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::context::LinkId;
-use super::driver::Side;
-use super::model::Note;
-use super::model::statement::Tag;
-use super::plan::{Mode, Plan};
+use crate::sim::context::LinkId;
+use crate::sim::driver::Side;
+use crate::sim::model::Note;
+use crate::sim::model::statement::Tag;
+use crate::sim::plan::{Mode, Plan};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub struct Violation {
 pub type PoolName = (String, String);
 
 #[derive(Default, Debug)]
-pub(super) struct PoolWatch {
+pub(in crate::sim) struct PoolWatch {
     /// Deaths and lies of servers that could have cost a client its connection.
-    pub(super) deaths: u32,
-    pub(super) deaths_excused: u32,
+    pub(in crate::sim) deaths: u32,
+    pub(in crate::sim) deaths_excused: u32,
     /// When a server could not be reached or logged in to last.
-    pub(super) login_failed_us: Option<u64>,
+    pub(in crate::sim) login_failed_us: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -44,33 +44,33 @@ struct ServerWatch {
 }
 
 #[derive(Debug)]
-pub(super) struct ClientWatch {
+pub(in crate::sim) struct ClientWatch {
     /// Database and user as it asks for them.
     name: PoolName,
     open: bool,
     logged_in: bool,
     /// Client connections that were open when the pooler closed this one, itself among them: all, those of its database,
     /// those of its user.
-    pub(super) crowd_at_close: [usize; 3],
+    pub(in crate::sim) crowd_at_close: [usize; 3],
 }
 
 /// See the module's head.
 pub struct Checks {
-    pub(super) plan: Rc<Plan>,
+    pub(in crate::sim) plan: Rc<Plan>,
     violation: Option<Violation>,
     counters: BTreeMap<&'static str, u64>,
     servers: BTreeMap<LinkId, ServerWatch>,
-    pub(super) clients: BTreeMap<LinkId, ClientWatch>,
-    pub(super) pools: BTreeMap<PoolName, PoolWatch>,
+    pub(in crate::sim) clients: BTreeMap<LinkId, ClientWatch>,
+    pub(in crate::sim) pools: BTreeMap<PoolName, PoolWatch>,
     cancels: BTreeMap<u32, (u32, u32)>,
     /// Statements whose changes were committed: client and number.
     written: BTreeSet<(u32, u32)>,
     vanished_busy: u64,
-    pub(super) clients_lost: u64,
+    pub(in crate::sim) clients_lost: u64,
     servers_closed: u64,
     intruded: bool,
     /// Words of the console that clients may be told about, once they were said.
-    pub(super) operator_words: Vec<&'static str>,
+    pub(in crate::sim) operator_words: Vec<&'static str>,
     /// What default_pool_size was set to at most.
     pool_size_max: u32,
 }
@@ -177,7 +177,7 @@ impl Checks {
     }
 
     /// The limits that [`Checks::crowd`] counts for.
-    pub(super) fn crowd_limits(&self) -> [(&'static str, usize); 3] {
+    pub(in crate::sim) fn crowd_limits(&self) -> [(&'static str, usize); 3] {
         let plan = &self.plan;
         [
             ("max_client_conn", plan.max_client_conn as usize),
@@ -436,9 +436,9 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::check::reasons::Disconnected;
+    use crate::sim::network::proto::ErrorText;
     use crate::sim::plan::Profile;
-    use crate::sim::proto::ErrorText;
-    use crate::sim::reasons::Disconnected;
 
     fn plan(change: impl Fn(&mut Plan)) -> Rc<Plan> {
         let profile = Profile {

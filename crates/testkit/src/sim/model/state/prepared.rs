@@ -1,19 +1,19 @@
 //! Extended protocol of the model: prepared statements, portals, and what Describe says about them.
 
-use super::exec::Run;
-use super::session::{Block, Note, Refusal, Session};
-use super::statement::{Statement, Tag, Verb, parse};
-use crate::sim::proto::{Body, Fields, Message};
+use crate::sim::model::exec::Run;
+use crate::sim::model::session::{Block, Note, Refusal, Session};
+use crate::sim::model::statement::{Statement, Tag, Verb, parse};
+use crate::sim::network::proto::{Body, Fields, Message};
 
 /// A prepared statement; `None` for an empty query string.
 #[derive(Clone, Debug)]
-pub(super) struct Prepared {
+pub(in crate::sim::model) struct Prepared {
     statement: Option<Statement>,
 }
 
 /// A bound statement, and how far its rows were fetched.
 #[derive(Clone, Debug)]
-pub(super) struct Portal {
+pub(in crate::sim::model) struct Portal {
     statement: Option<Statement>,
     next_row: u32,
     is_done: bool,
@@ -21,7 +21,7 @@ pub(super) struct Portal {
 
 impl Portal {
     /// Remembers where an Execute stopped.
-    pub(super) fn advance(&mut self, run: &Run) {
+    pub(in crate::sim::model) fn advance(&mut self, run: &Run) {
         self.next_row = run.next_row();
         self.is_done = !run.is_suspended();
     }
@@ -52,7 +52,7 @@ pub fn row_description() -> Message {
 
 impl Session {
     /// Parse.
-    pub(super) fn parse(&mut self, body: &[u8]) -> Result<(), Refusal> {
+    pub(in crate::sim::model) fn parse(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);
         let name = fields.text().ok_or_else(malformed)?;
@@ -78,7 +78,7 @@ impl Session {
     }
 
     /// Bind.
-    pub(super) fn bind(&mut self, body: &[u8]) -> Result<(), Refusal> {
+    pub(in crate::sim::model) fn bind(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);
         let portal = fields.text().ok_or_else(malformed)?.to_owned();
@@ -121,7 +121,7 @@ impl Session {
     }
 
     /// Describe.
-    pub(super) fn describe(&mut self, body: &[u8]) -> Result<(), Refusal> {
+    pub(in crate::sim::model) fn describe(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);
         let target = fields.byte().ok_or_else(malformed)?;
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// Close. Closing what does not exist is no error.
-    pub(super) fn close(&mut self, body: &[u8]) -> Result<(), Refusal> {
+    pub(in crate::sim::model) fn close(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.group_open = true;
         let mut fields = Fields(body);
         let target = fields.byte().ok_or_else(malformed)?;
@@ -160,7 +160,7 @@ impl Session {
     }
 
     /// Execute.
-    pub(super) fn execute(&mut self, body: &[u8]) -> Result<(), Refusal> {
+    pub(in crate::sim::model) fn execute(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);
         let name = fields.text().ok_or_else(malformed)?;
