@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use crate::identifiers::dotted_name;
 use crate::lexer::{Kind, Lexeme, Lexer};
+use crate::scan::identifiers::dotted_name;
 
 /// What a statement of a text does to a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use crate::chunks::{self, CHUNK};
 use crate::lexer::{Doubt, Kind, Lexer};
+use crate::scan::chunks::{self, CHUNK};
 
 /// A literal that can be exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

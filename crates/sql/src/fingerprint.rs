@@ -7,7 +7,7 @@
 //! Constants and parameters are one thing, lists of them in parentheses are as one (`IN (1, 2, 3)` is `IN (1)`), and so is
 //! a sign before a number where no operand stands before it.
 
-use crate::chunks::{self, CHUNK};
+use crate::scan::chunks::{self, CHUNK};
 
 /// Odd, with its bits well spread: 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -12,7 +12,7 @@
 
 use std::iter::FusedIterator;
 
-use crate::chunks::{self, CHUNK};
+use crate::scan::chunks::{self, CHUNK};
 
 mod quotes;
 

@@ -16,17 +16,15 @@ pub mod lexer;
 mod assignments;
 mod bare;
 mod blocks;
-mod chunks;
 mod exchange;
 mod fingerprint;
-mod identifiers;
 mod marks;
 mod prepared;
 mod questions;
 mod reach;
+mod scan;
 mod setting_names;
 mod traits;
-mod words;
 
 pub use assignments::{Assignment, Unreadable, assignments};
 pub use bare::without_literals;

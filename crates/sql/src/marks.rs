@@ -4,7 +4,7 @@
 //! when the transaction is over. A mark too many costs that question; a mark too few would be a leak. What a user's own
 //! routine does inside cannot be seen here. It must never say what a session holds: only the session knows.
 
-use crate::words::{self, Keyword, may_be_session_name, session_name};
+use crate::scan::words::{self, Keyword, may_be_session_name, session_name};
 
 /// A set of marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

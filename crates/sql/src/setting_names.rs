@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-use crate::identifiers::{dotted_name, undouble};
 use crate::lexer::{Kind, Lexeme, Lexer};
+use crate::scan::identifiers::{dotted_name, undouble};
 
 mod dynamic;
 mod raw;

@@ -4,11 +4,11 @@
 //! multiplexing asks it whether a text may share a server connection; session continuity asks for its marks (`marks.rs`).
 //! It must never try to be clever where it is not certain: each rule says why it holds.
 
-use crate::chunks;
 use crate::fingerprint::Fingerprint;
 use crate::lexer::{Kind, Lexer, Sink};
 use crate::marks::{Marker, Marks};
-use crate::words::{self, Keyword, may_be_session_name, session_name};
+use crate::scan::chunks;
+use crate::scan::words::{self, Keyword, may_be_session_name, session_name};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //! the closing quote; when in doubt it says so.
 
 use super::{Doubt, is_blank, line_len};
-use crate::chunks::count_until;
+use crate::scan::chunks::count_until;
 
 /// The end of a text in which nothing but a doubled quote is special.
 pub(super) fn plain<const QUOTE: u8>(sql: &[u8], mut at: usize) -> Result<usize, Doubt> {

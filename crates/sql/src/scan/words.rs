@@ -3,8 +3,8 @@
 //! What this file is for: to look a word up, in any case, without allocating. It must never decide what a statement
 //! does; that is for [`crate::traits()`].
 
-use crate::chunks::{self, CHUNK};
 use crate::marks::Marks;
+use crate::scan::chunks::{self, CHUNK};
 
 /// A keyword that [`crate::traits()`] looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
