@@ -58,7 +58,9 @@ pub(crate) fn run(root: &Path) -> ExitCode {
 
 fn check(root: &Path) -> std::io::Result<Findings> {
     let mut findings = Findings::default();
-    for path in walk::files(root)? {
+    let files = walk::files(root)?;
+    findings.problems.extend(rules::folders(&files));
+    for path in files {
         let bytes = std::fs::read(root.join(&path))?;
         // What is not text has no lines to be tidy.
         let Ok(text) = String::from_utf8(bytes) else { continue };

@@ -1,6 +1,7 @@
 //! Rules about the shape of files and functions.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use crate::tidy::Problem;
 use crate::tidy::source::Source;
@@ -11,6 +12,9 @@ pub(super) const FILE_LINES_MAX: usize = 1000;
 pub(super) const FUNCTION_LINES_MAX: usize = 100;
 /// What a function should fit into.
 pub(super) const FUNCTION_LINES_GOAL: usize = 70;
+
+/// A folder with more Rust files has more than one subject.
+const FOLDER_FILES_MAX: usize = 14;
 
 /// Files that may be longer, with the reason: tables, where splitting would hide the one order that they have.
 const TABLES: &[(&str, &str)] = &[];
@@ -27,6 +31,20 @@ pub(super) fn text(path: &Path, text: &str) -> Vec<Problem> {
         problems.push(Problem::new(path, text.lines().count(), "the last line has no end"));
     }
     problems
+}
+
+/// Rules for the folders of a crate's sources: `files` are all files of the workspace.
+pub(super) fn folders(files: &[PathBuf]) -> Vec<Problem> {
+    let mut counts: BTreeMap<&Path, usize> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+        let is_source = file.starts_with("crates") && file.iter().nth(2).is_some_and(|part| part == "src");
+        if let Some(folder) = file.parent().filter(|_| is_source) {
+            *counts.entry(folder).or_default() += 1;
+        }
+    }
+    let full = counts.into_iter().filter(|(_, count)| *count > FOLDER_FILES_MAX);
+    let text = |count| format!("{count} Rust files, more than {FOLDER_FILES_MAX}: group them into folders");
+    full.map(|(folder, count)| Problem::new(folder, 0, text(count))).collect()
 }
 
 /// Rules for Rust files.
@@ -84,6 +102,21 @@ mod tests {
     fn long_files_are_named() {
         let text = format!("//! Long.\n{}", "fn f() {}\n".repeat(FILE_LINES_MAX));
         assert_eq!(rust_problems("crates/x/src/a.rs", &text).len(), 1);
+    }
+
+    #[test]
+    fn full_folders_are_named() {
+        let files = |folder: &str, count| -> Vec<PathBuf> {
+            (0..count).map(|number| Path::new(folder).join(format!("{number}.rs"))).collect()
+        };
+        let mut all = files("crates/x/src", FOLDER_FILES_MAX);
+        all.extend(files("crates/x/src/room", FOLDER_FILES_MAX));
+        all.extend(files("crates/x/tests", FOLDER_FILES_MAX + 1));
+        all.push("crates/x/src/table.txt".into());
+        assert!(folders(&all).is_empty());
+        all.push("crates/x/src/room/one_more.rs".into());
+        let found: Vec<PathBuf> = folders(&all).into_iter().map(|problem| problem.path).collect();
+        assert_eq!(found, [Path::new("crates/x/src/room")]);
     }
 
     #[test]
