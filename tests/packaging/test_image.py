@@ -64,7 +64,7 @@ def command(machine, *words, **variables):
     return [*dies_with_us("KILL"), *inside]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_the_container_serves(image, pg):
     """Its user is a number and not root, the files are there, it serves by its environment alone, and its health check tells so."""
     assert re.fullmatch(r"[1-9]\d*:\d+", one("USER"))

@@ -15,7 +15,8 @@ from harness.cluster import PASSWORDS
 from harness.machine import CACHE, REPOSITORY, dies_with_us, eventually, free_port, scratch_folder
 from harness.pooler import binary, kind
 
-pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="the packages are pgweir's")
+# A minimal Debian is copied and packages are installed into it, which takes minutes on a busy machine.
+pytestmark = [pytest.mark.skipif(kind() == "pgbouncer", reason="the packages are pgweir's"), pytest.mark.timeout(600)]
 
 MINIMAL = CACHE / "packaging" / "root"
 UNIT = REPOSITORY / "deploy" / "systemd" / "pgweir.service"
@@ -166,7 +167,6 @@ def pgbench(port, *arguments):
     assert "number of failed transactions: 0 " in said, said
 
 
-@pytest.mark.timeout(400)
 def test_the_life_of_a_package(debian, bench, tmp_path):
     """Install, start, load, upgrade by an online restart under a connected client, reload, stop, remove, purge."""
     port = free_port()
