@@ -129,6 +129,26 @@ fn prepared_statements_are_told_apart_in_the_same_way() {
 }
 
 #[test]
+fn a_text_that_is_known_to_be_short_is_queued_by_what_its_values_are() {
+    let group = |types: &[u32]| {
+        [fe::parse_typed("", "select $1", types), fe::bind(""), fe::execute(), fe::sync()].concat()
+    };
+    let done = [be::parse_complete(), be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat();
+    // The text is the same, and so is its estimate; but a user's type may run code of users.
+    for (types, follows) in [(23, true), (16_384, false)] {
+        let (mut rig, clients, server) = pool(1, 2, &NAMES, &[]);
+        for _ in 0..2 {
+            rig.send(clients[1], &group(&[23]));
+            rig.send(server, &done);
+        }
+        rig.gets(server);
+        rig.send(clients[0], &fe::query("select 1"));
+        rig.send(clients[1], &group(&[types]));
+        assert_eq!(rig.gets(server).len() > 1, follows, "{types}");
+    }
+}
+
+#[test]
 fn where_the_catalog_says_nothing_nothing_is_queued() {
     let (mut rig, clients, server) = pool(1, 2, &[["x", "", ""]], &[]);
     rig.send(clients[0], &fe::query("select 1"));
@@ -268,6 +288,33 @@ fn a_client_that_was_brought_elsewhere_asks_for_more() {
     rig.gets_nothing(clients[1]);
     rig.send(if here.is_empty() { second } else { server }, &answer("d"));
     assert_eq!(rig.gets(clients[1]), answered("d"));
+}
+
+#[test]
+fn a_client_that_was_brought_elsewhere_is_not_brought_away_from_there() {
+    let (mut rig, clients, _first) = held_up(2);
+    rig.pass_us(100_100);
+    let second = rig.dialed();
+    rig.greet(second);
+    rig.send(second, &answer("b"));
+    rig.send(second, &answer("c"));
+    rig.gets(second);
+    rig.gets(clients[1]);
+    let ask_both = |rig: &mut Rig, wait_us| {
+        rig.send(clients[3], &fe::query("select 3"));
+        rig.send(clients[1], &fe::query("select 4"));
+        assert_eq!(rig.gets(second), ["Query select 3", "Query select 4"]);
+        rig.pass_us(wait_us);
+        rig.gets_nothing(second);
+        rig.send(second, &[answer("d"), answer("e")].concat());
+        assert_eq!(rig.gets(clients[3]), answered("d"));
+        assert_eq!(rig.gets(clients[1]), answered("e"));
+        rig.gets_nothing(second);
+    };
+    // All servers are looked at 100 ms after the first of these times: the first server, too, but not yet the second one.
+    ask_both(&mut rig, 0);
+    rig.pass_us(95_000);
+    ask_both(&mut rig, 5_100);
 }
 
 #[test]

@@ -126,6 +126,37 @@ fn extended_groups_are_multiplexed_too_and_bring_what_they_need() {
 }
 
 #[test]
+fn a_name_is_not_used_while_its_statement_may_still_be_refused() {
+    let (mut rig, clients, server) = pool(3, "max_prepared_statements = 1\nmultiplex_servers = 1");
+    let prepare = |text: &str| [fe::parse("s", text), fe::sync()].concat();
+    let run = [fe::bind("s"), fe::execute(), fe::sync()].concat();
+    let done = [be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat();
+    rig.send(clients[0], &prepare("select a from t"));
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    rig.send(clients[1], &prepare("select a from t"));
+    for _ in 0..2 {
+        rig.send(clients[0], &run);
+        rig.send(server, &done);
+    }
+    // The server forgets it for another one.
+    rig.send(clients[2], &prepare("select 2"));
+    rig.send(server, &[be::close_complete(), be::parse_complete(), be::ready('I')].concat());
+    rig.gets(server);
+    clients.iter().for_each(|client| drop(rig.gets(*client)));
+    let asked = ["Close S PGWEIR_2", "Parse PGWEIR_1 select a from t", "Bind PGWEIR_1", "Execute", "Sync"];
+    rig.send(clients[0], &run);
+    rig.send(clients[1], &run);
+    assert_eq!(rig.gets(server), asked, "the table may be gone");
+    let refused = be::error("42P01", "relation \"t\" does not exist");
+    rig.send(server, &[be::close_complete(), refused.clone(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), asked[1..], "the second client is told the reason, too");
+    rig.send(server, &[refused, be::ready('I')].concat());
+    for client in &clients[..2] {
+        assert_eq!(rig.gets(*client), ["ERROR 42P01 relation \"t\" does not exist", "Ready I"]);
+    }
+}
+
+#[test]
 fn an_error_is_its_own_statements_alone() {
     let (mut rig, clients, server) = pool(3, "");
     for client in &clients {
