@@ -21,8 +21,10 @@ from sessions.shrink import Shrinker
 
 pytestmark = [pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions"), pytest.mark.timeout(300)]
 
-CASES = sorted((Path(__file__).parent.parent / "sessions" / "cases").glob("*.session"))
-SESSION_POOLING = sorted((Path(__file__).parent.parent / "sessions" / "cases" / "session_pooling").glob("*.session"))
+FOLDER = Path(__file__).parent.parent / "sessions" / "cases"
+CASES = sorted(FOLDER.glob("*.session"))
+WITH_SETTINGS = {"session_pooling": {"pool_mode": "session"}, "sequences_pinned": {"sequence_affinity": "pin"}}
+"""Folders of kept rounds that failed with these settings."""
 ROUNDS = 50
 """How many rounds each chunk plays. A round takes a quarter of a second or less, most of it waiting for answers."""
 CHUNKS = [{}] * 6 + [{"max_prepared_statements": 4}] * 2 + [{"pool_mode": "session"}, {"sequence_affinity": "pin"}]
@@ -61,11 +63,12 @@ def test_kept_rounds(arena, path):
     assert found is None, f"{played}\n{found}"
 
 
-@pytest.mark.parametrize("path", SESSION_POOLING, ids=lambda path: path.stem)
-def test_kept_rounds_of_session_pooling(arena_of, path):
-    """Rounds that failed once with a server for each client."""
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/*.session")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_kept_rounds_with_settings(arena_of, path):
+    """Rounds that failed once with other settings."""
     played = read(path.read_text())
-    found = next(filter(None, (attempt(arena_of(pool_mode="session"), played) for _ in range(3))), None)
+    arena = arena_of(**WITH_SETTINGS[path.parent.name])
+    found = next(filter(None, (attempt(arena, played) for _ in range(3))), None)
     assert found is None, f"{played}\n{found}"
 
 

@@ -344,6 +344,17 @@ fn with_pin_a_client_keeps_its_server_until_it_discards_what_it_drew() {
 }
 
 #[test]
+fn with_pin_a_question_that_shows_names_does_not_wait_for_what_is_discarded() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_affinity = pin");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, two, server, "select 2");
+    let text = "select name from pg_prepared_statements; select nextval('s'), lastval()";
+    rig.send(one, &fe::query(text));
+    assert_eq!(rig.gets(server), ["Close S PGWEIR_0", DISCARD, &format!("Query {text}")]);
+}
+
+#[test]
 fn with_off_nothing_is_done() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_affinity = off");
     let (one, two) = (rig.client("alice"), rig.client("alice"));

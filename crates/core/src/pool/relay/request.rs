@@ -408,18 +408,19 @@ impl Pool {
         let notable = notable && !cursor.is_judged();
         let noted = if notable { self.text_of(cx.env, header, cursor.rest()) } else { None };
         if let Some((text, traits)) = &noted
-            && self.concerns_sequences(text, traits)
-        {
-            self.flush_cursor(cx, server_id, cursor);
-            self.use_sequences(cx, id, server_id, (text, traits), header.tag == tag::QUERY);
-        }
-        if let Some((text, traits)) = &noted
             && self.may_meet_names(id, traits)
         {
             self.flush_cursor(cx, server_id, cursor);
             if self.meet_names(cx, id, server_id, (text, traits), Sent::Unnamed) == Named::Waits {
                 return Passed::NoMore;
             }
+        }
+        // After everything that the message may wait for: at rest, the answer to such a statement would end the transaction.
+        if let Some((text, traits)) = &noted
+            && self.concerns_sequences(text, traits)
+        {
+            self.flush_cursor(cx, server_id, cursor);
+            self.use_sequences(cx, id, server_id, (text, traits), header.tag == tag::QUERY);
         }
         let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };

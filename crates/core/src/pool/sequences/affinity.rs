@@ -72,7 +72,7 @@ impl Pool {
             && (simple && plainly || !traits.marks.intersects(Marks::ROUTINES));
         // A statement of ours that fails before it there would have it skipped, and an unnamed Parse does something even
         // then.
-        let fails = !simple && server.tx == TxStatus::Failed && server.ledger.is_empty();
+        let fails = !simple && server.tx == TxStatus::Failed && server.ledger.of_clients().next().is_none();
         let measure = match is_own || fails {
             true => Measure::Nothing,
             false => sequences::measure(link.drawing, draws, asking.is_some(), keeps),
