@@ -158,7 +158,7 @@ class Arena:
         made_up = self.settings.get("pool_mode") == "session"
         for number in played.startups:
             wanted, got = (rules.groups(side[number], self.lasting, made_up) for side in (direct, pooled))
-            found = rules.difference(wanted, got, played.started(number), self.rules)
+            found = rules.difference(wanted, got, played.started(number), self.rules, played.prepared(number))
             if found:
                 return Difference(number, *found)
         return None

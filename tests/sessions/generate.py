@@ -25,7 +25,10 @@ FEATURES = {
 
 RESETS = re.compile(r"reset|discard|default|null|zone local|set names|from stdin|fz\.", re.IGNORECASE)
 UNSEEN = re.compile(r"fz\.reset|do \$\$.*reset|, null,", re.IGNORECASE)
-"""Resets without a telling word: what the client started with comes back when its transaction is over. (session-state.md, What is not seen.)"""
+"""Resets without a telling word: what the client started with comes back when its transaction and its pipeline are over.
+
+(session-state.md, What is not seen.)
+"""
 
 
 class Client:
@@ -125,6 +128,8 @@ class Client:
                 continue
             made = self.statement()
             said += self.run(made)
+            if self.started and UNSEEN.search(made.sql):
+                break
             if self.chance.random() < 0.5 or self.resets(made.sql):
                 said.append(("S",))
             elif self.chance.random() < 0.2:

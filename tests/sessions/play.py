@@ -243,4 +243,5 @@ class Player:
                 self.hung = True
                 for client in going:
                     client.told.append(("hangs", b""))
+                    client.ended = True
                 return

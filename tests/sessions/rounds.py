@@ -91,6 +91,10 @@ class Round:
         later = (turn.messages[0][1:] for turn in self.turns if turn.client == client and turn.connection == "connect")
         return {name for startup in [self.startups[client], *(each[0] for each in later if each)] for name in startup}
 
+    def prepared(self, client):
+        """The SQL texts that this client prepares through the protocol."""
+        return [m[2] for turn in self.turns if turn.client == client for m in turn.messages if m[0] == "P"]
+
     def texts(self):
         """All SQL texts in it."""
         return [m[-1] if m[0] == "Q" else m[2] for turn in self.turns for m in turn.messages if m[0] in "QP"]

@@ -92,6 +92,8 @@ class Rule:
     """Whether the rest of the group differs, too, because one side failed."""
     last: bool = False
     """Whether nothing after it can be compared: one side did what the other did not, or is closed."""
+    prepares: re.Pattern | None = None
+    """It holds only for a client that prepares a text like this through the protocol."""
 
 
 PLACES = set("FLR")
@@ -159,6 +161,11 @@ def _execute_described(wanted, got):
     return wanted[0] == "n" and got[0] == "T"
 
 
+def _execute_returns(wanted, got):
+    """A prepared EXECUTE of what was prepared by SQL since, executed: it has rows, or none, as it is described."""
+    return {wanted[0], got[0]} == {"C", "D"} and (wanted if wanted[0] == "C" else got)[1].startswith(b"SELECT")
+
+
 def _not_in_this_encoding(wanted, got):
     """A notification that pgweir cannot convert."""
     return wanted[0] == "Z" and got[0] == "E" and dict(got[1])["C"] == "0A000" and "client_encoding" in dict(got[1])["M"]
@@ -182,6 +189,7 @@ RULES = [
     Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True, last=True),
     Rule("an unnamed portal that is another's", "fails with 34000, 55000 or 25P02", _no_portal),
     Rule("a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_described),
+    Rule("rows of a prepared EXECUTE", "and it returns rows only if that had rows", _execute_returns, last=True, prepares=re.compile(r"\s*execute\b", re.IGNORECASE)),
     Rule("a notification in another encoding", "any other one disconnects it (SQLSTATE 0A000)", _not_in_this_encoding, ends=True, last=True),
     Rule("why a client kept its server", "Lost with the server", _says_why_it_was_kept),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
@@ -215,11 +223,12 @@ def excused(wanted, got, rules):
     return result
 
 
-def difference(wanted, got, started, rules=RULES):
+def difference(wanted, got, started, rules=RULES, prepared=()):
     """The first group that differs and that no rule excuses: (its number, PostgreSQL's, the pooler's). None: the answers are equal.
 
-    `started`: the names in the client's startup packets.
+    `started`: the names in the client's startup packets; `prepared`: the texts that it prepares through the protocol.
     """
+    rules = [rule for rule in rules if rule.prepares is None or any(map(rule.prepares.match, prepared))]
     reports, notices = Reports(started), Notifications()
     for number in range(max(len(wanted), len(got))):
         ours = got[number] if number < len(got) else []
