@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import DISTRIBUTION
+from harness.cluster import DISTRIBUTION, Cluster
 from harness.machine import REPOSITORY
 from harness.pooler import kind
 from sessions import rules, words
@@ -88,6 +88,24 @@ def test_another_answer_is_found(cluster_of):
         assert next((seed for seed in range(20) if attempt(arena, round_of(seed, features=allowed()))), None) is not None
     finally:
         assert arena.finish() == []
+
+
+def test_a_round_that_crashes_postgresql_is_not_compared(certificates):
+    """It is reported as one that did, and the next round is played when PostgreSQL is up again."""
+    texts = ("copy (select 1) to program 'kill -9 $PPID'", "select 1")
+    crash, after = (read(f'client 0 {{"user": "postgres"}}\n0 ["Q", "{text}"]') for text in texts)
+    cluster = Cluster(DISTRIBUTION, certificates)
+    arena = Arena(cluster)
+    # Commits are asynchronous: the crash would take the arena's last tables with it.
+    cluster.sql("checkpoint")
+    try:
+        assert attempt(arena, crash) is None
+        assert (arena.crashes, arena.incomparable) == ([crash], 1)
+        assert arena.compare(after) is None
+    finally:
+        faults = arena.finish()
+        cluster.discard()
+    assert faults == []
 
 
 def test_each_byte_counts(arena):

@@ -7,6 +7,9 @@ rounds before. `clean` puts the tables and sequences back between two plays.
 import itertools
 from dataclasses import dataclass
 
+import psycopg
+
+from harness.machine import eventually
 from harness.pooler import Pooler
 from sessions import rules
 from sessions.play import Player
@@ -68,7 +71,7 @@ end $$
 
 
 class Invalid(Exception):
-    """A round that hangs with PostgreSQL itself: nothing can be compared."""
+    """A round that hangs with PostgreSQL itself, or crashes it: nothing can be compared."""
 
 
 @dataclass
@@ -103,9 +106,18 @@ class Arena:
         self.numbers = itertools.count()
         self.rules = rules.RULES
         self.incomparable = 0
+        self.crashes = []
+        """The rounds that crashed PostgreSQL."""
         self._make_database()
-        self.beside = cluster.connect(DATABASE)
+        self.beside = self._beside()
         self.lasting = {oid for (oid,) in self.beside.execute("select oid::int8 from pg_class where oid >= 16384").fetchall()}
+
+    def _beside(self):
+        """A connection beside the rounds, or None while PostgreSQL recovers."""
+        try:
+            return self.cluster.connect(DATABASE)
+        except psycopg.OperationalError:
+            return None
 
     def _make_database(self):
         if self.cluster.sql("select 1 from pg_database where datname = %s", [DATABASE]):
@@ -154,7 +166,14 @@ class Arena:
 
     def compare(self, played):
         """Plays the round on both sides; the first difference of any client, or None."""
-        direct, pooled = self.direct(played), self.pooled(played)
+        try:
+            direct, pooled = self.direct(played), self.pooled(played)
+        except psycopg.OperationalError as error:
+            # The crash of one backend ends them all, and so the connection beside them.
+            self.incomparable += 1
+            self.crashes.append(played)
+            self.beside = eventually(self._beside, "PostgreSQL is up again", timeout_s=30)
+            raise Invalid(str(played)) from error
         made_up = self.settings.get("pool_mode") == "session"
         for number in played.startups:
             wanted, got = (rules.groups(side[number], self.lasting, made_up) for side in (direct, pooled))

@@ -139,6 +139,8 @@ def hunt(arena, given):
         f"{given.rounds} rounds from seed {given.seed} on PostgreSQL {given.major}, {time.monotonic() - begin:.0f} s: {failed} failed, "
         f"{arena.incomparable} cannot be compared"
     )
+    for played in arena.crashes:
+        print(f"PostgreSQL crashed:\n{played}")
     return failed
 
 
