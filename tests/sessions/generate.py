@@ -125,6 +125,8 @@ class Client:
                 # Without the Sync it would be skipped after an error, and the number of answers would be unknown.
                 ends = said and said[-1][0] not in "SQ"
                 said += [*([("S",)] if ends else []), ("Q", self.unbound().sql)]
+                if self.started and UNSEEN.search(said[-1][1]):
+                    break
                 continue
             made = self.statement()
             said += self.run(made)
