@@ -95,12 +95,17 @@ impl Pool {
         message: &[u8],
     ) -> Named {
         match header.tag {
-            tag::PARSE => match self.text_of(cx.env, header, message) {
-                Some((text, traits)) if self.may_meet_names(id, &traits) => {
-                    self.meet_names(cx, id, server, (text, &traits), Sent::Named)
+            tag::PARSE => {
+                if let Some(named) = self.meet_new_name(cx, id, server) {
+                    return named;
                 }
-                _ => Named::Unchanged,
-            },
+                match self.text_of(cx.env, header, message) {
+                    Some((text, traits)) if self.may_meet_names(id, &traits) => {
+                        self.meet_names(cx, id, server, (text, &traits), Sent::Named)
+                    }
+                    _ => Named::Unchanged,
+                }
+            }
             tag::DESCRIBE => {
                 let name = message.get(HEADER_LEN..).and_then(|body| Describe::parse(body).ok());
                 match name.and_then(|describe| self.client_statement(id, describe.name)) {

@@ -59,12 +59,13 @@ impl Pool {
         if statements.is_empty() {
             return false;
         }
-        if self.state.policy.keeps_sessions() {
+        if self.state.policy.keeps_sessions() && !is_in_block {
             // A simple query ends the unnamed statement.
             link.unnamed = UnnamedOnServer::NotOwn;
             self.send_hidden(cx, server_id, Purpose::Restore, &statements.concat());
         } else {
-            // In session pooling pgweir could not prepare it again.
+            // It would also end the unnamed portal of the transaction; and in session pooling pgweir could not prepare that
+            // statement again.
             self.send_hidden_aside(cx, server_id, Purpose::Restore, &statements);
         }
         false
