@@ -24,7 +24,7 @@ use crate::pool::Step;
 use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
 use crate::pool::prepared::unnamed::uses_earlier_portal;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
-use crate::pool::relay::request::Cursor;
+use crate::pool::relay::send::Cursor;
 use crate::pool::server::state::ServerState;
 use crate::stats::times::Split;
 
@@ -41,13 +41,22 @@ pub(crate) struct BlockGroup {
 }
 
 impl Pool {
-    /// A client without a server begins a transaction: answered here, if that is all it says. `None`: it is not.
-    pub(crate) fn begin_without_server<D: Driver>(
+    /// The moment *request*: a client without a server begins a transaction and says no more, or ends one in which nothing
+    /// happened. `None`: it does something else.
+    pub(crate) fn answer_block_here<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
+        header: Header,
         bytes: &[u8],
+        status: TxStatus,
     ) -> Option<Step> {
+        if !matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND) {
+            return None;
+        }
+        if status != TxStatus::Idle {
+            return self.end_without_server(cx, id, bytes).map(Step::Used);
+        }
         if self.defers_begin(cx.env, id) != DeferBegin::Server {
             return None;
         }
@@ -58,7 +67,7 @@ impl Pool {
         Some(Step::Used(group.len))
     }
 
-    /// The same with a server that nothing was sent to: it is the client's until the transaction is over. `None`: it is not all
+    /// A linked client begins a transaction on a server that nothing was sent to: the server is the client's until it is over. `None`: it is not all
     /// that the client says, or goes on with.
     pub(crate) fn begin_with_server<D: Driver>(
         &mut self,
@@ -107,14 +116,14 @@ impl Pool {
         if header.tag == tag::TERMINATE {
             return Some(self.client_left(cx, id, "client close request"));
         }
-        if let Some(used) = self.answered_while_deferred(cx, id, header, bytes) {
+        if let Some(step) = self.answer_message(cx, id, header, bytes, TxStatus::InTransaction) {
             if header.tag == tag::SYNC
-                && used == bytes.len()
+                && step == Step::Used(bytes.len())
                 && self.defers_begin(cx.env, id) == DeferBegin::Server
             {
                 self.rest_while_deferred(cx, id, server_id);
             }
-            return Some(Step::Used(used));
+            return Some(step);
         }
         let group = self.end_at_front(cx.env, id, bytes)?;
         self.answer_block(cx, id, group, TxStatus::Idle);
@@ -171,31 +180,6 @@ impl Pool {
         Some((group, kept))
     }
 
-    /// Between BEGIN and the first statement: Sync, Flush, and Parse of a statement that a server has prepared before. They
-    /// are whole.
-    fn answered_while_deferred<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        header: Header,
-        bytes: &[u8],
-    ) -> Option<usize> {
-        match header.tag {
-            tag::PARSE if self.client_tracks_statements(id) => {
-                let body = bytes.get(HEADER_LEN..header.total())?;
-                self.parse_without_server(cx, id, body).map(|_| header.total())
-            }
-            tag::SYNC => {
-                cx.env.scratch.clear();
-                backend::encode_ready(&mut cx.env.scratch, TxStatus::InTransaction);
-                cx.driver.send(self.clients.get(id)?.conn, &cx.env.scratch);
-                Some(header.total())
-            }
-            tag::FLUSH => Some(header.total()),
-            _ => None,
-        }
-    }
-
     pub(crate) fn defers_begin(&self, env: &Env, id: ClientId) -> DeferBegin {
         let main = &env.rules.config.main;
         let account = self.clients.get(id).map(|client| &client.account);
@@ -213,29 +197,6 @@ impl Pool {
     /// client's unnamed statement at the server, which pgweir does not track then.
     fn is_known_as_block(&self, bytes: &[u8]) -> bool {
         self.state.policy.mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
-    }
-
-    /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
-    /// a server.
-    pub(crate) fn client_with_deferred_begin_sent<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        bytes: &[u8],
-    ) -> Step {
-        let header = match self.first_header(cx, id, bytes) {
-            Ok(header) => header,
-            Err(step) => return step,
-        };
-        if bytes.len() >= header.total()
-            && let Some(used) = self.answered_while_deferred(cx, id, header, bytes)
-        {
-            return Step::Used(used);
-        }
-        if let Some(used) = self.end_without_server(cx, id, bytes) {
-            return Step::Used(used);
-        }
-        self.demand_server(cx, id, header, bytes)
     }
 
     /// The end of a transaction in which nothing happened.

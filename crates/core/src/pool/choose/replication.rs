@@ -14,7 +14,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
 use crate::pool::Step;
 use crate::pool::client::state::ClientState;
-use crate::pool::relay::request::{Route, oversized, route};
+use crate::pool::relay::route::{Route, oversized, route};
 use crate::pool::{Pool, ServerKind};
 
 /// The decision for the front of a replication client's bytes.

@@ -9,6 +9,7 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::choose::admission::Admission;
 use crate::pool::client::state::{ClientState, Waiting};
+use crate::pool::relay::group::Group;
 
 impl Pool {
     /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
@@ -16,7 +17,7 @@ impl Pool {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
-        bytes: &[u8],
+        group: Option<Group>,
     ) -> Step {
         let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
@@ -24,11 +25,6 @@ impl Pool {
             ClientState::DeferredBegin(deferred) => Some(std::mem::take(&mut deferred.text)),
             _ => None,
         };
-        let group = if begin.is_some() { None } else { self.group_of(cx.env, id, bytes) };
-        if let Some(step) = self.answer_known(cx, id, group.as_ref(), bytes) {
-            return step;
-        }
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let account = &mut client.account;
         account.request_us = now_us;
         account.refused_servers = 0;

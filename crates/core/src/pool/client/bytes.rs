@@ -78,8 +78,9 @@ impl Pool {
                 ClientState::AwaitingServer(_) | ClientState::Waiting(_) | ClientState::QueuedBehind(_) => {
                     Step::Wait
                 }
-                ClientState::Idle => self.idle_client_sent(cx, id, rest),
-                ClientState::DeferredBegin(_) => self.client_with_deferred_begin_sent(cx, id, rest),
+                ClientState::Idle | ClientState::DeferredBegin(_) => {
+                    self.client_without_server_sent(cx, id, rest)
+                }
                 ClientState::Ignoring => self.ignoring_client_sent(cx, id, rest),
                 ClientState::Linked(link) if client.replication() != Replication::None => {
                     let server = link.server;

@@ -21,7 +21,7 @@ use crate::pool::multiplex::held::HeldAnswer;
 use crate::pool::multiplex::pipelined::{Head, QueuedClient};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
-use crate::pool::relay::request::{Route, route};
+use crate::pool::relay::route::{Route, route};
 use crate::pool::server::state::ServerState;
 
 impl Pool {

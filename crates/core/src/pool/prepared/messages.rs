@@ -8,7 +8,7 @@ use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag}
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::{Cx, Env};
-use crate::driver::Driver;
+use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
@@ -20,7 +20,7 @@ use crate::pool::prepared::exposed_names::Sent;
 use crate::pool::prepared::exposed_names::is_ours;
 use crate::pool::prepared::statements::{ClientStatements, ServerName};
 use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose, Pushed};
-use crate::pool::relay::request::may_discard;
+use crate::pool::relay::route::may_discard;
 
 /// A client's statement on a server.
 struct Provided {
@@ -201,21 +201,31 @@ impl Pool {
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    /// Parse of a client that has no server: needs none if a server has prepared the same before. `None` if it needs one.
+    /// Parse of a client that has no server: needs none if a server has prepared the same before. `false` if it needs one.
     pub(crate) fn parse_without_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         body: &[u8],
-    ) -> Option<Step> {
+    ) -> bool {
+        self.take_known_statement(cx.env, id, body).is_some_and(|conn| {
+            cx.env.scratch.clear();
+            backend::encode_parse_complete(&mut cx.env.scratch);
+            cx.driver.send(conn, &cx.env.scratch);
+            true
+        })
+    }
+
+    /// The client's name stands for a statement that a server has prepared before; returns the client's connection.
+    fn take_known_statement(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Option<ConnId> {
         let parse = Parse::parse(body).ok().filter(|parse| !parse.name.is_empty())?;
         if self.prepared_by_sql(id, parse.name).is_some() {
             return None;
         }
-        cx.env.statements.enter_age(cx.env.shared.age());
-        let parse_context = self.parse_context_of(cx.env, id)?;
-        let known = cx.env.statements.find(parse.query, parse.param_types, parse_context)?;
-        let marks = cx.env.statements.get(known)?.marks();
+        env.statements.enter_age(env.shared.age());
+        let parse_context = self.parse_context_of(env, id)?;
+        let known = env.statements.find(parse.query, parse.param_types, parse_context)?;
+        let marks = env.statements.get(known)?.marks();
         if marks.intersects(Marks::PREPARED.and(Marks::SHOWS_PREPARED)) {
             // Its server may have to know the client's own names.
             return None;
@@ -231,12 +241,9 @@ impl Pool {
             return None;
         }
         statements.insert(parse.name, known);
-        cx.env.statements.share(known);
+        env.statements.share(known);
         self.state.numbers.stats.client_parses += 1;
-        cx.env.scratch.clear();
-        backend::encode_parse_complete(&mut cx.env.scratch);
-        cx.driver.send(client.conn, &cx.env.scratch);
-        Some(Step::Used(0))
+        Some(client.conn)
     }
 
     /// A server has prepared it: it is a statement.

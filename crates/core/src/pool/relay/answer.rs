@@ -18,7 +18,7 @@ use crate::pool::lookup::Row;
 use crate::pool::moves::server::comes_unasked;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding, plain_answers};
-use crate::pool::relay::request::names_are_uncertain;
+use crate::pool::relay::send::names_are_uncertain;
 use crate::pool::server::state::{ServerState, Streaming};
 use crate::pool::session::restore::waits_for_restore;
 use crate::pool::show::measure::rows_in_tag;

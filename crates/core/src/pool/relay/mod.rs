@@ -9,3 +9,5 @@ pub mod known_answers;
 pub mod ledger;
 pub(crate) mod plain;
 pub(crate) mod request;
+pub(crate) mod route;
+pub(crate) mod send;

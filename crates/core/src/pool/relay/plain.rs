@@ -16,7 +16,8 @@ use crate::pool::Pool;
 use crate::pool::client::state::{Client, ClientState, Opening, OwnNames};
 use crate::pool::prepared::schema_version::{is_schema_change, makes_routines};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
-use crate::pool::relay::request::{Cursor, Route, route};
+use crate::pool::relay::route::{Route, route};
+use crate::pool::relay::send::Cursor;
 use crate::pool::server::state::ServerState;
 use crate::pool::show::measure::rows_in_tag;
 

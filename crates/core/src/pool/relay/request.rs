@@ -1,109 +1,33 @@
-//! A logged-in client's messages: which of them need a server, and how they reach it. The busiest code of the product, with
-//! `from_server`: unchanged messages pass in runs, without being copied apart.
+//! The moment *request*: a client that has no server sent a message. Can pgweir answer it here?
+//!
+//! The features are asked in this order; the first that has an answer ends the moment:
+//!
+//! 1. `begin`: a plain BEGIN, and the end of a transaction in which nothing happened. It looks at a whole group of messages, so
+//!    it comes before the parts that look at one message.
+//! 2. Sync and Flush: no server owes anything to a client that has none.
+//! 3. `prepared`: Parse of a statement that a server has prepared before, and Close.
+//! 4. `known_answers`: a whole group that only reads. It comes last: the group must be one that a server would run, and
+//!    looking at it takes longest.
+//!
+//! A message that no feature answers needs a server, once enough of it is here: `choose` finds one.
 
-use pgweir_settings::Main;
 use pgweir_wire::backend::{self, TxStatus};
-use pgweir_wire::frontend::{Target, tag};
+use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Cx;
-use crate::driver::{ConnId, Driver};
+use crate::driver::Driver;
 use crate::errors::Fault;
-use crate::ids::{ClientId, ServerId};
-use crate::limits::{
-    BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX,
-    SMALL_BODY_BYTES_MAX,
-};
+use crate::ids::ClientId;
+use crate::limits::{HOLD_MESSAGE_BYTES, PARSE_BYTES_MAX};
 use crate::pool::Pool;
 use crate::pool::Step;
-use crate::pool::client::state::{ClientState, Link};
-use crate::pool::prepared::exposed_names::Named;
-use crate::pool::prepared::exposed_names::Sent;
-use crate::pool::relay::group::Group;
-use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
-use crate::pool::server::state::ServerState;
-use crate::pool::session::restore::waits_for_restore;
-
-/// How to treat a message of a linked client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Route {
-    /// As it is; with the answer that the server will owe for it.
-    Pass(Option<Kind>),
-    /// It names a prepared statement: servers know it by another name.
-    Prepared,
-    /// As it is, once the unnamed statement that it uses or closes is certainly its client's own.
-    Unnamed(Kind),
-    /// As it is; but it may end prepared statements, so messages that name one wait for its answer.
-    Discards(Kind),
-    /// The rest of it is needed to tell.
-    More,
-    /// Names that do not end.
-    Endless,
-    /// Terminate.
-    Leave,
-    /// Not of the form that its type has.
-    Malformed,
-    /// No message of the protocol.
-    Unknown,
-}
-
-/// A read of a client, while it is passed on: the bytes between `span` and `at` go to the server as they are.
-pub(crate) struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    span: usize,
-    /// The bytes before were looked at as a group already, and touch no session.
-    judged: usize,
-}
-
-impl<'a> Cursor<'a> {
-    #[inline]
-    pub(crate) fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.at..]
-    }
-
-    /// The next message was looked at as part of a group, and touches no session.
-    #[inline]
-    pub(crate) fn is_judged(&self) -> bool {
-        self.at < self.judged
-    }
-
-    /// This number of the next bytes goes to the server as it is.
-    #[inline]
-    pub(crate) fn pass(&mut self, len: usize) {
-        self.at += len;
-    }
-
-    /// Sends the gathered bytes.
-    pub(crate) fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
-        if self.at > self.span {
-            d.send(to, &self.bytes[self.span..self.at]);
-            self.span = self.at;
-        }
-    }
-
-    /// Leaves out bytes that were sent in another form.
-    fn skip(&mut self, used: usize) {
-        self.at += used;
-        self.span = self.at;
-    }
-}
-
-/// The result of passing a message on.
-enum Passed {
-    /// It was, at least as far as it is here; look at the next.
-    Message,
-    /// The next one must wait, or is not here.
-    NoMore,
-    /// Its end released the server.
-    Released,
-    /// The client is gone.
-    Gone,
-}
+use crate::pool::client::state::ClientState;
+use crate::pool::relay::route::oversized;
 
 impl Pool {
-    /// A message of a client that has no server. Most need one; some are nothing, or can be answered here.
-    pub(crate) fn idle_client_sent<D: Driver>(
+    /// A message of a client that has no server. `Step::Wait`: it waits for a server, or for the rest of the message.
+    pub(crate) fn client_without_server_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -113,37 +37,62 @@ impl Pool {
             Ok(header) => header,
             Err(step) => return step,
         };
-        let whole = bytes.len() >= header.total();
-        if whole
-            && matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND)
-            && let Some(step) = self.begin_without_server(cx, id, bytes)
-        {
+        let status = match self.clients.get(id).map(|client| &client.state) {
+            Some(ClientState::Idle) => TxStatus::Idle,
+            Some(ClientState::DeferredBegin(_)) => TxStatus::InTransaction,
+            _ => return Step::Wait,
+        };
+        if bytes.len() >= header.total() {
+            let answered = self.answer_block_here(cx, id, header, bytes, status);
+            let answered = answered.or_else(|| self.answer_message(cx, id, header, bytes, status));
+            if let Some(step) = answered {
+                return step;
+            }
+        }
+        if let Some(step) = self.keeps_from_server(cx, id, header, bytes) {
             return step;
         }
-        match header.tag {
-            // Nothing is pending and no transaction is open: this is all a server would say.
-            tag::SYNC if whole => {
-                cx.env.scratch.clear();
-                backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
-                cx.driver.send(self.clients[id].conn, &cx.env.scratch);
-                return Step::Used(header.total());
-            }
-            tag::FLUSH if whole => return Step::Used(header.total()),
-            tag::CLOSE if whole && self.client_tracks_statements(id) => {
-                let body = &bytes[HEADER_LEN..header.total()];
-                if let Some(step) = self.close_without_server(cx, id, body) {
-                    return if step == Step::Gone { step } else { Step::Used(header.total()) };
-                }
-            }
-            tag::PARSE if whole && self.client_tracks_statements(id) => {
-                let body = &bytes[HEADER_LEN..header.total()];
-                if self.parse_without_server(cx, id, body).is_some() {
-                    return Step::Used(header.total());
-                }
-            }
-            _ => {}
+        let group = match status {
+            TxStatus::Idle => self.group_of(cx.env, id, bytes),
+            // It goes to a server after its BEGIN, and has that server for itself.
+            TxStatus::InTransaction | TxStatus::Failed => None,
+        };
+        if let Some(step) = self.answer_known(cx, id, group.as_ref(), bytes) {
+            return step;
         }
-        self.demand_server(cx, id, header, bytes)
+        self.request_server(cx, id, group)
+    }
+
+    /// Answers a message in place of a server that was sent nothing yet. `status` is what the client was last told of its
+    /// transaction. `None`: a server must answer it.
+    pub(crate) fn answer_message<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        header: Header,
+        bytes: &[u8],
+        status: TxStatus,
+    ) -> Option<Step> {
+        let body = bytes.get(HEADER_LEN..header.total())?;
+        match header.tag {
+            tag::SYNC => {
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, status);
+                cx.driver.send(self.clients.get(id)?.conn, &cx.env.scratch);
+                Some(Step::Used(header.total()))
+            }
+            tag::FLUSH => Some(Step::Used(header.total())),
+            tag::PARSE if self.client_tracks_statements(id) => {
+                self.parse_without_server(cx, id, body).then_some(Step::Used(header.total()))
+            }
+            tag::CLOSE if status == TxStatus::Idle && self.client_tracks_statements(id) => {
+                match self.close_without_server(cx, id, body)? {
+                    Step::Gone => Some(Step::Gone),
+                    Step::Used(_) | Step::Wait => Some(Step::Used(header.total())),
+                }
+            }
+            _ => None,
+        }
     }
 
     /// The header of a client's next message, once it is there; a bad one ends the client.
@@ -164,20 +113,23 @@ impl Pool {
         Err(self.refuse_client(cx, id, &fault))
     }
 
-    /// A message that is not answered here: a server is asked for when it is there, unless it is no message of a client.
-    pub(crate) fn demand_server<D: Driver>(
+    /// Why no server is asked for a message that was not answered here: it is dropped, it ends its client, or too little of it is
+    /// here.
+    fn keeps_from_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         header: Header,
         bytes: &[u8],
-    ) -> Step {
+    ) -> Option<Step> {
         match header.tag {
             // COPY data for a COPY that failed meanwhile: PostgreSQL ignores it as well.
-            tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => return self.discard(id, bytes.len(), header),
-            tag::TERMINATE => return self.client_left(cx, id, "client close request"),
+            tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => {
+                return Some(self.discard(id, bytes.len(), header));
+            }
+            tag::TERMINATE => return Some(self.client_left(cx, id, "client close request")),
             tag::QUERY if cx.env.rules.config.main.disable_pqexec => {
-                return self.refuse_client(cx, id, &Fault::SimpleQueryDisabled);
+                return Some(self.refuse_client(cx, id, &Fault::SimpleQueryDisabled));
             }
             tag::QUERY
             | tag::PARSE
@@ -188,321 +140,15 @@ impl Pool {
             | tag::FUNCTION_CALL
             | tag::SYNC
             | tag::FLUSH => {}
-            other => return self.unknown_message(cx, id, other),
+            other => return Some(self.unknown_message(cx, id, other)),
         }
         // A client that is still sending does not hold a server meanwhile, unless it sends much that a server can take.
         let needed_whole = header.tag == tag::PARSE
             && header.total() <= PARSE_BYTES_MAX
             && bytes.get(HEADER_LEN) != Some(&0)
             && self.client_tracks_statements(id);
-        if bytes.len() < header.total() && (needed_whole || bytes.len() < HOLD_MESSAGE_BYTES) {
-            return Step::Wait;
-        }
-        self.request_server(cx, id, bytes)
-    }
-
-    /// Passes on the bytes that a linked client sent.
-    pub(crate) fn linked_client_sent<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        bytes: &[u8],
-    ) -> Step {
-        let Some(group) = self.group_to_send(id, server_id, bytes) else { return Step::Wait };
-        if group.is_none()
-            && let Some(step) = self.begin_with_server(cx, id, server_id, bytes)
-        {
-            return step;
-        }
-        self.send_begin_first(cx, id, server_id, bytes);
-        let mut tracking = self.client_tracks_statements(id) && !self.has_exposed_names(id);
-        let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
-        let mut cursor = Cursor { bytes, at: 0, span: 0, judged };
-        loop {
-            self.pass_plain(cx.env, id, server_id, tracking, &mut cursor);
-            if cursor.rest().is_empty() {
-                break;
-            }
-            match self.pass_message(cx, id, server_id, tracking, &mut cursor) {
-                Passed::Message => tracking = tracking && !self.has_exposed_names(id),
-                Passed::NoMore => break,
-                Passed::Released => return Step::Used(cursor.at),
-                Passed::Gone => return Step::Gone,
-            }
-        }
-        if let Some(server) = self.servers.get_mut(server_id) {
-            if cursor.at > 0 && (tracking || server.first_ask.keeps_all()) {
-                server.first_ask.note(&bytes[..cursor.at], &mut cx.env.buffers);
-            }
-            cursor.flush(cx.driver, server.conn);
-            if cx.driver.backlog(server.conn) > BACKLOG_HIGH_BYTES {
-                self.pause_client(cx, id);
-            }
-        }
-        if let Some(group) = &group {
-            self.measure_group(cx.env, id, server_id, group, Some(bytes));
-        }
-        if let Some(group) =
-            group.filter(|group| group.len as usize == bytes.len() && cursor.at == bytes.len())
-        {
-            self.begin_pipeline(cx.env, server_id, &group);
-            self.begin_tap(cx.env, id, server_id, &group, Some(bytes));
-        }
-        if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
-    }
-
-    /// The part of a linked client's bytes that is a group that others may follow: the inner `None` if there is none. The outer
-    /// one: the group must wait, because other clients are queued behind it, an earlier request is still in its inbox, or a
-    /// value that it has reset is to be put back.
-    fn group_to_send(&mut self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<Option<Group>> {
-        let client = self.clients.get_mut(id)?;
-        let ClientState::Linked(link) = &mut client.state else { return Some(None) };
-        // Whether a message must still wait is to be seen.
-        link.waits.held = false;
-        let Some(server) = self.servers.get(server_id) else { return Some(None) };
-        if link.kept > 0 || !server.pipelined.is_alone() {
-            return None;
-        }
-        if waits_for_restore(link, server, bytes) {
-            link.waits.held = true;
-            return None;
-        }
-        if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
-            return Some(None);
-        }
-        let group = link.group.take();
-        if server.pipelined.head().is_some() {
-            self.end_pipeline(server_id);
-        }
-        Some(group)
-    }
-
-    /// One message, or the rest of one.
-    fn pass_message<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        tracking: bool,
-        cursor: &mut Cursor<'_>,
-    ) -> Passed {
-        let Some(client) = self.clients.get_mut(id) else { return Passed::Gone };
-        let ClientState::Linked(link) = &mut client.state else { return Passed::NoMore };
-        let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
-        if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
-            return Passed::NoMore;
-        }
-        // A client that sends a message is not idle, even if the message has no answer.
-        server.active_us = cx.env.now.mono_us;
-        if link.streaming > 0 {
-            let used = link.streaming.min(cursor.rest().len());
-            link.streaming -= used;
-            if let Some(touched) = link.touched.as_deref_mut().filter(|touched| touched.part.is_open()) {
-                let routines = &self.state.routines;
-                touched.read_piece(&cursor.rest()[..used], link.streaming == 0, routines);
-            }
-            cursor.at += used;
-            if link.streaming == 0 && server.is_at_rest() {
-                // The answer was there before the message was whole: the server could not be released then.
-                cursor.flush(cx.driver, server.conn);
-                self.server_rests(cx, server_id);
-                return Passed::Released;
-            }
-        }
-        let rest = cursor.rest();
-        if link.opening.holds() || link.ready_due || waits_for_restore(link, server, rest) {
-            link.waits.held = true;
-            return Passed::NoMore;
-        }
-        let header = match Header::peek(rest) {
-            Ok(Some(header)) => header,
-            Ok(None) => return Passed::NoMore,
-            Err(error) => return self.refused(cx, id, &Fault::Protocol(error.to_string().into())),
-        };
-        if let Some(fault) = oversized(&cx.env.rules.config.main, header) {
-            return self.refused(cx, id, &fault);
-        }
-        if rest.len() < header.total() && header.total() <= HOLD_MESSAGE_BYTES {
-            return Passed::NoMore;
-        }
-        let route = route(header, rest, tracking);
-        let uncertain = route == Route::Prepared && names_are_uncertain(link, &server.ledger);
-        if uncertain || server.ledger.len() >= LEDGER_ENTRIES_MAX {
-            link.waits.held = uncertain;
-            cursor.flush(cx.driver, server.conn);
-            self.ask_for_answers(cx, server_id);
-            if !uncertain {
-                self.pause_client(cx, id);
-            }
-            return Passed::NoMore;
-        }
-        match route {
-            Route::Pass(kind) => self.pass_unchanged(cx, id, server_id, header, kind, cursor),
-            Route::Unnamed(kind) => {
-                if !server.is_replication() {
-                    cursor.flush(cx.driver, server.conn);
-                    if !self.owns_unnamed(cx, id, server_id, kind) {
-                        return Passed::NoMore;
-                    }
-                }
-                self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
-            }
-            Route::Discards(kind) => {
-                link.waits.discards = true;
-                self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
-            }
-            Route::Prepared => {
-                server.note_begin(cx.env.now.mono_us);
-                cursor.flush(cx.driver, server.conn);
-                match self.prepared_message(cx, id, server_id, header, rest) {
-                    Step::Used(used) => cursor.skip(used),
-                    Step::Wait => return Passed::NoMore,
-                    Step::Gone => return Passed::Gone,
-                }
-                Passed::Message
-            }
-            Route::More => Passed::NoMore,
-            Route::Leave => {
-                cursor.flush(cx.driver, server.conn);
-                self.client_left(cx, id, "client close request");
-                Passed::Gone
-            }
-            Route::Endless | Route::Malformed | Route::Unknown => {
-                self.reject(cx, id, route, header.tag);
-                Passed::Gone
-            }
-        }
-    }
-
-    /// A message that cannot be passed on ends its client.
-    pub(crate) fn reject<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        route: Route,
-        tag: u8,
-    ) -> Step {
-        let fault = match route {
-            Route::Endless => Fault::TooLarge("portal and statement names are too long".into()),
-            Route::Unknown => return self.unknown_message(cx, id, tag),
-            _ => Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into()),
-        };
-        self.refuse_client(cx, id, &fault)
-    }
-
-    /// Passes on a message that servers get as it is, and notes the answer that they will owe for it.
-    fn pass_unchanged<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        header: Header,
-        kind: Option<Kind>,
-        cursor: &mut Cursor<'_>,
-    ) -> Passed {
-        if header.tag == tag::QUERY && cx.env.rules.config.main.disable_pqexec {
-            return self.refused(cx, id, &Fault::SimpleQueryDisabled);
-        }
-        let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
-        let notable = notable && !cursor.is_judged();
-        let noted = if notable { self.text_of(cx.env, header, cursor.rest()) } else { None };
-        if let Some((text, traits)) = &noted
-            && self.may_meet_names(id, traits)
-        {
-            self.flush_cursor(cx, server_id, cursor);
-            if self.meet_names(cx, id, server_id, (text, traits), Sent::Unnamed) == Named::Waits {
-                return Passed::NoMore;
-            }
-        }
-        // After everything that the message may wait for: at rest, the answer to such a statement would end the transaction.
-        if let Some((text, traits)) = &noted
-            && self.concerns_sequences(text, traits)
-        {
-            self.flush_cursor(cx, server_id, cursor);
-            self.use_sequences(cx, id, server_id, (text, traits), header.tag == tag::QUERY);
-        }
-        let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
-        let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
-        if let Some(kind) = kind {
-            let unnamed = kind == Kind::Parse && cursor.rest().get(HEADER_LEN) == Some(&0);
-            let pushed = server.ledger.push(match unnamed {
-                true => Entry::unnamed(Owner::Client(id), kind),
-                false => Entry { ticket, ..Entry::new(Owner::Client(id), kind) },
-            });
-            if pushed == Pushed::Queued && kind != Kind::CopyEnd {
-                server.note_begin(cx.env.now.mono_us);
-            }
-        }
-        if notable {
-            self.note_message(cx.env, id, header, cursor.rest(), noted);
-        }
-        if matches!(header.tag, tag::BIND | tag::CLOSE) && self.has_exposed_names(id) {
-            self.note_exposed(cx.env, id, header.tag, cursor.rest().get(HEADER_LEN..).unwrap_or_default());
-        }
-        let here = cursor.rest().len();
-        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.streaming = header.total().saturating_sub(here);
-        }
-        cursor.at += header.total().min(here);
-        if let Some(kind) = kind.filter(|kind| kind.ends_group()) {
-            self.guard_begin(cx, id, server_id, kind, cursor);
-        }
-        if kind == Some(Kind::CopyEnd) {
-            self.conclude_statements(cx, server_id);
-        }
-        if self.is_ending_name(id, header.tag) {
-            self.flush_cursor(cx, server_id, cursor);
-            self.take_name_back(cx, id, server_id);
-        }
-        Passed::Message
-    }
-
-    /// Sends the gathered bytes to the server before a message of ours.
-    fn flush_cursor<D: Driver>(&self, cx: &mut Cx<'_, D>, server_id: ServerId, cursor: &mut Cursor<'_>) {
-        if let Some(server) = self.servers.get(server_id) {
-            cursor.flush(cx.driver, server.conn);
-        }
-    }
-
-    /// The meaning of a name in a text depends on answers that are owed: the text waits for them.
-    pub(crate) fn waits_for_names<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) -> bool {
-        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
-            return false;
-        };
-        let Some(server) = self.servers.get(server_id) else { return false };
-        // As `names_are_uncertain`; but a change that this very message makes is not forgotten because no answer is owed
-        // yet.
-        let uncertain =
-            link.waits.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
-        // The possible actions depend on whether the transaction has failed.
-        if !uncertain && server.ledger.is_status_known() {
-            return false;
-        }
-        link.waits.held = true;
-        self.ask_for_answers(cx, server_id);
-        true
-    }
-
-    fn refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, fault: &Fault) -> Passed {
-        self.refuse_client(cx, id, fault);
-        Passed::Gone
-    }
-
-    /// Has the server send the answers that it holds back until Sync: they may sit in its buffer until a Sync or Flush asks
-    /// for them.
-    pub(crate) fn ask_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
-        let Some(server) = self.servers.get_mut(server_id) else { return };
-        if server.ledger.ask() {
-            cx.env.scratch.clear();
-            pgweir_wire::frontend::encode_flush(&mut cx.env.scratch);
-            cx.driver.send(server.conn, &cx.env.scratch);
-        }
+        let waits = bytes.len() < header.total() && (needed_whole || bytes.len() < HOLD_MESSAGE_BYTES);
+        waits.then_some(Step::Wait)
     }
 
     /// Drops a message, also one of which only the beginning is here.
@@ -512,94 +158,8 @@ impl Pool {
         Step::Used(header.total().min(available))
     }
 
-    fn unknown_message<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, tag: u8) -> Step {
+    pub(crate) fn unknown_message<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, tag: u8) -> Step {
         let text = format!("unknown pkt: '{}'", tag.escape_ascii());
         self.refuse_client(cx, id, &Fault::Protocol(text.into()))
-    }
-}
-
-/// `max_packet_size`.
-pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
-    let too_large = header.total() > main.max_packet_size as usize;
-    too_large.then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
-}
-
-/// The meaning of a prepared statement's name depends on answers that are still owed.
-pub(crate) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
-    if link.waits.discards && ledger.is_empty() {
-        link.waits.discards = false;
-    }
-    link.waits.discards || ledger.awaits_earlier_changes()
-}
-
-/// The route of a message; decided by its type byte and, for those that name statements, its first bytes.
-///
-/// A message that PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with
-/// content, and the end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). It would harm the server's next
-/// client.
-#[inline]
-pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
-    let body = &message[HEADER_LEN..message.len().min(header.total())];
-    let incomplete = body.len() < header.body_len as usize;
-    match header.tag {
-        tag::QUERY if tracking && may_discard(body) => Route::Discards(Kind::Query),
-        tag::QUERY => Route::Pass(Some(Kind::Query)),
-        tag::FLUSH | tag::SYNC if header.body_len != 0 => Route::Malformed,
-        tag::COPY_DONE | tag::COPY_FAIL if header.body_len as usize > SMALL_BODY_BYTES_MAX => {
-            Route::Malformed
-        }
-        tag::EXECUTE => Route::Pass(Some(Kind::Execute)),
-        tag::SYNC => Route::Pass(Some(Kind::Sync)),
-        tag::BIND => match pgweir_wire::frontend::BindHead::parse_prefix(body) {
-            Some(head) if head.statement.is_empty() => Route::Unnamed(Kind::Bind),
-            Some(_) if tracking => Route::Prepared,
-            Some(_) => Route::Pass(Some(Kind::Bind)),
-            None if body.len() > NAMES_BYTES_MAX => Route::Endless,
-            None if incomplete => Route::More,
-            None => Route::Malformed,
-        },
-        tag::PARSE => match body.first() {
-            Some(&first) if tracking && first != 0 => Route::Prepared,
-            Some(_) if tracking && may_discard(&body[1..]) => Route::Discards(Kind::Parse),
-            Some(_) => Route::Pass(Some(Kind::Parse)),
-            None if incomplete => Route::More,
-            None => Route::Malformed,
-        },
-        tag::DESCRIBE | tag::CLOSE if incomplete && body.len() < 2 => Route::More,
-        tag::DESCRIBE | tag::CLOSE => match (body, target(body)) {
-            ([_, first, ..], Some(Target::Statement)) if tracking && *first != 0 => Route::Prepared,
-            ([_, first, ..], Some(Target::Statement)) if *first == 0 => {
-                Route::Unnamed(if header.tag == tag::CLOSE { Kind::Close } else { Kind::DescribeStatement })
-            }
-            (_, Some(target)) => Route::Pass(Some(match (header.tag, target) {
-                (tag::CLOSE, _) => Kind::Close,
-                (_, Target::Statement) => Kind::DescribeStatement,
-                (_, Target::Portal) => Kind::DescribePortal,
-            })),
-            (_, None) => Route::Malformed,
-        },
-        tag::FLUSH | tag::COPY_DATA => Route::Pass(None),
-        tag::COPY_DONE | tag::COPY_FAIL => Route::Pass(Some(Kind::CopyEnd)),
-        tag::FUNCTION_CALL => Route::Pass(Some(Kind::FunctionCall)),
-        tag::TERMINATE => Route::Leave,
-        _ => Route::Unknown,
-    }
-}
-
-/// A text that begins with DEALLOCATE or DISCARD. If one of them stands elsewhere in a text, prepared statements that are
-/// used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
-#[inline]
-pub(crate) fn may_discard(text: &[u8]) -> bool {
-    let text = text.trim_ascii_start();
-    let begins = |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-    matches!(text.first(), Some(b'd' | b'D')) && (begins(b"deallocate") || begins(b"discard"))
-}
-
-/// The target of a Describe or Close, by its first byte.
-fn target(body: &[u8]) -> Option<Target> {
-    match body.first() {
-        Some(b'S') => Some(Target::Statement),
-        Some(b'P') => Some(Target::Portal),
-        _ => None,
     }
 }

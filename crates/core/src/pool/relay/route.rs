@@ -1,0 +1,109 @@
+//! The kinds of messages that clients send: for each, how it reaches a server. Functions of a message's bytes alone.
+
+use pgweir_settings::Main;
+use pgweir_wire::frontend::{Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::errors::Fault;
+use crate::limits::{NAMES_BYTES_MAX, SMALL_BODY_BYTES_MAX};
+use crate::pool::relay::ledger::Kind;
+
+/// How to treat a message of a linked client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    /// As it is; with the answer that the server will owe for it.
+    Pass(Option<Kind>),
+    /// It names a prepared statement: servers know it by another name.
+    Prepared,
+    /// As it is, once the unnamed statement that it uses or closes is certainly its client's own.
+    Unnamed(Kind),
+    /// As it is; but it may end prepared statements, so messages that name one wait for its answer.
+    Discards(Kind),
+    /// The rest of it is needed to tell.
+    More,
+    /// Names that do not end.
+    Endless,
+    /// Terminate.
+    Leave,
+    /// Not of the form that its type has.
+    Malformed,
+    /// No message of the protocol.
+    Unknown,
+}
+/// `max_packet_size`.
+pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
+    let too_large = header.total() > main.max_packet_size as usize;
+    too_large.then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
+}
+
+/// The route of a message; decided by its type byte and, for those that name statements, its first bytes.
+///
+/// A message that PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with
+/// content, and the end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). It would harm the server's next
+/// client.
+#[inline]
+pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
+    let body = &message[HEADER_LEN..message.len().min(header.total())];
+    let incomplete = body.len() < header.body_len as usize;
+    match header.tag {
+        tag::QUERY if tracking && may_discard(body) => Route::Discards(Kind::Query),
+        tag::QUERY => Route::Pass(Some(Kind::Query)),
+        tag::FLUSH | tag::SYNC if header.body_len != 0 => Route::Malformed,
+        tag::COPY_DONE | tag::COPY_FAIL if header.body_len as usize > SMALL_BODY_BYTES_MAX => {
+            Route::Malformed
+        }
+        tag::EXECUTE => Route::Pass(Some(Kind::Execute)),
+        tag::SYNC => Route::Pass(Some(Kind::Sync)),
+        tag::BIND => match pgweir_wire::frontend::BindHead::parse_prefix(body) {
+            Some(head) if head.statement.is_empty() => Route::Unnamed(Kind::Bind),
+            Some(_) if tracking => Route::Prepared,
+            Some(_) => Route::Pass(Some(Kind::Bind)),
+            None if body.len() > NAMES_BYTES_MAX => Route::Endless,
+            None if incomplete => Route::More,
+            None => Route::Malformed,
+        },
+        tag::PARSE => match body.first() {
+            Some(&first) if tracking && first != 0 => Route::Prepared,
+            Some(_) if tracking && may_discard(&body[1..]) => Route::Discards(Kind::Parse),
+            Some(_) => Route::Pass(Some(Kind::Parse)),
+            None if incomplete => Route::More,
+            None => Route::Malformed,
+        },
+        tag::DESCRIBE | tag::CLOSE if incomplete && body.len() < 2 => Route::More,
+        tag::DESCRIBE | tag::CLOSE => match (body, target(body)) {
+            ([_, first, ..], Some(Target::Statement)) if tracking && *first != 0 => Route::Prepared,
+            ([_, first, ..], Some(Target::Statement)) if *first == 0 => {
+                Route::Unnamed(if header.tag == tag::CLOSE { Kind::Close } else { Kind::DescribeStatement })
+            }
+            (_, Some(target)) => Route::Pass(Some(match (header.tag, target) {
+                (tag::CLOSE, _) => Kind::Close,
+                (_, Target::Statement) => Kind::DescribeStatement,
+                (_, Target::Portal) => Kind::DescribePortal,
+            })),
+            (_, None) => Route::Malformed,
+        },
+        tag::FLUSH | tag::COPY_DATA => Route::Pass(None),
+        tag::COPY_DONE | tag::COPY_FAIL => Route::Pass(Some(Kind::CopyEnd)),
+        tag::FUNCTION_CALL => Route::Pass(Some(Kind::FunctionCall)),
+        tag::TERMINATE => Route::Leave,
+        _ => Route::Unknown,
+    }
+}
+
+/// A text that begins with DEALLOCATE or DISCARD. If one of them stands elsewhere in a text, prepared statements that are
+/// used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
+#[inline]
+pub(crate) fn may_discard(text: &[u8]) -> bool {
+    let text = text.trim_ascii_start();
+    let begins = |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    matches!(text.first(), Some(b'd' | b'D')) && (begins(b"deallocate") || begins(b"discard"))
+}
+
+/// The target of a Describe or Close, by its first byte.
+fn target(body: &[u8]) -> Option<Target> {
+    match body.first() {
+        Some(b'S') => Some(Target::Statement),
+        Some(b'P') => Some(Target::Portal),
+        _ => None,
+    }
+}
