@@ -1,5 +1,4 @@
-//! Admission: whether the client that is next gets a server for itself, is queued behind other clients, or waits on; and so
-//! the number of servers that are busy with short statements.
+//! What the selector knows of multiplexing: which groups may be queued behind other clients, and which busy servers take them.
 
 use std::sync::Arc;
 
@@ -21,36 +20,23 @@ use crate::pool::relay::group::{Group, group_at_front};
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::server::state::{Server, ServerState};
 
-/// The place a waiting client goes to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Admission {
-    /// To a free server.
-    Alone(ServerId),
-    /// Queued on a busy one.
-    Behind(ServerId),
-    /// Nowhere yet: a busy server will have room before it would be worth to wake an idle one.
-    Soon,
-    /// Nowhere: there is no server for it.
-    NoServer,
-}
-
 /// A client wants a group that may be queued behind other clients' groups.
 #[derive(Clone, Copy)]
-struct MultiplexWish {
-    limits: MultiplexLimits,
+pub(super) struct MultiplexWish {
+    pub(super) limits: MultiplexLimits,
     /// See [`Group::names_statements`].
     names_statements: bool,
 }
 
 /// The result of a survey of the busy servers.
-struct PipelineSurvey {
+pub(super) struct PipelineSurvey {
     /// The number of them that take further statements, or would if they were not full. (A server whose head turned out long
     /// does not.)
-    takers: u32,
+    pub(super) takers: u32,
     /// The one on which the wait is shortest.
-    best: Option<ServerId>,
+    pub(super) best: Option<ServerId>,
     /// One of them will have room soon.
-    full: bool,
+    pub(super) full: bool,
 }
 
 impl Pool {
@@ -110,37 +96,9 @@ impl Pool {
         (us < limits.max_us && bytes <= MULTIPLEXED_ANSWER_BYTES_MAX).then_some(us)
     }
 
-    /// Decides about the client that is next in its pool's queue.
-    pub(crate) fn find_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Admission {
-        let Some(wish) = self.multiplex_wish(cx.env, id) else {
-            return self.take_idle(cx, Some(id)).map_or(Admission::NoServer, Admission::Alone);
-        };
-        let target = self.state.node.pace.target(cx.env.rules.config.main.multiplex_servers);
-        let pipelines = self.look_at_pipelines(cx, id, wish, target);
-        if pipelines.takers < target
-            && let Some(server) = self.take_idle(cx, Some(id))
-        {
-            return Admission::Alone(server);
-        }
-        if let Some(server) = pipelines.best {
-            return Admission::Behind(server);
-        }
-        if pipelines.full && !self.has_waited_enough(cx.env, id) {
-            self.note_wake_up(cx.env, id, wish.limits);
-            return Admission::Soon;
-        }
-        if let Some(server) = self.take_idle(cx, Some(id)) {
-            self.state.node.pace.note_woken(pipelines.takers.saturating_add(1));
-            return Admission::Alone(server);
-        }
-        // Those that were left to come to rest may as well go on.
-        let anywhere = self.look_at_pipelines(cx, id, wish, u32::MAX);
-        anywhere.best.map_or(Admission::NoServer, Admission::Behind)
-    }
-
     /// The client wants a group that may be queued behind others, and is known to be short. A statement that may wait for a
     /// lock of another transaction has a server for itself.
-    fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
+    pub(super) fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
         let limits = self.multiplex_limits(env)?;
@@ -153,7 +111,7 @@ impl Pool {
     }
 
     /// Looks at the servers that are busy with short reads, up to so many of them.
-    fn look_at_pipelines<D: Driver>(
+    pub(super) fn look_at_pipelines<D: Driver>(
         &self,
         cx: &Cx<'_, D>,
         id: ClientId,
@@ -198,7 +156,7 @@ impl Pool {
 
     /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
     /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
-    fn has_waited_enough(&self, env: &Env, id: ClientId) -> bool {
+    pub(super) fn has_waited_enough(&self, env: &Env, id: ClientId) -> bool {
         let enough_us = self.state.node.pace.wake_after_us();
         match self.clients.get(id).map(|client| &client.state) {
             Some(ClientState::Waiting(waiting)) => {
@@ -211,7 +169,7 @@ impl Pool {
     /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
     /// be short.
     #[cold]
-    fn note_wake_up(&mut self, env: &mut Env, id: ClientId, limits: MultiplexLimits) {
+    pub(super) fn note_wake_up(&mut self, env: &mut Env, id: ClientId, limits: MultiplexLimits) {
         let pool = &self.state;
         let enough_us = pool.node.pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };

@@ -1,5 +1,5 @@
-//! Handing out: which waiting client gets which free server, and when a pool opens another one. Only this module decides the
-//! number of busy servers and which client is next.
+//! The queue, served at the end of each turn: the client that waits longest gets the place that `selector` chose for it, and a
+//! pool without enough servers opens more, within every limit.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
-use crate::pool::choose::admission::Admission;
+use crate::pool::choose::selector::{Asker, Place};
 use crate::pool::client::state::ClientState;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::statements::ServerStatements;
@@ -79,20 +79,20 @@ impl Pool {
             if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
-            match self.find_place(cx, client) {
-                Admission::Alone(server) => {
+            match self.choose_server(cx, Asker::Next(client)) {
+                Place::Alone(server) => {
                     self.state.queue.clients.pop_front();
                     self.link(cx, client, server);
                     if !self.client_is_stalled(client) {
                         self.client_resume(cx, client);
                     }
                 }
-                Admission::Behind(server) => {
+                Place::Behind(server) => {
                     self.state.queue.clients.pop_front();
                     self.enqueue_behind(cx, client, server);
                 }
-                Admission::Soon => return false,
-                Admission::NoServer => break,
+                Place::Wait => return false,
+                Place::Open => break,
             }
         }
         true

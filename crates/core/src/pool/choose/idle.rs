@@ -1,11 +1,12 @@
-//! Which free server a client gets, and whether it may be used at all.
+//! Free servers: which one is next, and whether it may be used at all.
 
 use std::sync::Arc;
 
-use crate::context::{Cx, Env, duration_us};
+use crate::context::{Activity, Cx, Env, duration_us};
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::mail::Shutdown;
+use crate::pool::choose::own_server::Fitness;
 use crate::pool::moves::server::comes_unasked;
 use crate::pool::sequences::state::Hold;
 use crate::pool::server::state::{Server, ServerState};
@@ -15,54 +16,70 @@ use crate::pool::{Pool, ServerKind};
 const LOOKED_AT_MAX: usize = 64;
 
 impl Pool {
-    /// A free server that may be used at once. Those that are too old are closed, those that idled for long are checked
-    /// first and come back by themselves.
-    pub(crate) fn take_idle<D: Driver>(
+    /// A free server that may be used at once; `client` is the client that it is for, `None` for a question of pgweir's own. A
+    /// server that is too old is closed; one that idled for long is checked first, and comes back by itself.
+    pub(super) fn take_idle<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
-        if self.gets_own_server() {
-            return self.take_idle_of_session(cx, client);
-        }
+        let own = self.gets_own_server();
         loop {
-            let pool = &self.state;
-            if pool.paused || cx.env.activity != crate::context::Activity::Active {
+            if self.state.paused || cx.env.activity != Activity::Active {
                 return None;
             }
-            let fifo = cx.env.rules.config.main.server_round_robin;
-            let id = *(if fifo { pool.node.idle.front() } else { pool.node.idle.back() })?;
-            let drawn_on = self.drawn_on(client);
-            let id = drawn_on.or_else(|| self.fitting_idle(id, client)).unwrap_or(id);
-            let id = match self.state.affinities.is_empty() {
-                true => id,
-                false => self.beside_affinities(cx.env, id, client)?,
+            let (fitness, id) = match own {
+                true => self.best_idle(cx.env, client, self.is_full(cx.env))?,
+                false => (Fitness::Plain, self.next_idle(cx.env, client)?),
             };
             if let Some(reason) = self.reason_to_close(cx.env, id) {
                 self.close_server(cx, id, reason, CloseMode::Flush);
-            } else if self.needs_check(cx.env, &self.servers[id]) {
-                let pool = &self.state;
-                // A server that has just been checked goes first, at any place in the list: else two could be checked in
-                // turns without end.
-                let checked = pool.node.idle.iter().copied().find(|&other| {
-                    self.reason_to_close(cx.env, other).is_none()
-                        && !self.needs_check(cx.env, &self.servers[other])
-                });
-                if checked.is_some() {
-                    return checked;
-                }
-                if pool.node.servers(ServerKind::Tested) >= pool.demand() {
-                    return None;
-                }
-                self.check_server(cx, id);
-            } else {
+                continue;
+            }
+            if fitness == Fitness::Unfit {
+                // A server that is opened without parameters serves any next client.
+                self.close_server(cx, id, "opened with startup parameters of others", CloseMode::Flush);
+                return None;
+            }
+            if !self.needs_check(cx.env, &self.servers[id]) {
                 return Some(id);
             }
+            if !own && let Some(checked) = self.checked_idle(cx.env) {
+                return Some(checked);
+            }
+            if self.state.node.servers(ServerKind::Tested) >= self.state.demand() {
+                return None;
+            }
+            self.check_server(cx, id);
         }
     }
 
+    /// The free server that is next, if clients share servers. It is the one on which the client drew from a sequence, else one
+    /// that carries the client's session, else the next in the list (`server_round_robin`); but none that is kept for
+    /// another client for a moment.
+    fn next_idle(&mut self, env: &mut Env, client: Option<ClientId>) -> Option<ServerId> {
+        let idle = &self.state.node.idle;
+        let first = *(if env.rules.config.main.server_round_robin { idle.front() } else { idle.back() })?;
+        let drawn_on = self.drawn_on(client);
+        let id = drawn_on.or_else(|| self.fitting_idle(first, client)).unwrap_or(first);
+        match self.state.affinities.is_empty() {
+            true => Some(id),
+            false => self.beside_affinities(env, id, client),
+        }
+    }
+
+    /// A free server that has just been checked, at any place in the list: it goes first, else two could be checked in turns
+    /// without end.
+    #[cold]
+    fn checked_idle(&self, env: &Env) -> Option<ServerId> {
+        let usable = |id: &ServerId| {
+            self.reason_to_close(env, *id).is_none() && !self.needs_check(env, &self.servers[*id])
+        };
+        self.state.node.idle.iter().copied().find(usable)
+    }
+
     /// A free server that carries the client's session, if the one that is next does not.
-    pub(crate) fn fitting_idle(&self, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
+    fn fitting_idle(&self, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
         let account = &self.clients.get(client?)?.account;
         let fits = |id: &ServerId| {
             self.servers.get(*id).is_some_and(|server| {
@@ -77,7 +94,7 @@ impl Pool {
     }
 
     /// The free server on which the client drew last, if no other client has used it since.
-    pub(crate) fn drawn_on(&self, client: Option<ClientId>) -> Option<ServerId> {
+    fn drawn_on(&self, client: Option<ClientId>) -> Option<ServerId> {
         let id = client?;
         let drawn = self.clients.get(id)?.account.draws.on?;
         let server = self.servers.get(drawn)?;
@@ -86,7 +103,7 @@ impl Pool {
     }
 
     /// A free server that this client may have, if that is not this one; `None` if all are kept for other clients.
-    pub(crate) fn beside_affinities(
+    fn beside_affinities(
         &mut self,
         env: &mut Env,
         id: ServerId,
@@ -112,7 +129,7 @@ impl Pool {
         None
     }
 
-    pub(crate) fn needs_check(&self, env: &Env, server: &Server) -> bool {
+    pub(super) fn needs_check(&self, env: &Env, server: &Server) -> bool {
         let main = &env.rules.config.main;
         let idle_us = env.now.mono_us.saturating_sub(server.active_us);
         !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
@@ -143,7 +160,7 @@ impl Pool {
         if env.stopping == Some(Shutdown::WaitForServers) && pool.queue.waiting == 0 {
             return Some("server shutting down");
         }
-        if pool.paused || env.activity == crate::context::Activity::Paused {
+        if pool.paused || env.activity == Activity::Paused {
             return Some("pause mode");
         }
         let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));

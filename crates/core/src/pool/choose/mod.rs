@@ -1,8 +1,8 @@
-//! Which server a waiting client gets, whether alone or queued behind others, and when a server is opened.
+//! Which server runs what waits, and how: the moment *choose*.
 //!
-//! A client asks in `request`. `admission` decides between a free server (`idle`; in session pooling `own_server`), a place behind
-//! other clients, and waiting. `handout` serves the queue at the end of a turn and opens servers; `replication` opens those that
-//! serve one replication client.
+//! `selector` answers that question, for every caller; `admission` (multiplexing), `idle` and `own_server` (session pooling) tell it
+//! what there is. `request` is a client that asks; `handout` serves the queue at the end of a turn and opens servers;
+//! `replication` opens those that serve one replication client.
 
 pub(crate) mod admission;
 pub(crate) mod handout;
@@ -10,3 +10,4 @@ pub(crate) mod idle;
 pub(crate) mod own_server;
 pub(crate) mod replication;
 pub(crate) mod request;
+pub(crate) mod selector;

@@ -27,7 +27,7 @@ use crate::pool::{Pool, ServerKind};
 
 /// How well a free server fits a client, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Fitness {
+pub(super) enum Fitness {
     /// It is kept for it.
     Own,
     /// It was opened for a similar client.
@@ -178,7 +178,7 @@ impl Pool {
     }
 
     /// No further server can be opened in the ordinary way.
-    fn is_full(&self, env: &Env) -> bool {
+    pub(super) fn is_full(&self, env: &Env) -> bool {
         let pool = &self.state;
         let size = env.rules.config.pool_size(&pool.config, &pool.user);
         size > 0 && pool.node.servers_total() >= size || !self.may_dial(env)
@@ -186,7 +186,12 @@ impl Pool {
 
     /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
     /// if `all`.
-    fn best_idle(&self, env: &Env, client: Option<ClientId>, all: bool) -> Option<(Fitness, ServerId)> {
+    pub(super) fn best_idle(
+        &self,
+        env: &Env,
+        client: Option<ClientId>,
+        all: bool,
+    ) -> Option<(Fitness, ServerId)> {
         let pool = &self.state;
         let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);
         let own = account.and_then(|account| account.own.as_deref());
@@ -210,36 +215,6 @@ impl Pool {
             false => judged.rev().min_by_key(|(rank, _)| *rank),
         };
         best.map(|((_, fitness, _), id)| (fitness, id))
-    }
-
-    /// [`Worker::take_idle`] where clients have a server each.
-    pub(crate) fn take_idle_of_session<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        client: Option<ClientId>,
-    ) -> Option<ServerId> {
-        loop {
-            let pool = &self.state;
-            if pool.paused || cx.env.activity != crate::context::Activity::Active {
-                return None;
-            }
-            let (fitness, id) = self.best_idle(cx.env, client, self.is_full(cx.env))?;
-            if let Some(reason) = self.reason_to_close(cx.env, id) {
-                self.close_server(cx, id, reason, CloseMode::Flush);
-            } else if fitness == Fitness::Unfit {
-                // A server that is opened without parameters serves any next client.
-                self.close_server(cx, id, "opened with startup parameters of others", CloseMode::Flush);
-                return None;
-            } else if self.needs_check(cx.env, &self.servers[id]) {
-                let pool = &self.state;
-                if pool.node.servers(ServerKind::Tested) >= pool.demand() {
-                    return None;
-                }
-                self.check_server(cx, id);
-            } else {
-                return Some(id);
-            }
-        }
     }
 
     /// The client is linked: nothing is kept for it any longer, and the server is kept for no other client.

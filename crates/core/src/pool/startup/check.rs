@@ -10,6 +10,7 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
+use crate::pool::choose::selector::{Asker, Place};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::greeting::ServerGreeting;
@@ -121,7 +122,7 @@ impl Pool {
             if trying || self.awaits_own_server(cx.env, client) {
                 continue;
             }
-            let Some(server) = self.take_idle(cx, None) else { return };
+            let Place::Alone(server) = self.choose_server(cx, Asker::Question) else { return };
             self.check_startup(cx, client, server);
         }
     }

@@ -1,0 +1,78 @@
+//! The moment *choose*: which server may run what waits, and how. Every group of a client and every question of pgweir's own asks
+//! `choose_server`, and gets one of four answers (`Place`). Nothing else gives out a server.
+//!
+//! A group that is known to be short, certainly only reads and may share a server goes, in this order:
+//!
+//! 1. to a free server, while fewer servers are busy with such groups than `multiplex/pace.rs` wants;
+//! 2. behind other clients, on the busy server on which the wait is shortest;
+//! 3. nowhere yet, if a busy server will have room before waking a free one is worth it;
+//! 4. to a free server;
+//! 5. behind other clients, on a server that was left to come to rest.
+//!
+//! Anything else has its server for itself: a free one (`idle.rs` says which), or none, and then one is to be opened for it.
+//! Every connection that is opened asks `next_endpoint` where to: that is the choice of the node.
+
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+
+/// The place of what waits for a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// On this free server.
+    Alone(ServerId),
+    /// Queued behind other clients on this busy one.
+    Behind(ServerId),
+    /// Nowhere yet: a busy server will have room before it would be worth waking an idle one.
+    Wait,
+    /// Nowhere: a server is to be opened, as soon as there is room for one.
+    Open,
+}
+
+/// What waits for a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asker {
+    /// The group of the client that is next in the queue.
+    Next(ClientId),
+    /// The group of a client that a free server has affinity to: it may go ahead of the queue, but never behind other clients.
+    Ahead(ClientId),
+    /// A question of pgweir's own.
+    Question,
+}
+
+impl Pool {
+    /// The server that may run what waits, and how. A server that is `Alone` is usable now, and is still in the list of free
+    /// servers. On the way pgweir closes free servers that are too old, and has others checked.
+    pub(crate) fn choose_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, asker: Asker) -> Place {
+        let id = match asker {
+            Asker::Next(id) => id,
+            Asker::Ahead(id) => return self.take_idle(cx, Some(id)).map_or(Place::Open, Place::Alone),
+            Asker::Question => return self.take_idle(cx, None).map_or(Place::Open, Place::Alone),
+        };
+        let Some(wish) = self.multiplex_wish(cx.env, id) else {
+            return self.take_idle(cx, Some(id)).map_or(Place::Open, Place::Alone);
+        };
+        let target = self.state.node.pace.target(cx.env.rules.config.main.multiplex_servers);
+        let pipelines = self.look_at_pipelines(cx, id, wish, target);
+        if pipelines.takers < target
+            && let Some(server) = self.take_idle(cx, Some(id))
+        {
+            return Place::Alone(server);
+        }
+        if let Some(server) = pipelines.best {
+            return Place::Behind(server);
+        }
+        if pipelines.full && !self.has_waited_enough(cx.env, id) {
+            self.note_wake_up(cx.env, id, wish.limits);
+            return Place::Wait;
+        }
+        if let Some(server) = self.take_idle(cx, Some(id)) {
+            self.state.node.pace.note_woken(pipelines.takers.saturating_add(1));
+            return Place::Alone(server);
+        }
+        // Those that were left to come to rest may as well go on.
+        let anywhere = self.look_at_pipelines(cx, id, wish, u32::MAX);
+        anywhere.best.map_or(Place::Open, Place::Behind)
+    }
+}
