@@ -23,7 +23,7 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
 use crate::pool::prepared::unnamed::uses_earlier_portal;
-use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::send::Cursor;
 use crate::pool::server::state::ServerState;
 use crate::stats::times::Split;
@@ -339,14 +339,6 @@ impl Pool {
         }
     }
 
-    pub(crate) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
-        let Some(server) = self.servers.get_mut(server_id) else { return };
-        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
-        cx.env.scratch.clear();
-        frontend::encode_sync(&mut cx.env.scratch);
-        cx.driver.send(server.conn, &cx.env.scratch);
-    }
-
     /// BEGIN was answered as foreseen.
     pub(crate) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
         if let (Owner::Prerequisite(id), Kind::Execute) = (owner, ended.kind)
@@ -373,64 +365,6 @@ impl Pool {
             _ => {}
         }
     }
-
-    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
-    /// (after a failed replay, out of it), and then the client is told that state.
-    pub(crate) fn reopens<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        server_id: ServerId,
-        status: TxStatus,
-    ) -> bool {
-        let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
-            return false;
-        };
-        let Some(client) = self.clients.get_mut(id) else { return false };
-        let ClientState::Linked(link) = &mut client.state else { return false };
-        match link.opening {
-            Opening::Failed { repair, .. } => {
-                link.opening = Opening::Reopening;
-                self.send_hidden(cx, server_id, Purpose::Reopen, repair);
-                true
-            }
-            Opening::Reopening => {
-                link.opening = Opening::Done;
-                cx.env.scratch.clear();
-                backend::encode_ready(&mut cx.env.scratch, status);
-                cx.driver.send(client.conn, &cx.env.scratch);
-                false
-            }
-            Opening::Again(_) => {
-                self.attempt_over(cx, server_id, id);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The meaning of a received ReadyForQuery for the messages that were sent before its client's group.
-    pub(crate) fn before_ready(&self, server_id: ServerId) -> BeforeReady {
-        let client = self.servers.get(server_id).and_then(|server| server.state.client());
-        let Some(id) = client else { return BeforeReady::Nothing };
-        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
-            return BeforeReady::Nothing;
-        };
-        match link.opening {
-            Opening::Failed { .. } => BeforeReady::Hidden,
-            Opening::Replayed => BeforeReady::Replayed(id),
-            _ => BeforeReady::Nothing,
-        }
-    }
-}
-
-/// See [`Worker::before_ready`].
-pub(crate) enum BeforeReady {
-    /// Nothing.
-    Nothing,
-    /// The client was told of an end of its group that never was.
-    Hidden,
-    /// The server has reported its parameters since the client's session was replayed.
-    Replayed(ClientId),
 }
 
 /// The rest of a Bind without parameters: no formats, no values, no formats of results.

@@ -2,6 +2,10 @@
 
 use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
 
+use crate::client_handoff::Replication;
+use crate::ids::ClientId;
+use crate::pool::Pool;
+
 /// See the file's head.
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
@@ -65,5 +69,18 @@ impl Policy {
     /// A client that would keep its server is refused.
     pub(crate) fn refuses_pins(&self) -> bool {
         self.session_state == SessionState::Error
+    }
+}
+
+impl Pool {
+    /// Statements of this client are known by content: it shares servers with other clients, and `max_prepared_statements`
+    /// is on.
+    pub(crate) fn client_tracks_statements(&self, id: ClientId) -> bool {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
+            return false;
+        };
+        // A client with names known by content keeps that, even if RELOAD changes the setting.
+        (self.state.policy.tracks_statements || account.statements.is_some())
+            && account.replication == Replication::None
     }
 }

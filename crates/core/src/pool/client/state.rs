@@ -308,6 +308,11 @@ pub(crate) struct Own {
 }
 
 impl Account {
+    /// Its own notifications have not all come from the notify listener.
+    pub(crate) fn owes_notifications(&self) -> bool {
+        self.listener.as_deref().is_some_and(|listener| !listener.own.is_empty())
+    }
+
     /// The statement that it prepared under a name.
     pub(crate) fn statement(&self, name: &[u8]) -> Option<StatementId> {
         self.statements.as_ref()?.get(name)
@@ -315,6 +320,17 @@ impl Account {
 }
 
 impl Client {
+    /// Its server knows its own names of prepared statements.
+    pub(crate) fn has_exposed_names(&self) -> bool {
+        matches!(&self.state, ClientState::Linked(link) if link.own_names == OwnNames::Exposed)
+    }
+
+    /// It listens on the very server that it is linked to.
+    pub(crate) fn listens_on_server(&self) -> bool {
+        matches!(&self.state, ClientState::Linked(link)
+            if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS)))
+    }
+
     /// It has logged in, or is about to, by the replication protocol.
     pub(crate) fn replication(&self) -> Replication {
         self.account.replication

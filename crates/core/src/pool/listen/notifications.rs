@@ -24,7 +24,7 @@ use crate::pool::Pool;
 use crate::pool::client::state::{Account, ClientState, Opening};
 use crate::pool::listen::notify_listener::{Listener, Message, as_own};
 use crate::pool::relay::ledger::{Accepted, Ledger, Owner, Purpose};
-use crate::pool::server::state::{Auditing, Replies, ServerState, Stage};
+use crate::pool::server::state::{Auditing, ServerState, Stage};
 use crate::pool::session::pins::Reasons;
 
 impl Pool {
@@ -74,36 +74,13 @@ impl Pool {
         }
     }
 
-    /// The client's own notifications have not yet come from the notify listener.
-    pub(crate) fn owes_notifications(&self, id: ClientId) -> bool {
-        self.listener(id).is_some_and(|listener| !listener.own.is_empty())
-    }
-
-    /// As [`Worker::owes_notifications`]; the server stays with it until they have.
-    pub(crate) fn awaits_own(&mut self, id: ServerId, client: ClientId) -> bool {
-        if !self.owes_notifications(client) {
-            return false;
-        }
-        let reasons = match self.clients.get(client).map(|client| &client.state) {
-            Some(ClientState::Linked(link)) => link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons),
-            _ => return false,
-        };
-        let auditing = Auditing {
-            client,
-            everything: false,
-            names: Vec::new(),
-            sticky: Reasons::NONE,
-            reshaped: false,
-            parse_context: None,
-            prepares: false,
-            answer: Replies::default(),
-            attempts: 0,
-            probe: None,
-            stage: Stage::Owing(reasons),
-            restored: None,
-        };
-        self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
-        true
+    /// The moment *rest*: the client's own notifications have not yet come from the notify listener. Its server stays with it
+    /// until they have.
+    pub(crate) fn own_notifications_due(&self, id: ClientId) -> Option<Box<Auditing>> {
+        let client = self.clients.get(id).filter(|client| client.account.owes_notifications())?;
+        let ClientState::Linked(link) = &client.state else { return None };
+        let reasons = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons);
+        Some(Box::new(Auditing::new(id, Stage::Owing(reasons))))
     }
 
     // Notifications.

@@ -39,75 +39,8 @@ impl Pool {
         self.send_hidden(cx, id, Purpose::Check, &text);
     }
 
-    /// The last owed ReadyForQuery came, and the transaction status is idle.
-    pub(crate) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        self.pipeline_head_answered(cx.env, id);
-        let Some(server) = self.servers.get_mut(id) else { return };
-        match server.state {
-            ServerState::Busy(client) => self.transaction_ended(cx, id, client),
-            ServerState::Draining => {
-                let mode = self.state.policy.mode;
-                self.release_server(cx, id, mode);
-            }
-            ServerState::SyncingSession(ref syncing) => {
-                let client = syncing.client;
-                self.session_synced(cx, id, client);
-                self.set_server_state(id, ServerState::Busy(client));
-                self.client_resume(cx, client);
-            }
-            ServerState::Inquiring(_) => self.lookup_ended(cx, id),
-            ServerState::Auditing(_) => self.audited(cx, id),
-            ServerState::VerifyingSession(_) => self.session_checked(cx, id),
-            ServerState::QueryingCatalog(_) => self.catalog_read(cx, id),
-            ServerState::CheckingStartup(_) => self.checked(cx, id),
-            ServerState::Cleaning => self.cleaned(cx, id),
-            ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
-            ServerState::Learning(_) => self.learnt(cx, id),
-            ServerState::Checking => self.free_server(cx, id),
-            _ => {}
-        }
-    }
-
-    pub(crate) fn transaction_ended<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        client_id: ClientId,
-    ) {
-        let Some(client) = self.clients.get(client_id) else { return };
-        if self.client_mode(client) == PoolMode::Session {
-            return self.close_fast(cx, id, client_id);
-        }
-        if matches!(&client.state, ClientState::Linked(link) if link.streaming > 0) {
-            // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
-            return;
-        }
-        let made_in = match &client.state {
-            ClientState::Linked(link) => link.made_in,
-            _ => PoolMode::Transaction,
-        };
-        if self.session_stays(cx, id, client_id) {
-            return;
-        }
-        let drew = self.has_drawn(client_id);
-        self.log_debug(cx, |worker, _| {
-            let (client, server) = worker.log_names(client_id, id)?;
-            Some(format!("{client} gives {server} back"))
-        });
-        self.unlink(cx.env, client_id);
-        self.end_cancels_for(cx, client_id);
-        if !self.checks_session(cx, id, made_in) {
-            self.release_server(cx, id, made_in);
-        }
-        if drew {
-            self.begin_affinity(cx.env, id, client_id);
-        }
-        // Messages that it sent after a DISCARD waited for this; mostly there are none.
-        self.state.due.to_resume.push_back(client_id);
-    }
-
     /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
-    fn close_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+    pub(crate) fn close_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
             return;
         };
@@ -147,49 +80,6 @@ impl Pool {
             .collect();
         for (id, client_id) in marked {
             self.close_fast(cx, id, client_id);
-        }
-    }
-
-    /// A client has no more use for this server, which is at rest but for a question of ours.
-    pub(crate) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
-        let main = &cx.env.rules.config.main;
-        let reset = mode == PoolMode::Session || main.server_reset_query_always;
-        if reset && !main.server_reset_query.is_empty() && self.servers[id].retire.is_none() {
-            let text = main.server_reset_query.clone();
-            self.set_server_state(id, ServerState::Cleaning);
-            self.servers[id].active_us = cx.env.now.mono_us;
-            self.send_hidden(cx, id, Purpose::Reset, text.as_bytes());
-        } else if self.servers[id].only_fenced() {
-            self.set_server_state(id, ServerState::Checking);
-        } else {
-            self.free_server(cx, id);
-        }
-        // A client that reads slowly may have stopped it; it is no longer that client's.
-        self.server_unpause(cx, id);
-    }
-
-    /// Into the list of free servers, if nothing speaks against it.
-    pub(crate) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        if self.is_notify_listener(id) {
-            return self.notify_listener_up(cx, id);
-        }
-        let Some(server) = self.servers.get_mut(id) else { return };
-        if server.cancels > 0 {
-            self.set_server_state(id, ServerState::HeldForCancel);
-            return;
-        }
-        server.active_us = cx.env.now.mono_us;
-        self.notice();
-        match self.reason_to_close(cx.env, id) {
-            Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
-            None => {
-                self.set_server_state(id, ServerState::Idle);
-                let pool = &self.state;
-                if !pool.is_starving() && pool.policy.is_limited {
-                    // Another pool may have waited for one of this pool's servers to become free.
-                    cx.env.want(Effect::OfferRoom);
-                }
-            }
         }
     }
 

@@ -16,7 +16,7 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, OwnNames};
+use crate::pool::client::state::{Client, ClientState, OwnNames};
 use crate::pool::prepared::messages::{OUR_PREFIX, PREPARED_TWICE};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Purpose};
 use crate::pool::session::content::Prepared;
@@ -276,8 +276,7 @@ impl Pool {
 
     /// The client's own names are on its server.
     pub(crate) fn has_exposed_names(&self, id: ClientId) -> bool {
-        let state = self.clients.get(id).map(|client| &client.state);
-        matches!(state, Some(ClientState::Linked(link)) if link.own_names == OwnNames::Exposed)
+        self.clients.get(id).is_some_and(Client::has_exposed_names)
     }
 
     /// A message of a client whose names are exposed passes: its possible effects on the session are noted.

@@ -38,17 +38,6 @@ pub(crate) const OUR_PREFIX: &[u8] = b"PGWEIR_";
 pub(crate) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
 impl Pool {
-    /// Statements of this client are known by content: it shares servers with other clients, and `max_prepared_statements`
-    /// is on.
-    pub(crate) fn client_tracks_statements(&self, id: ClientId) -> bool {
-        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
-            return false;
-        };
-        // A client with names known by content keeps that, even if RELOAD changes the setting.
-        (self.state.policy.tracks_statements || account.statements.is_some())
-            && account.replication == crate::client_handoff::Replication::None
-    }
-
     /// A message that names a prepared statement.
     pub(crate) fn prepared_message<D: Driver>(
         &mut self,

@@ -28,7 +28,16 @@ impl Pool {
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    /// The same beside a client's unnamed statement and portal, which stay what they are.
+    /// A Sync of our own, after messages that PostgreSQL ignores up to the next one.
+    pub(crate) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
+        cx.env.scratch.clear();
+        frontend::encode_sync(&mut cx.env.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// As [`Pool::send_hidden`], beside a client's unnamed statement and portal, which stay what they are.
     pub(crate) fn send_hidden_aside<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

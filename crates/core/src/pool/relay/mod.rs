@@ -1,13 +1,16 @@
-//! Messages: which need a server and how they reach it, and which client an answer belongs to.
+//! Messages between clients and servers: which need a server and how they reach it, and which client an answer belongs to.
+//!
+//! `send` and `receive` are the loops over the bytes of clients and servers; `plain` is the short way of both. `moments` has the
+//! places at which features have a say. `ledger` accounts for answers.
 
-pub(crate) mod answer;
 pub(crate) mod asynchronous;
 pub(crate) mod first_ask;
 pub(crate) mod group;
 pub(crate) mod hidden;
 pub mod known_answers;
 pub mod ledger;
+pub(crate) mod moments;
 pub(crate) mod plain;
-pub(crate) mod request;
+pub(crate) mod receive;
 pub(crate) mod route;
 pub(crate) mod send;

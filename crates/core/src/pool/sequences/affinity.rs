@@ -189,24 +189,18 @@ impl Pool {
         clears
     }
 
-    /// `sequence_affinity = pin`: a client that drew keeps its server. `false` if it was refused, and is gone.
-    pub(crate) fn pin_drawer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
-        let Some(client) = self.clients.get_mut(id) else { return false };
-        let ClientState::Linked(link) = &mut client.state else {
-            return true;
-        };
+    /// The moment *rest*: with `sequence_affinity = pin` a client that drew keeps its server, for these reasons.
+    pub(crate) fn pins_drawer(&mut self, id: ClientId) -> Option<Reasons> {
+        let ClientState::Linked(link) = &mut self.clients.get_mut(id)?.state else { return None };
         if self.state.policy.sequences != SequenceAffinity::Pin {
             if link.pin.is_some() {
                 // Its next transaction is another one.
                 link.drawing = Drawing::Nothing;
             }
-            return true;
-        }
-        if !link.drawing.drew() {
-            return true;
+            return None;
         }
         let reasons = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons);
-        self.set_pin(cx, id, reasons.with(Reasons::SEQUENCES))
+        link.drawing.drew().then(|| reasons.with(Reasons::SEQUENCES))
     }
 
     /// The session's knowledge of sequences is gone: by the client's will, or by ours before the client's statement.

@@ -259,8 +259,7 @@ pub(crate) struct SyncingSession {
 /// What a server's session holds is being asked.
 pub(crate) struct Auditing {
     pub(crate) client: ClientId,
-    /// Everything is asked for, not just some settings.
-    pub(crate) everything: bool,
+    pub(crate) question: Question,
     /// The settings that are asked for by name.
     pub(crate) names: Vec<Box<[u8]>>,
     /// Pins that no answer can take back.
@@ -278,6 +277,35 @@ pub(crate) struct Auditing {
     pub(crate) stage: Stage,
     /// What the session holds when the client's startup values are back.
     pub(crate) restored: Option<Arc<Session>>,
+}
+
+impl Auditing {
+    /// Of which nothing is known yet.
+    pub(crate) fn new(client: ClientId, stage: Stage) -> Auditing {
+        Auditing {
+            client,
+            question: Question::Values,
+            names: Vec::new(),
+            sticky: Reasons::NONE,
+            reshaped: false,
+            parse_context: None,
+            prepares: false,
+            answer: Replies::default(),
+            attempts: 0,
+            probe: None,
+            stage,
+            restored: None,
+        }
+    }
+}
+
+/// What a server is asked of its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Question {
+    /// The values of some settings.
+    Values,
+    /// Everything that it holds.
+    Everything,
 }
 
 /// Which value a setting has after a SET statement.
@@ -353,6 +381,11 @@ impl Replies {
             [Some(kind), Some(known), _] => **kind == *b"s" && known.eq_ignore_ascii_case(name),
             _ => false,
         })
+    }
+
+    /// Statements are prepared there through the protocol.
+    pub(crate) fn tells_of_protocol(&self) -> bool {
+        self.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into())))
     }
 
     /// What a new connection has for a custom setting, if the answer says that it has something.

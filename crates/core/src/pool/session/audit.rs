@@ -17,10 +17,10 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
 use crate::pool::Pool;
 use crate::pool::catalog::routines::{self, Body};
-use crate::pool::client::state::{ClientState, UnnamedOnServer};
+use crate::pool::client::state::{Client, ClientState};
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::relay::ledger::{Owner, Purpose};
-use crate::pool::server::state::{Auditing, Probe, Replies, ServerState, Stage};
+use crate::pool::server::state::{Auditing, Probe, Question, Replies, ServerState, Stage};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{Reasons, Told, Touched};
@@ -71,30 +71,45 @@ const _: () = assert!(SESSION_BYTES_MAX == 262_144, "the question names this num
 const BY_PROTOCOL: &[u8] = b" UNION ALL SELECT 'h', NULL, NULL \
 WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)";
 
+/// What is known of a client's session when its transaction is over.
+pub(crate) enum SessionAtRest {
+    /// All. Whether the server stays with the client.
+    Known { stays: bool },
+    /// Not all: the server is to be asked this.
+    Ask(Box<Auditing>),
+}
+
+/// What the server said of its session.
+pub(crate) struct Audited {
+    /// Why its client keeps the server, as far as the session alone tells.
+    pub(crate) reasons: Reasons,
+    /// It told everything that the session holds.
+    pub(crate) is_told: bool,
+    pub(crate) answer: Replies,
+}
+
 /// These are each transaction's own; their rows in `pg_settings` are about the last transaction.
 const OF_TRANSACTIONS: [&[u8]; 3] =
     [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
 
 impl Pool {
-    /// A client's transaction is over. `true` if the server stays with it: because it is asked first for the contents of its
-    /// session, or because the client keeps it.
-    pub(crate) fn session_stays<D: Driver>(
+    /// The client's transaction is over: what is known of its session, and whether the server must be asked first.
+    pub(crate) fn session_at_rest<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
-    ) -> bool {
-        if !self.pin_drawer(cx, client_id) {
-            return true;
-        }
-        let Some(client) = self.clients.get_mut(client_id) else { return false };
-        let ClientState::Linked(link) = &mut client.state else { return false };
+    ) -> SessionAtRest {
+        let Some(client) = self.clients.get_mut(client_id) else {
+            return SessionAtRest::Known { stays: false };
+        };
+        let ClientState::Linked(link) = &mut client.state else {
+            return SessionAtRest::Known { stays: false };
+        };
         let pinned = link.pin.is_some();
         let alone = link.reads_alone();
         link.reads_locally = false;
-        let Some(mut touched) = link.touched.take() else {
-            return self.awaits_own(id, client_id) || pinned;
-        };
+        let Some(mut touched) = link.touched.take() else { return SessionAtRest::Known { stays: pinned } };
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
         let sticky = match touched.told {
             Told::Known => sticky,
@@ -106,43 +121,35 @@ impl Pool {
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
         let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
-        let Some((everything, names)) = self.questions(cx.env, *touched, pinned) else {
-            return self.awaits_own(id, client_id) || pinned;
+        let Some((question, names)) = self.question(cx.env, *touched, pinned) else {
+            return SessionAtRest::Known { stays: pinned };
         };
         let mut probe = None;
-        if !everything && !sets.is_empty() {
+        if question == Question::Values && !sets.is_empty() {
             self.state.known.note_settable(names.iter());
             match self.recall(cx, id, client_id, &names, sets) {
-                Recalled::Kept(stays) => return self.awaits_own(id, client_id) || stays,
+                Recalled::Kept(stays) => return SessionAtRest::Known { stays },
                 Recalled::Unknown(worth) => probe = worth,
             }
         }
         let parse_context = if alone { None } else { self.parse_context_before(cx.env, client_id) };
-        let auditing = Auditing {
-            client: client_id,
-            everything,
+        SessionAtRest::Ask(Box::new(Auditing {
+            question,
             names,
             sticky,
             reshaped,
             parse_context,
             prepares,
-            answer: Replies::default(),
-            attempts: 0,
             probe,
-            stage: Stage::Asking,
-            restored: None,
-        };
-        self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
-        self.ask_session(cx, id);
-        true
+            ..Auditing::new(client_id, Stage::Asking)
+        }))
     }
 
-    /// Whether everything is to be asked for, and which settings by name; `None` if the server reports by itself all that was
-    /// touched.
+    /// What is to be asked, and which settings by name; `None` if the server reports by itself all that was touched.
     ///
     /// A name's value does not tell whether it was set here. If that is not certain, only settings that this user is known to
     /// be able to set, and so to take back, are asked for by name.
-    fn questions(&self, env: &Env, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
+    fn question(&self, env: &Env, touched: Touched, pinned: bool) -> Option<(Question, Vec<Box<[u8]>>)> {
         let Touched { marks, mut names, more, unsure, .. } = touched;
         let marks = marks.without(Marks::READS_LOCALLY);
         if marks.is_empty() {
@@ -152,19 +159,20 @@ impl Pool {
         let pool = &self.state;
         let known = || names.iter().all(|name| name.contains(&b'.') || pool.known.settable.contains(name));
         if more || pinned || marks != Marks::SETTINGS || unsure && !known() {
-            return Some((true, names));
+            return Some((Question::Everything, names));
         }
-        (!names.is_empty()).then_some((false, names))
+        (!names.is_empty()).then_some((Question::Values, names))
     }
 
-    fn ask_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    /// Asks the server that is being audited.
+    pub(crate) fn ask_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         server.active_us = cx.env.now.mono_us;
         auditing.attempts += 1;
         self.state.numbers.continuity.audits += 1;
         auditing.answer = Replies::default();
-        if !auditing.everything {
+        if auditing.question == Question::Values {
             let text = values_of(&auditing.names);
             let probe = auditing.probe.as_ref().map(|probe| probe.set.probe());
             self.send_hidden(cx, id, Purpose::Audit, &text);
@@ -212,7 +220,8 @@ impl Pool {
         if opening != CUSTOM {
             text.extend_from_slice(CUSTOM_END);
         }
-        if self.servers[id].state.client().is_some_and(|client| self.has_exposed_names(client)) {
+        let client = self.servers[id].state.client().and_then(|client| self.clients.get(client));
+        if client.is_some_and(Client::has_exposed_names) {
             text.extend_from_slice(BY_PROTOCOL);
         }
         text
@@ -256,31 +265,28 @@ impl Pool {
         answer.failed.get_or_insert((code, text));
     }
 
-    /// The answer is complete.
-    pub(crate) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Auditing(auditing) = &mut server.state else { return };
+    /// The answer is complete; returns what it says. `None` if the server was asked once more.
+    pub(crate) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> Option<Audited> {
+        let ServerState::Auditing(auditing) = &mut self.servers.get_mut(id)?.state else { return None };
         let client_id = auditing.client;
-        match auditing.stage {
-            Stage::Asking => {}
-            Stage::Restoring(reasons) => return self.startup_restored(cx, id, client_id, reasons),
-            _ => return self.mark_answered(cx, id, client_id),
-        }
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
             self.state.known.known_sets.insert(&set.text, value);
         }
         if again {
-            return self.ask_session(cx, id);
+            self.ask_session(cx, id);
+            return None;
         }
-        let (everything, sticky, reshaped) = (auditing.everything, auditing.sticky, auditing.reshaped);
+        let (question, sticky, reshaped) = (auditing.question, auditing.sticky, auditing.reshaped);
         let prepared = (auditing.parse_context, auditing.prepares);
         let names = std::mem::take(&mut auditing.names);
         let answer = std::mem::take(&mut auditing.answer);
-        let reasons = match &answer.failed {
-            None if everything => self.learn_everything(cx.env, id, client_id, &answer, reshaped, prepared),
-            None => self.learn_values(cx.env, id, client_id, &names, &answer),
-            Some((_, text)) => {
+        let reasons = match (&answer.failed, question) {
+            (None, Question::Everything) => {
+                self.learn_everything(cx.env, id, client_id, &answer, reshaped, prepared)
+            }
+            (None, Question::Values) => self.learn_values(cx.env, id, client_id, &names, &answer),
+            (Some((_, text)), _) => {
                 let server = &self.servers[id];
                 let line =
                     format!("{} does not tell what its session holds: {text}", self.server_log_name(server));
@@ -288,64 +294,8 @@ impl Pool {
                 Reasons::UNKNOWN
             }
         };
-        let mut reasons = reasons.with(sticky);
-        let is_told = answer.failed.is_none() && everything;
-        if self.has_exposed_names(client_id) {
-            if is_told && !answer.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into()))) {
-                self.conceal_names(cx.env, client_id);
-            } else {
-                reasons = reasons.with(Reasons::PREPARED);
-            }
-        }
-        if !is_told {
-            self.audit_over(cx, id, client_id, reasons);
-        } else if !self.restores_startup(cx, id, client_id, (reasons, &answer)) {
-            self.join_or_end(cx, id, client_id, reasons);
-        }
-    }
-
-    /// The session's contents are known, and are those that the client's session should hold.
-    pub(crate) fn join_or_end<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        client_id: ClientId,
-        mut reasons: Reasons,
-    ) {
-        if !self.join_channels(cx, id, client_id, &mut reasons) {
-            self.audit_over(cx, id, client_id, reasons);
-        }
-    }
-
-    /// All is known, and known to every connection that needs to know it.
-    pub(crate) fn audit_over<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        client_id: ClientId,
-        reasons: Reasons,
-    ) {
-        if self.owes_notifications(client_id) {
-            if let Some(ServerState::Auditing(auditing)) =
-                self.servers.get_mut(id).map(|server| &mut server.state)
-            {
-                auditing.stage = Stage::Owing(reasons);
-            }
-            return;
-        }
-        self.set_server_state(id, ServerState::Busy(client_id));
-        if self.set_pin(cx, client_id, reasons) {
-            self.give_ready(cx, client_id);
-            self.transaction_ended(cx, id, client_id);
-            if let Some(client) = self.clients.get_mut(client_id)
-                && let ClientState::Linked(link) = &mut client.state
-            {
-                // The question ended the unnamed statement.
-                link.unnamed = UnnamedOnServer::NotOwn;
-                // It may have sent more meanwhile.
-                self.state.due.to_resume.push_back(client_id);
-            }
-        }
+        let is_told = answer.failed.is_none() && question == Question::Everything;
+        Some(Audited { reasons: reasons.with(sticky), is_told, answer })
     }
 
     fn learn_values(

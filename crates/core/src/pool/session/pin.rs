@@ -104,14 +104,4 @@ impl Pool {
         self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
         self.server_unpause(cx, id);
     }
-
-    /// Its client listens on this very server.
-    pub(crate) fn listens_here(&self, id: ServerId) -> bool {
-        let client = self.servers.get(id).and_then(|server| server.state.client());
-        let client = client.and_then(|client| self.clients.get(client));
-        client.is_some_and(|client| {
-            matches!(&client.state, ClientState::Linked(link)
-                if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS)))
-        })
-    }
 }

@@ -105,16 +105,16 @@ impl Pool {
         true
     }
 
-    /// The client's startup values are back on its server, or could not be brought back.
+    /// The client's startup values are back on its server, or could not be brought back. Returns why the client keeps its server.
     pub(crate) fn startup_restored<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         mut reasons: Reasons,
-    ) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Auditing(auditing) = &mut server.state else { return };
+    ) -> Reasons {
+        let Some(server) = self.servers.get_mut(id) else { return reasons };
+        let ServerState::Auditing(auditing) = &mut server.state else { return reasons };
         let failed = std::mem::take(&mut auditing.answer).failed;
         if let Some((_, text)) = failed {
             reasons = reasons.with(Reasons::UNKNOWN);
@@ -126,7 +126,7 @@ impl Pool {
                 account.session = Arc::clone(&server.session);
             }
         }
-        self.join_or_end(cx, id, client_id, reasons);
+        reasons
     }
 
     /// No cancel is on its way to this server any longer.

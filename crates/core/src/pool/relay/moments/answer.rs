@@ -1,0 +1,305 @@
+//! The moment *answer*: a message of a server is not plain (`plain.rs`), so it gets a look. What it may find is `Attention`, or a
+//! reason to break the connection (`Unexpected`). The looks, in this order:
+//!
+//! 1. A message that servers send unasked goes to `asynchronous.rs`, an error to `server/errors.rs`.
+//! 2. Break: a message that cannot be here (`check_answer`), or a transaction that statement pooling forbids.
+//! 3. The ledger says which message it answers, and for which client.
+//! 4. ReadyForQuery: `begin` may hide it, `listen` hold it, `session` send parameters ahead of it (`look_at_ready`). Then the
+//!    moment *rest* follows.
+//! 5. The end of one message's answer: `session` and `begin` learn that what they sent ahead was done, `prepared` that a
+//!    statement is there or gone (`ended`).
+//! 6. CommandComplete: its tag tells `prepared`, `sequences` and `session` what the statement did (`command_completed`).
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::backend::{TxStatus, parse_ready, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::errors::Fault;
+use crate::ids::ServerId;
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::moves::server::comes_unasked;
+use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
+use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
+use crate::pool::relay::receive::{Run, visible};
+use crate::pool::show::measure::rows_in_tag;
+
+/// What a message that a client would see needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attention {
+    /// Nothing: the client gets it.
+    Pass,
+    /// No client sees it.
+    Hide,
+    /// The client is told later, and then by pgweir.
+    Hold,
+}
+
+impl Pool {
+    /// A whole message that is no row. The run is flushed before anything else is said to its client.
+    #[allow(clippy::too_many_arguments, reason = "the run and its bytes are one place in one buffer")]
+    pub(in crate::pool::relay) fn control<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        message: u8,
+        bytes: &[u8],
+        run: &mut Run,
+        all: &[u8],
+        at: usize,
+    ) -> Result<(), Unexpected> {
+        let body = &bytes[HEADER_LEN..];
+        match message {
+            tag::PARAMETER_STATUS | tag::NOTICE | tag::NOTIFICATION => {
+                let to = match message {
+                    tag::PARAMETER_STATUS => self.parameter_changed(cx.env, id, body),
+                    tag::NOTICE => self.notice_owner(id),
+                    _ => self.notification_owner(cx, id, bytes),
+                };
+                self.extend(cx, id, run, to, all, at);
+                if message == tag::NOTIFICATION && to.is_none() {
+                    self.tell_here(cx, id, bytes);
+                }
+                if message == tag::PARAMETER_STATUS && self.is_session_left(id) {
+                    return Err(self.rule_broken(cx.env, id, message, "no change of a parameter"));
+                }
+                Ok(())
+            }
+            tag::ERROR => {
+                self.extend(cx, id, run, None, all, at);
+                run.from = at + bytes.len();
+                self.server_error(cx, id, bytes);
+                Ok(())
+            }
+            _ => {
+                self.check_answer(cx.env, id, message, body)?;
+                if message == tag::READY && self.is_forbidden_transaction(id, body) {
+                    self.note_violation(cx.env, id);
+                    // The client is told of the error alone, not that its transaction has begun.
+                    let told = all[run.from..at]
+                        .strip_suffix(BEGIN_COMPLETE)
+                        .or(all[run.from..at].strip_suffix(START_COMPLETE));
+                    let end = told.map_or(at, |told| run.from + told.len());
+                    self.flush(cx, id, run, &all[..end]);
+                    *run = Run { from: at, to: None };
+                    if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
+                        self.refuse_client(cx, client, &Fault::TransactionInStatementMode);
+                    }
+                    return Ok(());
+                }
+                let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+                let accepted = server.ledger.accept(message)?;
+                let owed_nothing = server.ledger.is_at_rest();
+                let attention = match message {
+                    tag::READY => self.look_at_ready(cx, id, accepted, body, run, (all, at)),
+                    _ => Attention::Pass,
+                };
+                let to = visible(accepted.owner).filter(|_| attention == Attention::Pass);
+                self.extend(cx, id, run, to, all, at);
+                if message == tag::READY {
+                    if let Some(client) = to.filter(|&client| self.has_notifications(client, id, body)) {
+                        self.flush(cx, id, run, &all[..at]);
+                        *run = Run { from: at, to };
+                        self.send_notifications(cx, client);
+                    }
+                    let end = at + bytes.len();
+                    self.flush(cx, id, run, &all[..end]);
+                    *run = Run { from: end, to: None };
+                    self.group_ended(cx, id, accepted, body, all.len() - end)?;
+                    if owed_nothing { self.was_asked_first(id, &all[end..]) } else { Ok(()) }
+                } else if accepted.ended.is_some() {
+                    let end = at + bytes.len();
+                    self.ended(cx, id, message, accepted, body, run, &all[..end]);
+                    Ok(())
+                } else {
+                    if message == tag::COMMAND_COMPLETE {
+                        self.command_completed(cx.env, id, accepted, body);
+                    }
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// ReadyForQuery was accepted: may its client be told? The features are asked in this order:
+    ///
+    /// 1. `begin`: the client was told of an end of its group that never was (Hide).
+    /// 2. `listen`: other connections must know of the end of the transaction before the client does (Hold).
+    /// 3. `session`: after a replay the parameters that the server reports are told ahead of it (Pass).
+    fn look_at_ready<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        accepted: Accepted,
+        body: &[u8],
+        run: &mut Run,
+        (all, at): (&[u8], usize),
+    ) -> Attention {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        let state = client.and_then(|client| self.clients.get(client)).map(|client| &client.state);
+        let opening = match state {
+            Some(ClientState::Linked(link)) => &link.opening,
+            _ => &Opening::Done,
+        };
+        if matches!(opening, Opening::Failed { .. }) {
+            return Attention::Hide;
+        }
+        let is_replayed = matches!(opening, Opening::Replayed);
+        let attention = if self.delays_ready(id, accepted, body) { Attention::Hold } else { Attention::Pass };
+        if let Some(client) = client.filter(|_| is_replayed) {
+            // Told before the end of its group, as a server tells it.
+            self.flush(cx, id, run, &all[..at]);
+            *run = Run { from: at, to: None };
+            self.replay_over(cx, client, id);
+        }
+        attention
+    }
+
+    /// Refuses what a server cannot say at this place.
+    fn check_answer(
+        &mut self,
+        env: &mut Env,
+        id: ServerId,
+        message: u8,
+        body: &[u8],
+    ) -> Result<(), Unexpected> {
+        match message {
+            tag::READY if parse_ready(body).is_err() => {
+                Err(Unexpected { tag: message, expected: "a transaction status" })
+            }
+            tag::READY if self.strands_others(id, body) => {
+                Err(self.rule_broken(env, id, message, "the end of a statement without a transaction"))
+            }
+            tag::COPY_IN | tag::COPY_OUT | tag::COPY_BOTH => {
+                self.misplaced_copy(env, id, message).map_or(Ok(()), Err)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An entry of an extended group ended well.
+    #[allow(clippy::too_many_arguments, reason = "the run and its bytes are one place in one buffer")]
+    fn ended<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        message: u8,
+        accepted: Accepted,
+        body: &[u8],
+        run: &mut Run,
+        all: &[u8],
+    ) {
+        if message == tag::COMMAND_COMPLETE {
+            self.command_completed(cx.env, id, accepted, body);
+        }
+        if let Some(entry) = accepted.ended {
+            if entry.owner == Owner::Hidden(Purpose::Replay) && entry.kind == Kind::Execute {
+                self.replay_answered(id, body);
+            }
+            self.begin_answered(accepted.owner, entry);
+            self.statement_evicted(cx.env, entry);
+            self.statement_parsed(cx.env, entry);
+        }
+        let local_next = self
+            .servers
+            .get(id)
+            .and_then(|server| server.ledger.head())
+            .is_some_and(|head| matches!(head.kind, Kind::Local(_) | Kind::CopyEnd));
+        if local_next {
+            self.flush(cx, id, run, all);
+            *run = Run { from: all.len(), to: None };
+            self.conclude_statements(cx, id);
+        }
+    }
+
+    /// DISCARD ALL, DEALLOCATE ALL and ROLLBACK are known by the tag of their CommandComplete.
+    fn command_completed(&mut self, env: &mut Env, id: ServerId, accepted: Accepted, body: &[u8]) {
+        self.note_command(id, body);
+        if matches!(body, b"DISCARD SEQUENCES\0" | b"DISCARD ALL\0") {
+            self.sequences_discarded(id, matches!(accepted.owner, Owner::Client(_)));
+        }
+        if matches!(accepted.owner, Owner::Client(_))
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.work.running.rows = server.work.running.rows.saturating_add(rows_in_tag(body));
+        }
+        if !is_discarding(body) {
+            match accepted.owner.client() {
+                Some(client) if body == ROLLED_BACK => self.doubt_session(client),
+                Some(_) if body == DEALLOCATED => {
+                    let head = self.servers.get(id).and_then(|server| server.ledger.head().copied());
+                    if let Some(entry) = accepted.ended.or(head) {
+                        self.deallocated(env, entry);
+                    }
+                }
+                Some(client) if changes_objects(body) => self.note_schema_changed(client),
+                _ => {}
+            }
+            return;
+        }
+        let client = match accepted.owner {
+            Owner::Client(client) if self.client_tracks_statements(client) => Some(client),
+            Owner::Hidden(_) => None,
+            _ => return,
+        };
+        self.statements_discarded(env, client, id);
+    }
+
+    /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
+    pub(crate) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
+        if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
+            return Ok(());
+        }
+        while let Some(&tag) = behind.first() {
+            if !comes_unasked(tag) {
+                return Err(Unexpected { tag, expected: "nothing" });
+            }
+            let Ok(Some(header)) = Header::peek(behind) else { break };
+            behind = behind.get(header.total()..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Statement pooling, and a client's statement left a transaction open.
+    fn is_forbidden_transaction(&self, id: ServerId, body: &[u8]) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        self.state.policy.mode == PoolMode::Statement
+            && server.state.client().is_some()
+            && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
+    }
+
+    /// A transaction is open while other clients are queued behind it.
+    fn strands_others(&self, id: ServerId, ready: &[u8]) -> bool {
+        let pipelined = self.servers.get(id).map(|server| &server.pipelined);
+        pipelined.is_some_and(|pipelined| pipelined.head().is_some() && !pipelined.is_alone())
+            && parse_ready(ready) != Ok(TxStatus::Idle)
+    }
+
+    /// COPY at a point at which it cannot be: with other clients queued, or without a client that could send its data.
+    fn misplaced_copy(&mut self, env: &mut Env, id: ServerId, message: u8) -> Option<Unexpected> {
+        let server = self.servers.get(id)?;
+        let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
+        if !server.pipelined.is_alone() {
+            return Some(self.rule_broken(env, id, message, "no COPY"));
+        }
+        (hidden && message != tag::COPY_OUT).then_some(Unexpected { tag: message, expected: "no COPY" })
+    }
+
+    /// A statement broke its rule with other clients queued: the server is given up.
+    fn rule_broken(
+        &mut self,
+        env: &mut Env,
+        id: ServerId,
+        message: u8,
+        expected: &'static str,
+    ) -> Unexpected {
+        self.note_violation(env, id);
+        Unexpected { tag: message, expected }
+    }
+}
+
+/// CommandComplete of `BEGIN`, and of `START TRANSACTION`.
+const BEGIN_COMPLETE: &[u8] = b"C\0\0\0\x0aBEGIN\0";
+const START_COMPLETE: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";

@@ -1,0 +1,14 @@
+//! The moments of a transaction: the places at which features have a say. Each file states, in its head, which features are asked,
+//! in which order, and what they may answer. Only `relay` and `moves` act on the answers.
+//!
+//! | moment | question | file |
+//! |---|---|---|
+//! | request | may pgweir answer this message of a client without a server? | `request.rs` |
+//! | choose | which server, alone or behind other clients? | `../../choose/selector.rs` |
+//! | prepare | what goes to the server ahead of a message? | `prepare.rs` |
+//! | answer | does this message of a server need attention? | `answer.rs` |
+//! | rest | all is answered: may the server go? | `rest.rs` |
+
+pub(crate) mod answer;
+pub(crate) mod request;
+pub(crate) mod rest;

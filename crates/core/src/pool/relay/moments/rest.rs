@@ -1,0 +1,356 @@
+//! The moment *rest*: a server has answered a whole group. May it go to another client?
+//!
+//! At each ReadyForQuery (`group_ended`) the features are told and asked in this order:
+//!
+//! 1. `prepared`: changes of tables count from here on if the transaction is over.
+//! 2. `listen`: the listening connection has answered.
+//! 3. What was sent ahead of the client's group failed, or is repeated (`opening_goes_on`): the rest waits for that.
+//! 4. The statement is measured, and `prepared` gives the answers whose turn has come.
+//! 5. `session`: startup values that the statement has reset are put back.
+//! 6. `multiplex`: it is the next queued client's turn.
+//!
+//! If nothing is owed and no transaction is open, `server_rests` says, by the server's state, what comes next. At the end of a
+//! client's transaction (`rest_of_transaction`) the features decide in this order whether the server leaves it:
+//!
+//! | asked | Keep | Ask | why at this place |
+//! |---|---|---|---|
+//! | session pooling | always | | nothing else is asked then |
+//! | `relay` | the rest of a COPY's data is still to come | | the server takes it for that COPY |
+//! | `sequences` | | | it may pin the client, which the audit must know |
+//! | `session` | the client is pinned | what does the session hold? | its answer may end the pin, or begin one |
+//! | `listen` | | its own notifications are due | the session's channels must be known |
+//!
+//! A server that leaves (`Release`) goes through `release_server` before another client gets it: a check of its session, the reset
+//! query, a fence after a COPY that failed, a cancel request on its way, a reason to close it.
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::backend::{self, TxStatus, parse_ready, tag};
+
+use crate::context::{Cx, Effect};
+use crate::driver::{CloseMode, Driver};
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, Opening, UnnamedOnServer};
+use crate::pool::relay::ledger::{Accepted, Owner, Purpose, Unexpected};
+use crate::pool::server::state::{Auditing, ServerState, Stage};
+use crate::pool::session::audit::{Audited, SessionAtRest};
+use crate::pool::session::pins::Reasons;
+
+/// What becomes of a server when its client's transaction is over.
+enum Rest {
+    /// The client gives it back. The pool's mode when it got the server.
+    Release(PoolMode),
+    /// It stays, and is asked something first.
+    Ask(Box<Auditing>),
+    /// It stays with its client, or the client is gone.
+    Keep,
+}
+
+impl Pool {
+    /// ReadyForQuery, followed by this number of the server's bytes that were not looked at yet.
+    pub(super) fn group_ended<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        accepted: Accepted,
+        body: &[u8],
+        behind_bytes: usize,
+    ) -> Result<(), Unexpected> {
+        let Ok(status) = parse_ready(body) else {
+            return Err(Unexpected { tag: tag::READY, expected: "a transaction status" });
+        };
+        let now_us = cx.env.now.mono_us;
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        server.tx = status;
+        let (rests, buffers) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut cx.env.buffers);
+        server.first_ask.end(rests, buffers);
+        self.note_schema_change(cx.env, id, status);
+        if matches!(accepted.owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
+            self.notify_listener_answered(cx, id);
+        }
+        if self.opening_goes_on(cx, id, status) {
+            return Ok(());
+        }
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let rode = !server.pipelined.is_alone();
+        let pool = &mut self.state;
+        if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
+            let ended = server.note_end(pool, now_us);
+            if let Some(split) = ended {
+                self.statement_ended(cx, id, split, behind_bytes);
+            }
+        }
+        self.conclude_statements(cx, id);
+        if self.servers.get(id).is_some_and(|server| server.resets) && self.restores(cx, id) {
+            return Ok(());
+        }
+        let Some(server) = self.servers.get(id) else { return Ok(()) };
+        if rode {
+            self.next_queued(cx, id);
+            return Ok(());
+        }
+        if server.pipelined.head().is_some() && server.tx != TxStatus::Idle {
+            self.trust_lost(cx, id);
+        }
+        let Some(server) = self.servers.get(id) else { return Ok(()) };
+        if server.ledger.needs_fence() && server.tx == TxStatus::Idle {
+            self.send_hidden(cx, id, Purpose::Fence, b"");
+        } else if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
+            self.server_rests(cx, id);
+        } else if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
+            // A hidden statement left a transaction open: no client can be given such a server.
+            self.lose_server(cx, id, "a hidden statement left a transaction open".into());
+        }
+        Ok(())
+    }
+
+    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
+    /// (after a failed replay, out of it), and then the client is told that state. `false`: it is the client's.
+    fn opening_goes_on<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        status: TxStatus,
+    ) -> bool {
+        let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
+            return false;
+        };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        match link.opening {
+            Opening::Failed { repair, .. } => {
+                link.opening = Opening::Reopening;
+                self.send_hidden(cx, server_id, Purpose::Reopen, repair);
+                true
+            }
+            Opening::Reopening => {
+                link.opening = Opening::Done;
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, status);
+                cx.driver.send(client.conn, &cx.env.scratch);
+                false
+            }
+            Opening::Again(_) => {
+                self.attempt_over(cx, server_id, id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The last owed ReadyForQuery came, and the transaction status is idle.
+    pub(crate) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.pipeline_head_answered(cx.env, id);
+        let Some(server) = self.servers.get_mut(id) else { return };
+        match server.state {
+            ServerState::Busy(client) => self.transaction_ended(cx, id, client),
+            ServerState::Draining => {
+                let mode = self.state.policy.mode;
+                self.release_server(cx, id, mode);
+            }
+            ServerState::SyncingSession(ref syncing) => {
+                let client = syncing.client;
+                self.session_synced(cx, id, client);
+                self.set_server_state(id, ServerState::Busy(client));
+                self.client_resume(cx, client);
+            }
+            ServerState::Inquiring(_) => self.lookup_ended(cx, id),
+            ServerState::Auditing(_) => self.audit_answered(cx, id),
+            ServerState::VerifyingSession(_) => self.session_checked(cx, id),
+            ServerState::QueryingCatalog(_) => self.catalog_read(cx, id),
+            ServerState::CheckingStartup(_) => self.checked(cx, id),
+            ServerState::Cleaning => self.cleaned(cx, id),
+            ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
+            ServerState::Learning(_) => self.learnt(cx, id),
+            ServerState::Checking => self.free_server(cx, id),
+            _ => {}
+        }
+    }
+
+    /// The client's transaction is over, and its server is at rest.
+    pub(crate) fn transaction_ended<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
+        let made_in = match self.rest_of_transaction(cx, id, client_id) {
+            Rest::Release(made_in) => made_in,
+            Rest::Ask(auditing) => {
+                let asks = auditing.stage == Stage::Asking;
+                self.set_server_state(id, ServerState::Auditing(auditing));
+                if asks {
+                    self.ask_session(cx, id);
+                }
+                return;
+            }
+            Rest::Keep => return,
+        };
+        let drew = self.has_drawn(client_id);
+        self.log_debug(cx, |worker, _| {
+            let (client, server) = worker.log_names(client_id, id)?;
+            Some(format!("{client} gives {server} back"))
+        });
+        self.unlink(cx.env, client_id);
+        self.end_cancels_for(cx, client_id);
+        if !self.checks_session(cx, id, made_in) {
+            self.release_server(cx, id, made_in);
+        }
+        if drew {
+            self.begin_affinity(cx.env, id, client_id);
+        }
+        // Messages that it sent after a DISCARD waited for this; mostly there are none.
+        self.state.due.to_resume.push_back(client_id);
+    }
+
+    /// The second list of this file's head.
+    fn rest_of_transaction<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) -> Rest {
+        let Some(client) = self.clients.get(client_id) else { return Rest::Keep };
+        if self.client_mode(client) == PoolMode::Session {
+            self.close_fast(cx, id, client_id);
+            return Rest::Keep;
+        }
+        let ClientState::Linked(link) = &client.state else { return Rest::Release(PoolMode::Transaction) };
+        let made_in = link.made_in;
+        if link.streaming > 0 {
+            // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
+            return Rest::Keep;
+        }
+        if let Some(reasons) = self.pins_drawer(client_id)
+            && !self.set_pin(cx, client_id, reasons)
+        {
+            return Rest::Keep;
+        }
+        let stays = match self.session_at_rest(cx, id, client_id) {
+            SessionAtRest::Ask(auditing) => return Rest::Ask(auditing),
+            SessionAtRest::Known { stays } => stays,
+        };
+        match self.own_notifications_due(client_id) {
+            Some(auditing) => Rest::Ask(auditing),
+            None if stays => Rest::Keep,
+            None => Rest::Release(made_in),
+        }
+    }
+
+    /// A server has answered what it was asked at the end of its client's transaction. When the session is known, in this order:
+    /// `prepared` keeps a client here whose own names are on the server; `session` puts startup values back; `listen` joins new
+    /// channels.
+    fn audit_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
+        let client_id = auditing.client;
+        match auditing.stage {
+            Stage::Asking => {
+                let Some(Audited { mut reasons, is_told, answer }) = self.audited(cx, id) else { return };
+                if self.has_exposed_names(client_id) {
+                    if is_told && !answer.tells_of_protocol() {
+                        self.conceal_names(cx.env, client_id);
+                    } else {
+                        reasons = reasons.with(Reasons::PREPARED);
+                    }
+                }
+                if !is_told {
+                    self.audit_over(cx, id, client_id, reasons);
+                } else if !self.restores_startup(cx, id, client_id, (reasons, &answer)) {
+                    self.join_or_end(cx, id, client_id, reasons);
+                }
+            }
+            Stage::Restoring(reasons) => {
+                let reasons = self.startup_restored(cx, id, client_id, reasons);
+                self.join_or_end(cx, id, client_id, reasons);
+            }
+            _ => self.mark_answered(cx, id, client_id),
+        }
+    }
+
+    /// The session's contents are known, and are those that the client's session should hold.
+    fn join_or_end<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        mut reasons: Reasons,
+    ) {
+        if !self.join_channels(cx, id, client_id, &mut reasons) {
+            self.audit_over(cx, id, client_id, reasons);
+        }
+    }
+
+    /// All is known, and known to every connection that needs to know it.
+    pub(crate) fn audit_over<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        reasons: Reasons,
+    ) {
+        if self.clients.get(client_id).is_some_and(|client| client.account.owes_notifications()) {
+            if let Some(ServerState::Auditing(auditing)) =
+                self.servers.get_mut(id).map(|server| &mut server.state)
+            {
+                auditing.stage = Stage::Owing(reasons);
+            }
+            return;
+        }
+        self.set_server_state(id, ServerState::Busy(client_id));
+        if self.set_pin(cx, client_id, reasons) {
+            self.give_ready(cx, client_id);
+            self.transaction_ended(cx, id, client_id);
+            if let Some(client) = self.clients.get_mut(client_id)
+                && let ClientState::Linked(link) = &mut client.state
+            {
+                // The question ended the unnamed statement.
+                link.unnamed = UnnamedOnServer::NotOwn;
+                // It may have sent more meanwhile.
+                self.state.due.to_resume.push_back(client_id);
+            }
+        }
+    }
+
+    /// A client has no more use for this server, which is at rest but for a question of ours.
+    pub(crate) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
+        let main = &cx.env.rules.config.main;
+        let reset = mode == PoolMode::Session || main.server_reset_query_always;
+        if reset && !main.server_reset_query.is_empty() && self.servers[id].retire.is_none() {
+            let text = main.server_reset_query.clone();
+            self.set_server_state(id, ServerState::Cleaning);
+            self.servers[id].active_us = cx.env.now.mono_us;
+            self.send_hidden(cx, id, Purpose::Reset, text.as_bytes());
+        } else if self.servers[id].only_fenced() {
+            self.set_server_state(id, ServerState::Checking);
+        } else {
+            self.free_server(cx, id);
+        }
+        // A client that reads slowly may have stopped it; it is no longer that client's.
+        self.server_unpause(cx, id);
+    }
+
+    /// Into the list of free servers, if nothing speaks against it.
+    pub(crate) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        if self.is_notify_listener(id) {
+            return self.notify_listener_up(cx, id);
+        }
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if server.cancels > 0 {
+            self.set_server_state(id, ServerState::HeldForCancel);
+            return;
+        }
+        server.active_us = cx.env.now.mono_us;
+        self.notice();
+        match self.reason_to_close(cx.env, id) {
+            Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
+            None => {
+                self.set_server_state(id, ServerState::Idle);
+                let pool = &self.state;
+                if !pool.is_starving() && pool.policy.is_limited {
+                    // Another pool may have waited for one of this pool's servers to become free.
+                    cx.env.want(Effect::OfferRoom);
+                }
+            }
+        }
+    }
+}
