@@ -179,7 +179,7 @@ impl Pool {
         !own && self.is_told_as_it_comes(client)
     }
 
-    /// See [`Worker::passes_notification`]: one that does not.
+    /// See [`Pool::passes_notification`]: one that does not.
     pub(crate) fn tell_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
         let Some(client_id) = server.state.client() else { return };

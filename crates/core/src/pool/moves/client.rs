@@ -11,7 +11,8 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::Step;
-use crate::pool::client::state::{Account, Client, ClientState, Link, Opening};
+use crate::pool::client::state::{Account, Client, ClientState, Link, Opening, QueuedBehind};
+use crate::pool::multiplex::pipelined::QueuedClient;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, PoolState};
 
@@ -84,7 +85,39 @@ impl Pool {
         self.use_server(id, server_id);
         self.end_affinity(Some(server_id), id);
         if replication == Replication::None {
-            self.sync_session(cx, id, server_id);
+            self.prepare_server(cx, id, server_id);
+        }
+    }
+
+    /// Waiting → QueuedBehind: sends the client's group after those that are under way.
+    pub(crate) fn enqueue_behind<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Waiting(waiting) = &client.state else { return };
+        let (since_us, notified) = (waiting.since_us, waiting.notified);
+        let Some(group) = waiting.group else { return };
+        let inbox = std::mem::take(&mut client.inbox);
+        let queued_behind = QueuedBehind { server: server_id, since_us, notified, group };
+        self.set_client_state(id, ClientState::QueuedBehind(queued_behind));
+        let key = self.estimate_key(&group);
+        let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
+        self.state.numbers.multiplexing.multiplexed += 1;
+        let server = &mut self.servers[server_id];
+        server.work.unseen = server.work.unseen.saturating_add(1);
+        let is_first =
+            server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });
+        if is_first && let Some(due_us) = server.pipelined.rescue_us() {
+            cx.env.wake_at(due_us);
+        }
+        self.use_server(id, server_id);
+        self.end_affinity(None, id);
+        self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.inbox = inbox;
         }
     }
 

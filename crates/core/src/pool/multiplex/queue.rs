@@ -6,7 +6,6 @@
 //! on another server.
 
 use pgweir_wire::backend::TxStatus;
-use pgweir_wire::header::Header;
 
 use crate::context::Activity;
 use crate::context::{Cx, Env};
@@ -15,13 +14,11 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
 use crate::pool::Pool;
-use crate::pool::Step;
-use crate::pool::client::state::{ClientState, Link, QueuedBehind, Waiting};
+use crate::pool::client::state::{ClientState, Link, Waiting};
 use crate::pool::multiplex::held::HeldAnswer;
-use crate::pool::multiplex::pipelined::{Head, QueuedClient};
+use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::group::Group;
-use crate::pool::relay::ledger::{Entry, Owner, Purpose};
-use crate::pool::relay::route::{Route, route};
+use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::ServerState;
 
 impl Pool {
@@ -61,72 +58,6 @@ impl Pool {
         let short = &mut self.state.node.short;
         if let Some(place) = short.iter().position(|&other| other == id) {
             short.remove(place);
-        }
-    }
-
-    /// Waiting → QueuedBehind: sends the client's group after those that are under way.
-    pub(crate) fn enqueue_behind<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Waiting(waiting) = &client.state else { return };
-        let (since_us, notified) = (waiting.since_us, waiting.notified);
-        let Some(group) = waiting.group else { return };
-        let inbox = std::mem::take(&mut client.inbox);
-        let queued_behind = QueuedBehind { server: server_id, since_us, notified, group };
-        self.set_client_state(id, ClientState::QueuedBehind(queued_behind));
-        let key = self.estimate_key(&group);
-        let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
-        self.state.numbers.multiplexing.multiplexed += 1;
-        let server = &mut self.servers[server_id];
-        server.work.unseen = server.work.unseen.saturating_add(1);
-        let is_first =
-            server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });
-        if is_first && let Some(due_us) = server.pipelined.rescue_us() {
-            cx.env.wake_at(due_us);
-        }
-        self.use_server(id, server_id);
-        self.end_affinity(None, id);
-        self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
-        if let Some(client) = self.clients.get_mut(id) {
-            client.inbox = inbox;
-        }
-    }
-
-    fn send_group<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId, bytes: &[u8]) {
-        let tracking = self.client_tracks_statements(id);
-        let (mut at, mut sent) = (0, 0);
-        while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
-            let rest = &bytes[at..];
-            let Some(server) = self.servers.get_mut(server_id) else { return };
-            match route(header, rest, tracking) {
-                Route::Pass(kind) => {
-                    if let Some(kind) = kind {
-                        server.ledger.push(Entry::new(Owner::Client(id), kind));
-                    }
-                }
-                // It is prepared in this very group.
-                Route::Unnamed(kind) => {
-                    server.ledger.push(Entry::new(Owner::Client(id), kind));
-                }
-                Route::Prepared => {
-                    cx.driver.send(server.conn, &bytes[sent..at]);
-                    sent = at + header.total();
-                    if self.prepared_message(cx, id, server_id, header, rest) == Step::Gone {
-                        return;
-                    }
-                }
-                other => debug_assert!(false, "{other:?} is part of no group that may ride"),
-            }
-            at += header.total();
-        }
-        if let Some(server) = self.servers.get(server_id)
-            && sent < at
-        {
-            cx.driver.send(server.conn, &bytes[sent..at]);
         }
     }
 

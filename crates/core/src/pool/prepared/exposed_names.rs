@@ -50,14 +50,14 @@ pub(crate) enum Sent {
 pub(crate) enum Named {
     /// It goes as it would have gone.
     Unchanged,
-    /// The server knows the client's own names from here on.
+    /// The server knows the client's own names from here on: its session must be asked which are there.
     Exposed,
     /// It waits for answers.
     Waits,
 }
 
 impl Pool {
-    /// [`Worker::meet_names`] may have something to do.
+    /// [`Pool::meet_names`] may have something to do.
     #[inline]
     pub(crate) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
         let telling = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
@@ -145,25 +145,6 @@ impl Pool {
         }
     }
 
-    /// The same for a statement of the client's that is about to be bound or described under its name.
-    pub(crate) fn meet_names_of<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        statement: StatementId,
-        sent: Sent,
-    ) -> Named {
-        let Some(known) = cx.env.statements.get(statement) else { return Named::Unchanged };
-        match known.traits {
-            Some(traits) if self.may_meet_names(id, &traits) => {
-                let text = known.query.clone();
-                self.meet_names(cx, id, server_id, (&text, &traits), sent)
-            }
-            _ => Named::Unchanged,
-        }
-    }
-
     fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, sent: Sent) -> Concern {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else {
             return Concern::Nothing;
@@ -242,7 +223,6 @@ impl Pool {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.own_names = OwnNames::Exposed;
         }
-        self.note_marks(cx.env, id, Marks::PREPARED, b"", false);
     }
 
     /// An error ended or skipped the Parse that was to expose a name in the middle of a group.
@@ -277,27 +257,6 @@ impl Pool {
     /// The client's own names are on its server.
     pub(crate) fn has_exposed_names(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(Client::has_exposed_names)
-    }
-
-    /// A message of a client whose names are exposed passes: its possible effects on the session are noted.
-    #[cold]
-    pub(crate) fn note_exposed(&mut self, env: &mut Env, id: ClientId, message: u8, body: &[u8]) {
-        match message {
-            tag::CLOSE if body.first() == Some(&b'S') => {
-                self.note_marks(env, id, Marks::PREPARED, b"", false);
-            }
-            tag::BIND => {
-                let name = frontend::BindHead::parse_prefix(body).map(|head| head.statement);
-                let Some(name) = name.filter(|name| !name.is_empty()) else { return };
-                let account = self.clients.get(id).map(|client| &client.account);
-                match account.and_then(|account| account.statement(name)) {
-                    Some(statement) => self.note_statement(env, id, statement),
-                    // It was prepared since.
-                    None => self.note_marks(env, id, Marks::ROUTINES, b"", false),
-                }
-            }
-            _ => {}
-        }
     }
 
     /// The name stands for an empty statement while the text that ends it runs. If it is still there after that, it is
@@ -356,7 +315,7 @@ impl Pool {
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    /// See [`Worker::take_name_back`].
+    /// See [`Pool::take_name_back`].
     #[inline]
     pub(crate) fn is_ending_name(&self, id: ClientId, message: u8) -> bool {
         matches!(message, tag::QUERY | tag::SYNC)
@@ -375,28 +334,6 @@ impl Pool {
 
 /// Statements that the client prepared by SQL and uses through the protocol: servers know them by the client's own names.
 impl Pool {
-    /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
-    pub(crate) fn note_bound_by_sql<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        name: &[u8],
-    ) {
-        let prepared = self.prepared_by_sql(id, name);
-        let text = prepared.map(|prepared| prepared.text.to_vec());
-        let Some(text) = text else { return };
-        let traits = pgweir_sql::traits(&text);
-        if self.concerns_sequences(&text, &traits) {
-            self.use_sequences(cx, id, server_id, (&text, &traits), false);
-        }
-        let inside = if self.changes_inside(&text) { Marks::ROUTINES } else { Marks::NONE };
-        let marks = traits.marks.without(Marks::PREPARED).and(inside);
-        if !marks.is_empty() {
-            self.note_marks(cx.env, id, marks, &text, false);
-        }
-    }
-
     /// The client prepared this by SQL, in a transaction that is over.
     pub(crate) fn prepared_by_sql(&self, id: ClientId, name: &[u8]) -> Option<&Prepared> {
         let account = &self.clients.get(id)?.account;
@@ -404,7 +341,7 @@ impl Pool {
     }
 
     /// It may have prepared something by SQL that this name means.
-    pub(crate) fn may_be_prepared_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+    fn may_be_prepared_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
         !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
     }
 
@@ -432,9 +369,9 @@ impl Pool {
         matches!(state, Some(ClientState::Linked(link)) if link.touched.as_deref().is_some_and(changes))
     }
 
-    /// The client closes a statement that it may have prepared by SQL: its session is asked.
-    pub(crate) fn note_closed_by_protocol(&mut self, env: &Env, id: ClientId) {
-        self.note_marks(env, id, Marks::PREPARED, b"", false);
+    /// A Close of this name is about a statement that the client may have prepared by SQL.
+    pub(crate) fn closes_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+        self.client_statement(id, name).is_none() && self.may_be_prepared_by_sql(id, name)
     }
 }
 

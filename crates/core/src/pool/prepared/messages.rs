@@ -15,8 +15,6 @@ use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
 use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::ClientState;
-use crate::pool::prepared::exposed_names::Named;
-use crate::pool::prepared::exposed_names::Sent;
 use crate::pool::prepared::exposed_names::is_ours;
 use crate::pool::prepared::statements::{ClientStatements, ServerName};
 use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose, Pushed};
@@ -38,7 +36,26 @@ pub(crate) const OUR_PREFIX: &[u8] = b"PGWEIR_";
 pub(crate) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
 impl Pool {
-    /// A message that names a prepared statement.
+    /// Why a message that names a prepared statement does not go on: it is too long, or not all that is needed of it is here.
+    pub(crate) fn keeps_prepared_message<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        header: Header,
+        message: &[u8],
+    ) -> Option<Step> {
+        if header.tag == tag::BIND {
+            return None;
+        }
+        let bytes_max = if header.tag == tag::PARSE { PARSE_BYTES_MAX } else { NAMES_BYTES_MAX };
+        if header.total() > bytes_max {
+            let text = format!("a message that names a prepared statement is larger than {bytes_max} bytes");
+            return Some(self.refuse_client(cx, id, &Fault::TooLarge(text.into())));
+        }
+        (message.len() < header.total()).then_some(Step::Wait)
+    }
+
+    /// A message that names a prepared statement goes to its server, under the server's name for it.
     pub(crate) fn prepared_message<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -50,18 +67,7 @@ impl Pool {
         if header.tag == tag::BIND {
             return self.bind(cx, id, server, header, message);
         }
-        let bytes_max = if header.tag == tag::PARSE { PARSE_BYTES_MAX } else { NAMES_BYTES_MAX };
-        if header.total() > bytes_max {
-            let text = format!("a message that names a prepared statement is larger than {bytes_max} bytes");
-            return self.refuse_client(cx, id, &Fault::TooLarge(text.into()));
-        }
         let Some(body) = message.get(HEADER_LEN..header.total()) else { return Step::Wait };
-        match self.named_in(cx, id, server, header, message) {
-            Named::Unchanged => {}
-            // It is looked at once more, as a message that passes.
-            Named::Exposed => return Step::Used(0),
-            Named::Waits => return Step::Wait,
-        }
         let handled = match header.tag {
             tag::PARSE => Parse::parse(body).map(|parse| self.parse(cx, id, server, &parse)),
             tag::DESCRIBE => Describe::parse(body).map(|describe| self.describe(cx, id, server, &describe)),
@@ -71,33 +77,6 @@ impl Pool {
             Ok(Ok(())) => Step::Used(header.total()),
             Ok(Err(fault)) => self.refuse_client(cx, id, &fault),
             Err(error) => self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
-        }
-    }
-
-    /// Does what a Parse or a Describe needs because of the client's own names.
-    fn named_in<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server: ServerId,
-        header: Header,
-        message: &[u8],
-    ) -> Named {
-        match header.tag {
-            tag::PARSE => match self.text_of(cx.env, header, message) {
-                Some((text, traits)) if self.may_meet_names(id, &traits) => {
-                    self.meet_names(cx, id, server, (text, &traits), Sent::Named)
-                }
-                _ => Named::Unchanged,
-            },
-            tag::DESCRIBE => {
-                let name = message.get(HEADER_LEN..).and_then(|body| Describe::parse(body).ok());
-                match name.and_then(|describe| self.client_statement(id, describe.name)) {
-                    Some(statement) => self.meet_names_of(cx, id, server, statement, Sent::Named),
-                    None => Named::Unchanged,
-                }
-            }
-            _ => Named::Unchanged,
         }
     }
 
@@ -324,7 +303,7 @@ impl Pool {
         reread
     }
 
-    /// What a client's name stands for on this server, once [`Worker::provide`] saw to it; a name that the client never prepared
+    /// What a client's name stands for on this server, once [`Pool::provide`] saw to it; a name that the client never prepared
     /// goes as it is, for the server's own error.
     fn server_name<D: Driver>(
         &mut self,
@@ -345,7 +324,7 @@ impl Pool {
         Some(Provided { statement, name, ticket })
     }
 
-    fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
+    pub(crate) fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
         self.client_named(id, name).map(|(statement, _)| statement)
     }
 
@@ -364,29 +343,10 @@ impl Pool {
     ) -> Step {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
-        self.state.numbers.stats.binds += 1;
         let named = self.client_named(id, head.statement);
-        let statement = named.map(|(statement, _)| statement);
-        if let Some(known) = statement.and_then(|statement| cx.env.statements.get(statement))
-            && let Some(traits) = known.traits
-            && self.concerns_sequences(&known.query, &traits)
-        {
-            let text = known.query.clone();
-            self.use_sequences(cx, id, server_id, (&text, &traits), false);
-        }
-        match statement {
-            None => self.note_bound_by_sql(cx, id, server_id, head.statement),
-            Some(statement) => match self.meet_names_of(cx, id, server_id, statement, Sent::Bound) {
-                Named::Unchanged => {}
-                Named::Exposed => return Step::Used(0),
-                Named::Waits => return Step::Wait,
-            },
-        }
         let known = self.server_name(cx, id, server_id, (head.statement, named));
         if let Some(known) = &known {
             self.note_discard(cx.env, id, known.statement);
-            self.note_statement(cx.env, id, known.statement);
-            self.note_values(id, &body[head.tail..]);
         }
         let (name, ticket) = told(&known, head.statement);
         let tail_len = header.body_len as usize - head.tail;
@@ -440,8 +400,7 @@ impl Pool {
         server_id: ServerId,
         close: &Close<'_>,
     ) -> Result<(), Fault> {
-        if self.client_statement(id, close.name).is_none() && self.may_be_prepared_by_sql(id, close.name) {
-            self.note_closed_by_protocol(cx.env, id);
+        if self.closes_by_sql(id, close.name) {
             cx.env.scratch.clear();
             frontend::encode_close(&mut cx.env.scratch, Target::Statement, close.name);
             let server = &mut self.servers[server_id];

@@ -8,7 +8,6 @@ use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::prepared::parse_contexts::ParseContext;
-use crate::pool::session::content::Session;
 
 impl Pool {
     /// How the client reads now; `None` if pgweir does not know: its transaction may have changed settings, which its server
@@ -20,7 +19,7 @@ impl Pool {
         }
     }
 
-    /// As [`Worker::parse_context_of`], by what was known of it before its transaction.
+    /// As [`Pool::parse_context_of`], by what was known of it before its transaction.
     pub(crate) fn parse_context_before(&mut self, env: &mut Env, id: ClientId) -> Option<ParseContext> {
         let account = &mut self.clients.get_mut(id)?.account;
         let known = account.parse_context.as_ref();
@@ -60,18 +59,14 @@ impl Pool {
         new
     }
 
-    /// The same for a statement that the client prepared by SQL and this server lacks: the client's session, as it is from
-    /// here on.
-    pub(crate) fn reread_prepared(
-        &mut self,
-        env: &mut Env,
-        id: ClientId,
-        server_id: ServerId,
-        session: Arc<Session>,
-    ) -> Arc<Session> {
+    /// The same for statements that the client prepared by SQL and this server lacks: they are others in the client's session
+    /// from here on.
+    pub(crate) fn reread_prepared(&mut self, env: &mut Env, id: ClientId, server_id: ServerId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let session = Arc::clone(&client.account.session);
         let has = Arc::clone(&self.servers[server_id].session);
         if has.lacking(&session).next().is_none() {
-            return session;
+            return;
         }
         let parse_context = self.parse_context_before(env, id);
         let lacks = |prepared: &_| has.lacking(&session).any(|lacking| lacking == prepared);
@@ -81,13 +76,8 @@ impl Pool {
             Some(parse_context) => parse_context,
             None => env.parse_contexts.alone(),
         });
-        let account = self.clients.get_mut(id).map(|client| &mut client.account);
-        match account.filter(|_| reread != *session) {
-            Some(account) => {
-                account.session = self.state.known.sessions.share(reread);
-                Arc::clone(&account.session)
-            }
-            None => session,
+        if let Some(client) = self.clients.get_mut(id).filter(|_| reread != *session) {
+            client.account.session = self.state.known.sessions.share(reread);
         }
     }
 }

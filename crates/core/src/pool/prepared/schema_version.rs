@@ -85,6 +85,14 @@ pub(crate) fn makes_routines(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'I')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
+/// Where a client's request is sent again.
+pub(crate) enum AskedAgain {
+    /// On the same server. No other client may be queued behind it any more.
+    Here,
+    /// Wherever there is room: other clients are queued behind this client.
+    Elsewhere(ClientId),
+}
+
 impl Pool {
     /// CommandComplete: a change counts for other clients when its transaction is over.
     pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
@@ -201,14 +209,14 @@ impl Pool {
     }
 
     /// The client's request is sent again, after the end of the first attempt. No client gets that attempt's answers from
-    /// here on.
+    /// here on. Returns where: its server is given.
     #[cold]
     #[inline(never)]
-    pub(crate) fn ask_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Busy(client_id) = server.state else { return };
-        let Some(client) = self.clients.get_mut(client_id) else { return };
-        let ClientState::Linked(link) = &mut client.state else { return };
+    pub(crate) fn ask_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> Option<AskedAgain> {
+        let server = self.servers.get_mut(id)?;
+        let ServerState::Busy(client_id) = server.state else { return None };
+        let client = self.clients.get_mut(client_id)?;
+        let ClientState::Linked(link) = &mut client.state else { return None };
         let mut begin = None;
         if link.kept == 0
             && let FirstAsk::Kept(mut kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost)
@@ -218,17 +226,16 @@ impl Pool {
             kept.bytes.extend_from_slice(&client.inbox);
             cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
         }
-        if server.pipelined.is_alone() {
-            link.kept = 0;
-            link.asked_again += 1;
-            link.opening = Opening::Again(Again { begin, rolls_back: false });
-            server.ledger.disown_head(Purpose::Rerun);
-            self.end_pipeline(id);
-        } else {
-            // Nothing is queued behind a BEGIN.
-            self.run_again(cx, id, client_id);
-        }
         cx.log(Level::Debug, "a prepared statement was outdated: pgweir prepares it again and runs it again");
+        if !server.pipelined.is_alone() {
+            // Nothing is queued behind a BEGIN.
+            return Some(AskedAgain::Elsewhere(client_id));
+        }
+        link.kept = 0;
+        link.asked_again += 1;
+        link.opening = Opening::Again(Again { begin, rolls_back: false });
+        server.ledger.disown_head(Purpose::Rerun);
+        Some(AskedAgain::Here)
     }
 
     /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that

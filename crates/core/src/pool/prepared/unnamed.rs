@@ -7,8 +7,7 @@
 //! right after it is never kept, and never closed.
 
 use pgweir_settings::PoolMode;
-use pgweir_sql::{Marks, Traits};
-use pgweir_wire::frontend::{self, Execute, Parse, Target, tag};
+use pgweir_wire::frontend::{self, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Cx;
@@ -17,9 +16,17 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::UNNAMED_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Link, Unnamed, UnnamedOnServer};
-use crate::pool::prepared::exposed_names::Named;
-use crate::pool::prepared::exposed_names::Sent;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
+
+/// What a message needs that uses the client's unnamed statement.
+pub(crate) enum UnnamedUse {
+    /// Nothing.
+    Ready,
+    /// It waits: owed answers tell which client's statement the server has.
+    Waits,
+    /// The text that it binds is about to be executed. `lacks`: the server must get the client's unnamed statement first.
+    Needs { text: Option<Box<[u8]>>, lacks: bool },
+}
 
 impl Pool {
     /// Parse without a name was sent to the client's server; the messages after it in the same read may be there.
@@ -62,23 +69,22 @@ impl Pool {
         }
     }
 
-    /// The client's next message uses the unnamed statement, or closes it. `false` if it must wait: owed answers tell which
-    /// client's statement that is.
+    /// The client's next message uses the unnamed statement, or closes it: what does it need?
     pub(crate) fn owns_unnamed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         kind: Kind,
-    ) -> bool {
-        let Some(client) = self.clients.get_mut(id) else { return false };
+    ) -> UnnamedUse {
+        let Some(client) = self.clients.get_mut(id) else { return UnnamedUse::Waits };
         let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
-            return false;
+            return UnnamedUse::Waits;
         };
-        let Some(server) = self.servers.get(server_id) else { return false };
+        let Some(server) = self.servers.get(server_id) else { return UnnamedUse::Waits };
         if kind == Kind::Close && !server.ledger.is_skipping() {
             account.unnamed = None;
-            return true;
+            return UnnamedUse::Ready;
         }
         if link.unnamed == UnnamedOnServer::OwnUnlessSkipped && server.ledger.is_at_rest() {
             link.unnamed = UnnamedOnServer::Own;
@@ -86,31 +92,19 @@ impl Pool {
         if waits_for_unnamed(link, &server.ledger) {
             link.waits.held = true;
             self.ask_for_answers(cx, server_id);
-            return false;
+            return UnnamedUse::Waits;
         }
         if server.ledger.is_skipping() {
-            return true;
+            return UnnamedUse::Ready;
         }
         let text =
             account.unnamed.as_ref().filter(|_| kind == Kind::Bind).map(|unnamed| unnamed.query.clone());
         let lacks = link.unnamed == UnnamedOnServer::NotOwn;
-        if let Some(text) = text {
-            let traits = pgweir_sql::traits(&text);
-            if self.may_meet_names(id, &traits)
-                && self.meet_names(cx, id, server_id, (&text, &traits), Sent::Unnamed) == Named::Waits
-            {
-                return false;
-            }
-            self.note_unnamed_bound(cx, id, server_id, (&text, &traits));
-        }
-        if lacks {
-            self.send_unnamed(cx, id, server_id);
-        }
-        true
+        UnnamedUse::Needs { text, lacks }
     }
 
     /// The server gets the client's unnamed statement, or none if the client has none.
-    fn send_unnamed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+    pub(crate) fn send_unnamed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get(id) else { return };
         let unnamed = client.account.unnamed.as_ref();
         let unnamed = unnamed.map(|unnamed| (unnamed.query.clone(), unnamed.types.clone()));
@@ -131,27 +125,6 @@ impl Pool {
         cx.driver.send(server.conn, &cx.env.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             own_from_here(link, &server.ledger);
-        }
-    }
-
-    /// The unnamed statement of an earlier group is bound: its possible effects on the session are noted as if it came now.
-    #[cold]
-    fn note_unnamed_bound<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        (text, traits): (&[u8], &Traits),
-    ) {
-        if self.concerns_sequences(text, traits) {
-            self.use_sequences(cx, id, server_id, (text, traits), false);
-        }
-        let mut marks = traits.marks;
-        if self.is_watched(cx.env, traits.fingerprint) || self.changes_inside(text) {
-            marks.add(Marks::ROUTINES);
-        }
-        if !marks.is_empty() {
-            self.note_marks(cx.env, id, marks, text, false);
         }
     }
 
@@ -193,20 +166,4 @@ fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
     link.unnamed == UnnamedOnServer::OwnUnlessSkipped
         && !ledger.is_status_known()
         && !ledger.is_unnamed_in_group()
-}
-
-/// The unnamed portal is used before these messages make one.
-pub(crate) fn uses_earlier_portal(mut bytes: &[u8]) -> bool {
-    while let Ok(Some(header)) = Header::peek(bytes)
-        && let Some(body) = bytes.get(HEADER_LEN..header.total())
-    {
-        match header.tag {
-            tag::EXECUTE => return Execute::parse(body).is_ok_and(|execute| execute.portal.is_empty()),
-            tag::DESCRIBE if body == b"P\0" => return true,
-            tag::PARSE | tag::DESCRIBE | tag::CLOSE | tag::FLUSH => {}
-            _ => return false,
-        }
-        bytes = bytes.get(header.total()..).unwrap_or_default();
-    }
-    false
 }

@@ -1,9 +1,11 @@
 //! The kinds of messages that clients send: for each, how it reaches a server. Functions of a message's bytes alone.
 
 use pgweir_settings::Main;
-use pgweir_wire::frontend::{Target, tag};
+use pgweir_sql::Traits;
+use pgweir_wire::frontend::{Execute, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use crate::context::Env;
 use crate::errors::Fault;
 use crate::limits::{NAMES_BYTES_MAX, SMALL_BODY_BYTES_MAX};
 use crate::pool::relay::ledger::Kind;
@@ -90,6 +92,18 @@ pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     }
 }
 
+/// The text of a Query or a Parse, as far as it is there, and what its tokens tell of it.
+#[inline]
+pub(crate) fn text_of<'a>(env: &mut Env, header: Header, message: &'a [u8]) -> Option<(&'a [u8], Traits)> {
+    let body = &message[HEADER_LEN..message.len().min(header.total())];
+    let text = match header.tag {
+        tag::QUERY => until_nul(body),
+        tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
+        _ => return None,
+    };
+    Some((text, env.texts.traits(text)))
+}
+
 /// A text that begins with DEALLOCATE or DISCARD. If one of them stands elsewhere in a text, prepared statements that are
 /// used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
 #[inline]
@@ -106,4 +120,25 @@ fn target(body: &[u8]) -> Option<Target> {
         Some(b'P') => Some(Target::Portal),
         _ => None,
     }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}
+
+/// The unnamed portal is used before these messages make one.
+pub(crate) fn uses_earlier_portal(mut bytes: &[u8]) -> bool {
+    while let Ok(Some(header)) = Header::peek(bytes)
+        && let Some(body) = bytes.get(HEADER_LEN..header.total())
+    {
+        match header.tag {
+            tag::EXECUTE => return Execute::parse(body).is_ok_and(|execute| execute.portal.is_empty()),
+            tag::DESCRIBE if body == b"P\0" => return true,
+            tag::PARSE | tag::DESCRIBE | tag::CLOSE | tag::FLUSH => {}
+            _ => return false,
+        }
+        bytes = bytes.get(header.total()..).unwrap_or_default();
+    }
+    false
 }

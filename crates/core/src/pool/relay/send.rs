@@ -16,7 +16,7 @@ use crate::pool::prepared::exposed_names::Named;
 use crate::pool::prepared::exposed_names::Sent;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
-use crate::pool::relay::route::{Route, oversized, route};
+use crate::pool::relay::route::{Route, oversized, route, text_of};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
 
@@ -152,6 +152,47 @@ impl Pool {
         Some(group)
     }
 
+    /// A group that may be queued behind others goes to a server, whose ledger is between groups.
+    pub(crate) fn send_group<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) {
+        let tracking = self.client_tracks_statements(id);
+        let (mut at, mut sent) = (0, 0);
+        while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+            let rest = &bytes[at..];
+            let Some(server) = self.servers.get_mut(server_id) else { return };
+            match route(header, rest, tracking) {
+                Route::Pass(kind) => {
+                    if let Some(kind) = kind {
+                        server.ledger.push(Entry::new(Owner::Client(id), kind));
+                    }
+                }
+                // It is prepared in this very group.
+                Route::Unnamed(kind) => {
+                    server.ledger.push(Entry::new(Owner::Client(id), kind));
+                }
+                Route::Prepared => {
+                    cx.driver.send(server.conn, &bytes[sent..at]);
+                    sent = at + header.total();
+                    if self.send_prepared(cx, id, server_id, header, rest) == Step::Gone {
+                        return;
+                    }
+                }
+                other => debug_assert!(false, "{other:?} is part of no group that may be queued"),
+            }
+            at += header.total();
+        }
+        if let Some(server) = self.servers.get(server_id)
+            && sent < at
+        {
+            cx.driver.send(server.conn, &bytes[sent..at]);
+        }
+    }
+
     /// One message, or the rest of one.
     fn pass_message<D: Driver>(
         &mut self,
@@ -216,7 +257,7 @@ impl Pool {
             Route::Unnamed(kind) => {
                 if !server.is_replication() {
                     cursor.flush(cx.driver, server.conn);
-                    if !self.owns_unnamed(cx, id, server_id, kind) {
+                    if !self.prepare_unnamed(cx, id, server_id, kind) {
                         return Passed::NoMore;
                     }
                 }
@@ -229,7 +270,7 @@ impl Pool {
             Route::Prepared => {
                 server.note_begin(cx.env.now.mono_us);
                 cursor.flush(cx.driver, server.conn);
-                match self.prepared_message(cx, id, server_id, header, rest) {
+                match self.send_prepared(cx, id, server_id, header, rest) {
                     Step::Used(used) => cursor.skip(used),
                     Step::Wait => return Passed::NoMore,
                     Step::Gone => return Passed::Gone,
@@ -280,21 +321,15 @@ impl Pool {
         }
         let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
         let notable = notable && !cursor.is_judged();
-        let noted = if notable { self.text_of(cx.env, header, cursor.rest()) } else { None };
+        let noted = if notable { text_of(cx.env, header, cursor.rest()) } else { None };
         if let Some((text, traits)) = &noted
-            && self.may_meet_names(id, traits)
+            && self.concerns_features(id, text, traits)
         {
             self.flush_cursor(cx, server_id, cursor);
-            if self.meet_names(cx, id, server_id, (text, traits), Sent::Unnamed) == Named::Waits {
+            let to_send = (Sent::Unnamed, header.tag == tag::QUERY);
+            if self.prepare_text(cx, id, server_id, (text, traits), to_send) == Named::Waits {
                 return Passed::NoMore;
             }
-        }
-        // After everything that the message may wait for: at rest, the answer to such a statement would end the transaction.
-        if let Some((text, traits)) = &noted
-            && self.concerns_sequences(text, traits)
-        {
-            self.flush_cursor(cx, server_id, cursor);
-            self.use_sequences(cx, id, server_id, (text, traits), header.tag == tag::QUERY);
         }
         let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
@@ -309,6 +344,13 @@ impl Pool {
             }
         }
         if notable {
+            match header.tag {
+                tag::QUERY => self.forget_unnamed(id),
+                tag::PARSE if cursor.rest().get(HEADER_LEN) == Some(&0) => {
+                    self.note_unnamed(id, header, cursor.rest());
+                }
+                _ => {}
+            }
             self.note_message(cx.env, id, header, cursor.rest(), noted);
         }
         if matches!(header.tag, tag::BIND | tag::CLOSE) && self.has_exposed_names(id) {

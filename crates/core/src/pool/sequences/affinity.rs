@@ -32,7 +32,7 @@ use crate::pool::session::pins::Reasons;
 use crate::pool::session::notes::executed_name;
 
 impl Pool {
-    /// [`Worker::use_sequences`] has something to do.
+    /// [`Pool::use_sequences`] has something to do.
     #[inline]
     pub(crate) fn concerns_sequences(&self, text: &[u8], traits: &Traits) -> bool {
         sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(text)
@@ -44,7 +44,7 @@ impl Pool {
         self.state.routines.asks_in(text)
     }
 
-    /// A statement of a linked client, which [`Worker::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
+    /// A statement of a linked client, which [`Pool::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
     /// else a message of the extended protocol.
     pub(crate) fn use_sequences<D: Driver>(
         &mut self,

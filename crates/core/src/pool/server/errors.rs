@@ -11,6 +11,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::{STILLBORN_MAX, STILLBORN_US};
 use crate::pool::Pool;
 use crate::pool::client::state::printable;
+use crate::pool::prepared::schema_version::AskedAgain;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::ServerState;
 
@@ -56,7 +57,11 @@ impl Pool {
         }
         self.undo_failed(cx.env, id, accepted.ended);
         if renewed {
-            self.ask_again(cx, id);
+            match self.ask_again(cx, id) {
+                Some(AskedAgain::Here) => self.end_pipeline(id),
+                Some(AskedAgain::Elsewhere(client)) => self.run_again(cx, id, client),
+                None => {}
+            }
         } else if accepted.owner == Owner::Hidden(Purpose::Replay) {
             self.replay_failed(cx, id, message, code_and_text(body));
         } else {

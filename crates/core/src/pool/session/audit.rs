@@ -107,7 +107,6 @@ impl Pool {
             return SessionAtRest::Known { stays: false };
         };
         let pinned = link.pin.is_some();
-        let alone = link.reads_alone();
         link.reads_locally = false;
         let Some(mut touched) = link.touched.take() else { return SessionAtRest::Known { stays: pinned } };
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
@@ -132,13 +131,11 @@ impl Pool {
                 Recalled::Unknown(worth) => probe = worth,
             }
         }
-        let parse_context = if alone { None } else { self.parse_context_before(cx.env, client_id) };
         SessionAtRest::Ask(Box::new(Auditing {
             question,
             names,
             sticky,
             reshaped,
-            parse_context,
             prepares,
             probe,
             ..Auditing::new(client_id, Stage::Asking)

@@ -1,7 +1,7 @@
 //! The possible effects of a client's messages on its session, noted while they pass.
 
 use pgweir_sql::{Kind, Lexeme, Lexer, Marks, SettingNames, Traits, assignments, traits};
-use pgweir_wire::frontend::tag;
+use pgweir_wire::frontend::{BindHead, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Env;
@@ -16,25 +16,8 @@ use crate::pool::session::pins::{PutBack, Reasons, Told, Touched, Values, may_ch
 use crate::pool::session::untold::{behind_names, bound_values};
 
 impl Pool {
-    /// The text of a Query or a Parse, as far as it is there, and the marks that its words give.
-    #[inline]
-    pub(crate) fn text_of<'a>(
-        &mut self,
-        env: &mut Env,
-        header: Header,
-        message: &'a [u8],
-    ) -> Option<(&'a [u8], Traits)> {
-        let body = &message[HEADER_LEN..message.len().min(header.total())];
-        let text = match header.tag {
-            tag::QUERY => until_nul(body),
-            tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
-            _ => return None,
-        };
-        Some((text, env.texts.traits(text)))
-    }
-
-    /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its
-    /// [`Worker::text_of`].
+    /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its text, if it
+    /// has one.
     #[inline]
     pub(crate) fn note_message(
         &mut self,
@@ -46,32 +29,41 @@ impl Pool {
     ) {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         match header.tag {
-            tag::QUERY => self.forget_unnamed(id),
-            tag::PARSE => {
-                if body.first() == Some(&0) {
-                    self.note_unnamed(id, header, message);
-                }
-            }
             tag::BIND => {
                 self.measure_bind(env, id, body);
                 return self.note_values(id, behind_names(body));
             }
             tag::FUNCTION_CALL => return self.note_function(env, id, body),
-            _ => return,
+            _ => {}
         }
         let Some((text, traits)) = noted else { return };
         self.measure_text(env, id, header.tag, body, &traits, text);
         if body.len() < header.body_len as usize {
             return self.note_beginning(env, id, traits.marks, body);
         }
+        let marks = self.marks_of(env, text, &traits);
+        if !marks.is_empty() {
+            self.note_marks(env, id, marks, text, header.tag == tag::QUERY);
+        }
+    }
+
+    /// A text that came earlier is executed now: its possible effects are noted as if it came now.
+    #[cold]
+    pub(crate) fn note_text(&mut self, env: &Env, id: ClientId, text: &[u8], traits: &Traits) {
+        let marks = self.marks_of(env, text, traits);
+        if !marks.is_empty() {
+            self.note_marks(env, id, marks, text, false);
+        }
+    }
+
+    #[inline]
+    fn marks_of(&self, env: &Env, text: &[u8], traits: &Traits) -> Marks {
         let mut marks = traits.marks;
         if self.is_watched(env, traits.fingerprint) || self.changes_inside(text) {
             // It is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
-        if !marks.is_empty() {
-            self.note_marks(env, id, marks, text, header.tag == tag::QUERY);
-        }
+        marks
     }
 
     /// Only the beginning of a message is here. The rest, still to come, is not known yet.
@@ -143,6 +135,27 @@ impl Pool {
         }
         let query = known.query.clone();
         self.note_marks(env, id, marks, &query, false);
+    }
+
+    /// A message of a client whose names are exposed passes: its possible effects on the session are noted.
+    #[cold]
+    pub(crate) fn note_exposed(&mut self, env: &mut Env, id: ClientId, message: u8, body: &[u8]) {
+        match message {
+            tag::CLOSE if body.first() == Some(&b'S') => {
+                self.note_marks(env, id, Marks::PREPARED, b"", false);
+            }
+            tag::BIND => {
+                let name = BindHead::parse_prefix(body).map(|head| head.statement);
+                let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+                let account = self.clients.get(id).map(|client| &client.account);
+                match account.and_then(|account| account.statement(name)) {
+                    Some(statement) => self.note_statement(env, id, statement),
+                    // It was prepared since.
+                    None => self.note_marks(env, id, Marks::ROUTINES, b"", false),
+                }
+            }
+            _ => {}
+        }
     }
 
     /// `runs_once`: exactly once, and now, if nothing fails.
@@ -367,9 +380,4 @@ pub(crate) fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
 
 fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
-}
-
-fn until_nul(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    &bytes[..end]
 }

@@ -14,29 +14,37 @@ use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::{Params, sync_statements};
 
 impl Pool {
-    /// The client was linked: if the server carries another session, the client's own is brought to it first.
-    pub(crate) fn sync_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
-        let clears = self.clears_sequences(id, server_id);
+    /// The server carries the client's own session.
+    pub(crate) fn has_session_of(&self, id: ClientId, server_id: ServerId) -> bool {
+        let server = &self.servers[server_id];
+        self.clients.get(id).map(|client| &client.account).is_none_or(|account| {
+            Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session)
+        })
+    }
+
+    /// The client was linked to a server that carries another session: its own is brought to it. `clears`: so is a
+    /// knowledge of no sequence.
+    pub(crate) fn sync_session<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        clears: bool,
+    ) {
         let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return;
         };
-        let server = &self.servers[server_id];
-        let same =
-            Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session);
-        if same && !clears {
-            return;
-        }
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             // If a parameter is set here and reset by the client's statement in the same packet, no server reports it.
+            let server = &self.servers[server_id];
             params.differences(&server.params).for_each(|position| link.changed.add(position));
         }
-        let session = self.reread_prepared(cx.env, id, server_id, session);
-        let server = &self.servers[server_id];
         let mut statements = self.sync_pieces(cx.env, server_id, &params, &session);
         if clears {
             statements.push(sequences::DISCARD.to_vec());
         }
+        let server = &self.servers[server_id];
         let lacking: Vec<Prepared> = server.session.lacking(&session).cloned().collect();
         if statements.is_empty() && lacking.is_empty() {
             let server = &self.servers[server_id];

@@ -219,7 +219,7 @@ impl Pool {
         Some(carried)
     }
 
-    /// As [`Worker::pack_client`]. The server owes nothing: what follows from that is not carried.
+    /// As [`Pool::pack_client`]. The server owes nothing: what follows from that is not carried.
     fn pack_server(&self, env: &Env, server: &Server) -> CarriedServer {
         let (host, port) = match &server.at.endpoint {
             Endpoint::Tcp { host, port } => (host.to_string(), *port),

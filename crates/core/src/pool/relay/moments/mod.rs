@@ -10,5 +10,6 @@
 //! | rest | all is answered: may the server go? | `rest.rs` |
 
 pub(crate) mod answer;
+pub(crate) mod prepare;
 pub(crate) mod request;
 pub(crate) mod rest;

@@ -216,7 +216,7 @@ impl Pool {
             return Rest::Keep;
         }
         let ClientState::Linked(link) = &client.state else { return Rest::Release(PoolMode::Transaction) };
-        let made_in = link.made_in;
+        let (made_in, alone) = (link.made_in, link.reads_alone());
         if link.streaming > 0 {
             // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
             return Rest::Keep;
@@ -227,7 +227,12 @@ impl Pool {
             return Rest::Keep;
         }
         let stays = match self.session_at_rest(cx, id, client_id) {
-            SessionAtRest::Ask(auditing) => return Rest::Ask(auditing),
+            SessionAtRest::Ask(mut auditing) => {
+                // What it prepared by SQL it read under settings that may be known.
+                auditing.parse_context =
+                    if alone { None } else { self.parse_context_before(cx.env, client_id) };
+                return Rest::Ask(auditing);
+            }
             SessionAtRest::Known { stays } => stays,
         };
         match self.own_notifications_due(client_id) {

@@ -1,0 +1,233 @@
+//! The moment *prepare*: what goes to a server ahead of a client's message, in the same packet if possible. The order on the
+//! connection is the order here.
+//!
+//! When a client gets a server (`prepare_server`):
+//!
+//! 1. `session`: the server is brought to the client's session; at its end, if `sequences` says so, the values that other clients
+//!    drew are discarded.
+//! 2. `multiplex`: a group that this server gets may be queued behind others only if nothing goes ahead of it (`Link::group`).
+//!
+//! Ahead of the first message:
+//!
+//! 3. `begin`: the BEGIN that was answered here (`send_begin_first`).
+//!
+//! Ahead of each message with a text that is not known to touch nothing:
+//!
+//! 4. `prepared`: the text may use the client's own names of statements (`exposed_names.rs`). It comes first, because it may have
+//!    the message wait for answers; at rest, the answer to anything that was sent before would end the transaction.
+//! 5. `sequences`: other clients' values are discarded before the client draws or asks.
+//! 6. `session`: notes what the text may do to the session.
+//! 7. `prepared`: the statement that the server lacks, or the client's unnamed statement.
+//!
+//! A feature sends what it needs, each message with its entry in the ledger, and answers whether the client's message may follow
+//! (`Named`, `Step`).
+
+use pgweir_sql::{Marks, Traits};
+use pgweir_wire::frontend::{BindHead, Close, Describe, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId, StatementId};
+use crate::pool::Pool;
+use crate::pool::Step;
+use crate::pool::prepared::exposed_names::{Named, Sent};
+use crate::pool::prepared::unnamed::UnnamedUse;
+use crate::pool::relay::ledger::Kind;
+use crate::pool::relay::route::text_of;
+
+impl Pool {
+    /// The client was linked: its session comes to the server first.
+    pub(crate) fn prepare_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        let clears = self.clears_sequences(id, server_id);
+        if !self.has_session_of(id, server_id) || clears {
+            self.reread_prepared(cx.env, id, server_id);
+            self.sync_session(cx, id, server_id, clears);
+        }
+    }
+
+    /// [`Pool::prepare_text`] has something to do.
+    #[inline]
+    pub(crate) fn concerns_features(&self, id: ClientId, text: &[u8], traits: &Traits) -> bool {
+        self.may_meet_names(id, traits) || self.concerns_sequences(text, traits)
+    }
+
+    /// A text of a linked client is about to go to its server. `simple`: as a Query. The messages before it were sent.
+    pub(crate) fn prepare_text<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (text, traits): (&[u8], &Traits),
+        (sent, simple): (Sent, bool),
+    ) -> Named {
+        let named = match self.may_meet_names(id, traits) {
+            true => self.meet_names(cx, id, server_id, (text, traits), sent),
+            false => Named::Unchanged,
+        };
+        match named {
+            Named::Waits => return named,
+            Named::Exposed => self.note_marks(cx.env, id, Marks::PREPARED, b"", false),
+            Named::Unchanged => {}
+        }
+        // A Parse or Describe of a statement that has a name executes nothing.
+        if sent != Sent::Named && self.concerns_sequences(text, traits) {
+            self.use_sequences(cx, id, server_id, (text, traits), simple);
+        }
+        named
+    }
+
+    /// A message that names a prepared statement: the server gets what it lacks, and the message in its own form.
+    pub(crate) fn send_prepared<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        header: Header,
+        message: &[u8],
+    ) -> Step {
+        if let Some(step) = self.keeps_prepared_message(cx, id, header, message) {
+            return step;
+        }
+        match self.prepare_named(cx, id, server_id, header, message) {
+            Named::Unchanged => {}
+            // It is looked at once more, as a message that passes.
+            Named::Exposed => return Step::Used(0),
+            Named::Waits => return Step::Wait,
+        }
+        let step = self.prepared_message(cx, id, server_id, header, message);
+        if header.tag == tag::BIND && matches!(step, Step::Used(_)) {
+            self.note_bound(cx.env, id, &message[HEADER_LEN..message.len().min(header.total())]);
+        }
+        step
+    }
+
+    /// A Bind of a statement of the client's was sent: `session` notes what it executes, and its values.
+    fn note_bound(&mut self, env: &mut Env, id: ClientId, body: &[u8]) {
+        let Some(head) = BindHead::parse_prefix(body) else { return };
+        if let Some(statement) = self.client_statement(id, head.statement) {
+            self.note_statement(env, id, statement);
+            self.note_values(id, &body[head.tail..]);
+        }
+    }
+
+    /// What the text behind a statement's name needs.
+    fn prepare_named<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        header: Header,
+        message: &[u8],
+    ) -> Named {
+        let body = &message[HEADER_LEN..message.len().min(header.total())];
+        match header.tag {
+            tag::PARSE => match text_of(cx.env, header, message) {
+                Some((text, traits)) => {
+                    self.prepare_text(cx, id, server_id, (text, &traits), (Sent::Named, false))
+                }
+                None => Named::Unchanged,
+            },
+            tag::DESCRIBE => {
+                let name = Describe::parse(body).ok().map(|describe| describe.name);
+                match name.and_then(|name| self.client_statement(id, name)) {
+                    Some(statement) => self.prepare_statement(cx, id, server_id, statement, Sent::Named),
+                    None => Named::Unchanged,
+                }
+            }
+            tag::BIND => {
+                let Some(head) = BindHead::parse_prefix(body) else { return Named::Unchanged };
+                self.state.numbers.stats.binds += 1;
+                match self.client_statement(id, head.statement) {
+                    Some(statement) => self.prepare_statement(cx, id, server_id, statement, Sent::Bound),
+                    None => {
+                        self.prepare_bound_by_sql(cx, id, server_id, head.statement);
+                        Named::Unchanged
+                    }
+                }
+            }
+            _ => {
+                let closed = Close::parse(body).ok().filter(|close| close.target == Target::Statement);
+                if closed.is_some_and(|close| self.closes_by_sql(id, close.name)) {
+                    // Its session is asked.
+                    self.note_marks(cx.env, id, Marks::PREPARED, b"", false);
+                }
+                Named::Unchanged
+            }
+        }
+    }
+
+    /// A statement of the client's is about to be bound or described under its name.
+    fn prepare_statement<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        statement: StatementId,
+        sent: Sent,
+    ) -> Named {
+        let Some(known) = cx.env.statements.get(statement) else { return Named::Unchanged };
+        match known.traits {
+            Some(traits) if self.concerns_features(id, &known.query, &traits) => {
+                let text = known.query.clone();
+                self.prepare_text(cx, id, server_id, (&text, &traits), (sent, false))
+            }
+            _ => Named::Unchanged,
+        }
+    }
+
+    /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
+    fn prepare_bound_by_sql<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        name: &[u8],
+    ) {
+        let prepared = self.prepared_by_sql(id, name);
+        let text = prepared.map(|prepared| prepared.text.to_vec());
+        let Some(text) = text else { return };
+        let traits = pgweir_sql::traits(&text);
+        if self.concerns_sequences(&text, &traits) {
+            self.use_sequences(cx, id, server_id, (&text, &traits), false);
+        }
+        let inside = if self.changes_inside(&text) { Marks::ROUTINES } else { Marks::NONE };
+        let marks = traits.marks.without(Marks::PREPARED).and(inside);
+        if !marks.is_empty() {
+            self.note_marks(cx.env, id, marks, &text, false);
+        }
+    }
+
+    /// The client's next message uses the unnamed statement, or closes it: the server gets the client's own. `false` if the message
+    /// must wait.
+    pub(crate) fn prepare_unnamed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        kind: Kind,
+    ) -> bool {
+        let (text, lacks) = match self.owns_unnamed(cx, id, server_id, kind) {
+            UnnamedUse::Waits => return false,
+            UnnamedUse::Ready => return true,
+            UnnamedUse::Needs { text, lacks } => (text, lacks),
+        };
+        if let Some(text) = text {
+            let traits = pgweir_sql::traits(&text);
+            let to_send = (Sent::Unnamed, false);
+            if self.prepare_text(cx, id, server_id, (&text, &traits), to_send) == Named::Waits {
+                return false;
+            }
+            self.note_text(cx.env, id, &text, &traits);
+        }
+        if lacks {
+            self.send_unnamed(cx, id, server_id);
+        }
+        true
+    }
+}
