@@ -3,6 +3,7 @@
 //! A rule looks at one file and says what is wrong with it, with the line. Rules must never look outside of the checkout,
 //! and never change a file.
 
+mod features;
 mod layers;
 mod phrases;
 mod rules;
@@ -60,6 +61,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     let mut findings = Findings::default();
     let files = walk::files(root)?;
     findings.problems.extend(rules::folders(&files));
+    let mut sources = Vec::new();
     for path in files {
         let bytes = std::fs::read(root.join(&path))?;
         // What is not text has no lines to be tidy.
@@ -68,26 +70,29 @@ fn check(root: &Path) -> std::io::Result<Findings> {
         findings.problems.extend(words::hosts_and_paths(&path, &text));
         findings.problems.extend(phrases::document(&path, &text));
         if path.extension().is_some_and(|extension| extension == "rs") {
-            check_rust(&path, &text, &mut findings);
+            let source = Source::new(&text);
+            check_rust(&path, &text, &source, &mut findings);
+            sources.push((path.clone(), source));
         }
         if path.file_name().is_some_and(|name| name == "Cargo.toml") {
             findings.problems.extend(layers::manifest(&path, &text));
         }
     }
+    let functions = features::Functions::of(&sources);
+    findings.problems.extend(sources.iter().flat_map(|(path, source)| functions.problems(path, source)));
     findings.problems.sort();
     findings.rust_lines.sort_unstable();
     findings.long_functions.sort();
     Ok(findings)
 }
 
-fn check_rust(path: &Path, text: &str, findings: &mut Findings) {
-    let source = Source::new(text);
+fn check_rust(path: &Path, text: &str, source: &Source, findings: &mut Findings) {
     findings.rust_lines.push(text.lines().count());
-    findings.problems.extend(rules::rust(path, text, &source));
-    findings.problems.extend(layers::rust(path, &source));
-    findings.problems.extend(walls::problems(path, &source));
-    findings.problems.extend(words::leftovers(path, text, &source));
-    findings.problems.extend(phrases::messages(path, text, &source));
+    findings.problems.extend(rules::rust(path, text, source));
+    findings.problems.extend(layers::rust(path, source));
+    findings.problems.extend(walls::problems(path, source));
+    findings.problems.extend(words::leftovers(path, text, source));
+    findings.problems.extend(phrases::messages(path, text, source));
     for function in source.functions() {
         let lines = function.lines();
         if lines > rules::FUNCTION_LINES_MAX {
