@@ -62,8 +62,8 @@ impl Pool {
         });
         // If sessions are kept, pgweir must look at its server before any other client may have it.
         group.filter(|group| {
-            let asks = group.asks || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
-            let touches = group.may_touch || asks || group.draws && keeps_draws;
+            let asks = group.asks() || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
+            let touches = group.may_touch() || asks || group.draws() && keeps_draws;
             !(keeps_sessions && (touches || self.is_group_watched(env, group)))
         })
     }
@@ -100,14 +100,14 @@ impl Pool {
     /// lock of another transaction has a server for itself.
     pub(super) fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
-        let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
+        let group = waiting.group.as_ref().filter(|group| group.certainly_reads())?;
         let limits = self.multiplex_limits(env)?;
         let pool = &self.state;
         if pool.paused || env.activity != Activity::Active || env.stopping == Some(Shutdown::WaitForServers) {
             return None;
         }
         self.short_estimate_us(env, self.estimate_key(group), limits)?;
-        Some(MultiplexWish { limits, names_statements: group.names_statements })
+        Some(MultiplexWish { limits, names_statements: group.names_statements() })
     }
 
     /// Looks at the servers that are busy with short reads, up to so many of them.

@@ -28,7 +28,7 @@ impl Pool {
         let Some(server) = self.servers.get(id) else { return };
         let received_bytes = server.work.received_bytes;
         let Some(limits) = self.multiplex_limits(env) else { return };
-        if !group.certainly_reads
+        if !group.certainly_reads()
             || server.ledger.is_empty()
             || !server.ledger.is_between_groups()
             || server.tx != TxStatus::Idle

@@ -31,20 +31,73 @@ pub(crate) struct Group {
     pub(crate) fingerprint: u64,
     /// Of its first statement's text alone.
     pub(crate) statement: u64,
-    /// It changes nothing, waits for no lock of a row and runs no code of users. Other groups may be queued
-    /// behind it; and it may run a second time if its client has not seen the first answer.
-    pub(crate) certainly_reads: bool,
-    /// It names prepared statements.
-    pub(crate) names_statements: bool,
-    /// It may touch its session in a way that only an audit of the server could find.
-    pub(crate) may_touch: bool,
-    /// It may draw values from sequences.
-    pub(crate) draws: bool,
-    /// It asks for values that were drawn.
-    pub(crate) asks: bool,
+    traits: GroupTraits,
+}
+
+/// What a group's statements may do, as a set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct GroupTraits(u8);
+
+impl GroupTraits {
+    const MAY_WRITE: GroupTraits = GroupTraits(1);
+    const NAMES_STATEMENTS: GroupTraits = GroupTraits(2);
+    const MAY_TOUCH: GroupTraits = GroupTraits(4);
+    const DRAWS: GroupTraits = GroupTraits(8);
+    const ASKS: GroupTraits = GroupTraits(16);
+
+    /// These as well, if that is so.
+    #[inline]
+    fn add(&mut self, other: GroupTraits, is_so: bool) {
+        self.0 |= if is_so { other.0 } else { 0 };
+    }
+
+    /// One of its statements has these traits. `reads`: it certainly only reads.
+    #[inline]
+    fn note(&mut self, traits: &Traits, reads: bool) {
+        self.add(GroupTraits::MAY_WRITE, !reads);
+        self.add(GroupTraits::MAY_TOUCH, is_notable(traits.marks));
+        self.add(GroupTraits::DRAWS, !reads && draws(traits));
+        self.add(GroupTraits::ASKS, asks(traits.marks));
+    }
+
+    #[inline]
+    fn has(self, other: GroupTraits) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 impl Group {
+    /// It changes nothing, waits for no lock of a row and runs no code of users. Other groups may be queued
+    /// behind it; and it may run a second time if its client has not seen the first answer.
+    #[inline]
+    pub(crate) fn certainly_reads(&self) -> bool {
+        !self.traits.has(GroupTraits::MAY_WRITE)
+    }
+
+    /// It names prepared statements.
+    #[inline]
+    pub(crate) fn names_statements(&self) -> bool {
+        self.traits.has(GroupTraits::NAMES_STATEMENTS)
+    }
+
+    /// It may touch its session in a way that only an audit of the server could find.
+    #[inline]
+    pub(crate) fn may_touch(&self) -> bool {
+        self.traits.has(GroupTraits::MAY_TOUCH)
+    }
+
+    /// It may draw values from sequences.
+    #[inline]
+    pub(crate) fn draws(&self) -> bool {
+        self.traits.has(GroupTraits::DRAWS)
+    }
+
+    /// It asks for values that were drawn.
+    #[inline]
+    pub(crate) fn asks(&self) -> bool {
+        self.traits.has(GroupTraits::ASKS)
+    }
+
     /// It is one statement, whatever else it asks about it. `false` says nothing.
     pub(crate) fn is_one_statement(&self) -> bool {
         matches!(self.fingerprint ^ self.statement, 0 | PREPARED_BEFORE | PREPARED_WITH)
@@ -68,16 +121,13 @@ pub(crate) fn group_at_front<'a>(
     let query = Query::parse(message.get(HEADER_LEN..)?).ok()?;
     texts.look(query.text, |traits, verdict| {
         traits.certainly_self_contained.then(|| {
-            let certainly_reads = reach.certainly_reads(query.text, traits, verdict);
+            let mut group = GroupTraits::default();
+            group.note(traits, reach.certainly_reads(query.text, traits, verdict));
             Group {
                 len: message.len() as u32,
                 fingerprint: traits.fingerprint,
                 statement: traits.fingerprint,
-                certainly_reads,
-                names_statements: false,
-                may_touch: is_notable(traits.marks),
-                draws: !certainly_reads && draws(traits),
-                asks: asks(traits.marks),
+                traits: group,
             }
         })
     })
@@ -93,11 +143,7 @@ struct Extended {
     fingerprint: u64,
     statement: u64,
     executes: bool,
-    may_write: bool,
-    names_statements: bool,
-    may_touch: bool,
-    draws: bool,
-    asks: bool,
+    traits: GroupTraits,
 }
 
 impl Extended {
@@ -168,11 +214,8 @@ impl Extended {
         if !traits.certainly_self_contained {
             return None;
         }
-        self.names_statements |= !name.is_empty();
-        self.may_write |= !reads;
-        self.may_touch |= is_notable(traits.marks);
-        self.draws |= !reads && draws(traits);
-        self.asks |= asks(traits.marks);
+        self.traits.add(GroupTraits::NAMES_STATEMENTS, !name.is_empty());
+        self.traits.note(traits, reads);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         if self.statement == 0 {
             self.statement = traits.fingerprint;
@@ -185,13 +228,13 @@ impl Extended {
             len: len as u32,
             // The same text costs something else when it need not be prepared, and in the simple protocol.
             fingerprint: self.fingerprint
-                ^ if self.names_statements { PREPARED_BEFORE } else { PREPARED_WITH },
+                ^ if self.traits.has(GroupTraits::NAMES_STATEMENTS) {
+                    PREPARED_BEFORE
+                } else {
+                    PREPARED_WITH
+                },
             statement: self.statement,
-            certainly_reads: !self.may_write,
-            names_statements: self.names_statements,
-            may_touch: self.may_touch,
-            draws: self.draws,
-            asks: self.asks,
+            traits: self.traits,
         }
     }
 }
@@ -245,8 +288,8 @@ mod tests {
     fn a_query_that_is_certain_is_a_group_whatever_follows() {
         let select = query("select 1");
         let group = of(&[&select, b"Q\0"]).expect("a group");
-        assert_eq!((group.len as usize, group.certainly_reads), (select.len(), true));
-        assert!(!of(&[&query("insert into t values (1)")]).expect("a group").certainly_reads);
+        assert_eq!((group.len as usize, group.certainly_reads()), (select.len(), true));
+        assert!(!of(&[&query("insert into t values (1)")]).expect("a group").certainly_reads());
         assert_eq!(of(&[&query("select 1; select 2")]), None);
         assert_eq!(of(&[&query("begin")]), None);
         assert_eq!(of(&[&query("")]), None);
@@ -259,7 +302,7 @@ mod tests {
         let whole: [&[u8]; 4] = [&parse("", "select $1"), &bind(""), &execute(), &SYNC];
         assert!(of(&whole).is_some());
         assert_eq!(of(&whole[..3]), None);
-        assert!(of(&[&bind("s"), &execute(), &SYNC]).expect("a group").names_statements);
+        assert!(of(&[&bind("s"), &execute(), &SYNC]).expect("a group").names_statements());
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Pool {
         bytes: &[u8],
     ) -> Option<Step> {
         cx.env.answers.as_ref()?;
-        let group = group.filter(|group| group.certainly_reads)?;
+        let group = group.filter(|group| group.certainly_reads())?;
         let client = self.clients.get(id)?;
         let asked = asked(&self.state, client, group, bytes)?;
         let answer = cx.env.answers.as_mut()?.answer(&asked)?;
@@ -114,7 +114,7 @@ impl Pool {
         group: &Group,
         bytes: Option<&[u8]>,
     ) {
-        let Some(answers) = env.answers.as_mut().filter(|_| group.certainly_reads) else { return };
+        let Some(answers) = env.answers.as_mut().filter(|_| group.certainly_reads()) else { return };
         let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get_mut(server_id)) else {
             return;
         };

@@ -214,14 +214,23 @@ pub struct Ledger {
     changes_before: usize,
     /// Since the last message the server was asked to send what it owes.
     asked: bool,
-    /// A COPY FROM STDIN has begun, and is the head.
-    copies: bool,
-    /// Something of the head's answer has come; known only while there are doubtful Syncs.
-    is_begun: bool,
+    head: Head,
     /// Syncs that were sent inside of a COPY: ignored if it still ran when the server read them.
     doubtful: usize,
     /// The owner of these Syncs.
     doubtful_owner: Option<Owner>,
+}
+
+/// How far the answer of the head has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Head {
+    /// Nothing of it has come, or pgweir did not look.
+    #[default]
+    Awaited,
+    /// Something has come; known only while there are doubtful Syncs.
+    Begun,
+    /// It is a COPY FROM STDIN, and has begun.
+    Copies,
 }
 
 /// What the server does with the messages it reads, if it does not simply execute them.
@@ -361,7 +370,7 @@ impl Ledger {
 
     fn leave(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
-        (self.copies, self.is_begun) = (false, false);
+        self.head = Head::Awaited;
         match entry.kind {
             Kind::Query | Kind::FunctionCall | Kind::Sync => self.readies -= 1,
             _ if !entry.changes_names() => {}
@@ -514,7 +523,7 @@ impl Ledger {
         let of_its_own = match head {
             None => true,
             Some(Entry { kind: Kind::Sync, .. }) => false,
-            Some(_) => !self.is_begun,
+            Some(_) => self.head == Head::Awaited,
         };
         if message == tag::READY {
             let owner = self.doubtful_owner.filter(|_| of_its_own)?;
@@ -526,9 +535,11 @@ impl Ledger {
             return Some(Accepted { owner, ended: None });
         }
         if head.is_some() {
-            let fails = message == tag::ERROR && self.copies;
+            let fails = message == tag::ERROR && self.head == Head::Copies;
             self.doubtful = if fails { self.doubtful } else { 0 };
-            self.is_begun = true;
+            if self.head == Head::Awaited {
+                self.head = Head::Begun;
+            }
         }
         None
     }
@@ -576,7 +587,7 @@ impl Ledger {
         });
         self.entries.push_front(head);
         self.readies -= syncs;
-        (self.copies, self.is_begun) = (true, true);
+        self.head = Head::Copies;
         if syncs > 0 {
             self.doubt(syncs, owner);
         }

@@ -91,7 +91,7 @@ impl Pool {
         }
         self.send_begin_first(cx, id, server_id, bytes);
         let mut tracking = self.client_tracks_statements(id) && !self.has_exposed_names(id);
-        let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
+        let judged = group.filter(|group| !group.may_touch()).map_or(0, |group| group.len as usize);
         let mut cursor = Cursor { bytes, at: 0, span: 0, judged };
         loop {
             self.pass_plain(cx.env, id, server_id, tracking, &mut cursor);

@@ -23,7 +23,7 @@ use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::{Auditing, Probe, Question, Replies, ServerState, Stage};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::quote_literal;
-use crate::pool::session::pins::{Reasons, Told, Touched};
+use crate::pool::session::pins::{Reasons, Sets, Told, Touched};
 
 use crate::pool::session::recall::Recalled;
 
@@ -119,12 +119,15 @@ impl Pool {
         let reshaped =
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
         let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
-        let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
-        let Some((question, names)) = self.question(cx.env, *touched, pinned) else {
+        let sets = std::mem::take(&mut touched.sets);
+        let is_unsure = matches!(sets, Sets::Unsure);
+        let Some((question, names)) = self.question(cx.env, *touched, (pinned, is_unsure)) else {
             return SessionAtRest::Known { stays: pinned };
         };
         let mut probe = None;
-        if question == Question::Values && !sets.is_empty() {
+        if let (Question::Values, Sets::Certain(sets)) = (question, sets)
+            && !sets.is_empty()
+        {
             self.state.known.note_settable(names.iter());
             match self.recall(cx, id, client_id, &names, sets) {
                 Recalled::Kept(stays) => return SessionAtRest::Known { stays },
@@ -146,8 +149,13 @@ impl Pool {
     ///
     /// A name's value does not tell whether it was set here. If that is not certain, only settings that this user is known to
     /// be able to set, and so to take back, are asked for by name.
-    fn question(&self, env: &Env, touched: Touched, pinned: bool) -> Option<(Question, Vec<Box<[u8]>>)> {
-        let Touched { marks, mut names, more, unsure, .. } = touched;
+    fn question(
+        &self,
+        env: &Env,
+        touched: Touched,
+        (pinned, is_unsure): (bool, bool),
+    ) -> Option<(Question, Vec<Box<[u8]>>)> {
+        let Touched { marks, mut names, more, .. } = touched;
         let marks = marks.without(Marks::READS_LOCALLY);
         if marks.is_empty() {
             return None;
@@ -155,7 +163,7 @@ impl Pool {
         names.retain(|name| env.tracked.position(name).is_none());
         let pool = &self.state;
         let known = || names.iter().all(|name| name.contains(&b'.') || pool.known.settable.contains(name));
-        if more || pinned || marks != Marks::SETTINGS || unsure && !known() {
+        if more || pinned || marks != Marks::SETTINGS || is_unsure && !known() {
             return Some((Question::Everything, names));
         }
         (!names.is_empty()).then_some((Question::Values, names))

@@ -144,10 +144,7 @@ pub(crate) struct Touched {
     pub(crate) values: Values,
     /// A message of which not all has come yet.
     pub(crate) part: PartReader,
-    /// SET statements that certainly took effect when the transaction is committed, in order.
-    pub(crate) sets: Vec<PlainSet>,
-    /// What was noted may not have taken effect, or not only that.
-    pub(crate) unsure: bool,
+    pub(crate) sets: Sets,
     /// The transaction changed tables or other objects: a statement that was prepared before may not be
     /// prepared again on another server.
     pub(crate) reshaped: bool,
@@ -205,9 +202,9 @@ impl Touched {
 
     /// Notes a SET statement that runs exactly once if nothing fails, or (`None`) something else.
     pub(crate) fn set(&mut self, set: Option<PlainSet>) {
-        match set {
-            Some(set) if self.sets.len() < TOUCHED_SETS_MAX => self.sets.push(set),
-            _ => self.unsure = true,
+        match (set, &mut self.sets) {
+            (Some(set), Sets::Certain(sets)) if sets.len() < TOUCHED_SETS_MAX => sets.push(set),
+            _ => self.sets = Sets::Unsure,
         }
     }
 
@@ -226,6 +223,20 @@ impl Touched {
         } else {
             self.more = true;
         }
+    }
+}
+
+/// What a transaction set.
+pub(crate) enum Sets {
+    /// These SET statements certainly took effect when the transaction is committed, in order, and nothing else did.
+    Certain(Vec<PlainSet>),
+    /// What was noted may not have taken effect, or not only that.
+    Unsure,
+}
+
+impl Default for Sets {
+    fn default() -> Sets {
+        Sets::Certain(Vec::new())
     }
 }
 

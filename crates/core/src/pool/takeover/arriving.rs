@@ -24,7 +24,7 @@ use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{Server, ServerState, Serves};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::Params;
-use crate::pool::session::pins::Touched;
+use crate::pool::session::pins::{Sets, Touched};
 use crate::pool::takeover::carried::{CarriedClient, CarriedPool, CarriedServer, Pair};
 use crate::pool::takeover::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
 use crate::pool::{Pool, ServerKind};
@@ -349,5 +349,5 @@ fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec
 fn touched(names: Vec<ByteVec>) -> Box<Touched> {
     let names = names.into_iter().map(|name| Vec::from(name).into()).collect();
     let marks = Marks::ROUTINES;
-    Box::new(Touched { marks, names, more: true, unsure: true, ..Touched::default() })
+    Box::new(Touched { marks, names, more: true, sets: Sets::Unsure, ..Touched::default() })
 }
