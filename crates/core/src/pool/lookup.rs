@@ -71,7 +71,7 @@ impl Pool {
             server.ledger.push(Entry::new(Owner::Hidden(Purpose::AuthQuery), kind));
         }
         server.active_us = cx.env.now.mono_us;
-        server.used = true;
+        server.work.used = true;
         cx.driver.send(server.conn, &cx.env.scratch);
         let inquiring = Inquiring { lookup, answer: Answer::NoUser };
         self.set_server_state(id, ServerState::Inquiring(Box::new(inquiring)));

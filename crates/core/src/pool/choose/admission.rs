@@ -193,7 +193,7 @@ fn takes_queued(server: &Server) -> bool {
     matches!(server.state, ServerState::Busy(_) | ServerState::Draining)
         && server.retire.is_none()
         && server.cancels == 0
-        && server.paused_us.is_none()
+        && server.incoming.paused_us.is_none()
         && server.tx == pgweir_wire::backend::TxStatus::Idle
         && whole(&server.ledger)
 }

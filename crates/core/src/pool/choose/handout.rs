@@ -20,9 +20,7 @@ use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::sequences::state::Users;
-use crate::pool::server::state::{
-    Beginning, Ending, Reached, SchemaChanges, Server, ServerState, Serves, Work,
-};
+use crate::pool::server::state::{Beginning, Ending, Incoming, Reached, Server, ServerState, Serves, Work};
 use crate::pool::session::params::Params;
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::Opened;
@@ -246,11 +244,8 @@ impl Pool {
             notices: Vec::new(),
             statements: ServerStatements::default(),
             first_ask: FirstAsk::default(),
-            inbox: Vec::new(),
-            streaming: None,
+            incoming: Incoming::default(),
             pipelined: Pipelined::default(),
-            paused_us: None,
-            taps: Vec::new(),
             at: Reached {
                 endpoint,
                 remote: None,
@@ -261,14 +256,12 @@ impl Pool {
                 key: Box::default(),
             },
             work: Work::default(),
-            changes: SchemaChanges::default(),
             active_us: env.now.mono_us,
             cancels: 0,
             retire: None,
             ending: Ending::No,
             serves: Serves::Clients,
             resets: false,
-            used: false,
         }
     }
 

@@ -140,8 +140,8 @@ impl Pool {
         let server = self.servers.get(id)?;
         // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
         // would miss later notifications.
-        let is_dirty = server.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
-        if is_dirty || server.streaming.is_some() {
+        let is_dirty = server.incoming.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
+        if is_dirty || server.incoming.streaming.is_some() {
             return Some(server.retire.unwrap_or("idle server got dirty"));
         }
         self.reason_to_retire(env, id)
@@ -166,7 +166,7 @@ impl Pool {
         let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));
         let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
         // `server_lifetime = 0` is "use once", not "never".
-        if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
+        if age_us < lifetime_us || (lifetime_us == 0 && !server.work.used) {
             return None;
         }
         // Servers that were opened together do not all end together.

@@ -41,7 +41,7 @@ impl Pool {
             && let Some(server) = self.servers.get_mut(link.server)
         {
             // Its group runs elsewhere.
-            server.taps.retain(|tap| !tap.is_of(id));
+            server.incoming.taps.retain(|tap| !tap.is_of(id));
         }
         std::mem::replace(&mut client.state, state)
     }
@@ -71,7 +71,7 @@ impl Pool {
         };
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
-        if !std::mem::replace(&mut server.used, true) {
+        if !std::mem::replace(&mut server.work.used, true) {
             self.state.node.stillborn = 0;
         }
         server.work.waited_us = waited_us;
@@ -204,7 +204,8 @@ impl Pool {
         let ClientState::Linked(link) = &client.state else { return false };
         // On a replication connection message boundaries are not tracked.
         self.servers.get(link.server).is_some_and(|server| {
-            server.is_replication() || server.streaming.is_some_and(|streaming| streaming.to.is_some())
+            server.is_replication()
+                || server.incoming.streaming.is_some_and(|streaming| streaming.to.is_some())
         })
     }
 

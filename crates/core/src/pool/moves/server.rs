@@ -202,7 +202,7 @@ impl Pool {
             cx.driver.send(server.conn, &cx.env.scratch);
         }
         cx.driver.close(server.conn, mode);
-        cx.env.buffers.give_back(std::mem::take(&mut server.inbox));
+        cx.env.buffers.give_back(std::mem::take(&mut server.incoming.inbox));
         server.first_ask.end(true, &mut cx.env.buffers);
         if let ServerState::Inquiring(inquiring) = &server.state {
             answer_lookup(cx, &inquiring.lookup, Answer::Unavailable(Obstacle::Unreachable));
@@ -250,7 +250,7 @@ impl Pool {
     /// Stops reading from a server if its client does not keep up.
     pub(crate) fn pause_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
-            && server.paused_us.is_none()
+            && server.incoming.paused_us.is_none()
         {
             server.note_pause(cx.env.now.mono_us);
             cx.driver.pause_reads(server.conn);
@@ -260,7 +260,7 @@ impl Pool {
     /// Reads from a server again, if its client keeps up (or it has none).
     pub(crate) fn server_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        if server.paused_us.is_none() {
+        if server.incoming.paused_us.is_none() {
             return;
         }
         let client = server.state.client().and_then(|client| self.clients.get(client));

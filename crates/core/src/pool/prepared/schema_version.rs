@@ -99,12 +99,12 @@ impl Pool {
         if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
             && let Some(server) = self.servers.get_mut(id)
         {
-            server.changes.statements = true;
+            server.work.changes.statements = true;
         }
         if makes_routines(tag)
             && let Some(server) = self.servers.get_mut(id)
         {
-            server.changes.routines = true;
+            server.work.changes.routines = true;
         }
     }
 
@@ -122,10 +122,10 @@ impl Pool {
     /// ReadyForQuery.
     pub(crate) fn note_schema_change(&mut self, env: &Env, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
-        if std::mem::take(&mut server.changes.routines) {
+        if std::mem::take(&mut server.work.changes.routines) {
             env.shared.begin_routines();
         }
-        if std::mem::take(&mut server.changes.statements) {
+        if std::mem::take(&mut server.work.changes.statements) {
             env.shared.begin_age();
         }
     }

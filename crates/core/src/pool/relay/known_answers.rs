@@ -120,8 +120,8 @@ impl Pool {
         };
         let asked = asked(&self.state, client, group, bytes.unwrap_or(&client.inbox));
         if let Some((number, bytes_max)) = asked.and_then(|asked| answers.tap(&asked)) {
-            server.taps.retain(|tap| tap.client != id && self.clients.contains_key(tap.client));
-            server.taps.push(Tap { client: id, number, bytes_max, bytes: Vec::new(), next: 0 });
+            server.incoming.taps.retain(|tap| tap.client != id && self.clients.contains_key(tap.client));
+            server.incoming.taps.push(Tap { client: id, number, bytes_max, bytes: Vec::new(), next: 0 });
         }
     }
 
@@ -129,12 +129,12 @@ impl Pool {
     #[cold]
     pub(crate) fn tap(&mut self, env: &mut Env, id: ServerId, client: ClientId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let Some(place) = server.taps.iter().position(|tap| tap.client == client) else { return };
-        let heard = server.taps[place].hear(bytes);
+        let Some(place) = server.incoming.taps.iter().position(|tap| tap.client == client) else { return };
+        let heard = server.incoming.taps[place].hear(bytes);
         if heard == Heard::More {
             return;
         }
-        let tap = server.taps.remove(place);
+        let tap = server.incoming.taps.remove(place);
         if let (Heard::Whole, Some(answers)) = (heard, env.answers.as_mut()) {
             answers.answered(tap.number, &tap.bytes);
         }

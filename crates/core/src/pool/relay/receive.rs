@@ -34,11 +34,11 @@ impl Pool {
         }
         server.active_us = cx.env.now.mono_us;
         server.work.received_bytes += bytes.len() as u64;
-        if server.inbox.is_empty() {
+        if server.incoming.inbox.is_empty() {
             let used = self.server_consume(cx, id, bytes);
             self.server_keep(cx.env, id, None, bytes, used);
         } else {
-            let mut inbox = std::mem::take(&mut server.inbox);
+            let mut inbox = std::mem::take(&mut server.incoming.inbox);
             inbox.extend_from_slice(bytes);
             let used = self.server_consume(cx, id, &inbox);
             self.server_keep(cx.env, id, Some(inbox), &[], used);
@@ -57,7 +57,7 @@ impl Pool {
     fn server_keep(&mut self, env: &mut Env, id: ServerId, held: Option<Vec<u8>>, bytes: &[u8], used: usize) {
         let rest = env.buffers.remainder(held, bytes, used);
         match self.servers.get_mut(id) {
-            Some(server) => server.inbox = rest,
+            Some(server) => server.incoming.inbox = rest,
             None => env.buffers.give_back(rest),
         }
     }
@@ -96,12 +96,12 @@ impl Pool {
         let mut run = Run { from: 0, to: None };
         loop {
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
-            if let Some(streaming) = &mut server.streaming {
+            if let Some(streaming) = &mut server.incoming.streaming {
                 let used = streaming.left.min(bytes.len() - at);
                 streaming.left -= used;
                 let (to, done) = (streaming.to, streaming.left == 0);
                 if done {
-                    server.streaming = None;
+                    server.incoming.streaming = None;
                 }
                 self.extend(cx, id, &mut run, to, bytes, at);
                 at += used;
@@ -142,7 +142,7 @@ impl Pool {
                     }
                     break;
                 }
-                self.servers[id].streaming =
+                self.servers[id].incoming.streaming =
                     Some(Streaming { left: header.total(), to: self.begin_streamed(cx.env, id, header.tag) });
                 continue;
             }
@@ -198,7 +198,7 @@ impl Pool {
             owner => {
                 if !whole {
                     let left = header.total() - rest.len();
-                    server.streaming = Some(Streaming { left, to: visible(owner) });
+                    server.incoming.streaming = Some(Streaming { left, to: visible(owner) });
                 }
                 self.extend(cx, id, run, visible(owner), bytes, at);
                 Ok(Some(header.total().min(rest.len())))
@@ -263,7 +263,7 @@ impl Pool {
         if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
             self.pause_server(cx, id);
         }
-        if self.servers.get(id).is_some_and(|server| !server.taps.is_empty()) {
+        if self.servers.get(id).is_some_and(|server| !server.incoming.taps.is_empty()) {
             self.tap(cx.env, id, to, bytes);
         }
     }

@@ -128,7 +128,7 @@ impl Pool {
     pub(crate) fn note_stillborn(&mut self, env: &Env, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let age_us = env.now.mono_us.saturating_sub(server.active_us);
-        if server.used || age_us >= STILLBORN_US {
+        if server.work.used || age_us >= STILLBORN_US {
             return;
         }
         let pool = &mut self.state;

@@ -51,22 +51,13 @@ pub(crate) struct Server {
     pub(crate) statements: ServerStatements,
     /// What its client asked first since it owed nothing.
     pub(crate) first_ask: FirstAsk,
-    /// Part of a message.
-    pub(crate) inbox: Vec<u8>,
-    /// The rest of a message that is passed on as it comes.
-    pub(crate) streaming: Option<Streaming>,
+    pub(crate) incoming: Incoming,
     /// The clients that are queued behind its client.
     pub(crate) pipelined: Pipelined,
-    /// Since when it is not read because its client does not keep up (monotonic, µs).
-    pub(crate) paused_us: Option<u64>,
-    /// Those who listen to its clients' answers.
-    pub(crate) taps: Vec<Tap>,
     /// Where it is, and what it is called there.
     pub(crate) at: Reached,
     /// What it is at, for the statistics and timeouts.
     pub(crate) work: Work,
-    /// What its transaction has changed of the database's objects.
-    pub(crate) changes: SchemaChanges,
     /// When anything last happened on it. Monotonic, µs.
     pub(crate) active_us: u64,
     /// Cancel requests that are on their way to it: no other client may have it before they are over.
@@ -77,8 +68,19 @@ pub(crate) struct Server {
     pub(crate) serves: Serves,
     /// Its client may have reset startup values, which are then to be put back.
     pub(crate) resets: bool,
-    /// It had a client once.
-    pub(crate) used: bool,
+}
+
+/// What comes from a server.
+#[derive(Default)]
+pub(crate) struct Incoming {
+    /// Part of a message.
+    pub(crate) inbox: Vec<u8>,
+    /// The rest of a message that is passed on as it comes.
+    pub(crate) streaming: Option<Streaming>,
+    /// Since when it is not read because its client does not keep up (monotonic, µs).
+    pub(crate) paused_us: Option<u64>,
+    /// The known answers that are waited for.
+    pub(crate) taps: Vec<Tap>,
 }
 
 /// Where a server is.
@@ -108,6 +110,10 @@ pub(crate) struct Work {
     pub(crate) waited_us: u64,
     /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
     pub(crate) stalled_us: u64,
+    /// What its transaction has changed of the database's objects.
+    pub(crate) changes: SchemaChanges,
+    /// It had a client once.
+    pub(crate) used: bool,
     /// Bytes that it sent, all in all.
     pub(crate) received_bytes: u64,
     /// What its current statement is, and does.
@@ -542,12 +548,12 @@ impl Server {
 
     /// Its reads are paused.
     pub(crate) fn note_pause(&mut self, now_us: u64) {
-        self.paused_us = Some(now_us);
+        self.incoming.paused_us = Some(now_us);
     }
 
     /// Its reads go on.
     pub(crate) fn note_unpause(&mut self, now_us: u64) {
-        if let Some(since_us) = self.paused_us.take() {
+        if let Some(since_us) = self.incoming.paused_us.take() {
             self.work.stalled_us += now_us.saturating_sub(since_us);
         }
     }
@@ -555,7 +561,7 @@ impl Server {
     /// How long its current statement was held up by paused reads.
     fn take_stall(&mut self, now_us: u64) -> u64 {
         let mut present_us = 0;
-        if let Some(since_us) = &mut self.paused_us {
+        if let Some(since_us) = &mut self.incoming.paused_us {
             present_us = now_us.saturating_sub(*since_us);
             *since_us = now_us;
         }
@@ -566,8 +572,8 @@ impl Server {
     pub(crate) fn is_at_rest(&self) -> bool {
         self.ledger.is_at_rest()
             && self.tx == TxStatus::Idle
-            && self.streaming.is_none()
-            && self.inbox.is_empty()
+            && self.incoming.streaming.is_none()
+            && self.incoming.inbox.is_empty()
     }
 
     /// It owes nothing but what puts back its client's startup values, outside of a transaction.

@@ -88,11 +88,13 @@ impl Pool {
     pub(crate) fn server_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
         self.servers
             .values()
-            .filter(|server| !active || cx.driver.backlog(server.conn) > 0 || !server.inbox.is_empty())
+            .filter(|server| {
+                !active || cx.driver.backlog(server.conn) > 0 || !server.incoming.inbox.is_empty()
+            })
             .map(|server| {
                 let mut row = self.server_row(cx.env, server, sockets);
                 if sockets {
-                    row.extend(buffer_cells(server.inbox.len(), cx.driver.backlog(server.conn)));
+                    row.extend(buffer_cells(server.incoming.inbox.len(), cx.driver.backlog(server.conn)));
                 } else {
                     row.push(cell(server.pipelined.len()));
                     let client = server.state.client().and_then(|client| self.clients.get(client));

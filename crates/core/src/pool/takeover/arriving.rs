@@ -103,7 +103,7 @@ impl Pool {
         let mut server = self.new_server(env, conn, endpoint, state);
         server.at.local = local;
         (server.at.pid, server.at.key) = (pid, Vec::from(key).into());
-        (server.params, server.used) = (params, used);
+        (server.params, server.work.used) = (params, used);
         server.users = Users::Several(ClientId::default());
         server.session = self.session_of(env, &session, prepared.as_deref());
         server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);

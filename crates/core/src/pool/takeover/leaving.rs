@@ -108,8 +108,8 @@ impl Pool {
     }
 
     fn is_portable<D: Driver>(&self, cx: &Cx<'_, D>, server: &Server) -> bool {
-        server.streaming.is_none()
-            && server.inbox.is_empty()
+        server.incoming.streaming.is_none()
+            && server.incoming.inbox.is_empty()
             && server.pipelined.is_alone()
             && server.cancels == 0
             && !server.is_lost()
@@ -242,7 +242,7 @@ impl Pool {
             unused_us: ago_us(server.active_us),
             tx: server.tx.as_byte(),
             xact_us: if server.work.xact_us == 0 { 0 } else { ago_us(server.work.xact_us).max(1) },
-            used: server.used,
+            used: server.work.used,
             // The values that its RESET goes back to are no other client's.
             retire: server.retire.is_some() || !server.opened.is_plain(),
             session: settings(&server.session),
