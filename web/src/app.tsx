@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { get, signOut, type Overview, type Session } from "./api";
-import { DeskContext, type Desk } from "./context";
+import { ServicesContext, type Services } from "./context";
 import { clock, span } from "./format";
 import { hold, useHold } from "./hold";
 import { useLive, type Live } from "./live";
@@ -60,14 +60,14 @@ export function App() {
     document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [route]);
 
-  const desk: Desk = { session: who, ask: setQuestion, signIn: () => setSigning(true), tell: setNotice };
+  const services: Services = { session: who, ask: setQuestion, signIn: () => setSigning(true), tell: setNotice };
   return (
-    <DeskContext.Provider value={desk}>
+    <ServicesContext.Provider value={services}>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the content</a>
-      <Head route={route} live={live} session={who} signIn={desk.signIn} signedOut={session.again} />
+      <Head route={route} live={live} session={who} signIn={services.signIn} signedOut={session.again} />
       <Reach live={live} />
       <main id="main" tabIndex={-1}>
-        {refused ? <Locked signIn={desk.signIn} possible={who.sign_in} /> : <Page route={route} live={live} windowS={windowS} pick={setWindowS} />}
+        {refused ? <Locked signIn={services.signIn} possible={who.sign_in} /> : <Page route={route} live={live} windowS={windowS} pick={setWindowS} />}
       </main>
       <footer>
         <p>
@@ -77,7 +77,7 @@ export function App() {
       <p class={notice === "" ? "toast empty" : "toast"} role="status">{notice}</p>
       {question && <Confirm question={question} close={() => setQuestion(null)} tell={setNotice} />}
       {signing && <SignIn close={() => setSigning(false)} done={() => session.again()} />}
-    </DeskContext.Provider>
+    </ServicesContext.Provider>
   );
 }
 

@@ -6,7 +6,7 @@ import { useContext } from "preact/hooks";
 import type { Session } from "./api";
 import type { Question } from "./parts/dialog";
 
-export interface Desk {
+export interface Services {
   session: Session;
   /** Asks for a confirmation, then acts. */
   ask: (question: Question) => void;
@@ -16,10 +16,10 @@ export interface Desk {
   tell: (text: string) => void;
 }
 
-export const DeskContext = createContext<Desk | null>(null);
+export const ServicesContext = createContext<Services | null>(null);
 
-export function useDesk(): Desk {
-  const desk = useContext(DeskContext);
-  if (!desk) throw new Error("a page is drawn inside of the application only");
-  return desk;
+export function useServices(): Services {
+  const services = useContext(ServicesContext);
+  if (!services) throw new Error("a page is drawn inside of the application only");
+  return services;
 }

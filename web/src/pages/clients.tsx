@@ -5,7 +5,7 @@ import type { ComponentChildren } from "preact";
 import { get, type Choices, type Client } from "../api";
 import { count, duration, span } from "../format";
 import { useLive } from "../live";
-import { useDesk, type Desk } from "../context";
+import { useServices, type Services } from "../context";
 import { killClient } from "../parts/actions";
 import { Filters, plainly, type Choice } from "../parts/filter";
 import { Menu, type MenuItem } from "../parts/menu";
@@ -24,20 +24,20 @@ interface Answer {
 }
 
 export function ClientsPage({ route }: { route: Route }) {
-  const desk = useDesk();
+  const services = useServices();
   const query = asked(route);
-  const live = useLive<Answer>(`clients ${JSON.stringify(query)} ${desk.session.role}`, relaxed, () => get("clients", query));
+  const live = useLive<Answer>(`clients ${JSON.stringify(query)} ${services.session.role}`, relaxed, () => get("clients", query));
   return (
     <section aria-labelledby="clients">
       <h2 id="clients">Clients</h2>
       <p class="hint">Clients that have waited longest come first, then those that have a server connection.</p>
-      <Filters route={route} choices={rowChoices(live.value?.choices, STATES, desk.session.sees_names)} />
+      <Filters route={route} choices={rowChoices(live.value?.choices, STATES, services.session.sees_names)} />
       {live.value ? (
         <>
           <Shown shown={live.value.clients.length} total={live.value.total} what="client" />
           <Table
             label="Clients"
-            columns={columns(live.value.time_s, desk, live.again)}
+            columns={columns(live.value.time_s, services, live.again)}
             rows={live.value.clients}
             keyOf={(client) => client.id}
             none="No client matches."
@@ -77,8 +77,8 @@ export function Shown({ shown, total, what }: { shown: number; total: number; wh
   return <p class="hint">{shown < total ? `${count(shown)} of ${count(total)} ${plural}` : `${count(total)} ${plural}`}</p>;
 }
 
-function columns(now: number, desk: Desk, again: () => void): ColumnOf<Client>[] {
-  const { sees_names: names } = desk.session;
+function columns(now: number, services: Services, again: () => void): ColumnOf<Client>[] {
+  const { sees_names: names } = services.session;
   const from: ColumnOf<Client>[] = names
     ? [{ title: "From", hint: "application and address", by: (client) => client.application_name ?? "", cell: (client) => <Two first={client.application_name || "–"} second={client.address} /> }]
     : [];
@@ -98,7 +98,7 @@ function columns(now: number, desk: Desk, again: () => void): ColumnOf<Client>[]
     { title: "Server", num: true, hint: "the server connection that it has", by: (client) => client.server_id ?? 0, cell: (client) => client.server_id ?? "–" },
     { title: "Prepared", num: true, wide: true, hint: "prepared statements", by: (client) => client.prepared_statements, cell: (client) => client.prepared_statements },
     { title: "TLS", wide: true, cell: (client) => <Tls text={client.tls} /> },
-    { title: "More", menu: true, cell: (client) => <Menu label={`More about client ${client.id}`} items={items(client, desk, again)} /> },
+    { title: "More", menu: true, cell: (client) => <Menu label={`More about client ${client.id}`} items={items(client, services, again)} /> },
   ];
 }
 
@@ -112,16 +112,16 @@ export function age(us: number, idle: boolean): ComponentChildren {
   return us === 0 ? "–" : <span class={idle ? "attention" : ""}>{duration(us)}</span>;
 }
 
-function items(client: Client, desk: Desk, again: () => void): MenuItem[] {
+function items(client: Client, services: Services, again: () => void): MenuItem[] {
   const { database, user, application_name: application } = client;
   const found: MenuItem[] = [];
   if (database !== null && database !== "pgbouncer") found.push({ text: `Database ${database}`, to: href("database", [database]) });
   if (user !== null) found.push({ text: `Clients of user ${user}`, to: href("clients", [], { user }) });
   if (application) found.push({ text: `Clients of application ${application}`, to: href("clients", [], { application_name: application }) });
   if (client.statement !== null) found.push({ text: "Its statement", to: href("statements", [], { find: client.statement }) });
-  if (desk.session.may_act) {
+  if (services.session.may_act) {
     const who = `Client ${client.id} (${user ?? "?"} on ${database ?? "?"})`;
-    found.push({ text: "Drop client …", danger: true, run: () => desk.ask(killClient(desk, client.id, who, again)) });
+    found.push({ text: "Drop client …", danger: true, run: () => services.ask(killClient(services, client.id, who, again)) });
   }
   return found;
 }

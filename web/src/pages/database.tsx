@@ -1,7 +1,7 @@
 // One database, or one of its pools.
 
 import { get, type Database, type Pool } from "../api";
-import { useDesk } from "../context";
+import { useServices } from "../context";
 import { count, counted } from "../format";
 import { href } from "../route";
 import { useLive, useSeries } from "../live";
@@ -70,7 +70,7 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
 
 /** A server that cannot be reached: why, what becomes of the clients, what to look at. */
 function Failure({ pool, entry, pools }: { pool: Pool; entry: Database | undefined; pools: Pool[] }) {
-  const { session, signIn } = useDesk();
+  const { session, signIn } = useServices();
   const waiting = pools.reduce((sum, one) => sum + one.clients.waiting, 0);
   const error = pool.last_connect_error;
   return (

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { get, type LogLine } from "../api";
 import { useLive } from "../live";
-import { useDesk } from "../context";
+import { useServices } from "../context";
 import { Filters, Find, matches } from "../parts/filter";
 import { Badge, Placeholder } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
@@ -20,10 +20,10 @@ const COLUMNS: ColumnOf<LogLine>[] = [
 ];
 
 export function LogPage({ route }: { route: Route }) {
-  const desk = useDesk();
+  const services = useServices();
   const [words, setWords] = useState("");
   const level = route.query.get("level");
-  const live = useLive(`log ${desk.session.role}`, 3_000, () => get<{ lines: LogLine[] }>("log"));
+  const live = useLive(`log ${services.session.role}`, 3_000, () => get<{ lines: LogLine[] }>("log"));
   const refused = live.fault?.status === 403 || live.fault?.status === 401;
   const shown = live.value?.lines.filter((line) => (level === null || line.level === level) && matches(line.message, words)) ?? [];
   return (
@@ -41,7 +41,7 @@ export function LogPage({ route }: { route: Route }) {
       ) : refused ? (
         <div class="none">
           <p>The log is shown to those who sign in.</p>
-          {desk.session.sign_in && desk.session.role === "anonymous" && <p><button type="button" onClick={desk.signIn}>Sign in</button></p>}
+          {services.session.sign_in && services.session.role === "anonymous" && <p><button type="button" onClick={services.signIn}>Sign in</button></p>}
         </div>
       ) : (
         <Placeholder fault={live.fault}>Loading …</Placeholder>

@@ -3,7 +3,7 @@
 import { get, type Choices, type Server } from "../api";
 import { duration, span } from "../format";
 import { useLive } from "../live";
-import { useDesk } from "../context";
+import { useServices } from "../context";
 import { Filters } from "../parts/filter";
 import { Menu, type MenuItem } from "../parts/menu";
 import { Badge, Fingerprint, Placeholder, Tls, Two } from "../parts/small";
@@ -23,7 +23,7 @@ interface Answer {
 }
 
 export function ServersPage({ route }: { route: Route }) {
-  const { session } = useDesk();
+  const { session } = useServices();
   const query = asked(route);
   const live = useLive<Answer>(`servers ${JSON.stringify(query)} ${session.role}`, relaxed, () => get("servers", query));
   return (

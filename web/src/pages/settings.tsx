@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { get, type Setting } from "../api";
 import { counted } from "../format";
 import { useLive } from "../live";
-import { useDesk } from "../context";
+import { useServices } from "../context";
 import { ReloadButton } from "../parts/actions";
 import { Filters, Find, matches, plainly } from "../parts/filter";
 import { Markdown } from "../parts/markdown";
@@ -13,7 +13,7 @@ import { Badge, Placeholder } from "../parts/small";
 import type { Route } from "../route";
 
 export function SettingsPage({ route }: { route: Route }) {
-  const { session } = useDesk();
+  const { session } = useServices();
   const [words, setWords] = useState("");
   const [changed, setChanged] = useState(false);
   const live = useLive(`settings ${session.role}`, 10_000, () => get<{ settings: Setting[] }>("settings"));

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { get, type Database, type Statement, type Statements } from "../api";
 import { bytes, clock, count, counted, duration, percent } from "../format";
 import { useLive } from "../live";
-import { useDesk } from "../context";
+import { useServices } from "../context";
 import { Filters, Find, matches, plainly } from "../parts/filter";
 import { Badge, Placeholder, SplitBar, Two } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
@@ -18,10 +18,10 @@ const SORTS = {
 const MOST = 100;
 
 export function StatementsPage({ route }: { route: Route }) {
-  const desk = useDesk();
+  const services = useServices();
   const sort = route.query.get("sort") ?? "total_us";
   const query = { database: route.query.get("database"), sort, limit: MOST };
-  const live = useLive<Statements>(`statements ${JSON.stringify(query)} ${desk.session.role}`, 3_000, () => get<Statements>("statements", query));
+  const live = useLive<Statements>(`statements ${JSON.stringify(query)} ${services.session.role}`, 3_000, () => get<Statements>("statements", query));
   const databases = useLive("databases", 10_000, () => get<{ databases: Database[] }>("databases"));
   // A link leads to one statement, by its fingerprint.
   const linked = route.query.get("find") ?? "";
@@ -56,7 +56,7 @@ export function StatementsPage({ route }: { route: Route }) {
 }
 
 function Refused() {
-  const { session, signIn } = useDesk();
+  const { session, signIn } = useServices();
   return (
     <div class="none">
       <p>Statements are shown to those who sign in.</p>

@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 
 import { act, type Action } from "../api";
-import { useDesk, type Desk } from "../context";
+import { useServices, type Services } from "../context";
 import type { Question } from "./dialog";
 
 interface Meaning {
@@ -31,7 +31,7 @@ const MEANINGS: Record<Exclude<Action, "kill_client" | "reload">, Meaning> = {
   },
 };
 
-export function question(desk: Desk, action: keyof typeof MEANINGS, database?: string): Question {
+export function question(services: Services, action: keyof typeof MEANINGS, database?: string): Question {
   const { verb, text, danger = false } = MEANINGS[action];
   const where = database ?? "all databases";
   return {
@@ -40,7 +40,7 @@ export function question(desk: Desk, action: keyof typeof MEANINGS, database?: s
     verb,
     danger,
     run: async () => {
-      const { done, message } = await act(action, database === undefined ? {} : { database }, desk.session.csrf);
+      const { done, message } = await act(action, database === undefined ? {} : { database }, services.session.csrf);
       return message ?? (done ? `${verb} ${where}: done` : `${verb} ${where}: goes on`);
     },
   };
@@ -48,11 +48,11 @@ export function question(desk: Desk, action: keyof typeof MEANINGS, database?: s
 
 /** The buttons of one database, or of all. */
 export function Actions({ database, paused, disabled, again }: { database?: string; paused: boolean; disabled?: boolean; again: () => void }) {
-  const desk = useDesk();
-  if (!desk.session.may_act) return null;
+  const services = useServices();
+  if (!services.session.may_act) return null;
   const ask = (action: keyof typeof MEANINGS) => {
-    const asked = question(desk, action, database);
-    desk.ask({ ...asked, run: async () => { const told = await asked.run(); again(); return told; } });
+    const asked = question(services, action, database);
+    services.ask({ ...asked, run: async () => { const told = await asked.run(); again(); return told; } });
   };
   return (
     <div class="actions" role="group" aria-label={database ? `Actions on ${database}` : "Actions on all databases"}>
@@ -67,27 +67,27 @@ export function Actions({ database, paused, disabled, again }: { database?: stri
 
 /** Reads the configuration files again. */
 export function ReloadButton() {
-  const desk = useDesk();
-  if (!desk.session.may_act) return null;
+  const services = useServices();
+  if (!services.session.may_act) return null;
   const reload = () =>
-    desk.ask({
+    services.ask({
       title: "Reload the configuration?",
       text: <p>The files are read again. They are taken as a whole, or, if anything in them is wrong, not at all.</p>,
       verb: "Reload",
-      run: async () => (await act("reload", {}, desk.session.csrf)).message ?? "Reloaded",
+      run: async () => (await act("reload", {}, services.session.csrf)).message ?? "Reloaded",
     });
   return <button type="button" onClick={reload}>Reload</button>;
 }
 
 /** Drops one client. */
-export function killClient(desk: Desk, id: number, who: string, again: () => void): Question {
+export function killClient(services: Services, id: number, who: string, again: () => void): Question {
   return {
     title: "Drop this client?",
     text: <p>{who} is disconnected at once. A transaction that it has open is rolled back.</p>,
     verb: "Drop client",
     danger: true,
     run: async () => {
-      const { message } = await act("kill_client", { client: id }, desk.session.csrf);
+      const { message } = await act("kill_client", { client: id }, services.session.csrf);
       again();
       return message ?? "The client is dropped";
     },

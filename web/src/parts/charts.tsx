@@ -76,7 +76,7 @@ function CrowdChart({ series, windowS, end }: Props) {
       hint="PostgreSQL sees only the thick line. Averages over a second."
       times={series.time_s}
       lines={lines}
-      format={tally}
+      format={counted}
       windowS={windowS}
       end={end}
       height={210}
@@ -119,7 +119,7 @@ function Charts({ series, windowS, end, names }: Props & { names: readonly Chart
 }
 
 /** An average number of clients or connections: with a digit after the point where that matters. */
-function tally(value: number): string {
+function counted(value: number): string {
   return value < 10 && !Number.isInteger(value) ? value.toFixed(1) : count(value);
 }
 
