@@ -140,7 +140,7 @@ pub const REFUSED_SERVERS_MAX: u8 = 3;
 pub const DRAWS_TRIED: u8 = 3;
 
 /// Users and application names of a pool that are known to ask so.
-pub const ASKERS_MAX: usize = 256;
+pub const CURRVAL_CLIENTS_MAX: usize = 256;
 
 /// Statements that a server answered last and that are named if its session is found to be another one than
 /// it should be.

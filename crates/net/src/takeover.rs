@@ -17,5 +17,5 @@ mod giving;
 mod taking;
 
 pub use giving::{Giver, GivingError, Leftovers};
-pub(crate) use giving::{Lend, Package, Parting};
+pub(crate) use giving::{ListenersReply, Package, Parting};
 pub use taking::{Arrivals, Takeover, TakeoverError};

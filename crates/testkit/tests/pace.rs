@@ -10,7 +10,7 @@ use pgweir_core::driver::{ConnId, Now, Peer, WorkerId};
 use pgweir_core::mail::Rules;
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
-use pgweir_testkit::stage::answers::{Answers, ends_with_ready, welcome};
+use pgweir_testkit::stage::answers::{Answers, ends_with_ready, greeting};
 use pgweir_testkit::stage::quiet::Quiet;
 use pgweir_wire::Header;
 use pgweir_wire::backend::TxStatus;
@@ -224,8 +224,8 @@ impl Town {
             self.backends.push(Backend { conn, status: TxStatus::Idle, due: VecDeque::new() });
             self.turn(|machine, driver| machine.connected(driver, conn, String::new()));
             self.driver.take(conn);
-            let welcome = welcome();
-            self.turn(|machine, driver| machine.received(driver, conn, &welcome));
+            let greeting = greeting();
+            self.turn(|machine, driver| machine.received(driver, conn, &greeting));
         }
         for at in 0..self.backends.len() {
             if self.driver.has(self.backends[at].conn) {

@@ -51,7 +51,7 @@ struct Guest {
 
 /// What it says, made once.
 struct Answers {
-    welcome: Vec<u8>,
+    greeting: Vec<u8>,
     columns: Vec<u8>,
     row: Vec<u8>,
 }
@@ -110,7 +110,7 @@ impl StandIn {
             let count = wait(&epoll, &mut events, later.front().map(|(due, _, _)| *due));
             for event in &events[..count] {
                 if event.data() == LISTENER {
-                    self.welcome(&epoll, &mut guests, &mut next);
+                    self.greeting(&epoll, &mut guests, &mut next);
                     continue;
                 }
                 let Some(guest) = guests.get_mut(&event.data()) else { continue };
@@ -131,7 +131,7 @@ impl StandIn {
         Ok(())
     }
 
-    fn welcome(&self, epoll: &Epoll, guests: &mut HashMap<u64, Guest>, next: &mut u64) {
+    fn greeting(&self, epoll: &Epoll, guests: &mut HashMap<u64, Guest>, next: &mut u64) {
         while let Ok((stream, _)) = self.listener.accept() {
             let added = stream.set_nonblocking(true).is_ok()
                 && (self.path.is_some() || stream.set_tcp_nodelay(true).is_ok())
@@ -244,7 +244,7 @@ impl Guest {
                 out.push(b'N');
             } else {
                 self.greeted = true;
-                out.extend_from_slice(&answers.welcome);
+                out.extend_from_slice(&answers.greeting);
             }
         }
         while let Some(header) = Header::peek(&bytes[at..]).map_err(io::Error::other)? {
@@ -287,8 +287,8 @@ impl Guest {
 
 impl Answers {
     fn new() -> Self {
-        let mut welcome = Vec::new();
-        encode_auth_ok(&mut welcome);
+        let mut greeting = Vec::new();
+        encode_auth_ok(&mut greeting);
         for (name, value) in [
             ("server_version", "15.0"),
             ("server_encoding", "UTF8"),
@@ -299,10 +299,10 @@ impl Answers {
             ("standard_conforming_strings", "on"),
             ("application_name", ""),
         ] {
-            encode_parameter_status(&mut welcome, name.as_bytes(), value.as_bytes());
+            encode_parameter_status(&mut greeting, name.as_bytes(), value.as_bytes());
         }
-        encode_backend_key_data(&mut welcome, 1, &[0, 0, 0, 1]);
-        encode_ready(&mut welcome, TxStatus::Idle);
+        encode_backend_key_data(&mut greeting, 1, &[0, 0, 0, 1]);
+        encode_ready(&mut greeting, TxStatus::Idle);
         let (mut columns, mut row) = (Vec::new(), Vec::new());
         encode_row_description(
             &mut columns,
@@ -310,6 +310,6 @@ impl Answers {
         );
         encode_data_row(&mut row, &[Some(b"0")]);
         encode_command_complete(&mut row, "SELECT 1");
-        Self { welcome, columns, row }
+        Self { greeting, columns, row }
     }
 }

@@ -76,13 +76,13 @@ fn what_waits_for_a_slow_server_is_counted_from_when_it_was_due() {
     let port = listener.local_addr().expect("bound").port();
     thread::spawn(move || {
         let mut streams = Vec::new();
-        let mut welcome = Vec::new();
-        pgweir_wire::backend::encode_auth_ok(&mut welcome);
-        pgweir_wire::backend::encode_ready(&mut welcome, pgweir_wire::backend::TxStatus::Idle);
+        let mut greeting = Vec::new();
+        pgweir_wire::backend::encode_auth_ok(&mut greeting);
+        pgweir_wire::backend::encode_ready(&mut greeting, pgweir_wire::backend::TxStatus::Idle);
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
             let _ = stream.read(&mut [0; 1000]);
-            let _ = stream.write_all(&welcome);
+            let _ = stream.write_all(&greeting);
             streams.push(stream);
         }
     });

@@ -15,7 +15,7 @@ use crate::ids::ServerId;
 use crate::limits::LOOKUP_ROW_BYTES_MAX;
 use crate::mail::Mail;
 use crate::pool::Pool;
-use crate::pool::choose::selector::{Asker, Place};
+use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::printable;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 use crate::pool::server::state::{Inquiring, ServerState};
@@ -45,7 +45,7 @@ impl Pool {
     /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
     pub(crate) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         while !self.state.queue.lookups.is_empty() {
-            let Place::Alone(server) = self.choose_server(cx, Asker::Question) else { return };
+            let Place::Alone(server) = self.choose_server(cx, ServerRequest::Question) else { return };
             let Some(lookup) = self.state.queue.lookups.pop_front() else { return };
             self.begin_lookup(cx, server, lookup);
         }

@@ -15,7 +15,7 @@ use crate::pool::node::NodePool;
 use crate::pool::numbers::Numbers;
 use crate::pool::policy::Policy;
 use crate::pool::queue::Queue;
-use crate::pool::sequences::state::{Affinities, Askers};
+use crate::pool::sequences::state::{Affinities, CurrvalClients};
 use crate::pool::server::greeting::ServerGreeting;
 use crate::shared::Counts;
 
@@ -39,7 +39,7 @@ pub(crate) struct PoolState {
     /// What servers are when they are new; the first one's is told to every client.
     pub(crate) greeting: Option<Arc<ServerGreeting>>,
     /// Who asks for values of sequences.
-    pub(crate) askers: Askers,
+    pub(crate) currval_clients: CurrvalClients,
     pub(crate) affinities: Affinities,
     /// When the session of a released server is looked at.
     pub(crate) session_checks: SessionChecks,
@@ -106,7 +106,7 @@ impl PoolState {
             due: Due::default(),
             known: Known::default(),
             greeting: None,
-            askers: Askers::default(),
+            currval_clients: CurrvalClients::default(),
             affinities: Affinities::default(),
             session_checks: SessionChecks::default(),
             routines: Routines::default(),

@@ -450,7 +450,7 @@ fn queued_clients_run_again_one_by_one() {
     }
     rig.gets(server);
     clients.iter().for_each(|client| rig.send(*client, &run("a")));
-    assert_eq!(rig.gets(server), vec![shown(&[], OLD); 3].concat(), "they ride");
+    assert_eq!(rig.gets(server), vec![shown(&[], OLD); 3].concat(), "they are queued");
     rig.send(server, &[be::outdated(), be::ready('I')].concat().repeat(3));
     let mut sent = rig.gets(server);
     assert_eq!(sent.drain(..5).collect::<Vec<_>>(), shown(&[ANEW], "Bind PGWEIR_2"));

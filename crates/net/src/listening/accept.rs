@@ -162,7 +162,7 @@ impl<E: Engine> Worker<E> {
             match sys::accept(&listener.socket) {
                 Ok((socket, address)) => {
                     let kind = listener.kind;
-                    if let Err(e) = self.welcome(socket, &address, kind) {
+                    if let Err(e) = self.take_in(socket, &address, kind) {
                         self.io
                             .say(Level::Error, &format!("accepted a client but lost it: {}", sys::text(&e)));
                     }
@@ -198,7 +198,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn welcome(&mut self, socket: Socket, address: &socket2::SockAddr, kind: Kind) -> io::Result<()> {
+    fn take_in(&mut self, socket: Socket, address: &socket2::SockAddr, kind: Kind) -> io::Result<()> {
         let peer = match kind {
             Kind::Unix { port } => {
                 let (pid, uid) = sys::peer_credentials(&socket)?;

@@ -21,7 +21,7 @@ use crate::worker::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
 
 /// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a worker may take to lend its listeners.
+/// How long a worker may take to duplicate its listeners.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One thing to be handed over, with its sockets: the client's, then the server's.
@@ -236,11 +236,11 @@ impl Giver {
 
     /// Every worker has the same ones.
     fn borrow_listeners(&self) -> io::Result<Vec<Socket>> {
-        let (lend, lent) = channel();
+        let (reply, duplicates) = channel();
         if let Some(first) = self.mailboxes.first() {
-            first.send(WorkerMessage::Command(Box::new(NetCommand::LendListeners(lend))));
+            first.send(WorkerMessage::Command(Box::new(NetCommand::DuplicateListeners(reply))));
         }
-        lent.recv_timeout(WORKER_TIMEOUT).map_err(|_| io::ErrorKind::TimedOut)?
+        duplicates.recv_timeout(WORKER_TIMEOUT).map_err(|_| io::ErrorKind::TimedOut)?
     }
 
     fn command(&self, command: &NetCommand) {
@@ -256,4 +256,4 @@ fn write_package(stream: &UnixStream, package: &Package) -> io::Result<()> {
 }
 
 /// Where a worker puts duplicates of its listeners.
-pub(crate) type Lend = Sender<io::Result<Vec<Socket>>>;
+pub(crate) type ListenersReply = Sender<io::Result<Vec<Socket>>>;

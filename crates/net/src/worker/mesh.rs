@@ -13,7 +13,7 @@ use socket2::Socket;
 use crate::connection::conn::Conn;
 use crate::options::SocketOptions;
 use crate::resolve::Answer;
-use crate::takeover::{Lend, Parting};
+use crate::takeover::{ListenersReply, Parting};
 use crate::tls::TlsConfigs;
 
 /// What the binary tells a worker's event loop (not its machine).
@@ -24,7 +24,7 @@ pub(crate) enum NetCommand {
     /// Socket options for connections made from now on.
     Options(SocketOptions),
     /// Answer with duplicates of the listeners.
-    LendListeners(Lend),
+    DuplicateListeners(ListenersReply),
     /// Accept no more connections, and hand over what the machine gives away through this.
     GiveAway(Arc<Sender<Parting>>),
     /// Something that was given away has a new owner, or is back.

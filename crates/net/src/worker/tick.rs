@@ -410,9 +410,9 @@ impl<E: Engine> Worker<E> {
                     self.begin_uring_batch();
                 }
             }
-            NetCommand::LendListeners(lend) => {
+            NetCommand::DuplicateListeners(reply) => {
                 // The thread that asked may have given up.
-                let _ = lend.send(self.acceptor.duplicates());
+                let _ = reply.send(self.acceptor.duplicates());
             }
             NetCommand::GiveAway(successor) => {
                 self.acceptor.close(&mut self.io, |_| true);

@@ -130,7 +130,7 @@ pub fn ends_with_ready(told: &[u8]) -> bool {
 }
 
 /// What a server says to a client that it trusts.
-pub fn welcome() -> Vec<u8> {
+pub fn greeting() -> Vec<u8> {
     let mut out = Vec::new();
     encode_auth_ok(&mut out);
     for (name, value) in [

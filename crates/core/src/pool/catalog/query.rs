@@ -20,9 +20,9 @@ const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
 const TOO_MANY: &str =
     "has so many routines that change their session that not all are known; each client keeps its server";
 
-const UNTOLD_NAMES: &str = "does not tell which names stand for more than a read";
+const NAMES_REFUSED: &str = "does not tell which names stand for more than a read";
 
-const UNTOLD: &str = "does not tell which routines change their session";
+const ROUTINES_REFUSED: &str = "does not tell which routines change their session";
 
 impl Pool {
     /// A server is about to be free. `true` if the catalog is read before.
@@ -86,11 +86,11 @@ impl Pool {
                 if pool.session_checks.are_wanted() {
                     let is_news = pool.routines.give_up(now_us, age);
                     self.judge_waiting_anew();
-                    is_news.then(|| format!("{UNTOLD}: {text}; each client keeps its server"))
+                    is_news.then(|| format!("{ROUTINES_REFUSED}: {text}; each client keeps its server"))
                 } else {
                     // It was asked for names only.
                     pool.routines.read(now_us, age);
-                    Some(format!("{UNTOLD_NAMES}: {text}; no statement is multiplexed"))
+                    Some(format!("{NAMES_REFUSED}: {text}; no statement is multiplexed"))
                 }
             }
         };

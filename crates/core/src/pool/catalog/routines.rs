@@ -154,13 +154,13 @@ enum Changes {
     /// What the catalog said.
     Read,
     /// The servers did not say.
-    Untold,
+    Refused,
 }
 
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Routines {
-    askers: Names,
+    currval_routines: Names,
     changers: Names,
     /// The changers that set settings with names that their bodies do not tell.
     hiders: Names,
@@ -215,7 +215,7 @@ impl Routines {
     pub(crate) fn give_up(&mut self, now_us: u64, age: u64) -> bool {
         let news = matches!(self.changes, Changes::Unread);
         if !matches!(self.changes, Changes::Read) {
-            self.changes = Changes::Untold;
+            self.changes = Changes::Refused;
             (self.due_us, self.age) = (now_us.saturating_add(ROUTINES_AGE_US), age);
         }
         news
@@ -232,8 +232,8 @@ impl Routines {
     }
 
     /// This one asks for drawn values.
-    pub(crate) fn learn_asker(&mut self, name: &[u8]) {
-        self.askers.learn(name, ROUTINES_MAX);
+    pub(crate) fn learn_currval_routine(&mut self, name: &[u8]) {
+        self.currval_routines.learn(name, ROUTINES_MAX);
     }
 
     /// There is none that changes its session.
@@ -291,7 +291,7 @@ impl Routines {
     /// A text, or what carries one, may call one that asks.
     #[inline]
     pub(crate) fn asks_in(&self, bytes: &[u8]) -> bool {
-        self.askers.are_named_in(bytes) || self.askers.len() >= ROUTINES_MAX
+        self.currval_routines.are_named_in(bytes) || self.currval_routines.len() >= ROUTINES_MAX
     }
 
     /// A text, or what carries one, may call one that changes its session.
@@ -309,7 +309,7 @@ impl Routines {
     /// Any text may call one: the catalog has more than are kept, or was not told.
     #[inline]
     fn are_unknown(&self) -> bool {
-        self.are_too_many() || matches!(self.changes, Changes::Untold)
+        self.are_too_many() || matches!(self.changes, Changes::Refused)
     }
 
     /// It is one of either kind.
@@ -335,13 +335,14 @@ mod tests {
         assert!(routines.is_due(5) && !routines.is_due(6) && routines.is_due(5 + ROUTINES_AGE_US));
         assert!(!routines.asks_in(b"select last_id()"));
         for name in [&b"last_id"[..], b"last_id", b"", b"Of Quotes"] {
-            routines.learn_asker(name);
+            routines.learn_currval_routine(name);
         }
         assert!(routines.asks_in(b"select app.LAST_ID()") && !routines.asks_in(b"select last()"));
         assert!(!routines.asks_in(b"select last_ids, a_last_id"), "a name is a whole word");
         assert!(routines.asks_in(b"select \"of quotes\"()") && !routines.changes_in(b"select last_id()"));
-        (0..2 * ROUTINES_MAX).for_each(|number| routines.learn_asker(format!("f{number}").as_bytes()));
-        assert_eq!(routines.askers.len(), ROUTINES_MAX);
+        (0..2 * ROUTINES_MAX)
+            .for_each(|number| routines.learn_currval_routine(format!("f{number}").as_bytes()));
+        assert_eq!(routines.currval_routines.len(), ROUTINES_MAX);
     }
 
     #[test]
@@ -380,13 +381,13 @@ mod tests {
         assert!(routines.are_to_be_read(10 + CHANGERS_AGE_US, 1) && !routines.give_up(12, 1));
         routines.doubt();
         assert!(routines.are_to_be_read(11 + CHANGERS_AGE_US, 1));
-        let mut untold = Routines::default();
-        assert!(untold.give_up(5, 7) && !untold.are_to_be_read(6, 7));
-        assert!(untold.are_to_be_read(5 + ROUTINES_AGE_US, 7) && !untold.give_up(6, 7));
-        untold.doubt();
-        assert!(untold.are_to_be_read(CHANGERS_AGE_US, 7) && !untold.are_too_many());
+        let mut refused = Routines::default();
+        assert!(refused.give_up(5, 7) && !refused.are_to_be_read(6, 7));
+        assert!(refused.are_to_be_read(5 + ROUTINES_AGE_US, 7) && !refused.give_up(6, 7));
+        refused.doubt();
+        assert!(refused.are_to_be_read(CHANGERS_AGE_US, 7) && !refused.are_too_many());
         assert!(
-            untold.changes_in(b"select 1") && untold.hides_in(b"select 1"),
+            refused.changes_in(b"select 1") && refused.hides_in(b"select 1"),
             "any text may change its session"
         );
     }
@@ -408,7 +409,7 @@ mod tests {
         );
         for number in 0..ROUTINES_MAX {
             assert!(!routines.asks_in(b"select 1"), "{number}");
-            routines.learn_asker(format!("g{number}").as_bytes());
+            routines.learn_currval_routine(format!("g{number}").as_bytes());
         }
         assert!(routines.asks_in(b"select 1"));
         routines.read(3, 0);

@@ -13,7 +13,7 @@ use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
-use crate::pool::choose::selector::{Asker, Place};
+use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::ClientState;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::statements::ServerStatements;
@@ -77,7 +77,7 @@ impl Pool {
             if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
-            match self.choose_server(cx, Asker::Next(client)) {
+            match self.choose_server(cx, ServerRequest::Next(client)) {
                 Place::Alone(server) => {
                     self.state.queue.clients.pop_front();
                     self.link(cx, client, server);

@@ -7,7 +7,7 @@ use crate::ids::ClientId;
 use crate::mail::Shutdown;
 use crate::pool::Pool;
 use crate::pool::Step;
-use crate::pool::choose::selector::{Asker, Place};
+use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::{ClientState, Waiting};
 use crate::pool::relay::group::Group;
 
@@ -34,7 +34,7 @@ impl Pool {
         self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.
         if self.state.affinities.is_for(id)
-            && let Place::Alone(server) = self.choose_server(cx, Asker::Ahead(id))
+            && let Place::Alone(server) = self.choose_server(cx, ServerRequest::Ahead(id))
         {
             self.link(cx, id, server);
             return Step::Used(0);
@@ -42,7 +42,7 @@ impl Pool {
         let pool = &mut self.state;
         if pool.queue.waiting == 1
             && self.state.queue.at_login() == 0
-            && let Place::Alone(server) = self.choose_server(cx, Asker::Next(id))
+            && let Place::Alone(server) = self.choose_server(cx, ServerRequest::Next(id))
         {
             self.link(cx, id, server);
             return Step::Used(0);

@@ -32,7 +32,7 @@ pub(crate) enum Place {
 
 /// What waits for a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asker {
+pub(crate) enum ServerRequest {
     /// The group of the client that is next in the queue.
     Next(ClientId),
     /// The group of a client that a free server has affinity to: it may go ahead of the queue, but never behind other clients.
@@ -44,11 +44,13 @@ pub(crate) enum Asker {
 impl Pool {
     /// The server that may run what waits, and how. A server that is `Alone` is usable now, and is still in the list of free
     /// servers. On the way pgweir closes free servers that are too old, and has others checked.
-    pub(crate) fn choose_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, asker: Asker) -> Place {
-        let id = match asker {
-            Asker::Next(id) => id,
-            Asker::Ahead(id) => return self.take_idle(cx, Some(id)).map_or(Place::Open, Place::Alone),
-            Asker::Question => return self.take_idle(cx, None).map_or(Place::Open, Place::Alone),
+    pub(crate) fn choose_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, request: ServerRequest) -> Place {
+        let id = match request {
+            ServerRequest::Next(id) => id,
+            ServerRequest::Ahead(id) => {
+                return self.take_idle(cx, Some(id)).map_or(Place::Open, Place::Alone);
+            }
+            ServerRequest::Question => return self.take_idle(cx, None).map_or(Place::Open, Place::Alone),
         };
         let Some(wish) = self.multiplex_wish(cx.env, id) else {
             return self.take_idle(cx, Some(id)).map_or(Place::Open, Place::Alone);

@@ -55,9 +55,9 @@ const LATER_PERCENT: u64 = 150;
 /// others.)
 const OTHER_LOAD: u64 = 3;
 /// Windows between two trials, at first and at most.
-const PATIENCE_MIN: u32 = 2;
-/// See [`PATIENCE_MIN`].
-const PATIENCE_MAX: u32 = 200;
+const KEEP_WINDOWS_MIN: u32 = 2;
+/// See [`KEEP_WINDOWS_MIN`].
+const KEEP_WINDOWS_MAX: u32 = 200;
 /// Trials do not begin again within so many windows.
 const CALM_WINDOWS: u32 = 25;
 /// Windows in which a load begins: clients come one after the other.
@@ -200,7 +200,7 @@ pub(crate) struct Pace {
     /// What the target that is kept does: completions and time to the answer as in [`Seen`]; 0: not measured.
     base_rate: u64,
     base_response: u64,
-    patience: u32,
+    keep_windows: u32,
     next: Move,
     /// More servers were tried with this load, and did not help.
     in_vain: bool,
@@ -213,12 +213,12 @@ impl Pace {
     pub(crate) fn new() -> Pace {
         Pace {
             target: 2,
-            phase: Phase::Keeping(PATIENCE_MIN),
+            phase: Phase::Keeping(KEEP_WINDOWS_MIN),
             seen: Seen::default(),
             since_us: 0,
             base_rate: 0,
             base_response: 0,
-            patience: PATIENCE_MIN,
+            keep_windows: KEEP_WINDOWS_MIN,
             next: Move::Double,
             in_vain: false,
             calm: 0,
@@ -305,7 +305,7 @@ impl Pace {
             self.target = trial.home;
         }
         self.calm = CALM_WINDOWS - START_WINDOWS;
-        self.phase = Phase::Keeping(self.patience.max(START_WINDOWS));
+        self.phase = Phase::Keeping(self.keep_windows.max(START_WINDOWS));
     }
 
     fn keep(&mut self, seen: &Seen, left: u32, size: u32) {
@@ -387,7 +387,7 @@ impl Pace {
         if better {
             self.target = trial.away;
             self.decisions += 1;
-            self.patience = PATIENCE_MIN;
+            self.keep_windows = KEEP_WINDOWS_MIN;
             (self.base_rate, self.base_response) = (trial.there.rate(), trial.there.response());
             self.in_vain = false;
             self.phase = Phase::Keeping(0);
@@ -395,14 +395,14 @@ impl Pace {
             self.target = trial.home;
             self.in_vain |= up;
             self.next = self.next.next();
-            self.patience = (self.patience * 3).min(PATIENCE_MAX);
-            self.phase = Phase::Keeping(self.patience);
+            self.keep_windows = (self.keep_windows * 3).min(KEEP_WINDOWS_MAX);
+            self.phase = Phase::Keeping(self.keep_windows);
         }
     }
 
     fn begin_anew(&mut self, rate: u64, response: u64) {
         (self.base_rate, self.base_response) = (rate, response);
-        self.patience = PATIENCE_MIN;
+        self.keep_windows = KEEP_WINDOWS_MIN;
         self.next = Move::Double;
         self.in_vain = false;
         self.calm = 0;
@@ -501,10 +501,10 @@ mod tests {
         let mut pace = Pace::new();
         let mut model = Model::new(400, 4, 500);
         model.run(&mut pace, 15);
-        let (tried, changes) = (pace.patience, pace.decisions());
+        let (tried, changes) = (pace.keep_windows, pace.decisions());
         model.now_us += 20_000_000;
         model.run(&mut pace, 2);
-        assert!(pace.decisions() - changes <= 1 && pace.patience >= tried, "{pace:?}");
+        assert!(pace.decisions() - changes <= 1 && pace.keep_windows >= tried, "{pace:?}");
     }
 
     /// Servers share `cores`; each statement takes `work_us` of one, and a wake-up costs something when a server waits for

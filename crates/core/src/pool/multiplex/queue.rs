@@ -238,7 +238,7 @@ impl Pool {
     /// Closes servers if the client of the head is gone. With no client left queued, the server's work is of no use, as if a
     /// client leaves in the middle of a statement.
     pub(crate) fn close_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let orphans: Vec<ServerId> = self
+        let draining: Vec<ServerId> = self
             .servers
             .iter()
             .filter(|(_, server)| matches!(server.state, ServerState::Draining))
@@ -247,7 +247,7 @@ impl Pool {
             })
             .map(|(id, _)| id)
             .collect();
-        for id in orphans {
+        for id in draining {
             let Some(server) = self.servers.get(id) else { continue };
             let reason = server.retire.unwrap_or("client disconnect while server was not ready");
             let mode = if cx.driver.backlog(server.conn) > 0 { CloseMode::Now } else { CloseMode::Flush };

@@ -348,10 +348,10 @@ impl Pool {
     /// The same, of a name that it is about to prepare through the protocol: if it keeps its server for another reason than its
     /// prepared statements, that is known.
     pub(crate) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
-        let untold = Reasons::PREPARED.with(Reasons::UNKNOWN);
+        let unseen = Reasons::PREPARED.with(Reasons::UNKNOWN);
         let state = self.clients.get(id).map(|client| &client.state);
         let pin = if let Some(ClientState::Linked(link)) = state { link.pin.as_ref() } else { None };
-        let unknown = pin.is_some_and(|pin| pin.reasons.has(untold)) || self.prepares_unseen(id);
+        let unknown = pin.is_some_and(|pin| pin.reasons.has(unseen)) || self.prepares_unseen(id);
         !is_ours(name) && (unknown || self.prepared_by_sql(id, name).is_some())
     }
 

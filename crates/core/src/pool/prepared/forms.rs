@@ -15,7 +15,7 @@ use crate::pool::catalog::reach::Verdict;
 const ROW: usize = 4;
 
 /// A row in which forms came and went without being of use takes another one only after at most so many other texts.
-const PATIENCE_MAX: u16 = 4096;
+const BACKOFF_MAX: u16 = 4096;
 
 /// A text that stands for all that differ from it in these literals.
 struct Form {
@@ -61,7 +61,7 @@ struct Row {
     /// The fingerprint of the last text that was of no form here: one that comes again is worth a form.
     seen: u64,
     /// So many texts of no form here are not learnt from. It grows with each form that was of no use.
-    patience: u16,
+    backoff: u16,
     waiting: u16,
 }
 
@@ -70,7 +70,7 @@ impl Row {
     fn find(&mut self, text: &[u8]) -> Option<(&Traits, &mut Verdict)> {
         let at = self.forms.iter().position(|form| form.as_ref().is_some_and(|form| form.is_of(text)))?;
         if at == self.newest {
-            (self.patience, self.waiting) = (0, 0);
+            (self.backoff, self.waiting) = (0, 0);
         }
         self.forms[at].as_mut().map(|form| (&form.traits, &mut form.verdict))
     }
@@ -84,8 +84,8 @@ impl Row {
             return;
         }
         let Some(form) = Form::of(text, traits) else { return };
-        self.patience = (self.patience * 2 + 1).min(PATIENCE_MAX);
-        self.waiting = self.patience;
+        self.backoff = (self.backoff * 2 + 1).min(BACKOFF_MAX);
+        self.waiting = self.backoff;
         self.newest = (self.newest + 1) % ROW;
         self.forms[self.newest] = Some(form);
     }

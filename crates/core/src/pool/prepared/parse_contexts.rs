@@ -28,7 +28,7 @@ impl ParseContext {
     }
 
     /// It is still to be told.
-    pub(crate) const UNTOLD: ParseContext = ParseContext(NonZeroU64::MAX);
+    pub(crate) const UNDETERMINED: ParseContext = ParseContext(NonZeroU64::MAX);
 }
 
 /// A parse_context, with what it was found for: as long as these are the same objects, it is the same.

@@ -445,7 +445,7 @@ impl ServerStatements {
 mod tests {
     use super::*;
 
-    const KNOWN: Option<ParseContext> = Some(ParseContext::UNTOLD);
+    const KNOWN: Option<ParseContext> = Some(ParseContext::UNDETERMINED);
 
     #[test]
     fn a_text_that_is_read_in_another_way_is_another_statement() {
@@ -454,12 +454,12 @@ mod tests {
         assert_eq!(statements.take(b"select '1/2/2024'", b"", KNOWN), one);
         let other = ParseContext::of_statement(7);
         assert_eq!(
-            statements.find(b"select '1/2/2024'", b"", ParseContext::UNTOLD),
+            statements.find(b"select '1/2/2024'", b"", ParseContext::UNDETERMINED),
             None,
             "no server has taken it"
         );
         statements.note_parsed(one);
-        assert_eq!(statements.find(b"select '1/2/2024'", b"", ParseContext::UNTOLD), Some(one));
+        assert_eq!(statements.find(b"select '1/2/2024'", b"", ParseContext::UNDETERMINED), Some(one));
         assert_eq!(statements.find(b"select '1/2/2024'", b"", other), None);
         assert_ne!(statements.take(b"select '1/2/2024'", b"", Some(other)), one);
     }

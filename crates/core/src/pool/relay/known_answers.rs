@@ -27,7 +27,7 @@ pub struct Asked<'a> {
     pub session: &'a Session,
 }
 
-/// Answers that need no server, and ears for those that servers give.
+/// Answers that need no server, and listeners to those that servers give.
 pub trait KnownAnswers: Send {
     /// The whole answer to a group, up to and with ReadyForQuery (idle), if it is known.
     fn answer(&mut self, asked: &Asked<'_>) -> Option<Vec<u8>>;

@@ -96,7 +96,7 @@ impl Pool {
             }
         }
         if asks {
-            self.remember_asker(cx.env, id);
+            self.remember_currval_client(cx.env, id);
         }
         match before {
             None => {}
@@ -123,17 +123,17 @@ impl Pool {
     }
 
     /// Clients of this user and `application_name` ask: their servers are kept for them, from here on.
-    fn remember_asker(&mut self, env: &Env, id: ClientId) {
+    fn remember_currval_client(&mut self, env: &Env, id: ClientId) {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
         if account.draws.habit == Habit::Asks {
             return;
         }
-        let key = self.asker_key(env, account);
-        self.state.askers.insert(key);
+        let key = self.currval_key(env, account);
+        self.state.currval_clients.insert(key);
         let alike: Vec<ClientId> = self
             .clients
             .iter()
-            .filter(|(_, client)| self.asker_key(env, &client.account) == key)
+            .filter(|(_, client)| self.currval_key(env, &client.account) == key)
             .map(|(id, _)| id)
             .collect();
         for id in alike {
@@ -144,18 +144,18 @@ impl Pool {
     }
 
     /// A client has logged in: perhaps similar clients asked before.
-    pub(crate) fn recall_asker(&mut self, env: &Env, id: ClientId) {
+    pub(crate) fn recall_currval_client(&mut self, env: &Env, id: ClientId) {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
-        let askers = &self.state.askers;
-        if !askers.is_empty()
-            && askers.contains(self.asker_key(env, account))
+        let known = &self.state.currval_clients;
+        if !known.is_empty()
+            && known.contains(self.currval_key(env, account))
             && let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account)
         {
             account.draws.habit = Habit::Asks;
         }
     }
 
-    fn asker_key(&self, env: &Env, account: &Account) -> u64 {
+    fn currval_key(&self, env: &Env, account: &Account) -> u64 {
         let position = env.tracked.position(b"application_name");
         let name = position.and_then(|position| account.params.get(position)).unwrap_or_default();
         foldhash::fast::FixedState::default().hash_one((&*account.user, name))

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use pgweir_sql::{Marks, Question, Traits, Verb, questions};
 
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{ASKERS_MAX, DRAWS_TRIED};
+use crate::limits::{CURRVAL_CLIENTS_MAX, DRAWS_TRIED};
 
 /// The clients that have used a session since it held no drawn value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -194,11 +194,11 @@ fn has_one_of(text: &[u8], words: &[&[u8]]) -> bool {
 /// The clients of a pool that were seen to ask, by user and `application_name`: as hashes, the newest at the
 /// end. Two that share a hash cost a moment's waiting, no more.
 #[derive(Default)]
-pub(crate) struct Askers {
+pub(crate) struct CurrvalClients {
     known: VecDeque<u64>,
 }
 
-impl Askers {
+impl CurrvalClients {
     pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
@@ -211,7 +211,7 @@ impl Askers {
         if self.contains(key) {
             return;
         }
-        if self.known.len() >= ASKERS_MAX {
+        if self.known.len() >= CURRVAL_CLIENTS_MAX {
             self.known.pop_front();
         }
         self.known.push_back(key);

@@ -112,8 +112,8 @@ impl Pool {
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
         let sticky = match touched.told {
             Told::Known => sticky,
-            Told::Cleared => sticky.without(Reasons::UNTOLD),
-            Told::Unknown => sticky.with(Reasons::UNTOLD),
+            Told::Cleared => sticky.without(Reasons::UNKNOWN_NAMES),
+            Told::Unknown => sticky.with(Reasons::UNKNOWN_NAMES),
         };
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
         let reshaped =
@@ -335,7 +335,7 @@ impl Pool {
             Some((mut session, reasons)) => {
                 session.reread(|prepared| match prepared.parse_context {
                     // PostgreSQL does not tell: by now it may be another one of the same name and text.
-                    ParseContext::UNTOLD => parse_context.unwrap_or_else(|| env.parse_contexts.alone()),
+                    ParseContext::UNDETERMINED => parse_context.unwrap_or_else(|| env.parse_contexts.alone()),
                     known if prepares && parse_context != Some(known) => env.parse_contexts.alone(),
                     known => known,
                 });
@@ -354,7 +354,7 @@ impl Pool {
         for row in &answer.rows {
             let [Some(kind), Some(name), value] = row.as_slice() else { continue };
             match (&**kind, value) {
-                (b"f", _) => routines.learn_asker(name),
+                (b"f", _) => routines.learn_currval_routine(name),
                 (b"g" | b"e", text) => {
                     bodies.push(Body { name, text: text.as_deref(), changes: **kind == *b"g" });
                 }
@@ -417,7 +417,7 @@ impl Pool {
     fn read_prepared(&self, id: ServerId, name: &[u8], text: &[u8]) -> Option<Prepared> {
         let mut known = self.servers[id].session.prepared();
         let known = known.find(|known| *known.name == *name && *known.text == *text);
-        Prepared::movable(name, text, known.map_or(ParseContext::UNTOLD, |known| known.parse_context))
+        Prepared::movable(name, text, known.map_or(ParseContext::UNDETERMINED, |known| known.parse_context))
     }
 
     /// One setting of the server's session.

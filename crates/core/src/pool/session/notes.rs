@@ -12,8 +12,8 @@ use crate::pool::catalog::routines::Routines;
 use crate::pool::client::state::{ClientState, Link};
 use crate::pool::session::content::{IDENTITY, Session, Setting};
 use crate::pool::session::known_sets::PlainSet;
+use crate::pool::session::partial_text::{behind_names, bound_values};
 use crate::pool::session::pins::{PutBack, Reasons, Told, Touched, Values, may_change_pin, may_touch};
-use crate::pool::session::untold::{behind_names, bound_values};
 
 impl Pool {
     /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its text, if it

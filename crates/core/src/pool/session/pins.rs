@@ -7,7 +7,7 @@ use pgweir_sql::{Marks, SettingNames, keeps_parse_context};
 use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX, TOUCHED_SETS_MAX};
 use crate::pool::catalog::routines::Routines;
 use crate::pool::session::known_sets::PlainSet;
-use crate::pool::session::untold::PartReader;
+use crate::pool::session::partial_text::PartReader;
 
 /// Why a client keeps its server. A set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -30,7 +30,7 @@ impl Reasons {
     /// More settings than follow a client from server to server.
     pub(crate) const SETTINGS: Reasons = Reasons(1 << 11);
     /// Settings with names that are not known: no server can be asked for them.
-    pub(crate) const UNTOLD: Reasons = Reasons(1 << 12);
+    pub(crate) const UNKNOWN_NAMES: Reasons = Reasons(1 << 12);
     /// What cannot be seen from outside: it stays until the client leaves, and its server goes with it.
     pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
 
@@ -38,7 +38,7 @@ impl Reasons {
     pub(crate) const READS_ALONE: Reasons = Reasons(Self::TEMPORARY.0 | Self::LIBRARY.0 | Self::UNKNOWN.0);
 
     /// What no answer of the server takes back.
-    pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0 | Self::UNTOLD.0);
+    pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0 | Self::UNKNOWN_NAMES.0);
 
     const NAMES: [(Reasons, &'static str); 13] = [
         (Reasons::TEMPORARY, "temporary objects"),
@@ -53,7 +53,7 @@ impl Reasons {
         (Reasons::UNKNOWN, "unknown state"),
         (Reasons::SEQUENCES, "sequences"),
         (Reasons::SETTINGS, "many settings"),
-        (Reasons::UNTOLD, "settings of unknown names"),
+        (Reasons::UNKNOWN_NAMES, "settings of unknown names"),
     ];
 
     pub(crate) fn is_none(self) -> bool {

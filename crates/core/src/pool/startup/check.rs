@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::choose::selector::{Asker, Place};
+use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::greeting::ServerGreeting;
@@ -122,7 +122,7 @@ impl Pool {
             if trying || self.awaits_own_server(cx.env, client) {
                 continue;
             }
-            let Place::Alone(server) = self.choose_server(cx, Asker::Question) else { return };
+            let Place::Alone(server) = self.choose_server(cx, ServerRequest::Question) else { return };
             self.check_startup(cx, client, server);
         }
     }
@@ -157,7 +157,7 @@ impl Pool {
             };
         }
         account.params = pool.known.share_params(params);
-        self.recall_asker(env, id);
+        self.recall_currval_client(env, id);
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
         let ClientState::AwaitingServer(login) = &client.state else { return };

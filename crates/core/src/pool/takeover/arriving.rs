@@ -340,7 +340,7 @@ fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec
     }
     let prepared = prepared.into_iter().flatten();
     prepared
-        .filter_map(|(name, text)| Prepared::movable(name, text, ParseContext::UNTOLD))
+        .filter_map(|(name, text)| Prepared::movable(name, text, ParseContext::UNDETERMINED))
         .for_each(|known| session.prepare(known));
     session
 }

@@ -19,7 +19,7 @@ use crate::mail::{Mail, Question, Shutdown};
 use crate::pool::Step;
 use crate::worker::Worker;
 use crate::worker::console::command::{
-    self, Asker, Command, FIXED_PARAMETERS, NoCommand, Outcome, PendingCommand, Topic,
+    self, Command, CommandSource, FIXED_PARAMETERS, NoCommand, Outcome, PendingCommand, Topic,
 };
 use crate::worker::console::session::{ConsoleSession, Reply};
 use crate::worker::console::table::Row;
@@ -165,7 +165,7 @@ impl Worker {
         if command == Command::TakeOver {
             return self.begin_take_over(cx, id);
         }
-        self.distribute(cx, Asker::Console(id), command);
+        self.distribute(cx, CommandSource::Console(id), command);
     }
 
     /// A command of the control plane. It cannot run commands that need a client to end them, or that end the process.
@@ -182,7 +182,7 @@ impl Worker {
         if !matches!(command, Command::Show(_)) {
             self.log_command(cx, &command);
         }
-        self.distribute(cx, Asker::Control(ticket), command);
+        self.distribute(cx, CommandSource::Control(ticket), command);
     }
 
     /// A process of our own user wants to take our place: it gets this connection, and then everything else.
@@ -203,14 +203,14 @@ impl Worker {
 
     /// Sends a command to the workers or the control plane, which carry it out, and remembers which client or request asked
     /// for it.
-    fn distribute<D: Driver>(&mut self, cx: &mut Cx<'_, D>, asker: Asker, command: Command) {
+    fn distribute<D: Driver>(&mut self, cx: &mut Cx<'_, D>, source: CommandSource, command: Command) {
         self.tickets += 1;
         let ticket = self.tickets;
         let elsewhere = matches!(command, Command::Reload | Command::Set { .. });
         let missing = if elsewhere { 1 } else { cx.env.shared.workers() };
-        let pending = PendingCommand { asker, command: command.clone(), missing, outcomes: Vec::new() };
+        let pending = PendingCommand { source, command: command.clone(), missing, outcomes: Vec::new() };
         self.commands.insert(ticket, pending);
-        if let Asker::Console(id) = asker
+        if let CommandSource::Console(id) = source
             && let Some(console) = self.console_mut(id)
         {
             console.pending = Some(ticket);
@@ -227,7 +227,7 @@ impl Worker {
                     // The state is set before the answer: a client that reads the answer finds it true.
                     self.begin_stopping(cx, kind);
                 }
-                if let (Asker::Console(id), Shutdown::Now) = (asker, kind) {
+                if let (CommandSource::Console(id), Shutdown::Now) = (source, kind) {
                     // The connection just ends.
                     self.remove_unpooled(cx, id, "shutdown", CloseMode::Now);
                 } else {
@@ -236,7 +236,7 @@ impl Worker {
                 cx.driver.ask(Question::Shutdown(kind));
             }
             command => {
-                if let (Asker::Console(id), Command::Suspend) = (asker, &command) {
+                if let (CommandSource::Console(id), Command::Suspend) = (source, &command) {
                     self.suspended_by = Some(id);
                 }
                 for worker in self.other_workers(cx.env) {
@@ -270,9 +270,9 @@ impl Worker {
             }
             command => pending.outcomes.iter().find_map(|outcome| failure_of(command, outcome)),
         };
-        let id = match pending.asker {
-            Asker::Console(id) => id,
-            Asker::Control(ticket) => {
+        let id = match pending.source {
+            CommandSource::Console(id) => id,
+            CommandSource::Control(ticket) => {
                 let result = match (failure, &pending.command) {
                     (Some((_, text)), _) => Err(text),
                     (None, Command::Show(topic)) => Ok(self.merge(*topic, pending.outcomes)),

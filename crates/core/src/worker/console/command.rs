@@ -360,7 +360,7 @@ pub enum Outcome {
 
 /// The origin of a command, which is told its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asker {
+pub(crate) enum CommandSource {
     /// A client at the console.
     Console(UnpooledId),
     /// The control plane, under its own number.
@@ -369,7 +369,7 @@ pub(crate) enum Asker {
 
 /// A command that workers carry out, kept by the worker that serves the console client.
 pub(crate) struct PendingCommand {
-    pub(crate) asker: Asker,
+    pub(crate) source: CommandSource,
     pub(crate) command: Command,
     /// Workers (or the control plane) that have not answered yet.
     pub(crate) missing: u16,

@@ -9,7 +9,7 @@ use pgweir_core::driver::{Closed, ConnId, Now, Peer, WorkerId};
 use pgweir_core::mail::Rules;
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
-use pgweir_testkit::stage::answers::{Answers, MANY_ROWS, ends_with_ready, welcome};
+use pgweir_testkit::stage::answers::{Answers, MANY_ROWS, ends_with_ready, greeting};
 use pgweir_testkit::stage::quiet::Quiet;
 use pgweir_wire::Header;
 use pgweir_wire::backend::{Authentication, TxStatus};
@@ -260,8 +260,8 @@ impl World {
                 self.turn(|machine, driver| machine.connected(driver, conn, String::new()));
                 let hello = self.driver.take(conn);
                 self.driver.give_back(conn, hello);
-                let welcome = welcome();
-                self.turn(|machine, driver| machine.received(driver, conn, &welcome));
+                let greeting = greeting();
+                self.turn(|machine, driver| machine.received(driver, conn, &greeting));
             }
             let mut answered = false;
             let (servers, answers) = (&mut self.servers, &self.answers);

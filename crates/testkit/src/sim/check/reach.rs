@@ -34,7 +34,7 @@ pub const IN_A_HUNDRED: [&str; 31] = [
     "sessions audited",
     "sessions replayed",
     "statements",
-    "statements that rode",
+    "statements sent behind others",
 ];
 
 /// In any fifty seeds in which servers end, lie and are cancelled just when one client is queued behind another.

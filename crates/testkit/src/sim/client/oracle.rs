@@ -55,7 +55,7 @@ impl Oracle {
     ) -> Self {
         let mut reference = Session::new(0, parameters, Behaviour::default());
         // The pooler's own greeting is judged by what the client is told, not by its order.
-        reference.welcome(b"");
+        reference.greeting(b"");
         Oracle {
             client,
             reference,
@@ -286,7 +286,7 @@ mod tests {
     /// Answers of a server with process id 5 to these messages.
     fn answers(messages: &[Message]) -> Vec<Message> {
         let mut server = Session::new(5, &[], Behaviour::default());
-        server.welcome(b"");
+        server.greeting(b"");
         messages.iter().for_each(|message| server.feed(message.clone()));
         let mut answers = Vec::new();
         loop {

@@ -203,7 +203,7 @@ impl<'a> ScriptWriter<'a> {
     /// The script.
     #[must_use]
     pub fn write(mut self) -> Script {
-        self.introduction();
+        self.first_statements();
         let mut left = self.rng.count(0, self.plan.passages_max);
         while left > 0 {
             left -= 1;
@@ -215,7 +215,7 @@ impl<'a> ScriptWriter<'a> {
         self.script
     }
 
-    fn introduction(&mut self) {
+    fn first_statements(&mut self) {
         let phrases = &mut self.phrases;
         let multiplexed = self.plan.theme.is_multiplexed();
         if self.rng.percent(if multiplexed { 5 } else { 50 }) {

@@ -392,7 +392,7 @@ impl Backend {
             }
             if let Note::Runs(Tag { client: Some(client), .. }) = &note {
                 if std::mem::take(&mut self.followed) && self.answered.is_some_and(|other| other != *client) {
-                    cx.count("statements that rode");
+                    cx.count("statements sent behind others");
                 }
                 self.answered = Some(*client);
             }

@@ -172,7 +172,7 @@ impl Backend {
         let behaviour = Behaviour { reports_early: cx.plan.server.reports_early };
         let mut session = Session::new(pid, parameters, behaviour);
         let mut greeting = Vec::new();
-        session.welcome(&self.secret).iter().for_each(|message| message.encode(&mut greeting));
+        session.greeting(&self.secret).iter().for_each(|message| message.encode(&mut greeting));
         if let ServerOutcome::DiesInLogin(bytes) = self.outcome {
             let upto = usize::try_from(bytes).unwrap_or(0) % greeting.len();
             greeting.truncate(upto);

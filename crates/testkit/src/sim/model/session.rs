@@ -176,7 +176,7 @@ impl Session {
     }
 
     /// The messages a server sends once the client is authenticated, up to ReadyForQuery.
-    pub fn welcome(&mut self, key: &[u8]) -> Vec<Message> {
+    pub fn greeting(&mut self, key: &[u8]) -> Vec<Message> {
         let mut messages = vec![Body::new().int32(0).message(b'R')];
         messages.extend(self.settings.report_all());
         let pid = i32::try_from(self.pid).expect("pids are small");

@@ -8,7 +8,7 @@ use crate::sim::network::proto::{ErrorText, Fields, Message};
 
 fn session() -> Session {
     let mut session = Session::new(7, &[], Behaviour::default());
-    session.welcome(b"key");
+    session.greeting(b"key");
     session
 }
 

@@ -72,9 +72,9 @@ impl Pool {
             return Ok(());
         }
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
-        let rode = !server.pipelined.is_alone();
+        let had_queued = !server.pipelined.is_alone();
         let pool = &mut self.state;
-        if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
+        if matches!(accepted.owner, Owner::Client(_)) && (had_queued || server.ledger.is_empty()) {
             let ended = server.note_end(pool, now_us);
             if let Some(split) = ended {
                 self.statement_ended(cx, id, split, behind_bytes);
@@ -85,7 +85,7 @@ impl Pool {
             return Ok(());
         }
         let Some(server) = self.servers.get(id) else { return Ok(()) };
-        if rode {
+        if had_queued {
             self.next_queued(cx, id);
             return Ok(());
         }
