@@ -44,9 +44,6 @@ impl Pool {
         header: Header,
         message: &[u8],
     ) -> Option<Step> {
-        if header.tag == tag::BIND {
-            return None;
-        }
         let bytes_max = if header.tag == tag::PARSE { PARSE_BYTES_MAX } else { NAMES_BYTES_MAX };
         if header.total() > bytes_max {
             let text = format!("a message that names a prepared statement is larger than {bytes_max} bytes");
@@ -55,7 +52,7 @@ impl Pool {
         (message.len() < header.total()).then_some(Step::Wait)
     }
 
-    /// A message that names a prepared statement goes to its server, under the server's name for it.
+    /// A Parse, Describe or Close that names a prepared statement goes to its server, under the server's name for it.
     pub(crate) fn prepared_message<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -64,9 +61,6 @@ impl Pool {
         header: Header,
         message: &[u8],
     ) -> Step {
-        if header.tag == tag::BIND {
-            return self.bind(cx, id, server, header, message);
-        }
         let Some(body) = message.get(HEADER_LEN..header.total()) else { return Step::Wait };
         let handled = match header.tag {
             tag::PARSE => Parse::parse(body).map(|parse| self.parse(cx, id, server, &parse)),
@@ -329,21 +323,20 @@ impl Pool {
     }
 
     /// The statement that a name of the client's stands for, and its ticket.
-    fn client_named(&self, id: ClientId, name: &[u8]) -> Option<(StatementId, u32)> {
+    pub(crate) fn client_named(&self, id: ClientId, name: &[u8]) -> Option<(StatementId, u32)> {
         self.clients.get(id)?.account.statements.as_ref()?.named(name)
     }
 
-    fn bind<D: Driver>(
+    /// A Bind goes to its server: `tail` is what follows its names, as far as it is here. Returns the client's statement that it
+    /// is about; that may be another one than the name stood for before.
+    pub(crate) fn bind<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
-        header: Header,
-        message: &[u8],
-    ) -> Step {
-        let body = &message[HEADER_LEN..message.len().min(header.total())];
-        let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
-        let named = self.client_named(id, head.statement);
+        (head, named): (&BindHead<'_>, Option<(StatementId, u32)>),
+        (header, tail): (Header, &[u8]),
+    ) -> Option<StatementId> {
         let known = self.server_name(cx, id, server_id, (head.statement, named));
         if let Some(known) = &known {
             self.note_discard(cx.env, id, known.statement);
@@ -355,11 +348,8 @@ impl Pool {
         let server = &mut self.servers[server_id];
         server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::Bind) });
         cx.driver.send(server.conn, &cx.env.scratch);
-        cx.driver.send(server.conn, &body[head.tail..]);
-        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.streaming = header.total().saturating_sub(message.len());
-        }
-        Step::Used(header.total().min(message.len()))
+        cx.driver.send(server.conn, tail);
+        known.map(|known| known.statement)
     }
 
     fn describe<D: Driver>(

@@ -26,11 +26,12 @@ use pgweir_sql::{Marks, Traits};
 use pgweir_wire::frontend::{BindHead, Close, Describe, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use crate::context::{Cx, Env};
+use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
 use crate::pool::Step;
+use crate::pool::client::state::ClientState;
 use crate::pool::prepared::exposed_names::{Named, Sent};
 use crate::pool::prepared::unnamed::UnnamedUse;
 use crate::pool::relay::ledger::Kind;
@@ -91,6 +92,9 @@ impl Pool {
         header: Header,
         message: &[u8],
     ) -> Step {
+        if header.tag == tag::BIND {
+            return self.send_bind(cx, id, server_id, header, message);
+        }
         if let Some(step) = self.keeps_prepared_message(cx, id, header, message) {
             return step;
         }
@@ -100,23 +104,46 @@ impl Pool {
             Named::Exposed => return Step::Used(0),
             Named::Waits => return Step::Wait,
         }
-        let step = self.prepared_message(cx, id, server_id, header, message);
-        if header.tag == tag::BIND && matches!(step, Step::Used(_)) {
-            self.note_bound(cx.env, id, &message[HEADER_LEN..message.len().min(header.total())]);
-        }
-        step
+        self.prepared_message(cx, id, server_id, header, message)
     }
 
-    /// A Bind of a statement of the client's was sent: `session` notes what it executes, and its values.
-    fn note_bound(&mut self, env: &mut Env, id: ClientId, body: &[u8]) {
-        let Some(head) = BindHead::parse_prefix(body) else { return };
-        if let Some(statement) = self.client_statement(id, head.statement) {
-            self.note_statement(env, id, statement);
-            self.note_values(id, &body[head.tail..]);
+    /// A Bind of a statement that has a name. If the client prepared it through the protocol, `session` notes what it executes, and
+    /// its values.
+    fn send_bind<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        header: Header,
+        message: &[u8],
+    ) -> Step {
+        let body = &message[HEADER_LEN..message.len().min(header.total())];
+        let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
+        self.state.numbers.stats.binds += 1;
+        let named = self.client_named(id, head.statement);
+        match named {
+            Some((statement, _)) => {
+                match self.prepare_statement(cx, id, server_id, statement, Sent::Bound) {
+                    Named::Unchanged => {}
+                    // It is looked at once more, as a message that passes.
+                    Named::Exposed => return Step::Used(0),
+                    Named::Waits => return Step::Wait,
+                }
+            }
+            None => self.prepare_bound_by_sql(cx, id, server_id, head.statement),
         }
+        let tail = &body[head.tail..];
+        if let Some(statement) = self.bind(cx, id, server_id, (&head, named), (header, tail)) {
+            self.note_statement(cx.env, id, statement);
+            self.note_values(id, tail);
+        }
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.streaming = header.total().saturating_sub(message.len());
+        }
+        Step::Used(header.total().min(message.len()))
     }
 
-    /// What the text behind a statement's name needs.
+    /// What the text behind a statement's name needs, for a Parse, a Describe or a Close.
     fn prepare_named<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -138,17 +165,6 @@ impl Pool {
                 match name.and_then(|name| self.client_statement(id, name)) {
                     Some(statement) => self.prepare_statement(cx, id, server_id, statement, Sent::Named),
                     None => Named::Unchanged,
-                }
-            }
-            tag::BIND => {
-                let Some(head) = BindHead::parse_prefix(body) else { return Named::Unchanged };
-                self.state.numbers.stats.binds += 1;
-                match self.client_statement(id, head.statement) {
-                    Some(statement) => self.prepare_statement(cx, id, server_id, statement, Sent::Bound),
-                    None => {
-                        self.prepare_bound_by_sql(cx, id, server_id, head.statement);
-                        Named::Unchanged
-                    }
                 }
             }
             _ => {
