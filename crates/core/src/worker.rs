@@ -389,7 +389,9 @@ impl Worker {
         for id in std::mem::take(&mut self.notified) {
             self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
         }
-        self.check_commands(cx);
+        if !self.tasks.is_empty() {
+            self.check_commands(cx);
+        }
         self.check_stopping(cx);
     }
 }

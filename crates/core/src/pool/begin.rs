@@ -150,8 +150,9 @@ impl Pool {
         self.server_rests(cx, server_id);
         match self.clients.get_mut(id).map(|client| &mut client.state) {
             Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
-            Some(state @ ClientState::Idle) => {
-                *state = ClientState::DeferredBegin(DeferredBegin { text, since_us: cx.env.now.mono_us });
+            Some(ClientState::Idle) => {
+                let since_us = cx.env.now.mono_us;
+                self.set_client_state(id, ClientState::DeferredBegin(DeferredBegin { text, since_us }));
             }
             _ => {}
         }
@@ -220,9 +221,12 @@ impl Pool {
     ) -> Option<usize> {
         let group = self.end_at_front(cx.env, id, bytes)?;
         self.answer_block(cx, id, group, TxStatus::Idle);
-        if let ClientState::DeferredBegin(deferred) = self.set_client_state(id, ClientState::Idle) {
-            cx.env.buffers.give_back(deferred.text);
+        if let Some(ClientState::DeferredBegin(deferred)) =
+            self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            cx.env.buffers.give_back(std::mem::take(&mut deferred.text));
         }
+        self.set_client_state(id, ClientState::Idle);
         Some(group.len)
     }
 

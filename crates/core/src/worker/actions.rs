@@ -110,9 +110,6 @@ impl Worker {
 
     /// Answers the commands that are due.
     pub(crate) fn check_commands<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        if self.tasks.is_empty() {
-            return;
-        }
         let tasks = std::mem::take(&mut self.tasks);
         for task in tasks {
             let outcome = match self.undone_by(cx.env, &task.until) {

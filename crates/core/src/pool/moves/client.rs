@@ -30,9 +30,9 @@ impl PoolState {
 }
 
 impl Pool {
-    /// The one way to change a client's state: the numbers follow. Returns the state before.
+    /// The one way to change a client's state: the numbers follow.
     #[inline]
-    pub(crate) fn set_client_state(&mut self, id: ClientId, state: ClientState) -> ClientState {
+    pub(crate) fn set_client_state(&mut self, id: ClientId, state: ClientState) {
         let client = &mut self.clients[id];
         debug_assert!(is_legal(&client.state, &state), "a client cannot make this move");
         self.state.count_state(&client.state, false);
@@ -43,7 +43,7 @@ impl Pool {
             // Its group runs elsewhere.
             server.incoming.taps.retain(|tap| !tap.is_of(id));
         }
-        std::mem::replace(&mut client.state, state)
+        client.state = state;
     }
 
     /// Waiting → Linked. The server must be free. The caller looks at what the client sent.
