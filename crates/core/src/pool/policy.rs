@@ -3,8 +3,10 @@
 use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
 
 use crate::client_handoff::Replication;
+use crate::context::duration_us;
 use crate::ids::ClientId;
 use crate::pool::Pool;
+use crate::pool::multiplex::pipelined::MultiplexLimits;
 
 /// See the file's head.
 #[derive(Clone, Copy)]
@@ -20,6 +22,8 @@ pub(crate) struct Policy {
     pub(crate) is_limited: bool,
     /// Named prepared statements are known by content here.
     pub(crate) tracks_statements: bool,
+    /// The bounds of multiplexing; `None` if it does not multiplex.
+    pub(crate) multiplex: Option<MultiplexLimits>,
 }
 
 impl Default for Policy {
@@ -31,6 +35,7 @@ impl Default for Policy {
             slow_us: u64::MAX,
             is_limited: false,
             tracks_statements: false,
+            multiplex: None,
         }
     }
 }
@@ -47,7 +52,15 @@ impl Policy {
             slow_us: slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX)),
             is_limited: config.max_db_connections(database) > 0 || config.max_user_connections(user) > 0,
             tracks_statements: mode != PoolMode::Session && config.main.max_prepared_statements > 0,
+            multiplex: None,
         };
+        let resets = config.main.server_reset_query_always && !config.main.server_reset_query.is_empty();
+        if mode != PoolMode::Session && config.main.multiplex_depth > 0 && !resets {
+            policy.multiplex = Some(MultiplexLimits {
+                depth: config.main.multiplex_depth as usize,
+                max_us: duration_us(config.main.multiplex_max_ms),
+            });
+        }
         policy.sequences = match policy.sequences {
             _ if !policy.keeps_sessions() => SequenceAffinity::Off,
             SequenceAffinity::Pin if policy.refuses_pins() => SequenceAffinity::Wait,

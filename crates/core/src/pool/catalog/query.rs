@@ -34,8 +34,7 @@ impl Pool {
 
     #[cold]
     fn read_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
-        let (routines, names) =
-            (self.state.session_checks.are_wanted(), self.multiplex_limits(cx.env).is_some());
+        let (routines, names) = (self.state.session_checks.are_wanted(), self.multiplex_limits().is_some());
         if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }

@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::PoolMode;
-
 use crate::client_handoff::Replication;
 use crate::context::Activity;
-use crate::context::duration_us;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
@@ -43,7 +40,7 @@ impl Pool {
     /// The group that a client asks for, if that may share a server with other clients.
     pub(crate) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = &self.clients.get(id)?.account;
-        if self.multiplex_limits(env).is_none() && env.answers.is_none() {
+        if self.multiplex_limits().is_none() && env.answers.is_none() {
             return None;
         }
         if account.replication != Replication::None {
@@ -68,20 +65,11 @@ impl Pool {
         })
     }
 
-    /// The bounds of multiplexing in a pool; `None` if it does not multiplex.
-    pub(crate) fn multiplex_limits(&self, env: &Env) -> Option<MultiplexLimits> {
-        let main = &env.rules.config.main;
-        let pool = &self.state;
-        let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
+    /// The bounds of multiplexing in a pool; `None` if it does not multiplex now.
+    #[inline]
+    pub(crate) fn multiplex_limits(&self) -> Option<MultiplexLimits> {
         // If the operator wants each release looked at, no other client may use the server before the look.
-        let looks = pool.session_checks.at_each();
-        if main.multiplex_depth == 0 || pool.policy.mode == PoolMode::Session || resets || looks {
-            return None;
-        }
-        Some(MultiplexLimits {
-            depth: main.multiplex_depth as usize,
-            max_us: duration_us(main.multiplex_max_ms),
-        })
+        self.state.policy.multiplex.filter(|_| !self.state.session_checks.at_each())
     }
 
     /// The statement's name among the estimates: the same text is another statement in another pool.
@@ -101,7 +89,7 @@ impl Pool {
     pub(super) fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads())?;
-        let limits = self.multiplex_limits(env)?;
+        let limits = self.multiplex_limits()?;
         let pool = &self.state;
         if pool.paused || env.activity != Activity::Active || env.stopping == Some(Shutdown::WaitForServers) {
             return None;

@@ -27,7 +27,7 @@ impl Pool {
     pub(crate) fn begin_pipeline(&mut self, env: &Env, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
         let received_bytes = server.work.received_bytes;
-        let Some(limits) = self.multiplex_limits(env) else { return };
+        let Some(limits) = self.multiplex_limits() else { return };
         if !group.certainly_reads()
             || server.ledger.is_empty()
             || !server.ledger.is_between_groups()
