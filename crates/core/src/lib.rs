@@ -6,7 +6,7 @@
 //! global state.
 //!
 //! Begin reading at [`driver`] (the border), `worker.rs` (the verbs) and `pool.rs` (its rooms), then the life of a client in
-//! order: `worker/login`, `pool/client/arrival.rs`, `pool/relay/request.rs`, `pool/choose`, `pool/relay/answer.rs`,
+//! order: `worker/login`, `pool/client/arrival.rs`, `pool/relay/moments/request.rs`, `pool/choose`, `pool/relay/receive.rs`,
 //! `pool/moves`. [`ledger`] decides which client an answer belongs to.
 
 mod buffer_pool;

@@ -1,6 +1,6 @@
 //! What the catalog of a pool's database says of names, so that of a text it is known whether it only reads: which names stand
 //! for something that runs code which may do more (a volatile function, a view or policy that calls one, a view that locks
-//! rows, a foreign table), and which functions are known to be less. Values only; `machine/session/catalog.rs` has the catalog asked.
+//! rows, a foreign table), and which functions are known to be less. Values only; `query.rs` has the catalog asked.
 
 use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, name_hash};
 

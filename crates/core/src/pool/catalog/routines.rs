@@ -2,7 +2,7 @@
 //! them ask for drawn values inside of their bodies, so that a text that names one may ask; which of them
 //! change their session, so that the session is asked for after a text that names one; and which custom
 //! settings (`app.tenant`) they set, as PostgreSQL has no list of those that a session has. Values only;
-//! `machine/session/catalog.rs` and `audit.rs` have the catalog asked.
+//! `catalog/query.rs` and `session/audit.rs` have the catalog asked.
 
 use pgweir_sql::SettingNames;
 

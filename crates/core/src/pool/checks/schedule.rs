@@ -1,5 +1,5 @@
 //! When a pool's released servers are looked at (`session_audit_sample`), and which statements were found to
-//! change a session unseen. Values only; `machine/session/session_check.rs` looks.
+//! change a session unseen. Values only; `session_check.rs` looks.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! Messages that pass in runs: whole messages, one after the other. The only note that they need is which client is owed their
 //! answer.
 //!
-//! This file handles nearly all messages of nearly all statements. `from_client` and `from_server` ask many questions of a
+//! This file handles nearly all messages of nearly all statements. `send` and `receive` ask many questions of a
 //! message, because it could be a special one; here those that certainly are not pass with one question each. It must never
 //! take a message that the other two would treat in another way: special messages are left to those two.
 

@@ -1,6 +1,6 @@
 //! What `currval` and `lastval` need to be right although servers change hands: which client's drawn values a
 //! server's session may hold, which clients are likely to ask for them, and which free server waits a moment
-//! for its last client. Values only; `machine/session/sequences.rs` decides by them.
+//! for its last client. Values only; `affinity.rs` decides by them.
 
 use std::collections::VecDeque;
 

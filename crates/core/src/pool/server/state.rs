@@ -1,4 +1,4 @@
-//! A connection to PostgreSQL: its states, each with what only that state needs. Moves are made by `machine::server_moves`.
+//! A connection to PostgreSQL: its states, each with what only that state needs. Moves are made by `moves/server.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Texts that come in pieces, and values that are bound: searched for the names of custom settings (`a.b`),
-//! which no list of PostgreSQL shows. Bytes only; `machine/session/notes.rs` notes what is found.
+//! which no list of PostgreSQL shows. Bytes only; `notes.rs` notes what is found.
 
 use pgweir_sql::SettingNames;
 

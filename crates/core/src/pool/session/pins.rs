@@ -1,6 +1,6 @@
 //! What a client's transaction may have done to its session, and what keeps a client on its server when its
 //! transaction is over: things that live in one server process and cannot move. Values only;
-//! `machine/session` decides by them.
+//! `audit.rs` and `pin.rs` decide by them.
 
 use pgweir_sql::{Marks, SettingNames, keeps_parse_context};
 

@@ -1,4 +1,4 @@
-//! Taking over from the process that we replace (`-R`): the other half of `machine/leaving.rs`. Clients and servers come
+//! Taking over from the process that we replace (`-R`): the other half of `leaving.rs`. Clients and servers come
 //! from a process of the same user, perhaps of another version, and was opened by settings that may have changed since.
 
 use std::collections::hash_map::Entry;

@@ -2,7 +2,7 @@
 //! pgweir understand: fields have numbers, and one that is not known is skipped. A field that is added later must be an
 //! `Option`, as older versions do not send it.
 //!
-//! This file is only the form. What may leave, and when, is `machine/leaving.rs`; how it comes in, `machine/arriving.rs`.
+//! This file is only the form. What may leave, and when, is `leaving.rs`; how it comes in, `arriving.rs`.
 //! Secrets are in it: it travels over a unix socket between processes of one user, and is never logged.
 
 use std::fmt;
