@@ -224,7 +224,7 @@ fn what_a_client_asks_for_goes_before() {
     assert!(got.contains(&set("x")), "{got}");
     rig.send(server, &be::replayed(1));
     finish(&mut rig, server, "RESET");
-    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.set_config('search_path','x',false);"]);
+    assert_eq!(rig.gets(server), ["Query SET \"search_path\"='x';"]);
 }
 
 #[test]

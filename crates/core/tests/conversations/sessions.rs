@@ -187,7 +187,7 @@ fn startup_parameters_are_tried_before_the_client_is_let_in() {
 }
 
 /// What puts back the startup value of [`resetting`]'s client.
-const PUT_BACK: &str = "Query SELECT pg_catalog.set_config('work_mem','1MB',false);";
+const PUT_BACK: &str = "Query SET \"work_mem\"='1MB';";
 
 /// A client with a startup value has sent something that resets it.
 fn resetting(messages: &[u8]) -> (Rig, End, End) {

@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Purpose};
 use crate::pool::server::state::{Replies, Server, ServerState, Stage};
-use crate::pool::session::content::{Session, Setting, set_config};
+use crate::pool::session::content::{Session, Setting, quote_identifier, set_config};
 use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{PutBack, Reasons};
 
@@ -48,8 +48,13 @@ impl Pool {
         let reports = |name: &[u8]| server.params.get(cx.env.tracked.position(name)?);
         let startup = client.account.startup.clone();
         let Some(startup) = startup else { return false };
-        // What a server reports and has as it was needs no look.
-        names.retain(|(name, how)| *how != PutBack::IfReset || reports(name) != startup.get(name));
+        let is_in_block = server.tx != TxStatus::Idle;
+        names.retain(|(name, how)| match how {
+            PutBack::Session => true,
+            PutBack::Transaction => is_in_block,
+            // What a server reports and has as it was needs no look.
+            PutBack::IfReset => reports(name) != startup.get(name),
+        });
         let statements = put_back(&names, &startup);
         if statements.is_empty() {
             return false;
@@ -164,14 +169,8 @@ fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Vec<Vec<u8>> {
             ((*how == PutBack::IfReset) == if_reset).then_some((&**name, value, *how))
         })
     };
-    let mut statements = Vec::new();
-    let mut certain =
-        values(false).map(|(name, value, how)| (name, Some(value), how == PutBack::Transaction)).peekable();
-    if certain.peek().is_some() {
-        let mut text = Vec::new();
-        set_config(&mut text, certain);
-        statements.push(text);
-    }
+    let mut statements: Vec<Vec<u8>> =
+        values(false).map(|(name, value, how)| set(name, value, how == PutBack::Transaction)).collect();
     let mut pairs = Vec::new();
     for (name, value, _) in values(true) {
         pairs.extend_from_slice(if pairs.is_empty() { b"(" } else { b",(" });
@@ -185,6 +184,39 @@ fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Vec<Vec<u8>> {
     }
     statements
 }
+
+/// SET, which takes no snapshot: SET TRANSACTION may still follow. (A query must not come before it.) Only a list of names that
+/// must be quoted needs `set_config`.
+fn set(name: &[u8], value: &[u8], local: bool) -> Vec<u8> {
+    let is_list = LISTS.iter().any(|list| list.eq_ignore_ascii_case(name));
+    let is_name = |item: &[u8]| {
+        item.first().is_some_and(|first| !first.is_ascii_digit())
+            && item.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'_')
+    };
+    // With any other blanks, SHOW would not say the same.
+    let mut items: Vec<&[u8]> = vec![value];
+    if is_list {
+        items = value.split(|byte| *byte == b',').collect();
+        items.iter_mut().skip(1).for_each(|item| *item = item.strip_prefix(b" ").unwrap_or(b""));
+    }
+    let mut text = Vec::new();
+    if is_list && !items.iter().all(|item| is_name(item)) {
+        set_config(&mut text, std::iter::once((name, Some(value), local)));
+        return text;
+    }
+    text.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
+    quote_identifier(&mut text, name);
+    for (at, item) in items.iter().enumerate() {
+        text.push(if at == 0 { b'=' } else { b',' });
+        quote_literal(&mut text, item);
+    }
+    text.push(b';');
+    text
+}
+
+/// Parameters whose values are lists of names (`GUC_LIST_QUOTE`): SET takes them one by one.
+const LISTS: [&[u8]; 4] =
+    [b"search_path", b"temp_tablespaces", b"local_preload_libraries", b"session_preload_libraries"];
 
 /// Sets what is not the session's own any longer (`pg_settings.source`). Custom settings and roles are in no list: an empty value
 /// and the role `none` are what a RESET leaves of them.
@@ -226,4 +258,46 @@ fn is_reset(link: &Link, server: &Server, next: &[u8]) -> bool {
 /// The end of a COPY's data has no separate answer.
 fn clients_entries(ledger: &Ledger) -> impl Iterator<Item = &Entry> {
     ledger.of_clients().filter(|entry| entry.kind != Kind::CopyEnd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(values: &[(&str, &str, PutBack)]) -> Vec<String> {
+        let mut startup = Session::default();
+        values.iter().for_each(|(name, value, _)| startup.set(name.as_bytes(), value.as_bytes()));
+        let names: Vec<_> = values.iter().map(|(name, _, how)| (name.as_bytes().into(), *how)).collect();
+        put_back(&names, &startup).into_iter().map(|text| String::from_utf8(text).expect("a text")).collect()
+    }
+
+    #[test]
+    fn what_was_certainly_reset_needs_no_query() {
+        let values = [
+            ("datestyle", "German, DMY", PutBack::Session),
+            ("work_mem", "5MB", PutBack::Transaction),
+            ("a.b", "it's", PutBack::Session),
+        ];
+        let wanted =
+            ["SET \"datestyle\"='German, DMY';", "SET LOCAL \"work_mem\"='5MB';", "SET \"a.b\"='it''s';"];
+        assert_eq!(put(&values), wanted);
+    }
+
+    #[test]
+    fn a_list_of_names_is_set_name_by_name_or_by_a_query() {
+        let path = |value| put(&[("search_path", value, PutBack::Session)]).concat();
+        assert_eq!(path("public"), "SET \"search_path\"='public';");
+        assert_eq!(path("public, pg_catalog"), "SET \"search_path\"='public','pg_catalog';");
+        for value in ["\"$user\", public", "public,pg_catalog", "Public", "", "public, ", "1a", "a b"] {
+            let wanted = format!("SELECT pg_catalog.set_config('search_path','{value}',false);");
+            assert_eq!(path(value), wanted);
+        }
+    }
+
+    #[test]
+    fn what_may_have_been_reset_is_looked_for() {
+        let texts = put(&[("work_mem", "5MB", PutBack::IfReset), ("a.b", "x", PutBack::Session)]);
+        assert_eq!(texts[0], "SET \"a.b\"='x';");
+        assert!(texts[1].contains("FROM (VALUES ('work_mem','5MB')) AS began"), "{texts:?}");
+    }
 }

@@ -313,7 +313,7 @@ impl Checks {
                 // What brings a server to its client's session is a separate transaction, before anything of the client's.
                 // What other clients drew from sequences is discarded before a client draws.
                 let clients = *bound && owner.is_some();
-                let may = ["SetConfig", "PutBack", "RollbackTo", "DiscardSequences"];
+                let may = ["Set ", "SetConfig", "PutBack", "RollbackTo", "DiscardSequences"];
                 if clients && !may.iter().any(|may| what.starts_with(may)) {
                     let text =
                         format!("server {pid}: hidden {what} inside a transaction of client {owner:?}");
