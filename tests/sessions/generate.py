@@ -72,6 +72,9 @@ class Client:
         """One turn, perhaps in several writes."""
         if waits is None:
             waits = self.chance.random() < 0.85
+        if self.started and any(UNSEEN.search(text) for said in messages for text in said if isinstance(text, str)):
+            # With its answer the pipeline is over.
+            waits = True
         cuts = ()
         if self.chance.random() < 0.15:
             cuts = tuple(sorted({self.chance.randrange(1, self.pick([8, 30, 90])) for _ in range(self.pick([1, 1, 2, 4]))}))
