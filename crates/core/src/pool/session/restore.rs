@@ -14,6 +14,7 @@ use pgweir_wire::frontend::tag;
 use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
+use crate::limits::NAME_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Purpose};
@@ -59,12 +60,13 @@ impl Pool {
         if statements.is_empty() {
             return false;
         }
-        if self.state.policy.keeps_sessions() {
+        if self.state.policy.keeps_sessions() && !is_in_block {
             // A simple query ends the unnamed statement.
             link.unnamed = UnnamedOnServer::NotOwn;
             self.send_hidden(cx, server_id, Purpose::Restore, &statements.concat());
         } else {
-            // In session pooling pgweir could not prepare it again.
+            // It would also end the unnamed portal of the transaction; and in session pooling pgweir could not prepare that
+            // statement again.
             self.send_hidden_aside(cx, server_id, Purpose::Restore, &statements);
         }
         false
@@ -185,8 +187,8 @@ fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Vec<Vec<u8>> {
     statements
 }
 
-/// SET, which takes no snapshot: SET TRANSACTION may still follow. (A query must not come before it.) Only a list of names that
-/// must be quoted needs `set_config`.
+/// SET, which takes no snapshot: SET TRANSACTION may still follow. (A query must not come before it.) Only two things need
+/// `set_config`: a list of names that must be quoted, and a name that PostgreSQL would cut as an identifier.
 fn set(name: &[u8], value: &[u8], local: bool) -> Vec<u8> {
     let is_list = LISTS.iter().any(|list| list.eq_ignore_ascii_case(name));
     let is_name = |item: &[u8]| {
@@ -200,7 +202,7 @@ fn set(name: &[u8], value: &[u8], local: bool) -> Vec<u8> {
         items.iter_mut().skip(1).for_each(|item| *item = item.strip_prefix(b" ").unwrap_or(b""));
     }
     let mut text = Vec::new();
-    if is_list && !items.iter().all(|item| is_name(item)) {
+    if name.len() > NAME_BYTES_MAX || (is_list && !items.iter().all(|item| is_name(item))) {
         set_config(&mut text, std::iter::once((name, Some(value), local)));
         return text;
     }
@@ -292,6 +294,13 @@ mod tests {
             let wanted = format!("SELECT pg_catalog.set_config('search_path','{value}',false);");
             assert_eq!(path(value), wanted);
         }
+    }
+
+    #[test]
+    fn a_name_that_an_identifier_cannot_hold_is_set_by_a_query() {
+        let put = |name: String| put(&[(&name, "x", PutBack::Session)]).concat();
+        assert_eq!(put(format!("a.{}", "b".repeat(61))), format!("SET \"a.{}\"='x';", "b".repeat(61)));
+        assert!(put(format!("a.{}", "b".repeat(62))).starts_with("SELECT pg_catalog.set_config("));
     }
 
     #[test]
