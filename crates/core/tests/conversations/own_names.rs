@@ -64,6 +64,46 @@ fn a_client_without_statements_prepares_a_question_for_them() {
 }
 
 #[test]
+fn a_name_that_is_prepared_before_a_text_with_it_runs_is_met_by_it() {
+    let (mut rig, client, server) = prepared();
+    let bound = [fe::parse("", "execute q"), fe::bind("")].concat();
+    rig.send(client, &[bound, fe::parse("q", "select 2"), fe::execute(), fe::sync()].concat());
+    assert_eq!(
+        rig.gets(server),
+        ["Parse  execute q", "Bind ", "Flush"],
+        "names follow if the group has not failed"
+    );
+    rig.send(server, &[be::parse_complete(), be::bind_complete()].concat());
+    let hides = &EXPOSES[..2];
+    let exposes = ["Close S p", "Parse p select 1", "Parse q select 2", "Execute", "Sync"];
+    assert_eq!(rig.gets(server), [hides, &exposes].concat());
+    // In another group nothing is met.
+    let (mut rig, client, server) = prepared();
+    rig.send(client, &[fe::parse("", "execute q"), fe::bind(""), fe::sync()].concat());
+    rig.send(client, &[fe::parse("q", "select 2"), fe::sync()].concat());
+    rig.send(server, &[be::parse_complete(), be::bind_complete(), be::ready('I')].concat());
+    rig.send(server, &holds(false));
+    assert!(rig.gets(server).contains(&"Parse PGWEIR_2 select 2".to_owned()));
+}
+
+#[test]
+fn names_wait_for_a_string_that_may_end_them() {
+    let (mut rig, client, server) = prepared();
+    let text = "select 1; deallocate all";
+    rig.send(client, &[fe::query(text), fe::describe("p"), fe::sync()].concat());
+    assert_eq!(
+        rig.gets(server),
+        [&format!("Query {text}"), "Flush"],
+        "p means something until that is answered"
+    );
+    rig.send(server, &[be::one_row("1"), be::complete("DEALLOCATE ALL"), be::ready('I')].concat());
+    rig.gets(client);
+    assert_eq!(rig.gets(server).len(), 1, "it is asked what is left");
+    rig.send(server, &holds(false));
+    assert_eq!(rig.gets(server)[..], ["Describe S p", "Sync"]);
+}
+
+#[test]
 fn when_no_name_is_left_the_server_is_given_back() {
     let (mut rig, client, server) = prepared();
     rig.send(client, &fe::query("execute p"));

@@ -142,7 +142,7 @@ impl Pool {
             return Front::Waits;
         }
         match route(header, rest, false) {
-            Route::Pass(_) | Route::Prepared | Route::Unnamed(_) | Route::Discards(_) => {
+            Route::Pass(_) | Route::Prepared | Route::Unnamed(_) => {
                 link.streaming = header.total() - len;
                 Front::Passes(len)
             }

@@ -239,6 +239,9 @@ pub(crate) struct Link {
     pub(crate) made_in: PoolMode,
     /// What its server knows by the client's own names of prepared statements.
     pub(crate) own_names: OwnNames,
+    /// The group ([`Ledger::group`](crate::pool::relay::ledger::Ledger::group)) in which a text that uses names of prepared statements
+    /// was last sent or bound.
+    pub(crate) names_used_in: Option<u64>,
     /// How often its first group was asked again.
     pub(crate) asked_again: u8,
     /// What the transaction may have done to the session.
@@ -269,6 +272,7 @@ impl Link {
             kept: 0,
             made_in,
             own_names: OwnNames::Hidden,
+            names_used_in: None,
             asked_again: 0,
             touched: None,
             changed: ChangedParameters::default(),

@@ -56,12 +56,14 @@ pub(crate) enum Named {
     Waits,
 }
 
+/// Texts with one of these may meet names that the protocol prepared.
+pub(crate) const MEETS_NAMES: Marks = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
+
 impl Pool {
     /// [`Pool::meet_names`] may have something to do.
     #[inline]
     pub(crate) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
-        let telling = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
-        traits.marks.intersects(telling) && self.may_expose(id)
+        traits.marks.intersects(MEETS_NAMES) && self.may_expose(id)
     }
 
     #[cold]
@@ -85,6 +87,39 @@ impl Pool {
         sent: Sent,
     ) -> Named {
         let concern = self.concern(id, text, traits, sent);
+        if sent != Sent::Named
+            && may_use_names(text, traits)
+            && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            link.names_used_in = Some(self.servers[server_id].ledger.group());
+        }
+        self.meet(cx, id, server_id, concern)
+    }
+
+    /// A name is about to be prepared, in a group with a text that uses names and may still have to run: as if that text met
+    /// this name.
+    pub(crate) fn meet_new_name<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> Named {
+        let state = self.clients.get(id).map(|client| &client.state);
+        let Some(ClientState::Linked(link)) = state else { return Named::Unchanged };
+        let is_used = link.names_used_in == Some(self.servers[server_id].ledger.group());
+        match is_used && self.may_expose(id) {
+            true => self.meet(cx, id, server_id, Concern::Meets),
+            false => Named::Unchanged,
+        }
+    }
+
+    fn meet<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        concern: Concern,
+    ) -> Named {
         if concern == Concern::Nothing || self.servers[server_id].ledger.is_skipping() {
             return Named::Unchanged;
         }
@@ -168,8 +203,7 @@ impl Pool {
                     ends = Some((name.into_owned().into_boxed_slice(), ticket));
                 }
             });
-            let inside = traits.marks.intersects(Marks::ROUTINES)
-                && [&b"prepare"[..], b"deallocate"].iter().any(|word| mentions(text, word));
+            let inside = changes_names_inside(text, traits);
             match ends {
                 Some((name, ticket))
                     if names == 1
@@ -401,6 +435,19 @@ fn prepare_name(
 /// A name by which servers know the protocol's statements: no client's.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.starts_with(OUR_PREFIX)
+}
+
+/// A text that runs code of which no more is known, with a word in it that prepares or ends names.
+fn changes_names_inside(text: &[u8], traits: &Traits) -> bool {
+    traits.marks.intersects(Marks::ROUTINES)
+        && [&b"prepare"[..], b"deallocate"].iter().any(|word| mentions(text, word))
+}
+
+/// What a text does when it runs may depend on the names that are prepared then, or on what they mean.
+fn may_use_names(text: &[u8], traits: &Traits) -> bool {
+    let mut uses = traits.marks.intersects(Marks::SHOWS_PREPARED) || changes_names_inside(text, traits);
+    prepared_names(text, |name_use, _| uses |= name_use != NameUse::Ends);
+    uses
 }
 
 /// The word stands in the text, in letters of any case.

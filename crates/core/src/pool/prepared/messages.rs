@@ -18,7 +18,6 @@ use crate::pool::client::state::ClientState;
 use crate::pool::prepared::exposed_names::is_ours;
 use crate::pool::prepared::statements::{ClientStatements, ServerName};
 use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose, Pushed};
-use crate::pool::relay::route::may_discard;
 
 /// A client's statement on a server.
 struct Provided {
@@ -338,9 +337,11 @@ impl Pool {
         (header, tail): (Header, &[u8]),
     ) -> Option<StatementId> {
         let known = self.server_name(cx, id, server_id, (head.statement, named));
-        if let Some(known) = &known {
-            self.note_discard(cx.env, id, known.statement);
-        }
+        let marks = known
+            .as_ref()
+            .and_then(|known| cx.env.statements.get(known.statement))
+            .map(|known| known.marks());
+        self.note_ending(id, marks.unwrap_or(Marks::NONE));
         let (name, ticket) = told(&known, head.statement);
         let tail_len = header.body_len as usize - head.tail;
         cx.env.scratch.clear();
@@ -370,12 +371,10 @@ impl Pool {
         Ok(())
     }
 
-    /// A statement is bound that may end all names: their meaning is uncertain until it is answered.
-    fn note_discard(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
-        let Some(known) = env.statements.get(statement) else { return };
-        let discards = known.marks().contains(Marks::DISCARDS)
-            || known.marks().contains(Marks::PREPARED) && may_discard(&known.query);
-        if discards
+    /// A text with these marks is sent or bound. If it may end or change names, their meaning is uncertain until it is answered.
+    #[inline]
+    pub(crate) fn note_ending(&mut self, id: ClientId, marks: Marks) {
+        if marks.intersects(Marks::DISCARDS.and(Marks::PREPARED))
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
         {
             link.waits.discards = true;

@@ -7,6 +7,7 @@
 //! right after it is never kept, and never closed.
 
 use pgweir_settings::PoolMode;
+use pgweir_sql::Traits;
 use pgweir_wire::frontend::{self, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -16,6 +17,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::UNNAMED_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Link, Unnamed, UnnamedOnServer};
+use crate::pool::prepared::exposed_names::MEETS_NAMES;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 
 /// What a message needs that uses the client's unnamed statement.
@@ -30,7 +32,16 @@ pub(crate) enum UnnamedUse {
 
 impl Pool {
     /// Parse without a name was sent to the client's server; the messages after it in the same read may be there.
-    pub(crate) fn note_unnamed(&mut self, id: ClientId, header: Header, message: &[u8]) {
+    ///
+    /// What is bound at once is hardly ever bound again, so its text is not kept; but what a text shows or runs by name may be
+    /// another thing at the next Bind.
+    pub(crate) fn note_unnamed(
+        &mut self,
+        id: ClientId,
+        header: Header,
+        message: &[u8],
+        traits: Option<&Traits>,
+    ) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return;
@@ -40,7 +51,8 @@ impl Pool {
             return;
         }
         own_from_here(link, &server.ledger);
-        let used = message.get(header.total()) == Some(&tag::BIND);
+        let meets_names = traits.is_none_or(|traits| traits.marks.intersects(MEETS_NAMES));
+        let used = message.get(header.total()) == Some(&tag::BIND) && !meets_names;
         if used && account.unnamed.is_none() {
             return;
         }

@@ -208,6 +208,8 @@ pub struct Ledger {
     group_open: bool,
     /// ReadyForQuery messages that are owed.
     readies: usize,
+    /// Groups that were sent as a whole.
+    groups: u64,
     /// Entries that change which statement is prepared under which name: in the group that is open, and in
     /// those before it.
     changes_open: usize,
@@ -356,7 +358,14 @@ impl Ledger {
         self.changes_before > 0
     }
 
+    /// The number of the group that is being sent.
+    #[must_use]
+    pub fn group(&self) -> u64 {
+        self.groups
+    }
+
     fn enter(&mut self, entry: Entry) {
+        self.groups += u64::from(entry.kind.ends_group());
         match entry.kind {
             Kind::Sync => {
                 self.readies += 1;

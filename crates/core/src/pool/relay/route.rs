@@ -19,8 +19,6 @@ pub(crate) enum Route {
     Prepared,
     /// As it is, once the unnamed statement that it uses or closes is certainly its client's own.
     Unnamed(Kind),
-    /// As it is; but it may end prepared statements, so messages that name one wait for its answer.
-    Discards(Kind),
     /// The rest of it is needed to tell.
     More,
     /// Names that do not end.
@@ -48,7 +46,6 @@ pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
     let incomplete = body.len() < header.body_len as usize;
     match header.tag {
-        tag::QUERY if tracking && may_discard(body) => Route::Discards(Kind::Query),
         tag::QUERY => Route::Pass(Some(Kind::Query)),
         tag::FLUSH | tag::SYNC if header.body_len != 0 => Route::Malformed,
         tag::COPY_DONE | tag::COPY_FAIL if header.body_len as usize > SMALL_BODY_BYTES_MAX => {
@@ -66,7 +63,6 @@ pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
         },
         tag::PARSE => match body.first() {
             Some(&first) if tracking && first != 0 => Route::Prepared,
-            Some(_) if tracking && may_discard(&body[1..]) => Route::Discards(Kind::Parse),
             Some(_) => Route::Pass(Some(Kind::Parse)),
             None if incomplete => Route::More,
             None => Route::Malformed,
@@ -102,15 +98,6 @@ pub(crate) fn text_of<'a>(env: &mut Env, header: Header, message: &'a [u8]) -> O
         _ => return None,
     };
     Some((text, env.texts.traits(text)))
-}
-
-/// A text that begins with DEALLOCATE or DISCARD. If one of them stands elsewhere in a text, prepared statements that are
-/// used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
-#[inline]
-pub(crate) fn may_discard(text: &[u8]) -> bool {
-    let text = text.trim_ascii_start();
-    let begins = |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-    matches!(text.first(), Some(b'd' | b'D')) && (begins(b"deallocate") || begins(b"discard"))
 }
 
 /// The target of a Describe or Close, by its first byte.

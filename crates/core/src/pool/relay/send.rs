@@ -263,10 +263,6 @@ impl Pool {
                 }
                 self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
             }
-            Route::Discards(kind) => {
-                link.waits.discards = true;
-                self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
-            }
             Route::Prepared => {
                 server.note_begin(cx.env.now.mono_us);
                 cursor.flush(cx.driver, server.conn);
@@ -322,6 +318,9 @@ impl Pool {
         let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
         let notable = notable && !cursor.is_judged();
         let noted = if notable { text_of(cx.env, header, cursor.rest()) } else { None };
+        if let Some((_, traits)) = &noted {
+            self.note_ending(id, traits.marks);
+        }
         if let Some((text, traits)) = &noted
             && self.concerns_features(id, text, traits)
         {
@@ -347,7 +346,8 @@ impl Pool {
             match header.tag {
                 tag::QUERY => self.forget_unnamed(id),
                 tag::PARSE if cursor.rest().get(HEADER_LEN) == Some(&0) => {
-                    self.note_unnamed(id, header, cursor.rest());
+                    let traits = noted.as_ref().map(|(_, traits)| traits);
+                    self.note_unnamed(id, header, cursor.rest(), traits);
                 }
                 _ => {}
             }

@@ -16,7 +16,7 @@
 //! 4. `prepared`: the text may use the client's own names of statements (`exposed_names.rs`). It comes first, because it may have
 //!    the message wait for answers; at rest, the answer to anything that was sent before would end the transaction.
 //! 5. `sequences`: other clients' values are discarded before the client draws or asks.
-//! 6. `session`: notes what the text may do to the session.
+//! 6. `session`: notes what the text may do to the session; `prepared`, whether it may end names of statements (`note_ending`).
 //! 7. `prepared`: the statement that the server lacks, or the client's unnamed statement.
 //!
 //! A feature sends what it needs, each message with its entry in the ledger, and answers whether the client's message may follow
@@ -71,16 +71,22 @@ impl Pool {
             true => self.meet_names(cx, id, server_id, (text, traits), sent),
             false => Named::Unchanged,
         };
-        match named {
-            Named::Waits => return named,
-            Named::Exposed => self.note_marks(cx.env, id, Marks::PREPARED, b"", false),
-            Named::Unchanged => {}
+        self.note_exposing(cx, id, named);
+        if named == Named::Waits {
+            return named;
         }
         // A Parse or Describe of a statement that has a name executes nothing.
         if sent != Sent::Named && self.concerns_sequences(text, traits) {
             self.use_sequences(cx, id, server_id, (text, traits), simple);
         }
         named
+    }
+
+    /// If names were exposed, the session is asked at the end of the transaction.
+    fn note_exposing<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, named: Named) {
+        if named == Named::Exposed {
+            self.note_marks(cx.env, id, Marks::PREPARED, b"", false);
+        }
     }
 
     /// A message that names a prepared statement: the server gets what it lacks, and the message in its own form.
@@ -154,12 +160,17 @@ impl Pool {
     ) -> Named {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         match header.tag {
-            tag::PARSE => match text_of(cx.env, header, message) {
-                Some((text, traits)) => {
-                    self.prepare_text(cx, id, server_id, (text, &traits), (Sent::Named, false))
+            tag::PARSE => {
+                // An earlier text of its group may use the name that it prepares.
+                let named = self.meet_new_name(cx, id, server_id);
+                self.note_exposing(cx, id, named);
+                match text_of(cx.env, header, message) {
+                    Some((text, traits)) if named == Named::Unchanged => {
+                        self.prepare_text(cx, id, server_id, (text, &traits), (Sent::Named, false))
+                    }
+                    _ => named,
                 }
-                None => Named::Unchanged,
-            },
+            }
             tag::DESCRIBE => {
                 let name = Describe::parse(body).ok().map(|describe| describe.name);
                 match name.and_then(|name| self.client_statement(id, name)) {
@@ -240,6 +251,7 @@ impl Pool {
                 return false;
             }
             self.note_text(cx.env, id, &text, &traits);
+            self.note_ending(id, traits.marks);
         }
         if lacks {
             self.send_unnamed(cx, id, server_id);
