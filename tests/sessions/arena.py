@@ -53,6 +53,10 @@ grant all on all tables in schema c{n} to public;
 grant all on all sequences in schema c{n} to public;
 """
 
+CONFUSED = b"MStartTransactionCommand: unexpected state"
+"""PostgreSQL's answer (XX000, a fault of its own) if it has to start a transaction while it begins another one: 18 says so to a
+client that notifies itself in an extended query that a simple query ends."""
+
 CLEAN = """
 do $$
 declare r record;
@@ -71,7 +75,7 @@ end $$
 
 
 class Invalid(Exception):
-    """A round that hangs with PostgreSQL itself, or crashes it: nothing can be compared."""
+    """A round that hangs with PostgreSQL itself, crashes it or shows a fault of its own: nothing can be compared."""
 
 
 @dataclass
@@ -149,7 +153,7 @@ class Arena:
         self.clean()
         player = Player(f"{self.cluster.folder}/.s.PGSQL.{self.cluster.port}", DATABASE)
         clients = player.play(played)
-        if player.hung:
+        if player.hung or any(tag == "E" and CONFUSED in body for client in clients.values() for tag, body in client.told):
             self.incomparable += 1
             raise Invalid(str(played))
         return clients
