@@ -104,6 +104,27 @@ fn names_wait_for_a_string_that_may_end_them() {
 }
 
 #[test]
+fn a_name_is_prepared_at_the_server_although_its_text_is_known() {
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = packet");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &[fe::parse("p", "select 1"), fe::sync()].concat());
+    rig.gets(server);
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    rig.send(client, &fe::query("execute p"));
+    assert_eq!(rig.gets(server), [&EXPOSES[..], &["Query execute p"]].concat());
+    rig.send(server, &[exposed(), be::one_row("1"), be::ready('I')].concat());
+    rig.gets(server);
+    rig.send(server, &holds(true));
+    rig.gets(client);
+    rig.send(client, &fe::query("begin"));
+    rig.gets_nothing(server);
+    rig.send(client, &[fe::parse("q", "select 1"), fe::bind("q"), fe::execute(), fe::sync()].concat());
+    let got = rig.gets(server);
+    assert!(got.ends_with(&["Parse q select 1", "Bind q", "Execute", "Sync"].map(str::to_owned)), "{got:?}");
+}
+
+#[test]
 fn when_no_name_is_left_the_server_is_given_back() {
     let (mut rig, client, server) = prepared();
     rig.send(client, &fe::query("execute p"));

@@ -180,7 +180,8 @@ impl Pool {
     /// The client's name stands for a statement that a server has prepared before; returns the client's connection.
     fn take_known_statement(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Option<ConnId> {
         let parse = Parse::parse(body).ok().filter(|parse| !parse.name.is_empty())?;
-        if self.prepared_by_sql(id, parse.name).is_some() {
+        if self.prepared_by_sql(id, parse.name).is_some() || self.has_exposed_names(id) {
+            // Its server must know the name, or says that it has it.
             return None;
         }
         env.statements.enter_age(env.shared.age());
