@@ -158,6 +158,11 @@ def row(length):
     return [("D", b"\0\1" + length), ("Z", b"I")]
 
 
+def column(name, table):
+    """A RowDescription of one column, as it is compared."""
+    return ((name.encode() + b"\0", table, bytes(14)),)
+
+
 BEGAN = b"\0\0\0\5began"
 NULL, EMPTY = b"\xff\xff\xff\xff", b"\0\0\0\0"
 OURS = [("E", tuple(f for f in error()[0][1] if f[0] not in "FLR")), ("Z", b"I")]
@@ -172,6 +177,7 @@ EXCUSED = {
     "an unnamed statement from an earlier transaction": ([("2", b""), ("Z", b"I")], error(M="unnamed prepared statement does not exist")),
     "an unnamed portal that is another's": (error(C="34000"), error(C="55000")),
     "a prepared EXECUTE": ([("n", b""), ("Z", b"I")], [("T", b""), ("Z", b"I")]),
+    "columns of a prepared EXECUTE": ([("T", column("v", 0)), ("Z", b"I")], [("T", column("v", 16487)), ("Z", b"I")]),
     "rows of a prepared EXECUTE": ([("C", b"SELECT 1\0"), ("Z", b"I")], [*row(EMPTY)[:1], ("C", b"SELECT 1\0"), ("Z", b"I")]),
     "a notification in another encoding": ([("Z", b"I")], error(C="0A000", M="in the client_encoding")),
     "why a client kept its server": (error(), error(D="Lost with the server, which")),
@@ -187,6 +193,7 @@ NOT_EXCUSED = {
     "an unnamed statement from an earlier transaction": ([("2", b""), ("Z", b"I")], error(M='prepared statement "x" does not exist')),
     "an unnamed portal that is another's": (error(C="55000"), error(C="34000")),
     "a prepared EXECUTE": ([("T", b""), ("Z", b"I")], [("n", b""), ("Z", b"I")]),
+    "columns of a prepared EXECUTE": ([("T", column("v", 0)), ("Z", b"I")], [("T", column("w", 16487)), ("Z", b"I")]),
     "rows of a prepared EXECUTE": ([("C", b"SELECT 1\0"), ("Z", b"I")], [("Z", b"I")]),
     "a notification in another encoding": ([("Z", b"I")], error(C="0A000", M="no")),
     "why a client kept its server": (error(), error(D="something")),

@@ -161,6 +161,13 @@ def _execute_described(wanted, got):
     return wanted[0] == "n" and got[0] == "T"
 
 
+def _execute_columns(wanted, got):
+    """The same, executed: its columns are said to be a table's, or not."""
+    if not (wanted[0] == got[0] == "T" and isinstance(wanted[1], tuple) and isinstance(got[1], tuple)):
+        return False
+    return [(name, rest[2:]) for name, _, rest in wanted[1]] == [(name, rest[2:]) for name, _, rest in got[1]]
+
+
 def _execute_returns(wanted, got):
     """A prepared EXECUTE of what was prepared by SQL since, executed: it has rows, or none, as it is described."""
     return {wanted[0], got[0]} == {"C", "D"} and (wanted if wanted[0] == "C" else got)[1].startswith(b"SELECT")
@@ -179,6 +186,8 @@ def _says_why_it_was_kept(wanted, got):
     return set(wanted[1]) < set(got[1]) and all(letter == "D" and text.startswith("Lost with the server") for letter, text in more)
 
 
+EXECUTES = re.compile(r"\s*execute\b", re.IGNORECASE)
+
 RULES = [
     Rule("places in PostgreSQL's sources", "an error that pgweir raises in PostgreSQL's place", _other_place),
     Rule("a statement not prepared in a failed transaction", "cannot be prepared there", _not_prepared, ends=True),
@@ -189,7 +198,8 @@ RULES = [
     Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True, last=True),
     Rule("an unnamed portal that is another's", "fails with 34000, 55000 or 25P02", _no_portal),
     Rule("a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_described),
-    Rule("rows of a prepared EXECUTE", "and it returns rows only if that had rows", _execute_returns, last=True, prepares=re.compile(r"\s*execute\b", re.IGNORECASE)),
+    Rule("columns of a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_columns, prepares=EXECUTES),
+    Rule("rows of a prepared EXECUTE", "and it returns rows only if that had rows", _execute_returns, last=True, prepares=EXECUTES),
     Rule("a notification in another encoding", "any other one disconnects it (SQLSTATE 0A000)", _not_in_this_encoding, ends=True, last=True),
     Rule("why a client kept its server", "Lost with the server", _says_why_it_was_kept),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
