@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::error::{LoadError, SetError, Warning};
 use crate::password::masked;
-use crate::table::{Change, Database, MAIN_ROWS, Main, Peer, UserOptions, row};
+use crate::table::{Change, ClusterOptions, Database, MAIN_ROWS, Main, NodeOptions, Peer, UserOptions, row};
 
 /// Maximum length of a database's name in bytes: PostgreSQL's limit for names.
 pub const DATABASE_NAME_MAX: usize = 63;
@@ -22,6 +22,10 @@ pub struct Config {
     pub users: BTreeMap<String, UserOptions>,
     /// The entries of `[peers]` by id.
     pub peers: BTreeMap<u32, Peer>,
+    /// The entries of `[clusters]` by name.
+    pub clusters: BTreeMap<String, ClusterOptions>,
+    /// The entries of `[nodes]` by name.
+    pub nodes: BTreeMap<String, NodeOptions>,
     /// The `*` entry: what databases without their own entry are made from.
     pub fallback: Option<Database>,
     /// What the administrator should know about this configuration.
@@ -30,6 +34,10 @@ pub struct Config {
     pub given: BTreeMap<&'static str, Place>,
     /// Where the entries of `[databases]` are, `*` among them.
     pub database_places: BTreeMap<String, Place>,
+    /// Where the entries of `[clusters]` are.
+    pub cluster_places: BTreeMap<String, Place>,
+    /// Where the entries of `[nodes]` are.
+    pub node_places: BTreeMap<String, Place>,
 }
 
 /// A line of a file.

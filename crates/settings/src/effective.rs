@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::table::{Database, UserOptions};
+use crate::table::{ClusterOptions, Database, UserOptions};
 use crate::{LoadBalanceHosts, PoolMode, SessionState};
 
 /// Zero is how the files say "no limit".
@@ -121,6 +121,11 @@ impl Config {
     /// How old an unused server may become; zero means that each is used once.
     pub fn server_lifetime(&self, db: &Database) -> Duration {
         db.server_lifetime.unwrap_or(self.main.server_lifetime)
+    }
+
+    /// The user that asks a cluster's nodes for their role.
+    pub fn check_user<'a>(&'a self, cluster: &'a ClusterOptions) -> Option<&'a str> {
+        cluster.check_user.as_deref().or(self.main.auth_user.as_deref())
     }
 
     /// How the hosts of this database take turns.

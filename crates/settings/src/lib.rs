@@ -10,6 +10,7 @@
 
 mod auto;
 mod choice;
+mod clusters;
 mod config;
 mod effective;
 mod error;
@@ -36,8 +37,8 @@ pub use syntax::ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
 pub use syntax::number::SECONDS_MAX;
 pub use syntax::slips::did_you_mean;
 pub use table::{
-    Change, DATABASE_ROWS, Database, Kind, MAIN_ROWS, Main, Origin, PEER_ROWS, Peer, Row, Status, USER_ROWS,
-    UserOptions, row,
+    CLUSTER_ROWS, Change, ClusterOptions, DATABASE_ROWS, Database, Kind, MAIN_ROWS, Main, NODE_ROWS,
+    NodeOptions, Origin, PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
 };
 
 /// The name of the console's database, which no entry of `[databases]` may take.

@@ -1,6 +1,7 @@
 //! From files to a configuration: what the sections and keys mean, and all faults in one run.
 
 use crate::FALLBACK_DATABASE;
+use crate::clusters;
 use crate::config::{Config, Place};
 use crate::error::{LoadError, Warning};
 use crate::password::masked;
@@ -45,11 +46,13 @@ impl Config {
         }
         let mut config = loader.config;
         warn_of_main(&mut config);
-        (config, loader.errors)
+        let mut errors = loader.errors;
+        errors.extend(clusters::faults(&config));
+        (config, errors)
     }
 }
 
-const SECTIONS: [&str; 5] = ["databases", "users", "peers", "pgbouncer", "pgweir"];
+const SECTIONS: [&str; 7] = ["databases", "users", "clusters", "nodes", "peers", "pgbouncer", "pgweir"];
 
 /// The section that the next entries belong to.
 #[derive(Clone, Copy)]
@@ -61,6 +64,8 @@ enum Section {
     Main,
     Databases,
     Users,
+    Clusters,
+    Nodes,
     Peers,
 }
 
@@ -87,9 +92,11 @@ impl Visitor for Loader {
             "pgweir" => Section::Main,
             "databases" => Section::Databases,
             "users" => Section::Users,
+            "clusters" => Section::Clusters,
+            "nodes" => Section::Nodes,
             "peers" => Section::Peers,
             _ => {
-                let known = "there are databases, users, peers, pgbouncer and pgweir";
+                let known = "there are databases, users, clusters, nodes, peers, pgbouncer and pgweir";
                 let meant = did_you_mean(name, SECTIONS.into_iter());
                 let text = format!("invalid section \"{name}\" in configuration ({place}): {known}{meant}");
                 let problem = format!("unknown section \"{name}\": {known}{meant}");
@@ -123,6 +130,18 @@ impl Visitor for Loader {
             Section::Users => {
                 if let Some(options) = self.keep(entries::user(&entry)) {
                     self.config.users.insert(key, options);
+                }
+            }
+            Section::Clusters => {
+                if let Some(options) = self.keep(entries::cluster(&entry)) {
+                    self.config.cluster_places.insert(key.clone(), place);
+                    self.config.clusters.insert(key, options);
+                }
+            }
+            Section::Nodes => {
+                if let Some(options) = self.keep(entries::node(&entry)) {
+                    self.config.node_places.insert(key.clone(), place);
+                    self.config.nodes.insert(key, options);
                 }
             }
             Section::Peers => {

@@ -35,6 +35,10 @@ pub struct Diff {
     pub users: Vec<String>,
     /// The peers that are new, changed or gone.
     pub peers: Vec<u32>,
+    /// The clusters that are new, changed or gone.
+    pub clusters: Vec<String>,
+    /// The nodes that are new, changed or gone.
+    pub nodes: Vec<String>,
     /// What the administrator should know: that of the new file, and what could not be changed.
     pub warnings: Vec<Warning>,
 }
@@ -50,6 +54,8 @@ impl Diff {
             && self.changed.is_empty()
             && self.users.is_empty()
             && self.peers.is_empty()
+            && self.clusters.is_empty()
+            && self.nodes.is_empty()
     }
 
     /// Whether a TLS setting changed. Files of certificates can change without it.
@@ -71,6 +77,8 @@ impl Config {
             changed: Vec::new(),
             users: changed_keys(&self.users, &new.users),
             peers: changed_keys(&self.peers, &new.peers),
+            clusters: changed_keys(&self.clusters, &new.clusters),
+            nodes: changed_keys(&self.nodes, &new.nodes),
             warnings: new.warnings.clone(),
         };
         self.diff_main(&mut diff);

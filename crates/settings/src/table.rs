@@ -8,12 +8,16 @@ use std::ops::RangeInclusive;
 
 use crate::syntax::number;
 
+mod clusters;
 mod databases;
+mod nodes;
 mod peers;
 mod pgbouncer;
 mod users;
 
+pub use clusters::{CLUSTER_ROWS, ClusterOptions};
 pub use databases::{DATABASE_ROWS, Database};
+pub use nodes::{NODE_ROWS, NodeOptions};
 pub(crate) use peers::PEER_ID_MAX;
 pub use peers::{PEER_ROWS, Peer};
 pub use pgbouncer::{MAIN_ROWS, Main};

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use pgweir_settings::{
-    Config, DATABASE_ROWS, MAIN_ROWS, PEER_ROWS, USER_ROWS, ini_man_page, packaged_ini, reference_markdown,
+    CLUSTER_ROWS, Config, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, PEER_ROWS, USER_ROWS, ini_man_page,
+    packaged_ini, reference_markdown,
 };
 
 #[test]
@@ -63,7 +64,10 @@ fn is_fresh(name: &str, page: &str) {
 fn each_setting_has_its_line() {
     let page = reference_markdown();
     let names = MAIN_ROWS.iter().map(|row| row.name).chain(DATABASE_ROWS.iter().map(|row| row.name));
-    let names = names.chain(USER_ROWS.iter().map(|row| row.name)).chain(PEER_ROWS.iter().map(|row| row.name));
+    let names = names.chain(USER_ROWS.iter().map(|row| row.name));
+    let names =
+        names.chain(CLUSTER_ROWS.iter().map(|row| row.name)).chain(NODE_ROWS.iter().map(|row| row.name));
+    let names = names.chain(PEER_ROWS.iter().map(|row| row.name));
     let mut lines = page.lines().filter(|line| line.starts_with("| `"));
     for name in names {
         let line = lines.next().expect("a line for each row");

@@ -120,7 +120,7 @@ fn databases_come_and_go() {
     assert!(diff.recycled.is_empty() && diff.changed.is_empty());
 }
 
-/// The list is PgBouncer's: what is not in it is not noticed by it either.
+/// The list is PgBouncer's, and cluster: what is not in it is not noticed by PgBouncer either.
 #[test]
 fn only_some_changes_of_a_database_recycle_its_servers() {
     let recycling: Vec<&str> =
@@ -131,6 +131,7 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
             "dbname",
             "host",
             "port",
+            "cluster",
             "user",
             "auth_query",
             "auth_dbname",
@@ -146,8 +147,10 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
             _ => "77",
         };
         for name in ["a", "*"] {
-            let new = format!("[databases]\n{name} = {}={value}\n", row.name);
-            let diff = diff(&format!("[databases]\n{name} =\n"), &new);
+            // The cluster that `cluster=77` names.
+            let others = "[clusters]\n77 = nodes=n check_user=c\n[nodes]\nn = host=h\n";
+            let new = format!("{others}[databases]\n{name} = {}={value}\n", row.name);
+            let diff = diff(&format!("{others}[databases]\n{name} =\n"), &new);
             let (hit, missed) = match row.change {
                 Change::Recycle => (&diff.recycled, &diff.changed),
                 _ => (&diff.changed, &diff.recycled),

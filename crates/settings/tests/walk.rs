@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use common::load;
 use pgweir_settings::{
-    Change, Config, DATABASE_ROWS, Kind, MAIN_ROWS, Main, Origin, PEER_ROWS, Row, SetOutcome, Status,
-    USER_ROWS, row,
+    CLUSTER_ROWS, Change, Config, DATABASE_ROWS, Kind, MAIN_ROWS, Main, NODE_ROWS, Origin, PEER_ROWS, Row,
+    SetOutcome, Status, USER_ROWS, row,
 };
 
 /// A text that a setting of this kind takes, that is not its default, and what `SHOW CONFIG` makes of it.
@@ -72,7 +72,9 @@ fn the_counts_are_those_of_pgbouncer() {
         "workers",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
-    assert_eq!(DATABASE_ROWS.len(), 26);
+    assert_eq!(DATABASE_ROWS.len(), 27);
+    assert_eq!(CLUSTER_ROWS.len(), 10);
+    assert_eq!(NODE_ROWS.len(), 3);
     assert_eq!(USER_ROWS.len(), 13);
     assert_eq!(PEER_ROWS.len(), 3);
 }
@@ -89,6 +91,8 @@ fn names_are_unique_and_documented() {
     check(MAIN_ROWS);
     check(DATABASE_ROWS);
     check(USER_ROWS);
+    check(CLUSTER_ROWS);
+    check(NODE_ROWS);
     check(PEER_ROWS);
 }
 

@@ -3,8 +3,10 @@
 
 use std::fmt::Write;
 
-use crate::pages::reference::{DATABASES, HEAD, PEERS, USERS, change_word};
-use crate::table::{DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS};
+use crate::pages::reference::{CLUSTERS, DATABASES, HEAD, NODES, PEERS, USERS, change_word};
+use crate::table::{
+    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS,
+};
 
 const NAME: &str = "pgweir.ini \\- configuration of pgweir, a PostgreSQL connection pooler";
 
@@ -26,6 +28,8 @@ pub fn ini_man_page() -> String {
     }
     section(&mut page, DATABASES, DATABASE_ROWS);
     section(&mut page, USERS, USER_ROWS);
+    section(&mut page, CLUSTERS, CLUSTER_ROWS);
+    section(&mut page, NODES, NODE_ROWS);
     section(&mut page, PEERS, PEER_ROWS);
     page.push_str(".SH SEE ALSO\n.BR pgweir (1)\n");
     page

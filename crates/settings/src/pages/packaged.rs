@@ -4,7 +4,9 @@
 use std::fmt::Write;
 
 use crate::pages::reference::change_word;
-use crate::table::{DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS};
+use crate::table::{
+    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS,
+};
 
 /// Columns of a line.
 const COLUMNS: usize = 110;
@@ -32,6 +34,25 @@ const USERS: &str = "
 ; Options of single users. They go before those of a database and those below.
 [users]
 ;report = pool_mode=session query_timeout=600
+;
+; Each line can have these options, separated by spaces:
+;
+";
+
+const CLUSTERS: &str = "
+; A primary and its standbys: a database with cluster=main is served by the node that is the primary.
+[clusters]
+;main = nodes=m1,m2 check_user=pgweir_check
+;
+; Each line can have these options, separated by spaces:
+;
+";
+
+const NODES: &str = "
+; The PostgreSQL servers of the clusters.
+[nodes]
+;m1 = host=10.0.0.1
+;m2 = host=10.0.0.2
 ;
 ; Each line can have these options, separated by spaces:
 ;
@@ -67,6 +88,8 @@ pub fn packaged_ini() -> String {
     let mut page = HEAD.to_owned();
     options(&mut page, DATABASES, DATABASE_ROWS);
     options(&mut page, USERS, USER_ROWS);
+    options(&mut page, CLUSTERS, CLUSTER_ROWS);
+    options(&mut page, NODES, NODE_ROWS);
     options(&mut page, PEERS, PEER_ROWS);
     page.push_str(MAIN);
     for rows in MAIN_ROWS.chunk_by(|one, next| one.group == next.group) {

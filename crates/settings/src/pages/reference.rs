@@ -3,7 +3,9 @@
 
 use std::fmt::Write;
 
-use crate::table::{Change, DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS};
+use crate::table::{
+    CLUSTER_ROWS, Change, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS,
+};
 
 pub(crate) const HEAD: &str = r#"# Settings
 
@@ -29,12 +31,13 @@ pool_mode = transaction
 %include /etc/pgweir/more.ini
 ```
 
-- The sections are `[pgbouncer]` (needed; `[pgweir]` is the same), `[databases]`, `[users]` and `[peers]`.
+- The sections are `[pgbouncer]` (needed; `[pgweir]` is the same), `[databases]`, `[users]`, `[clusters]`, `[nodes]` and
+  `[peers]`.
 - A value is the rest of its line. There are no comments after it, no quotes around it and no second line.
 - A name is made of letters, digits and `_ . - *`; any other name stands in single or double quotes.
 - `%include file` reads another file in its place, up to 10 files deep. A relative path starts at the working
   directory. The section goes on into the included file, and out of it.
-- In the entries of `[databases]`, `[users]` and `[peers]` the pairs are separated by spaces. A value with
+- In the entries of the other sections the pairs are separated by spaces. A value with
   spaces stands in single quotes, where two of them mean one: `connect_query='select ''hello'''`. An empty
   value is an error.
 - Whole numbers may be octal (`0777`) or hexadecimal (`0x10`). Switches are 0 or 1; on, off, true, false, yes
@@ -83,6 +86,21 @@ pub(crate) const USERS: &str = r#"
 
 "#;
 
+pub(crate) const CLUSTERS: &str = r#"
+## [clusters]
+
+`name = key=value ...`. A database with `cluster=name` is served by the node of that cluster that is the primary: see
+[configure/clusters.md](configure/clusters.md).
+
+"#;
+
+pub(crate) const NODES: &str = r#"
+## [nodes]
+
+`name = key=value ...`. A node belongs to one cluster.
+
+"#;
+
 pub(crate) const PEERS: &str = r#"
 ## [peers]
 
@@ -99,6 +117,10 @@ pub fn reference_markdown() -> String {
     table(&mut page, DATABASE_ROWS);
     page.push_str(USERS);
     table(&mut page, USER_ROWS);
+    page.push_str(CLUSTERS);
+    table(&mut page, CLUSTER_ROWS);
+    page.push_str(NODES);
+    table(&mut page, NODE_ROWS);
     page.push_str(PEERS);
     table(&mut page, PEER_ROWS);
     page

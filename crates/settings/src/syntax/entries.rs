@@ -1,4 +1,4 @@
-//! The entries of `[databases]`, `[users]` and `[peers]`: from one line to one options struct.
+//! The entries of all sections but `[pgbouncer]`: from one line to one options struct.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::password::masked_pairs;
 use crate::syntax::connstr;
 use crate::syntax::slips::did_you_mean;
 use crate::table::{
-    DATABASE_ROWS, Database, Kind, PEER_ID_MAX, PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
+    CLUSTER_ROWS, ClusterOptions, DATABASE_ROWS, Database, Kind, NODE_ROWS, NodeOptions, PEER_ID_MAX,
+    PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
 };
 
 /// A `name = value` line.
@@ -82,7 +83,17 @@ pub(crate) fn database(entry: &Entry<'_>) -> Outcome<Database> {
     let empty = Database { name: name.to_owned(), ..Database::default() };
     let mut outcome = options(entry, empty, DATABASE_ROWS, "connection");
     outcome.warnings.extend(empty_host(entry));
+    outcome.faults.extend(beside_cluster(entry));
     outcome
+}
+
+/// The address of a database with `cluster=` is that of the cluster's primary.
+fn beside_cluster(entry: &Entry<'_>) -> Option<LoadError> {
+    let pairs = connstr::pairs(entry.value).ok()?;
+    let is_given = |name: &str| pairs.iter().any(|(key, _)| *key == name);
+    let address = ["host", "port", "load_balance_hosts"].into_iter().find(|name| is_given(name))?;
+    let reason = format!("{address} cannot stand beside cluster: the addresses are those of the nodes");
+    is_given("cluster").then(|| entry.fault_of_pairs(DATABASE_ROWS, &reason))
 }
 
 /// `host=a,,b` and `host=,`: the empty host is left out, and a list of nothing else means the unix socket.
@@ -102,6 +113,39 @@ fn empty_host(entry: &Entry<'_>) -> Option<Warning> {
 
 pub(crate) fn user(entry: &Entry<'_>) -> Outcome<UserOptions> {
     options(entry, UserOptions::default(), USER_ROWS, "user")
+}
+
+pub(crate) fn cluster(entry: &Entry<'_>) -> Outcome<ClusterOptions> {
+    match unfit_name(entry, "cluster") {
+        Some(reason) => Outcome::refused(entry.fault_of_pairs(CLUSTER_ROWS, &reason)),
+        None => options(entry, ClusterOptions::default(), CLUSTER_ROWS, "cluster"),
+    }
+}
+
+pub(crate) fn node(entry: &Entry<'_>) -> Outcome<NodeOptions> {
+    if let Some(reason) = unfit_name(entry, "node") {
+        return Outcome::refused(entry.fault_of_pairs(NODE_ROWS, &reason));
+    }
+    let mut outcome = options(entry, NodeOptions::default(), NODE_ROWS, "node");
+    let lacks_host = outcome.options.as_ref().is_some_and(|node| node.host.is_empty());
+    if outcome.faults.is_empty() && lacks_host {
+        outcome.faults.push(entry.fault_of_pairs(NODE_ROWS, "a node needs a host"));
+    }
+    if outcome.options.as_ref().is_some_and(|node| node.host.contains(',')) {
+        outcome
+            .faults
+            .push(entry.fault_of_pairs(NODE_ROWS, "a node has one host: each node has its own line"));
+    }
+    outcome
+}
+
+/// Console commands name a node as `cluster.node`.
+fn unfit_name(entry: &Entry<'_>, what: &str) -> Option<String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let fits = entry.name.len() <= DATABASE_NAME_MAX && entry.name.bytes().all(is_plain);
+    (!fits).then(|| {
+        format!("the name of a {what} must have letters, digits, _ and - only, {DATABASE_NAME_MAX} at most")
+    })
 }
 
 pub(crate) fn peer(entry: &Entry<'_>) -> Outcome<Peer> {

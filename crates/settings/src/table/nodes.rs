@@ -1,0 +1,16 @@
+//! The keys of `[nodes]`: `name = host=... port=...`.
+
+use super::{Kind, settings};
+
+settings! {
+    /// One PostgreSQL server of a cluster.
+    struct NodeOptions, NODE_ROWS;
+    group "Nodes" {
+        /// Where the server is: a host name, an address, or the directory of a unix socket. It is required.
+        host: String = "", Kind::Text, Reload, Ours, NotYet;
+        /// The server's port.
+        port: u16 = "5432", Kind::Count(1, 65535), Reload, Ours, NotYet;
+        /// 0: pgweir watches the node and sends no client to it, until `ATTACH NODE`.
+        attached: bool = "1", Kind::Bool, Reload, Ours, NotYet;
+    }
+}
