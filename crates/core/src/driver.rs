@@ -77,6 +77,23 @@ pub enum Endpoint {
     },
 }
 
+impl Endpoint {
+    /// PostgreSQL at a host of the configuration: a name, an address, the directory of a unix socket, or `@name`.
+    pub(crate) fn of_host(host: &str, port: u16) -> Endpoint {
+        if host.starts_with('/') || host.starts_with('@') {
+            Endpoint::of_socket_in(host, port)
+        } else {
+            Endpoint::Tcp { host: host.into(), port }
+        }
+    }
+
+    /// PostgreSQL's socket in a directory, or with an abstract name.
+    pub(crate) fn of_socket_in(dir: &str, port: u16) -> Endpoint {
+        let dir = if dir.is_empty() { "/tmp" } else { dir.trim_end_matches('/') };
+        Endpoint::Unix { path: format!("{dir}/.s.PGSQL.{port}").into() }
+    }
+}
+
 /// What a driver knows of host names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamesSeen {

@@ -104,7 +104,7 @@ impl Worker {
         waiting: WaitingForward,
         counts: Arc<Counts>,
     ) {
-        let conn = cx.driver.dial(&endpoint(peer));
+        let conn = cx.driver.dial(&Endpoint::of_host(&peer.host, peer.port));
         let WaitingForward { peer, requester, key, .. } = waiting;
         let since_us = cx.env.now.mono_us;
         let forward = Forward { conn, peer, requester, key, sent: false, since_us, counts };
@@ -173,14 +173,5 @@ impl Worker {
         let sent = ours().filter(|forward| forward.sent).count();
         let waiting = self.peering.waiting.iter().filter(|waiting| waiting.peer == peer).count();
         [sent, waiting + ours().count() - sent, sent, ours().count() - sent]
-    }
-}
-
-/// The address of a peer: a host, or the directory of its unix socket.
-fn endpoint(peer: &Peer) -> Endpoint {
-    if peer.host.starts_with(['/', '@']) {
-        crate::pool::choose::handout::unix_endpoint(&peer.host, peer.port)
-    } else {
-        Endpoint::Tcp { host: peer.host.as_str().into(), port: peer.port }
     }
 }

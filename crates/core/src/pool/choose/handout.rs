@@ -271,7 +271,7 @@ impl Pool {
         let pool = &mut self.state;
         let count = pool.config.hosts.len();
         if count == 0 {
-            return unix_endpoint(&env.rules.config.main.unix_socket_dir, pool.config.port);
+            return Endpoint::of_socket_in(&env.rules.config.main.unix_socket_dir, pool.config.port);
         }
         let after = env.now.mono_us.saturating_sub(retry_us);
         pool.node.failed_hosts.retain(|(_, at_us)| *at_us > after);
@@ -332,16 +332,5 @@ fn will_be_free(server: &Server) -> bool {
 
 /// The host at this place of a pool's list.
 fn host_endpoint(pool: &PoolState, place: usize) -> Endpoint {
-    let (host, port) = (&pool.config.hosts[place], pool.config.port);
-    if host.starts_with('/') || host.starts_with('@') {
-        unix_endpoint(host, port)
-    } else {
-        Endpoint::Tcp { host: host.as_str().into(), port }
-    }
-}
-
-/// PostgreSQL's socket in a directory, or with an abstract name.
-pub(crate) fn unix_endpoint(dir: &str, port: u16) -> Endpoint {
-    let dir = if dir.is_empty() { "/tmp" } else { dir.trim_end_matches('/') };
-    Endpoint::Unix { path: format!("{dir}/.s.PGSQL.{port}").into() }
+    Endpoint::of_host(&pool.config.hosts[place], pool.config.port)
 }

@@ -1,0 +1,150 @@
+//! What a node says of itself: the question that it is asked at each check, and its answer.
+
+use crate::cluster::Run;
+
+/// One row. It is asked of servers in any role, by a user without privileges. Names are qualified, as a role can have any
+/// `search_path`.
+///
+/// The timeline of a primary is that of the file that it writes: behind a promotion the control file has the old one until the next
+/// checkpoint (PostgreSQL's `xlogfuncs.c` and `xlog.c`).
+pub(crate) const QUESTION: &str = "SELECT r::text, \
+    (CASE WHEN r THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text, \
+    pg_catalog.pg_last_wal_receive_lsn()::text, pg_catalog.pg_last_wal_replay_lsn()::text, \
+    CASE WHEN r THEN pg_catalog.to_hex((SELECT timeline_id FROM pg_catalog.pg_control_checkpoint())) \
+    ELSE pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
+    (SELECT system_identifier FROM pg_catalog.pg_control_system())::text, \
+    (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text, \
+    pg_catalog.current_setting('server_version_num') FROM pg_catalog.pg_is_in_recovery() AS r";
+
+/// A position in the write-ahead log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Lsn(pub(crate) u64);
+
+/// What a node said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Answer {
+    pub(crate) in_recovery: bool,
+    /// A primary's insert position, a standby's replay position.
+    pub(crate) position: Option<Lsn>,
+    pub(crate) received: Option<Lsn>,
+    /// Where recovery stands, or where it ended.
+    pub(crate) replayed: Option<Lsn>,
+    pub(crate) run: Run,
+    /// As `server_version_num`.
+    pub(crate) version: u32,
+}
+
+impl Answer {
+    /// Reads the columns of the one row. The bytes are a server's: anything may be in them.
+    ///
+    /// # Errors
+    /// Which column is not what it must be.
+    pub(crate) fn read(columns: &[Option<Box<[u8]>>]) -> Result<Answer, &'static str> {
+        let [role, position, received, replayed, timeline, identifier, started, version] = columns else {
+            return Err("number of columns");
+        };
+        let text = |column: &Option<Box<[u8]>>| {
+            column.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok().map(str::to_owned))
+        };
+        let lsn = |column: &Option<Box<[u8]>>, name| match column {
+            None => Ok(None),
+            Some(_) => text(column).and_then(|text| Lsn::parse(&text)).map(Some).ok_or(name),
+        };
+        let in_recovery = match text(role).as_deref() {
+            Some("true") => true,
+            Some("false") => false,
+            _ => return Err("pg_is_in_recovery"),
+        };
+        let run = Run {
+            system_identifier: number(text(identifier).as_deref()).ok_or("system_identifier")?,
+            timeline: text(timeline)
+                .and_then(|text| u32::from_str_radix(&text, 16).ok())
+                .ok_or("timeline")?,
+            started_us: number(text(started).as_deref()).ok_or("pg_postmaster_start_time")?,
+        };
+        Ok(Answer {
+            in_recovery,
+            position: lsn(position, "position")?,
+            received: lsn(received, "received position")?,
+            replayed: lsn(replayed, "replay position")?,
+            run,
+            version: number(text(version).as_deref()).ok_or("server_version_num")?,
+        })
+    }
+}
+
+fn number<T: std::str::FromStr>(text: Option<&str>) -> Option<T> {
+    text?.parse().ok()
+}
+
+impl Lsn {
+    /// `0/1A2B3C4D`.
+    fn parse(text: &str) -> Option<Lsn> {
+        let (high, low) = text.split_once('/')?;
+        let half = |text: &str| u32::from_str_radix(text, 16).ok();
+        Some(Lsn(u64::from(half(high)?) << 32 | u64::from(half(low)?)))
+    }
+}
+
+impl std::fmt::Display for Lsn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xffff_ffff)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn columns(texts: [&str; 8]) -> Vec<Option<Box<[u8]>>> {
+        texts.iter().map(|text| (*text != "-").then(|| text.as_bytes().into())).collect()
+    }
+
+    const PRIMARY: [&str; 8] =
+        ["false", "0/3000060", "-", "-", "0000000A", "7612345678901234567", "1700000000000001", "150003"];
+
+    #[test]
+    fn a_primary_and_a_standby_are_read() {
+        let primary = Answer::read(&columns(PRIMARY)).expect("a good row");
+        assert!(!primary.in_recovery && primary.replayed.is_none());
+        assert_eq!((primary.run.timeline, primary.version), (10, 150_003));
+        assert_eq!(primary.position.map(|lsn| lsn.to_string()).as_deref(), Some("0/3000060"));
+        let standby = ["true", "1/2", "1/3", "1/2", "a", "7612345678901234567", "-5", "180000"];
+        let standby = Answer::read(&columns(standby)).expect("a good row");
+        assert!(standby.in_recovery && standby.received > standby.replayed);
+        assert_eq!((standby.run.timeline, standby.run.started_us), (10, -5));
+    }
+
+    #[test]
+    fn a_row_that_is_none_says_which_column_is_wrong() {
+        for (at, wrong, said) in [
+            (0, "t", "pg_is_in_recovery"),
+            (0, "-", "pg_is_in_recovery"),
+            (1, "0-3", "position"),
+            (4, "x", "timeline"),
+            (4, "100000000", "timeline"),
+            (5, "-1", "system_identifier"),
+            (6, "1.5", "pg_postmaster_start_time"),
+            (7, "", "server_version_num"),
+        ] {
+            let mut row = PRIMARY;
+            row[at] = wrong;
+            assert_eq!(Answer::read(&columns(row)), Err(said), "{wrong}");
+        }
+        assert!(Answer::read(&columns(PRIMARY)[..7]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_row_is_read_without_panic(row in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..20)), 0..10)) {
+            let row: Vec<Option<Box<[u8]>>> = row.into_iter().map(|column| column.map(Into::into)).collect();
+            let _ = Answer::read(&row);
+        }
+
+        #[test]
+        fn a_position_comes_back(value in any::<u64>()) {
+            prop_assert_eq!(Lsn::parse(&Lsn(value).to_string()), Some(Lsn(value)));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A cluster: one primary and its standbys. What its nodes said, which of them is the primary now, and what that means for a
+//! server connection.
+//!
+//! Everything here is a function of observations and the time. This room must never open a connection, and never see a pool.
+
+pub(crate) mod answer;
+pub(crate) mod node;
+mod roles;
+#[cfg(test)]
+mod tests;
+pub(crate) mod view;
+
+use std::sync::Arc;
+
+use pgweir_settings::{ClusterOptions, NodeOptions};
+
+use crate::cluster::node::{Node, NodeState, Observation, Switch};
+use crate::driver::Level;
+
+/// A node of a cluster. A node that gets another address is another node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct NodeId(pub(crate) u32);
+
+/// One run of a primary: from a promotion or a start of its server to the next one. A server connection that was opened in another run
+/// is of an older epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) system_identifier: u64,
+    pub(crate) timeline: u32,
+    /// When the server was started, by its own clock (µs since 1970).
+    pub(crate) started_us: i64,
+}
+
+/// What the settings say of the times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    pub(crate) interval_us: u64,
+    pub(crate) timeout_us: u64,
+    pub(crate) down_after_us: u64,
+    pub(crate) recovery_wait_us: u64,
+    pub(crate) primary_max_age_us: u64,
+}
+
+impl Limits {
+    pub(crate) fn of(options: &ClusterOptions) -> Limits {
+        let us = |ms: u32| u64::from(ms) * 1000;
+        Limits {
+            interval_us: us(options.check_interval_ms),
+            timeout_us: us(options.check_timeout_ms),
+            down_after_us: us(options.down_after_ms),
+            recovery_wait_us: us(options.recovery_wait_ms),
+            primary_max_age_us: us(options.primary_max_age_ms),
+        }
+    }
+
+    /// How long after a check the next one follows. `hurries`: nothing new can be sent to a primary, or it does not answer.
+    pub(crate) fn pause_us(&self, hurries: bool) -> u64 {
+        if hurries { (self.interval_us / 10).max(HURRY_US_MIN) } else { self.interval_us }
+    }
+}
+
+/// Checks are never nearer to each other.
+const HURRY_US_MIN: u64 = 20_000;
+
+/// The primary that a cluster had last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Term {
+    pub(crate) node: NodeId,
+    pub(crate) run: Run,
+}
+
+/// What an administrator should know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Remark {
+    pub(crate) level: Level,
+    pub(crate) text: String,
+}
+
+/// What is known of a cluster. It answers one question: which node is the primary?
+pub(crate) struct Cluster {
+    pub(crate) name: Arc<str>,
+    pub(crate) nodes: Vec<Node>,
+    limits: Limits,
+    /// One more at each change of the primary, and at each restart of it. 0: there was none yet.
+    epoch: u64,
+    last: Option<Term>,
+    /// The system identifier of its primary.
+    identifier: Option<u64>,
+    /// The highest timeline that a primary of it had.
+    timeline: u32,
+    remarks: Vec<Remark>,
+    next_id: u32,
+}
+
+impl Cluster {
+    /// A cluster of which nothing is known.
+    pub(crate) fn new(name: &str, limits: Limits) -> Cluster {
+        Cluster {
+            name: name.into(),
+            nodes: Vec::new(),
+            limits,
+            epoch: 0,
+            last: None,
+            identifier: None,
+            timeline: 0,
+            remarks: Vec::new(),
+            next_id: 0,
+        }
+    }
+
+    /// Follows the configuration: nodes that stay keep what is known of them.
+    pub(crate) fn follow(&mut self, limits: Limits, nodes: &[(&str, &NodeOptions)], now_us: u64) {
+        self.limits = limits;
+        let mut old = std::mem::take(&mut self.nodes);
+        for (name, options) in nodes {
+            let place = old.iter().position(|node| node.is_at(name, options));
+            let mut node = match place {
+                Some(place) => old.swap_remove(place),
+                None => {
+                    self.next_id += 1;
+                    Node::new(NodeId(self.next_id), name, options, now_us)
+                }
+            };
+            node.follow(options);
+            self.nodes.push(node);
+        }
+        self.decide(now_us);
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.id == id)
+    }
+
+    pub(crate) fn node_named(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| *node.name == *name)
+    }
+
+    /// A check of a node has ended.
+    pub(crate) fn observe(&mut self, id: NodeId, observation: &Observation, now_us: u64) {
+        let limits = self.limits;
+        if let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) {
+            node.observe(observation, &limits, now_us);
+        }
+        self.decide(now_us);
+    }
+
+    /// An operator attaches, drains or detaches a node.
+    pub(crate) fn switch(&mut self, id: NodeId, switch: Switch, now_us: u64) {
+        if let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) {
+            node.switch = switch;
+        }
+        self.decide(now_us);
+    }
+
+    /// An operator says that what was known counts no longer: which cluster it is, and how far its history went.
+    pub(crate) fn forget(&mut self, now_us: u64) {
+        (self.identifier, self.timeline) = (None, 0);
+        self.nodes.iter_mut().for_each(|node| node.forget(now_us));
+        self.decide(now_us);
+    }
+
+    /// The node that has the role now, attached or not.
+    pub(crate) fn primary(&self) -> Option<&Node> {
+        self.nodes.iter().find(|node| matches!(node.state, NodeState::Primary(_)))
+    }
+
+    /// Checks follow faster: no primary is known, or the one that is did not answer its last check.
+    pub(crate) fn hurries(&self) -> bool {
+        let primary = self.primary().filter(|node| node.switch == Switch::Attached);
+        let member = primary.and_then(|node| node.state.member());
+        member.is_none_or(|member| member.failing.is_some())
+    }
+
+    /// When [`Cluster::decide`] has to look again although no check has ended (monotonic, µs).
+    pub(crate) fn expires_us(&self) -> Option<u64> {
+        let member = self.primary()?.state.member()?;
+        Some(member.heard_us.saturating_add(self.limits.primary_max_age_us).saturating_add(1))
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What the log is to say, once.
+    pub(crate) fn take_remarks(&mut self) -> Vec<Remark> {
+        std::mem::take(&mut self.remarks)
+    }
+}

@@ -1,0 +1,202 @@
+//! Which node is the primary. Roles are taken away fast and given slowly: a node gets the role by its own fresh word alone, if no
+//! other node contradicts it.
+
+use crate::cluster::node::{Doubt, Member, Node, NodeState, Refusal, Refused, Switch, Unsure};
+use crate::cluster::{Cluster, Remark, Term};
+use crate::driver::Level;
+
+/// So many checks in a row must show a second primary before it counts more than the first one, if both answer.
+const CHECKS_MIN: u32 = 3;
+/// The first version that reports `in_hot_standby`.
+const VERSION_MIN: u32 = 140_000;
+
+/// What a node is, as far as it answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Verdict {
+    Standby,
+    Primary,
+    Unsure(Doubt),
+    Refused(Refusal),
+}
+
+impl Cluster {
+    /// Looks at all nodes together. It changes nothing if it is called twice at the same time.
+    pub(super) fn decide(&mut self, now_us: u64) {
+        let before: Vec<NodeState> = self.nodes.iter().map(|node| node.state.clone()).collect();
+        self.assign(now_us);
+        if self.begin_term() {
+            // The primary says which database this is: only now is it known of the others whether they are copies of it.
+            self.assign(now_us);
+        }
+        for (at, state) in before.iter().enumerate() {
+            self.remark(at, state);
+        }
+    }
+
+    fn assign(&mut self, now_us: u64) {
+        let verdicts = self.verdicts(now_us);
+        for (node, verdict) in self.nodes.iter_mut().zip(verdicts) {
+            let (Some(verdict), Some(member)) = (verdict, node.state.member().cloned()) else { continue };
+            let state = match verdict {
+                Verdict::Standby => NodeState::Standby(member),
+                Verdict::Primary => NodeState::Primary(member),
+                Verdict::Unsure(why) => NodeState::Unsure(Unsure { member, why }),
+                Verdict::Refused(why) => NodeState::Refused(Refused { why, member: Some(member) }),
+            };
+            node.enter(state, now_us);
+        }
+    }
+
+    /// Counts a new epoch if there is another primary, or the same one in another run.
+    fn begin_term(&mut self) -> bool {
+        let Some(node) = self.primary() else { return false };
+        let Some(run) = node.state.member().map(|member| member.answer.run) else { return false };
+        let term = Term { node: node.id, run };
+        if self.last == Some(term) {
+            return false;
+        }
+        let name = std::sync::Arc::clone(&node.name);
+        self.last = Some(term);
+        self.epoch += 1;
+        self.identifier = Some(run.system_identifier);
+        self.timeline = self.timeline.max(run.timeline);
+        let text = format!(
+            "cluster {}: {name} is the primary (epoch {}, timeline {})",
+            self.name, self.epoch, run.timeline
+        );
+        self.remarks.push(Remark { level: Level::Log, text });
+        true
+    }
+
+    fn verdicts(&self, now_us: u64) -> Vec<Option<Verdict>> {
+        let mut verdicts: Vec<Option<Verdict>> =
+            self.nodes.iter().map(|node| self.first_look(node)).collect();
+        let claims = |at: usize| verdicts[at] == Some(Verdict::Unsure(Doubt::New));
+        let claimants: Vec<usize> = (0..self.nodes.len()).filter(|&at| claims(at)).collect();
+        // The highest timeline that any copy of this database has.
+        let counts = |at: &usize| {
+            !matches!(verdicts[*at], Some(Verdict::Refused(_)) | None)
+                && self.nodes[*at].switch != Switch::Detached
+        };
+        let timelines = (0..self.nodes.len()).filter(counts).filter_map(|at| self.timeline_of(at));
+        let newest = timelines.max().unwrap_or(0).max(self.timeline);
+        if self.identifier.is_none() && self.are_strangers(&claimants) {
+            claimants.iter().for_each(|&at| verdicts[at] = Some(Verdict::Unsure(Doubt::TwoPrimaries)));
+            return verdicts;
+        }
+        let (contenders, older): (Vec<usize>, Vec<usize>) =
+            claimants.iter().partition(|&&at| self.timeline_of(at) == Some(newest));
+        // Both live, and the newer one has not been seen often enough: nothing new is sent to either.
+        let proven = |&at: &usize| match &self.nodes[at].state {
+            NodeState::Primary(_) => true,
+            state => state.member().is_some_and(|member| member.checks >= CHECKS_MIN),
+        };
+        let contradicts = |&at: &usize| {
+            self.is_confirmed(at, now_us) && !matches!(self.nodes[at].state, NodeState::Refused(_))
+        };
+        let waits = !contenders.is_empty() && !contenders.iter().any(proven) && older.iter().any(contradicts);
+        for &at in &older {
+            verdicts[at] = Some(if waits && contradicts(&at) {
+                Verdict::Unsure(Doubt::TwoPrimaries)
+            } else {
+                let timeline = self.timeline_of(at).unwrap_or(0);
+                Verdict::Refused(Refusal::OldPrimary { timeline, newer: newest })
+            });
+        }
+        if waits {
+            contenders.iter().for_each(|&at| verdicts[at] = Some(Verdict::Unsure(Doubt::TwoPrimaries)));
+            return verdicts;
+        }
+        self.choose(&contenders, now_us, &mut verdicts);
+        verdicts
+    }
+
+    /// What a node's own answer says; [`Doubt::New`] of one that says it is the primary.
+    fn first_look(&self, node: &Node) -> Option<Verdict> {
+        let answer = &node.state.member()?.answer;
+        let theirs = answer.run.system_identifier;
+        Some(match self.identifier {
+            _ if answer.version < VERSION_MIN => {
+                Verdict::Refused(Refusal::TooOld { version: answer.version })
+            }
+            Some(ours) if ours != theirs => Verdict::Refused(Refusal::Stranger { theirs, ours }),
+            _ if answer.in_recovery => Verdict::Standby,
+            _ if node.switch == Switch::Detached => Verdict::Unsure(Doubt::Detached),
+            _ => Verdict::Unsure(Doubt::New),
+        })
+    }
+
+    /// Which of the nodes on the newest timeline is the primary. If there are several, it is the one that had the role.
+    fn choose(&self, contenders: &[usize], now_us: u64, verdicts: &mut [Option<Verdict>]) {
+        let had = self.last.and_then(|term| self.nodes.iter().position(|node| node.id == term.node));
+        let chosen = match contenders {
+            [only] => Some(*only),
+            several => had.filter(|at| several.contains(at)),
+        };
+        for &at in contenders {
+            verdicts[at] = Some(match chosen {
+                None => Verdict::Unsure(Doubt::TwoPrimaries),
+                Some(chosen) if chosen != at => {
+                    Verdict::Refused(Refusal::Twin { of: std::sync::Arc::clone(&self.nodes[chosen].name) })
+                }
+                Some(_) if self.is_confirmed(at, now_us) || self.keeps_role(at, now_us) => Verdict::Primary,
+                Some(_) => Verdict::Unsure(Doubt::Unconfirmed),
+            });
+        }
+    }
+
+    fn member_at(&self, at: usize) -> Option<&Member> {
+        self.nodes[at].state.member()
+    }
+
+    fn timeline_of(&self, at: usize) -> Option<u32> {
+        self.member_at(at).map(|member| member.answer.run.timeline)
+    }
+
+    /// Its last check succeeded, a short time ago.
+    fn is_confirmed(&self, at: usize, now_us: u64) -> bool {
+        self.member_at(at).is_some_and(|member| member.failing.is_none() && self.is_fresh(member, now_us))
+    }
+
+    /// A check that failed takes no role away before the last word is too old.
+    fn keeps_role(&self, at: usize, now_us: u64) -> bool {
+        matches!(&self.nodes[at].state, NodeState::Primary(member) if self.is_fresh(member, now_us))
+    }
+
+    fn is_fresh(&self, member: &Member, now_us: u64) -> bool {
+        now_us.saturating_sub(member.heard_us) <= self.limits.primary_max_age_us
+    }
+
+    /// They are not copies of the same database.
+    fn are_strangers(&self, claimants: &[usize]) -> bool {
+        let mut identifiers = claimants
+            .iter()
+            .filter_map(|&at| self.member_at(at).map(|member| member.answer.run.system_identifier));
+        let first = identifiers.next();
+        identifiers.any(|other| Some(other) != first)
+    }
+
+    /// What the log is to say of a node's new state.
+    fn remark(&mut self, at: usize, before: &NodeState) {
+        let node = &self.nodes[at];
+        let said_before = match before {
+            NodeState::Unsure(unsure) => Some(unsure.why.to_string()),
+            NodeState::Refused(refused) => Some(refused.why.to_string()),
+            _ => None,
+        };
+        let (level, why) = match &node.state {
+            NodeState::Refused(refused) => (Level::Error, Some(refused.why.to_string())),
+            NodeState::Unsure(unsure) => (Level::Warning, Some(unsure.why.to_string())),
+            NodeState::Down(_) | NodeState::Starting(_) => (Level::Warning, node.last_error.clone()),
+            _ => (Level::Log, None),
+        };
+        let same = std::mem::discriminant(before) == std::mem::discriminant(&node.state);
+        if same && (said_before == why || said_before.is_none()) {
+            return;
+        }
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let (cluster, name, word) = (&self.name, &node.name, node.state.word());
+        let text = format!("cluster {cluster}: node {name} is {word}{why}");
+        self.remarks.push(Remark { level, text });
+    }
+}
