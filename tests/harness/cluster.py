@@ -96,7 +96,8 @@ def program(major, name):
 class Cluster:
     """A running server. `port` on 127.0.0.1, a unix socket in `folder`, superuser `postgres` without a password."""
 
-    def __init__(self, major, certificates):
+    def __init__(self, major, certificates, follows=None):
+        """`follows`: the cluster whose standby this one is. It must be as new: both begin as the same stopped copy."""
         self.major = major
         self.folder = scratch_folder(f"pg{major}")
         bin_folder = reachable(program(major, "postgres").parent.parent, self.folder) / "bin"
@@ -109,8 +110,32 @@ class Cluster:
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write(f"ssl = on\nssl_cert_file = '{certificates.crt('server')}'\n")
             conf.write(f"ssl_key_file = '{certificates.key('server')}'\nssl_ca_file = '{certificates.crt('ca')}'\n")
+        if follows:
+            self._become_standby(follows)
         give(self.data)
         self.start()
+
+    def _become_standby(self, primary):
+        """Has the server follow this one when it starts the next time."""
+        with open(self.data / "postgresql.conf", "a") as conf:
+            conf.write(f"primary_conninfo = 'host=127.0.0.1 port={primary.port} user=u_repl application_name={self.folder.name}'\n")
+            # Nothing is archived: what a standby has not got yet must still be there.
+            conf.write("wal_keep_size = 256MB\nwal_retrieve_retry_interval = 200ms\n")
+        (self.data / "standby.signal").touch()
+        give(self.data)
+
+    def follow(self, primary):
+        """Makes the stopped server a standby of this one, and starts it."""
+        self._become_standby(primary)
+        self.start()
+
+    def promote(self):
+        """Makes this standby a primary, and waits until it is one."""
+        assert self.sql("select pg_promote()") == [(True,)]
+
+    def in_recovery(self):
+        """Whether it is a standby."""
+        return self.sql("select pg_is_in_recovery()") == [(True,)]
 
     def _template(self):
         version = run_as_service(self.postgres, "--version").split()[2]

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use crate::buffer_pool::BufferPool;
 use crate::client_handoff::Counted;
+use crate::cluster::view::View;
 use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
-use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId};
+use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId, WatchId};
 use crate::mail::{Rules, Scarce, Shutdown};
 use crate::pool::cancel_key::{CancelKey, KeyHead};
 use crate::pool::checks::schedule::Watched;
@@ -69,6 +70,8 @@ pub(crate) struct Env {
     pub(crate) now: Now,
     pub(crate) rules: Rules,
     pub(crate) shared: Arc<Shared>,
+    /// What is known of each cluster.
+    pub(crate) views: HashMap<Arc<str>, Arc<View>>,
     pub(crate) tracked: Arc<Tracked>,
     /// What each connection is, by its index; with the generation of its name.
     roles: Vec<Option<(u32, Role)>>,
@@ -119,8 +122,19 @@ pub(crate) enum Effect {
     Answered(UnpooledId, Answer),
     /// The cancel request of this client is over.
     EndRequester(UnpooledId, Cow<'static, str>),
+    /// A connection to a cluster's primary failed or ended.
+    Suspect(Suspicion),
     /// Queued bytes have not left: the worker looks again at this time (monotonic, µs) whether more can be handed over.
     LeaveAt(u64),
+}
+
+/// A connection to the primary of a cluster failed or ended: its nodes are to be asked. That alone is no evidence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Suspicion {
+    /// The cluster.
+    pub(crate) cluster: Arc<str>,
+    /// A new connection failed: the nodes are asked on new connections, too.
+    pub(crate) reconnects: bool,
 }
 
 /// What a cancel key belongs to.
@@ -138,6 +152,7 @@ pub(crate) enum Role {
     Server(PoolId, ServerId),
     Cancel(PoolId, CancelId),
     Peer(ForwardId),
+    Watch(WatchId),
 }
 
 /// PAUSE and SUSPEND without a database.
@@ -164,6 +179,7 @@ impl Env {
             now: setup.now,
             rules: setup.rules,
             shared: setup.shared,
+            views: HashMap::new(),
             tracked,
             roles: Vec::new(),
             cancel_keys: HashMap::default(),

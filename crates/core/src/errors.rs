@@ -57,6 +57,15 @@ pub(crate) enum Fault {
     ServerLost(Cow<'static, str>),
     /// The same, of a server that the client kept; and what it has lost.
     PinnedServerLost(Cow<'static, str>, String),
+    /// The cluster has had no primary for as long as a client may wait; and what each of its nodes is.
+    NoPrimary {
+        cluster: String,
+        nodes: String,
+    },
+    /// The connection to the primary ended before what the client asked for was answered.
+    OutcomeUnknown,
+    /// It ended in a transaction of which nothing was under way.
+    RolledBack,
     /// The connection that listened for it ended.
     NotificationsLost,
     /// A notification came in an encoding that is not the client's any more.
@@ -138,6 +147,16 @@ impl Fault {
             Fault::SessionNotRestored(_, text) => {
                 format!("the session could not be brought to another server: {text}").into()
             }
+            Fault::NoPrimary { cluster, .. } => {
+                format!("cluster \"{cluster}\" has no primary (primary_wait)").into()
+            }
+            Fault::OutcomeUnknown => {
+                "the connection to the primary was lost; it is not known whether the statement took effect"
+                    .into()
+            }
+            Fault::RolledBack => {
+                "the transaction was rolled back: the connection to the primary was lost".into()
+            }
             Fault::TransactionInStatementMode => {
                 "transaction blocks not allowed in statement pooling mode".into()
             }
@@ -176,7 +195,9 @@ impl Fault {
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE
             }
             Fault::TooManyClients(_) => SqlState::TOO_MANY_CONNECTIONS,
-            Fault::ShuttingDown => SqlState::CANNOT_CONNECT_NOW,
+            Fault::ShuttingDown | Fault::NoPrimary { .. } => SqlState::CANNOT_CONNECT_NOW,
+            Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
+            Fault::RolledBack => SqlState::SERIALIZATION_FAILURE,
             Fault::ServerShuttingDown | Fault::DatabaseRemoved | Fault::ForcedDisconnect => {
                 SqlState::ADMIN_SHUTDOWN
             }
@@ -224,6 +245,7 @@ impl Fault {
                     .into(),
                 )
             }
+            Fault::NoPrimary { nodes, .. } => Some(format!("The nodes are: {nodes}.").into()),
             // The same for a user that exists and one that does not, and wherever it was looked for.
             Fault::Authentication(..) => Some("There is no such user, or the password is wrong.".into()),
             Fault::UnknownParameter(text) => Some(unsupported_parameter(text).into()),
@@ -255,6 +277,13 @@ impl Fault {
             Fault::TooManyPinned(_) => {
                 Some("Raise max_pinned, or use session state only inside of a transaction.")
             }
+            Fault::NoPrimary { .. } => {
+                Some("The statement was not executed. SHOW NODES on the console has the details.")
+            }
+            Fault::OutcomeUnknown => {
+                Some("Connect again, and look whether the change is there before it is tried again.")
+            }
+            Fault::RolledBack => Some("Connect again, and try the whole transaction again."),
             Fault::SecretUnavailable => Some("Try again later; the pooler's log has the details."),
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")

@@ -11,6 +11,8 @@ slotmap::new_key_type! {
     pub struct PoolId;
     /// A connection to PostgreSQL that carries one CancelRequest.
     pub struct CancelId;
+    /// The watch of a node of a cluster.
+    pub struct WatchId;
     /// A connection to a peer that carries one CancelRequest.
     pub struct ForwardId;
     /// A prepared statement's content.

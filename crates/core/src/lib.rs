@@ -11,7 +11,6 @@
 
 mod buffer_pool;
 pub mod client_handoff;
-#[expect(dead_code, reason = "the next commit lets workers watch clusters")]
 mod cluster;
 mod context;
 pub mod driver;
@@ -25,7 +24,8 @@ pub mod shared;
 pub mod stats;
 mod worker;
 
-pub use context::WriteTime;
+pub use cluster::view;
+pub use context::{Suspicion, WriteTime};
 pub use engine::Engine;
 pub use pool::catalog::reach;
 pub use pool::relay::{known_answers, ledger};

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use pgweir_auth::{Access, UserList};
 use pgweir_settings::Config;
 
+use crate::cluster::view::View;
+use crate::context::Suspicion;
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
 use crate::stats::Window;
@@ -115,6 +117,10 @@ pub enum Mail {
     /// The process that took our place is gone before everything was handed over: the clients that are here
     /// are served here.
     SuccessorGone,
+    /// What is known of a cluster has changed.
+    View(Arc<View>),
+    /// A connection to the primary of a cluster that the receiver watches failed or ended.
+    Suspect(Suspicion),
     /// The control plane looks; [`Question::Seen`] answers.
     SnapshotRequest {
         /// The control plane's number for it.

@@ -13,6 +13,7 @@ pub(crate) mod catalog;
 pub(crate) mod checks;
 pub(crate) mod choose;
 pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod known;
 pub(crate) mod listen;
 pub(crate) mod log;
@@ -41,7 +42,7 @@ use crate::pool::cancel::CancelConnection;
 use crate::pool::client::state::Client;
 pub(crate) use crate::pool::node::{Failure, ServerKind};
 use crate::pool::server::state::Server;
-pub(crate) use crate::pool::state::PoolState;
+pub(crate) use crate::pool::state::{Gate, PoolState};
 
 /// A pool: the machine of one (database, user). It owns its clients and servers, and sees no other pool.
 pub(crate) struct Pool {

@@ -229,6 +229,13 @@ impl Shared {
         owner
     }
 
+    /// The worker that watches a cluster. The first to ask decides, as for a pool.
+    #[must_use]
+    pub fn watcher(&self, cluster: &str) -> WorkerId {
+        // No database has a name with a NUL in it.
+        self.owner(&format!("\0{cluster}"), "")
+    }
+
     /// A client settled on a worker (`true`) or left it.
     pub fn note_client(&self, worker: WorkerId, came: bool) {
         if self.workers > 1

@@ -4,6 +4,7 @@
 
 mod actions;
 mod cancel;
+mod clusters;
 pub mod console;
 pub(crate) mod login;
 mod lookup;
@@ -35,6 +36,7 @@ use crate::worker::console::command::{PendingCommand, Tasks};
 use crate::worker::login::inquiry::Answer;
 use crate::worker::unpooled::{Greeting, Unpooled, UnpooledState};
 
+use clusters::Clusters;
 use maintenance::Rounds;
 use peering::Peering;
 use takeover::ToldPools;
@@ -63,6 +65,8 @@ pub(crate) struct Worker {
     unpooled: SlotMap<UnpooledId, Unpooled>,
     pools: SlotMap<PoolId, Pool>,
     pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
+    /// The clusters that this worker watches.
+    clusters: Clusters,
     /// Cancel requests on their way to other processes.
     peering: Peering,
     /// Answers to questions of clients that log in, to be looked at when the tick ends.
@@ -120,6 +124,7 @@ impl Machine {
             unpooled: SlotMap::with_key(),
             pools: SlotMap::with_key(),
             pool_names: HashMap::new(),
+            clusters: Clusters::default(),
             peering: Peering::default(),
             answers: Vec::new(),
             noticed: Vec::new(),
@@ -181,6 +186,9 @@ impl Engine for Machine {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_received(cx, id, bytes));
             }
             Some(Role::Peer(id)) => self.worker.peer_received(cx, id),
+            Some(Role::Watch(id)) => {
+                self.worker.in_watch(cx, id, |pool, cx, server| pool.server_received(cx, server, bytes));
+            }
             None => {}
         }
     }
@@ -196,6 +204,9 @@ impl Engine for Machine {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_connected(cx, id));
             }
             Some(Role::Peer(id)) => self.worker.peer_connected(cx, id),
+            Some(Role::Watch(id)) => {
+                self.worker.in_watch(cx, id, |pool, cx, server| pool.server_connected(cx, server, local));
+            }
             Some(Role::Client(..) | Role::Unpooled(_)) | None => {}
         }
     }
@@ -210,6 +221,9 @@ impl Engine for Machine {
             }
             Some(Role::Cancel(pool, id)) => {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_secured(cx, id));
+            }
+            Some(Role::Watch(id)) => {
+                self.worker.in_watch(cx, id, |pool, cx, server| pool.server_secured(cx, server, &info));
             }
             Some(Role::Client(..) | Role::Peer(_)) | None => {}
         }
@@ -226,7 +240,7 @@ impl Engine for Machine {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.server_drained(cx, id));
             }
             Some(Role::Unpooled(id)) => self.worker.unpooled_resume(cx, id),
-            Some(Role::Cancel(..) | Role::Peer(_)) | None => {}
+            Some(Role::Cancel(..) | Role::Peer(_) | Role::Watch(_)) | None => {}
         }
     }
 
@@ -245,6 +259,9 @@ impl Engine for Machine {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_closed(cx, id, &why));
             }
             Some(Role::Peer(id)) => self.worker.peer_closed(cx, id),
+            Some(Role::Watch(id)) => {
+                self.worker.in_watch(cx, id, |pool, cx, server| pool.server_closed(cx, server, &why));
+            }
             None => {}
         }
     }
@@ -266,7 +283,8 @@ impl Engine for Machine {
     }
 
     fn deadline(&self) -> Option<u64> {
-        [self.env.wake_us, self.worker.leave_us, Some(self.worker.rounds.due_us())]
+        let clusters = self.worker.clusters.due_us();
+        [self.env.wake_us, self.worker.leave_us, clusters, Some(self.worker.rounds.due_us())]
             .into_iter()
             .flatten()
             .min()
@@ -337,6 +355,7 @@ impl Worker {
                 Effect::EndRequester(id, reason) => {
                     self.remove_unpooled(cx, id, &reason, CloseMode::Flush);
                 }
+                Effect::Suspect(suspicion) => self.suspect(cx, suspicion),
                 Effect::LeaveAt(due_us) => self.leave_us = Some(due_us),
             }
         }
@@ -348,6 +367,7 @@ impl Worker {
             self.notice_starving(cx);
             self.for_pools(cx, |pool, cx| pool.rescue_queued(cx));
         }
+        self.check_clusters(cx);
         if self.rounds.begin(cx.env.now.mono_us) {
             self.maintain(cx);
         }

@@ -145,15 +145,21 @@ impl Logins<'_> {
         user: &str,
         auth_query: Option<&str>,
     ) -> Vec<Result<Target, String>> {
-        let unix = [String::new()];
+        let (unix, port) = ([String::new()], named.1.port);
         let hosts = if named.1.hosts.is_empty() { &unix[..] } else { &named.1.hosts };
-        hosts.iter().map(|host| self.at_host(named, host, user, auth_query)).collect()
+        let nodes = self.config.nodes_of(named.1).map(|(_, node)| (node.host.as_str(), node.port));
+        let nodes: Vec<(&str, u16)> = nodes.collect();
+        let hosts: Vec<(&str, u16)> = match nodes.is_empty() {
+            true => hosts.iter().map(|host| (host.as_str(), port)).collect(),
+            false => nodes,
+        };
+        hosts.into_iter().map(|host| self.at_host(named, host, user, auth_query)).collect()
     }
 
     fn at_host(
         &self,
         (name, database): Named<'_>,
-        host: &str,
+        (host, port): (&str, u16),
         user: &str,
         auth_query: Option<&str>,
     ) -> Result<Target, String> {
@@ -165,8 +171,8 @@ impl Logins<'_> {
             _ => None,
         };
         let address = match directory {
-            Some(folder) => Address::Unix(folder.into(), database.port),
-            None => Address::Tcp(host.to_owned(), database.port),
+            Some(folder) => Address::Unix(folder.into(), port),
+            None => Address::Tcp(host.to_owned(), port),
         };
         let own = if name == FALLBACK_DATABASE { MAINTENANCE_DATABASE } else { name };
         let dbname = database.dbname.as_deref().unwrap_or(own);
@@ -182,7 +188,7 @@ impl Logins<'_> {
         Ok(Target {
             database: name.to_owned(),
             host: host.to_owned(),
-            port: database.port,
+            port,
             user: user.to_owned(),
             auth_query: auth_query.map(str::to_owned),
             connect_query: database.connect_query.clone().filter(|query| !query.is_empty()),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::table::{ClusterOptions, Database, UserOptions};
+use crate::table::{ClusterOptions, Database, NodeOptions, UserOptions};
 use crate::{LoadBalanceHosts, PoolMode, SessionState};
 
 /// Zero is how the files say "no limit".
@@ -126,6 +126,21 @@ impl Config {
     /// The user that asks a cluster's nodes for their role.
     pub fn check_user<'a>(&'a self, cluster: &'a ClusterOptions) -> Option<&'a str> {
         cluster.check_user.as_deref().or(self.main.auth_user.as_deref())
+    }
+
+    /// The nodes of this database's cluster, in the order of its list; none if it has no cluster.
+    pub fn nodes_of<'a>(&'a self, db: &Database) -> impl Iterator<Item = (&'a str, &'a NodeOptions)> {
+        let cluster = db.cluster.as_ref().and_then(|name| self.clusters.get(name));
+        self.nodes_of_cluster(cluster)
+    }
+
+    /// The nodes of a cluster, in the order of its list.
+    pub fn nodes_of_cluster<'a>(
+        &'a self,
+        cluster: Option<&'a ClusterOptions>,
+    ) -> impl Iterator<Item = (&'a str, &'a NodeOptions)> {
+        let names = cluster.into_iter().flat_map(|cluster| &cluster.nodes);
+        names.filter_map(|name| Some((name.as_str(), self.nodes.get(name)?)))
     }
 
     /// How the hosts of this database take turns.

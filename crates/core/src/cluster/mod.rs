@@ -8,13 +8,14 @@ pub(crate) mod node;
 mod roles;
 #[cfg(test)]
 mod tests;
-pub(crate) mod view;
+pub mod view;
 
 use std::sync::Arc;
 
 use pgweir_settings::{ClusterOptions, NodeOptions};
 
-use crate::cluster::node::{Node, NodeState, Observation, Switch};
+use crate::cluster::node::{Node, NodeState, Observation};
+use crate::cluster::view::Switch;
 use crate::driver::Level;
 
 /// A node of a cluster. A node that gets another address is another node.
@@ -62,10 +63,11 @@ impl Limits {
 /// Checks are never nearer to each other.
 const HURRY_US_MIN: u64 = 20_000;
 
-/// The primary that a cluster had last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A node as the primary, in one run.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Term {
-    pub(crate) node: NodeId,
+    /// The node's name.
+    pub(crate) node: Arc<str>,
     pub(crate) run: Run,
 }
 
@@ -83,18 +85,21 @@ pub(crate) struct Cluster {
     limits: Limits,
     /// One more at each change of the primary, and at each restart of it. 0: there was none yet.
     epoch: u64,
+    /// The primary that it had last.
     last: Option<Term>,
     /// The system identifier of its primary.
     identifier: Option<u64>,
     /// The highest timeline that a primary of it had.
     timeline: u32,
+    /// Since when nothing new can be sent to a primary (monotonic, µs).
+    held_since_us: Option<u64>,
     remarks: Vec<Remark>,
     next_id: u32,
 }
 
 impl Cluster {
     /// A cluster of which nothing is known.
-    pub(crate) fn new(name: &str, limits: Limits) -> Cluster {
+    pub(crate) fn new(name: &str, limits: Limits, now_us: u64) -> Cluster {
         Cluster {
             name: name.into(),
             nodes: Vec::new(),
@@ -103,6 +108,7 @@ impl Cluster {
             last: None,
             identifier: None,
             timeline: 0,
+            held_since_us: Some(now_us),
             remarks: Vec::new(),
             next_id: 0,
         }
@@ -168,14 +174,23 @@ impl Cluster {
         self.nodes.iter().find(|node| matches!(node.state, NodeState::Primary(_)))
     }
 
+    /// The primary, if it takes new work.
+    pub(crate) fn serving(&self) -> Option<&Node> {
+        self.primary().filter(|node| node.switch == Switch::Attached)
+    }
+
     /// Checks follow faster: no primary is known, or the one that is did not answer its last check.
     pub(crate) fn hurries(&self) -> bool {
-        let primary = self.primary().filter(|node| node.switch == Switch::Attached);
-        let member = primary.and_then(|node| node.state.member());
+        let member = self.serving().and_then(|node| node.state.member());
         member.is_none_or(|member| member.failing.is_some())
     }
 
-    /// When [`Cluster::decide`] has to look again although no check has ended (monotonic, µs).
+    /// Time has passed: a primary that is not confirmed loses its role.
+    pub(crate) fn expire(&mut self, now_us: u64) {
+        self.decide(now_us);
+    }
+
+    /// When [`Cluster::expire`] is to be called although no check has ended (monotonic, µs).
     pub(crate) fn expires_us(&self) -> Option<u64> {
         let member = self.primary()?.state.member()?;
         Some(member.heard_us.saturating_add(self.limits.primary_max_age_us).saturating_add(1))

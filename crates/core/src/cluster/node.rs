@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pgweir_settings::NodeOptions;
 
 use crate::cluster::answer::Answer;
+use crate::cluster::view::Switch;
 use crate::cluster::{Limits, NodeId};
 
 /// What a check found out.
@@ -23,16 +24,6 @@ pub(crate) enum Observation {
     LoginRefused(String),
     /// The reason lies with this machine: no descriptor, no port.
     OwnFault(String),
-}
-
-/// An operator's word on a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Switch {
-    Attached,
-    /// Nothing new is sent to it.
-    Draining,
-    /// As if it were not there, except that it is watched.
-    Detached,
 }
 
 /// What is known of a node that answers.
@@ -156,6 +147,8 @@ pub(crate) struct Node {
     /// When its last check ended (monotonic, µs).
     pub(crate) checked_us: Option<u64>,
     pub(crate) last_error: Option<String>,
+    /// What the log was told last: the word for its state, and why it has it.
+    pub(crate) told: Option<(&'static str, Option<String>)>,
 }
 
 impl Node {
@@ -171,6 +164,7 @@ impl Node {
             since_us: now_us,
             checked_us: None,
             last_error: None,
+            told: Some(("unknown", None)),
         }
     }
 
@@ -190,6 +184,16 @@ impl Node {
     pub(crate) fn forget(&mut self, now_us: u64) {
         self.enter(NodeState::Unknown(Unknown::default()), now_us);
         self.last_error = None;
+    }
+
+    /// What an administrator should know of it: its last error, or why it is not used.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match &self.state {
+            NodeState::Unsure(unsure) => Some(unsure.why.to_string()),
+            NodeState::Refused(Refused { why: Refusal::LoginRefused, .. }) => self.last_error.clone(),
+            NodeState::Refused(refused) => Some(refused.why.to_string()),
+            _ => self.last_error.clone(),
+        }
     }
 
     pub(crate) fn enter(&mut self, state: NodeState, now_us: u64) {
@@ -328,16 +332,6 @@ impl NodeState {
     /// Server connections to it are closed at once, whatever they do.
     pub(crate) fn is_cut_off(&self) -> bool {
         matches!(self, NodeState::Down(_) | NodeState::Refused(_))
-    }
-}
-
-impl Switch {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Switch::Attached => "attached",
-            Switch::Draining => "draining",
-            Switch::Detached => "detached",
-        }
     }
 }
 

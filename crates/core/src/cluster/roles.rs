@@ -1,7 +1,10 @@
 //! Which node is the primary. Roles are taken away fast and given slowly: a node gets the role by its own fresh word alone, if no
 //! other node contradicts it.
 
-use crate::cluster::node::{Doubt, Member, Node, NodeState, Refusal, Refused, Switch, Unsure};
+use std::sync::Arc;
+
+use crate::cluster::node::{Doubt, Member, Node, NodeState, Refusal, Refused, Unsure};
+use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
 use crate::driver::Level;
 
@@ -22,14 +25,17 @@ enum Verdict {
 impl Cluster {
     /// Looks at all nodes together. It changes nothing if it is called twice at the same time.
     pub(super) fn decide(&mut self, now_us: u64) {
-        let before: Vec<NodeState> = self.nodes.iter().map(|node| node.state.clone()).collect();
         self.assign(now_us);
         if self.begin_term() {
             // The primary says which database this is: only now is it known of the others whether they are copies of it.
             self.assign(now_us);
         }
-        for (at, state) in before.iter().enumerate() {
-            self.remark(at, state);
+        self.held_since_us = match self.serving() {
+            Some(_) => None,
+            None => self.held_since_us.or(Some(now_us)),
+        };
+        for at in 0..self.nodes.len() {
+            self.remark(at);
         }
     }
 
@@ -51,11 +57,11 @@ impl Cluster {
     fn begin_term(&mut self) -> bool {
         let Some(node) = self.primary() else { return false };
         let Some(run) = node.state.member().map(|member| member.answer.run) else { return false };
-        let term = Term { node: node.id, run };
-        if self.last == Some(term) {
+        let term = Term { node: Arc::clone(&node.name), run };
+        if self.last.as_ref() == Some(&term) {
             return false;
         }
-        let name = std::sync::Arc::clone(&node.name);
+        let name = Arc::clone(&node.name);
         self.last = Some(term);
         self.epoch += 1;
         self.identifier = Some(run.system_identifier);
@@ -96,8 +102,12 @@ impl Cluster {
         };
         let waits = !contenders.is_empty() && !contenders.iter().any(proven) && older.iter().any(contradicts);
         for &at in &older {
+            let is_refused = matches!(self.nodes[at].state, NodeState::Refused(_));
             verdicts[at] = Some(if waits && contradicts(&at) {
                 Verdict::Unsure(Doubt::TwoPrimaries)
+            } else if !is_refused && !self.is_confirmed(at, now_us) {
+                // It may be dead: whether it lives on is seen by its next answer.
+                Verdict::Unsure(Doubt::Unconfirmed)
             } else {
                 let timeline = self.timeline_of(at).unwrap_or(0);
                 Verdict::Refused(Refusal::OldPrimary { timeline, newer: newest })
@@ -128,7 +138,8 @@ impl Cluster {
 
     /// Which of the nodes on the newest timeline is the primary. If there are several, it is the one that had the role.
     fn choose(&self, contenders: &[usize], now_us: u64, verdicts: &mut [Option<Verdict>]) {
-        let had = self.last.and_then(|term| self.nodes.iter().position(|node| node.id == term.node));
+        let had =
+            self.last.as_ref().and_then(|term| self.nodes.iter().position(|node| node.name == term.node));
         let chosen = match contenders {
             [only] => Some(*only),
             several => had.filter(|at| several.contains(at)),
@@ -137,7 +148,7 @@ impl Cluster {
             verdicts[at] = Some(match chosen {
                 None => Verdict::Unsure(Doubt::TwoPrimaries),
                 Some(chosen) if chosen != at => {
-                    Verdict::Refused(Refusal::Twin { of: std::sync::Arc::clone(&self.nodes[chosen].name) })
+                    Verdict::Refused(Refusal::Twin { of: Arc::clone(&self.nodes[chosen].name) })
                 }
                 Some(_) if self.is_confirmed(at, now_us) || self.keeps_role(at, now_us) => Verdict::Primary,
                 Some(_) => Verdict::Unsure(Doubt::Unconfirmed),
@@ -176,27 +187,23 @@ impl Cluster {
         identifiers.any(|other| Some(other) != first)
     }
 
-    /// What the log is to say of a node's new state.
-    fn remark(&mut self, at: usize, before: &NodeState) {
-        let node = &self.nodes[at];
-        let said_before = match before {
-            NodeState::Unsure(unsure) => Some(unsure.why.to_string()),
-            NodeState::Refused(refused) => Some(refused.why.to_string()),
-            _ => None,
-        };
+    /// The log is told of a node's state when that is another one than it was told last.
+    fn remark(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
         let (level, why) = match &node.state {
             NodeState::Refused(refused) => (Level::Error, Some(refused.why.to_string())),
             NodeState::Unsure(unsure) => (Level::Warning, Some(unsure.why.to_string())),
-            NodeState::Down(_) | NodeState::Starting(_) => (Level::Warning, node.last_error.clone()),
+            NodeState::Down(_) | NodeState::Starting(_) => (Level::Warning, None),
             _ => (Level::Log, None),
         };
-        let same = std::mem::discriminant(before) == std::mem::discriminant(&node.state);
-        if same && (said_before == why || said_before.is_none()) {
+        let told = (node.state.word(), why);
+        if node.told.as_ref() == Some(&told) {
             return;
         }
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        let (cluster, name, word) = (&self.name, &node.name, node.state.word());
-        let text = format!("cluster {cluster}: node {name} is {word}{why}");
+        let error = node.last_error.clone().filter(|_| level == Level::Warning);
+        let why = told.1.clone().or(error).map(|why| format!(": {why}")).unwrap_or_default();
+        let text = format!("cluster {}: node {} is {}{why}", self.name, node.name, told.0);
+        node.told = Some(told);
         self.remarks.push(Remark { level, text });
     }
 }

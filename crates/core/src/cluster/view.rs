@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::cluster::node::{NodeState, Switch};
-use crate::cluster::{Cluster, NodeId, Term};
+use crate::cluster::node::NodeState;
+use crate::cluster::{Cluster, Term};
 use crate::driver::Endpoint;
 
 /// See the file's head. It is sent to all workers whenever it changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct View {
+pub struct View {
     pub(crate) cluster: Arc<str>,
     pub(crate) epoch: u64,
     /// The node that everything new goes to; `None` while clients have to wait.
     pub(crate) primary: Option<Primary>,
+    /// Since when there is none (monotonic, µs).
+    pub(crate) held_since_us: Option<u64>,
     /// Nodes whose servers are closed at once.
-    pub(crate) cut_off: Vec<NodeId>,
+    pub(crate) cut_off: Vec<Arc<str>>,
     /// Why there is no primary: each node, and what it is.
     pub(crate) obstacle: String,
 }
@@ -23,9 +25,29 @@ pub(crate) struct View {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Primary {
     pub(crate) term: Term,
-    pub(crate) name: Arc<str>,
     pub(crate) host: Arc<str>,
     pub(crate) port: u16,
+}
+
+/// An operator's word on a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    /// It takes part.
+    Attached,
+    /// Nothing new is sent to it.
+    Draining,
+    /// As if it were not there, except that it is watched.
+    Detached,
+}
+
+impl Switch {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Switch::Attached => "attached",
+            Switch::Draining => "draining",
+            Switch::Detached => "detached",
+        }
+    }
 }
 
 /// What becomes of a server connection.
@@ -41,11 +63,12 @@ pub(crate) enum Fate {
 
 impl View {
     /// Nothing is known yet.
-    pub(crate) fn unknown(cluster: &str) -> View {
+    pub(crate) fn unknown(cluster: &str, now_us: u64) -> View {
         View {
             cluster: cluster.into(),
             epoch: 0,
             primary: None,
+            held_since_us: Some(now_us),
             cut_off: Vec::new(),
             obstacle: "no node has been asked yet".to_owned(),
         }
@@ -54,11 +77,11 @@ impl View {
     /// What becomes of a server that was opened in this term; `None`: it is not known in which.
     ///
     /// While no primary is known, nothing is decided about servers: the same primary may be confirmed a moment later.
-    pub(crate) fn fate(&self, opened_in: Option<Term>) -> Fate {
+    pub(crate) fn fate(&self, opened_in: Option<&Term>) -> Fate {
         let is_cut_off = opened_in.is_some_and(|term| self.cut_off.contains(&term.node));
         match &self.primary {
             _ if is_cut_off => Fate::Cut,
-            Some(primary) if Some(primary.term) != opened_in => Fate::Ends,
+            Some(primary) if Some(&primary.term) != opened_in => Fate::Ends,
             _ => Fate::Stays,
         }
     }
@@ -74,16 +97,22 @@ impl Primary {
 impl Cluster {
     /// What the workers are to go by now.
     pub(crate) fn view(&self) -> View {
-        let primary = self.primary().filter(|node| node.switch == Switch::Attached);
-        let primary = primary.zip(self.last).map(|(node, term)| Primary {
+        let primary = self.serving().zip(self.last.clone()).map(|(node, term)| Primary {
             term,
-            name: Arc::clone(&node.name),
             host: Arc::clone(&node.host),
             port: node.port,
         });
-        let cut_off = self.nodes.iter().filter(|node| node.state.is_cut_off()).map(|node| node.id).collect();
+        let cut_off = self.nodes.iter().filter(|node| node.state.is_cut_off());
+        let cut_off = cut_off.map(|node| Arc::clone(&node.name)).collect();
         let obstacle = if primary.is_some() { String::new() } else { self.obstacle() };
-        View { cluster: Arc::clone(&self.name), epoch: self.epoch(), primary, cut_off, obstacle }
+        View {
+            cluster: Arc::clone(&self.name),
+            epoch: self.epoch(),
+            primary,
+            held_since_us: self.held_since_us,
+            cut_off,
+            obstacle,
+        }
     }
 
     fn obstacle(&self) -> String {

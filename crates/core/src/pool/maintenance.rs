@@ -103,6 +103,9 @@ impl Pool {
     /// The limits for a client that has waited for a server since this time, also for its pool's first one.
     fn wait_overdue(&self, env: &Env, account: &Account, since_us: u64) -> Option<Fault> {
         let (config, pool) = (&env.rules.config, &self.state);
+        if let Some(fault) = pool.cluster.as_ref().and_then(|cluster| cluster.overdue(env, since_us)) {
+            return Some(fault);
+        }
         let failure = || self.failure_while_waiting(env, since_us);
         if is_over(env, config.query_wait_timeout(&pool.config, &account.user), since_us) {
             return Some(Fault::Unserved("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW, failure()));
@@ -124,7 +127,7 @@ impl Pool {
     /// The error that kept the pool from opening a server while a client waited since this time.
     fn failure_while_waiting(&self, env: &Env, since_us: u64) -> Option<String> {
         let failure = self.state.node.failure.as_ref()?;
-        let retry_us = duration_us(env.rules.config.main.server_login_retry);
+        let retry_us = self.state.retry_us(env);
         (failure.at_us.saturating_add(retry_us) >= since_us).then(|| failure.text.clone())
     }
 

@@ -32,6 +32,11 @@ impl Queue {
         if greets { waiting.saturating_add(awaiting) } else { waiting.max(awaiting.min(1)) }
     }
 
+    /// Clients that wait, at login or with a statement.
+    pub(crate) fn held(&self) -> u32 {
+        self.waiting.saturating_add(u32::try_from(self.at_login()).unwrap_or(u32::MAX))
+    }
+
     /// Clients that are proven and not yet told so.
     pub(crate) fn at_login(&self) -> usize {
         self.awaiting.len() + self.replicating.len()

@@ -9,6 +9,7 @@ use crate::ids::ClientId;
 use crate::pool::catalog::reach::Reach;
 use crate::pool::catalog::routines::Routines;
 use crate::pool::checks::schedule::SessionChecks;
+use crate::pool::cluster::Membership;
 use crate::pool::known::Known;
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::node::NodePool;
@@ -51,8 +52,20 @@ pub(crate) struct PoolState {
     pub(crate) notify_listener: Option<Box<NotifyListener>>,
     /// When the last client left, or the last question of a login came (monotonic, µs).
     pub(crate) empty_us: u64,
-    /// PAUSE or KILL of its database: no server is handed out.
-    pub(crate) paused: bool,
+    /// The cluster that its servers are in, if its database has one.
+    pub(crate) cluster: Option<Box<Membership>>,
+    /// Whether servers are handed out.
+    pub(crate) gate: Gate,
+}
+
+/// Whether a pool hands out servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gate {
+    Open,
+    /// Its cluster has no primary: clients wait.
+    Held,
+    /// PAUSE or KILL of its database.
+    Paused,
 }
 
 /// Counters of connections that several pools share.
@@ -113,7 +126,8 @@ impl PoolState {
             reach: Reach::default(),
             notify_listener: None,
             empty_us: now_us,
-            paused: false,
+            cluster: None,
+            gate: Gate::Open,
         }
     }
 

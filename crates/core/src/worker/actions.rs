@@ -35,6 +35,8 @@ impl Worker {
             Mail::Room => self.notice_starving(cx),
             Mail::Continue => self.resume_by_signal(cx),
             Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
+            Mail::View(view) => self.take_view(cx, &view),
+            Mail::Suspect(suspicion) => self.suspect(cx, suspicion),
             Mail::AllArrived => self.awaits_arrivals = false,
             Mail::SuccessorGone => self.serve_on(cx.env),
             Mail::SnapshotRequest { ticket, look } => self.look(cx, ticket, &look),
@@ -78,6 +80,8 @@ impl Worker {
                 Outcome::Done
             }
             Command::KillClient(serial) => self.kill_client(cx, serial),
+            Command::SwitchNode { to, cluster, node } => self.switch_node(cx, to, &cluster, &node),
+            Command::Recheck(cluster) => self.recheck(cx, &cluster),
             Command::Disable(database) => {
                 cx.env.shared.switch(&database, |switches| switches.disabled = true);
                 Outcome::Done
@@ -186,7 +190,7 @@ impl Worker {
         for id in self.pool_ids_of(database) {
             self.in_pool(cx, id, |pool, cx| {
                 if database.is_some() {
-                    pool.state.paused = true;
+                    pool.state.set_paused(true);
                 }
                 for server in pool.idle_servers() {
                     pool.close_server(cx, server, "pause mode", CloseMode::Flush);
@@ -210,7 +214,7 @@ impl Worker {
         for id in self.pool_ids_of(database) {
             self.in_pool(cx, id, |pool, _| {
                 if database.is_some() {
-                    pool.state.paused = false;
+                    pool.state.set_paused(false);
                 }
                 pool.notice();
             });
@@ -349,6 +353,7 @@ impl Worker {
             self.in_pool(cx, id, |pool, cx| {
                 pool.state.config = Arc::new(database.into_owned());
                 pool.state.follow(&config);
+                pool.state.join_cluster(cx.env);
                 // PgBouncer's words for TLS, too.
                 if recycled || tls_changed {
                     pool.recycle_pool(cx, "database configuration changed");
@@ -356,6 +361,7 @@ impl Worker {
                 pool.notice();
             });
         }
+        self.follow_clusters(cx);
     }
 
     /// There is no successor left to hand over to.

@@ -68,10 +68,12 @@ impl Worker {
         }
         self.for_pools(cx, |pool, cx| {
             pool.server_timeouts(cx);
+            pool.suspect_slow_login(cx.env);
             pool.log_long_pins(cx);
             pool.cancel_timeouts(cx);
         });
         self.forward_timeouts(cx);
+        self.follow_clusters(cx);
         let pools: Vec<PoolId> = self.pools.keys().collect();
         for id in pools {
             self.in_pool(cx, id, |pool, cx| pool.look_after(cx));

@@ -28,8 +28,9 @@ impl Worker {
         let counts = (cx.env.shared.database(database), cx.env.shared.user(user));
         let (database, user) = (Arc::clone(database), Arc::clone(user));
         let mut state = PoolState::new(database, user, config, counts, cx.env.now.mono_us);
-        state.paused = cx.env.shared.switches(&state.database).paused;
         state.follow(&cx.env.rules.config);
+        state.join_cluster(cx.env);
+        state.set_paused(cx.env.shared.switches(&state.database).paused);
         let id = self.pools.insert_with_key(|id| Pool::new(id, state));
         self.pool_names.insert(key, id);
         Some(id)

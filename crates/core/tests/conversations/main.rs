@@ -11,6 +11,7 @@ mod begin;
 mod cancel;
 mod catalog;
 mod chaos;
+mod clusters;
 mod connect_query;
 mod copy;
 mod ends;

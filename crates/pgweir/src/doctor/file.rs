@@ -19,10 +19,13 @@ pub(super) fn snapshot(seen: &Examination) -> Snapshot {
     let users = pools_of_each_database(seen);
     let database = |database: &pgweir_settings::Database| {
         let user = database.user.as_deref();
+        let mut hosts = database.hosts.clone();
+        hosts.extend(config.nodes_of(database).map(|(_, node)| node.host.clone()));
+        let port = config.nodes_of(database).next().map_or(database.port, |(_, node)| node.port);
         Database {
             name: database.name.clone(),
-            hosts: database.hosts.clone(),
-            port: database.port,
+            hosts,
+            port,
             pools: if user.is_some() { 1 } else { users },
             pool_size: config.pool_size(database, user.unwrap_or_default()).into(),
             reserve_pool_size: config.reserve_pool_size(database, user.unwrap_or_default()).into(),

@@ -24,7 +24,7 @@ settings! {
         port: u16 = "5432", Kind::Count(1, 65535), Recycle, PgBouncer, InEffect;
         /// The cluster that serves this database, an entry of `[clusters]`: pgweir finds the primary among its nodes. It stands
         /// in the place of `host` and `port`.
-        cluster: Option<String> = NULL, Kind::Text, Recycle, Ours, NotYet;
+        cluster: Option<String> = NULL, Kind::Text, Recycle, Ours, InEffect;
         /// The user that all server connections of this database log in as, whatever the client's user is. When it is
         /// not set, each user has a separate pool. Taking it away needs a restart.
         user: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;

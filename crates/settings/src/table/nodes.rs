@@ -7,10 +7,10 @@ settings! {
     struct NodeOptions, NODE_ROWS;
     group "Nodes" {
         /// Where the server is: a host name, an address, or the directory of a unix socket. It is required.
-        host: String = "", Kind::Text, Reload, Ours, NotYet;
+        host: String = "", Kind::Text, Reload, Ours, InEffect;
         /// The server's port.
-        port: u16 = "5432", Kind::Count(1, 65535), Reload, Ours, NotYet;
+        port: u16 = "5432", Kind::Count(1, 65535), Reload, Ours, InEffect;
         /// 0: pgweir watches the node and sends no client to it, until `ATTACH NODE`.
-        attached: bool = "1", Kind::Bool, Reload, Ours, NotYet;
+        attached: bool = "1", Kind::Bool, Reload, Ours, InEffect;
     }
 }

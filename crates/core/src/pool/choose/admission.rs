@@ -9,13 +9,13 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{LEDGER_ENTRIES_MAX, MULTIPLEXED_ANSWER_BYTES_MAX, MULTIPLEXED_BACKLOG_BYTES_MAX};
 use crate::mail::Shutdown;
-use crate::pool::Pool;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::multiplex::estimate::Estimate;
 use crate::pool::multiplex::pipelined::{MultiplexLimits, Room};
 use crate::pool::relay::group::{Group, group_at_front};
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::server::state::{Server, ServerState};
+use crate::pool::{Gate, Pool};
 
 /// A client wants a group that may be queued behind other clients' groups.
 #[derive(Clone, Copy)]
@@ -91,7 +91,10 @@ impl Pool {
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads())?;
         let limits = self.multiplex_limits()?;
         let pool = &self.state;
-        if pool.paused || env.activity != Activity::Active || env.stopping == Some(Shutdown::WaitForServers) {
+        if pool.gate != Gate::Open
+            || env.activity != Activity::Active
+            || env.stopping == Some(Shutdown::WaitForServers)
+        {
             return None;
         }
         self.short_estimate_us(env, self.estimate_key(group), limits)?;

@@ -15,6 +15,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::ClientState;
+use crate::pool::cluster::Membership;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::first_ask::FirstAsk;
@@ -24,7 +25,7 @@ use crate::pool::server::state::{Beginning, Ending, Incoming, Reached, Server, S
 use crate::pool::session::params::Params;
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::Opened;
-use crate::pool::{Pool, PoolState, ServerKind};
+use crate::pool::{Gate, Pool, PoolState, ServerKind};
 
 impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
@@ -52,7 +53,7 @@ impl Pool {
     /// pgweir opens no server any more. For each server that only a question of ours keeps from being free, one client keeps
     /// its place, those that wait longest first. The other clients are told. A free server that no client waits for goes.
     fn end_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let serves = !self.state.paused && cx.env.activity == Activity::Active;
+        let serves = self.state.gate == Gate::Open && cx.env.activity == Activity::Active;
         let will_serve = |server: &&Server| serves && will_be_free(server);
         let coming = self.servers.values().filter(will_serve).count();
         let waits = |id: &ClientId| {
@@ -142,7 +143,7 @@ impl Pool {
     /// Nothing keeps this pool from opening connections at all.
     pub(crate) fn may_dial(&self, env: &Env) -> bool {
         let pool = &self.state;
-        let retry_us = duration_us(env.rules.config.main.server_login_retry);
+        let retry_us = pool.retry_us(env);
         let failing = pool
             .node
             .failure
@@ -150,7 +151,7 @@ impl Pool {
             .is_some_and(|failure| env.now.mono_us < failure.at_us.saturating_add(retry_us));
         !failing
             && env.now.mono_us >= pool.node.dial_after_us
-            && !pool.paused
+            && pool.gate == Gate::Open
             && env.activity == Activity::Active
             && env.stopping != Some(Shutdown::WaitForServers)
     }
@@ -256,6 +257,7 @@ impl Pool {
                 key: Box::default(),
             },
             work: Work::default(),
+            opened_in: self.state.cluster.as_deref().and_then(Membership::term),
             active_us: env.now.mono_us,
             cancels: 0,
             retire: None,
@@ -269,6 +271,9 @@ impl Pool {
     fn next_endpoint(&mut self, env: &Env) -> Endpoint {
         let retry_us = duration_us(env.rules.config.main.server_login_retry);
         let pool = &mut self.state;
+        if let Some(cluster) = &pool.cluster {
+            return cluster.endpoint();
+        }
         let count = pool.config.hosts.len();
         if count == 0 {
             return Endpoint::of_socket_in(&env.rules.config.main.unix_socket_dir, pool.config.port);

@@ -10,7 +10,7 @@ use crate::pool::choose::own_server::Fitness;
 use crate::pool::moves::server::comes_unasked;
 use crate::pool::sequences::state::Hold;
 use crate::pool::server::state::{Server, ServerState};
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Gate, Pool, ServerKind};
 
 /// The number of free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
@@ -25,7 +25,7 @@ impl Pool {
     ) -> Option<ServerId> {
         let own = self.gets_own_server();
         loop {
-            if self.state.paused || cx.env.activity != Activity::Active {
+            if self.state.gate != Gate::Open || cx.env.activity != Activity::Active {
                 return None;
             }
             let (fitness, id) = match own {
@@ -160,7 +160,7 @@ impl Pool {
         if env.stopping == Some(Shutdown::WaitForServers) && pool.queue.waiting == 0 {
             return Some("server shutting down");
         }
-        if pool.paused || env.activity == Activity::Paused {
+        if pool.gate == Gate::Paused || env.activity == Activity::Paused {
             return Some("pause mode");
         }
         let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));

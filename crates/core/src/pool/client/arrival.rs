@@ -99,8 +99,12 @@ impl Pool {
     /// Servers cannot be opened at present, and there is none: a client that needs one is told at once.
     pub(crate) fn known_failure(&self, env: &Env) -> Option<Fault> {
         let pool = &self.state;
+        if let Some(cluster) = &pool.cluster {
+            // Its primary may be another one soon: clients wait.
+            return cluster.refuses_at_once(env);
+        }
         let failure = pool.node.failure.as_ref()?;
-        let retry_us = crate::context::duration_us(env.rules.config.main.server_login_retry);
+        let retry_us = pool.retry_us(env);
         let fresh = env.now.mono_us < failure.at_us.saturating_add(retry_us);
         // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
         let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.greeting.is_none();

@@ -134,7 +134,10 @@ impl Pool {
                 };
                 self.login_failed(cx, id, reason, text);
             }
-            _ => self.lose_server(cx, id, "server conn crashed?".into()),
+            _ => {
+                self.suspect_primary(cx.env, false);
+                self.lose_server(cx, id, "server conn crashed?".into());
+            }
         }
     }
 
@@ -162,6 +165,7 @@ impl Pool {
                 Some(lost) => Fault::PinnedServerLost(reason.clone(), lost),
                 None => Fault::ServerLost(reason.clone()),
             };
+            let fault = self.lost_with_primary(client_id, id).unwrap_or(fault);
             // Told before the server is removed: only then is it known whether a message is half passed on.
             self.servers[id].ending = Ending::Lost;
             if said_fatal {
@@ -187,7 +191,7 @@ impl Pool {
         if cx.env.rules.config.main.log_disconnections && cx.driver.log_reaches_anybody(Level::Log) {
             let age_s = cx.env.now.mono_us.saturating_sub(server.at.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
-            cx.log(Level::Log, &line);
+            cx.log(server.log_level(Level::Log), &line);
         }
         self.put_back_queued(cx, id);
         self.leave_short(id);
@@ -306,6 +310,7 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::SyncingSession(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)
+            | (S::LoggingIn(_), S::Watching(_))
     )
 }
 

@@ -13,13 +13,13 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
-use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Link, Waiting};
 use crate::pool::multiplex::held::HeldAnswer;
 use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::ServerState;
+use crate::pool::{Gate, Pool};
 
 impl Pool {
     /// A linked client's group was sent as a whole, with nothing after it: if it certainly only reads, other clients may
@@ -194,7 +194,7 @@ impl Pool {
             let Some(server) = self.servers.get_mut(id) else { continue };
             let Some(due_us) = server.pipelined.rescue_us() else { continue };
             let is_due = due_us <= cx.env.now.mono_us;
-            if is_due && is_open && !self.state.paused {
+            if is_due && is_open && self.state.gate == Gate::Open {
                 let clients = server.pipelined.rescue();
                 clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
                 self.take_off(cx, id, &clients);

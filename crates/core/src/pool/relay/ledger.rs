@@ -56,6 +56,8 @@ pub enum Purpose {
     /// Asks once more what a client asked for: a cancel request of another client hit it, it was outdated, or
     /// it was queued behind a statement that takes long.
     Rerun,
+    /// Asks a node of a cluster what it is.
+    Watch,
     /// Nothing: when it is answered, no Sync that was sent before it is still doubtful.
     Fence,
 }

@@ -184,7 +184,7 @@ impl Pool {
                     }
                 }
             }
-            Owner::Hidden(Purpose::Audit | Purpose::StartupCheck | Purpose::Probe) => {
+            Owner::Hidden(Purpose::Audit | Purpose::StartupCheck | Purpose::Probe | Purpose::Watch) => {
                 if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
                     return Err(self.violated(cx, id, run, &bytes[..at], "message from server is too large"));
                 }

@@ -4,7 +4,6 @@ use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::HEADER_LEN;
 
-use crate::context::duration_us;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
@@ -134,7 +133,7 @@ impl Pool {
         let pool = &mut self.state;
         pool.node.stillborn = pool.node.stillborn.saturating_add(1);
         if pool.node.stillborn >= STILLBORN_MAX {
-            let retry_us = duration_us(env.rules.config.main.server_login_retry);
+            let retry_us = pool.retry_us(env);
             pool.node.dial_after_us = env.now.mono_us.saturating_add(retry_us);
         }
     }
@@ -144,7 +143,9 @@ impl Pool {
         let (what, reason) = match purpose {
             Purpose::ConnectQuery => ("connect_query", None),
             Purpose::SyncSession => ("SET of a client's parameters", Some("invalid server parameter")),
-            Purpose::Audit | Purpose::StartupCheck => return self.hidden_refused(id, code, text),
+            Purpose::Audit | Purpose::StartupCheck | Purpose::Watch => {
+                return self.hidden_refused(id, code, text);
+            }
             Purpose::Restore => ("putting back startup parameters", None),
             // A statement that cannot be prepared is not there: the client learns so when it uses it.
             Purpose::OwnName => return,

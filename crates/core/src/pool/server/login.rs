@@ -22,7 +22,7 @@ use crate::limits::{
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
 use crate::pool::server::greeting::ServerGreeting;
-use crate::pool::server::state::{AtLogin, Beginning, Ending, LoggingIn, Server, ServerState};
+use crate::pool::server::state::{AtLogin, Beginning, Ending, LoggingIn, Server, ServerState, Serves};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::pool::{Failure, Pool, ServerKind};
@@ -44,7 +44,7 @@ impl Pool {
                 format!(" (from {})", server.at.local)
             };
             let line = format!("{} new connection to server{from}", self.server_log_name(server));
-            cx.log(Level::Log, &line);
+            cx.log(server.log_level(Level::Log), &line);
         }
         let server = &self.servers[id];
         let over_tcp = matches!(server.at.endpoint, Endpoint::Tcp { .. });
@@ -317,6 +317,10 @@ impl Pool {
         }
         let (reported, only_for) = (std::mem::take(&mut login.reported), login.only_for);
         let notices = std::mem::take(&mut login.notices);
+        if self.is_no_primary(id, &reported) {
+            self.login_failed(cx, id, "connect failed", "the server is a standby");
+            return false;
+        }
         let mut params = Params::unknown(&cx.env.tracked);
         let mut fixed = Vec::new();
         for (name, value) in reported {
@@ -330,6 +334,9 @@ impl Pool {
         cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.at.since.mono_us));
         let pool = &mut self.state;
         pool.node.failure = None;
+        self.trust_primary();
+        let server = &mut self.servers[id];
+        let pool = &mut self.state;
         pool.node.failed_hosts.retain(|(failed, _)| *failed != server.at.endpoint);
         let params = pool.known.share_params(params);
         server.params = Arc::clone(&params);
@@ -343,6 +350,7 @@ impl Pool {
                 self.notice();
                 self.link_replication(cx, id, client, &greeting);
             }
+            None if self.servers[id].serves == Serves::Watch => self.begin_watching(cx, id),
             None => self.first_statement(cx, id, login),
         }
         self.servers.contains_key(id)
@@ -382,7 +390,7 @@ impl Pool {
             self.server_log_name(server),
             printable(severity)
         );
-        cx.log(Level::Warning, &line);
+        cx.log(server.log_level(Level::Warning), &line);
         let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
         if self.asks_for_less(cx, id, code) || self.refuse_opening(cx, id, code, &message) {
             return;
@@ -424,7 +432,7 @@ impl Pool {
     ) {
         let Some(server) = self.servers.get(id) else { return };
         let line = format!("{} {reason}: {text}", self.server_log_name(server));
-        cx.log(Level::Warning, &line);
+        cx.log(server.log_level(Level::Warning), &line);
         let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
             && reason == "login failed"
             && !server.is_replication();
@@ -450,6 +458,7 @@ impl Pool {
         let (only_for, endpoint) = (server.state.client(), server.at.endpoint.clone());
         cx.env.counters.connect_failures += 1;
         let goes_on = self.host_failed(cx.env, &endpoint);
+        self.suspect_primary(cx.env, true);
         match only_for {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);

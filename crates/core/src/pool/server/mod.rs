@@ -6,3 +6,4 @@ pub(crate) mod greeting;
 pub(crate) mod login;
 pub(crate) mod recycle;
 pub(crate) mod state;
+pub(crate) mod watching;

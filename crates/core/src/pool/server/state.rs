@@ -7,7 +7,8 @@ use pgweir_auth::Prover;
 use pgweir_wire::backend::{TxStatus, encode_parameter_status};
 use pgweir_wire::error::SqlState;
 
-use crate::driver::{ConnId, Endpoint, Now};
+use crate::cluster::Term;
+use crate::driver::{ConnId, Endpoint, Level, Now};
 use crate::ids::ClientId;
 use crate::limits::GREETING_PARAMETERS_MAX;
 use crate::pool::multiplex::pipelined::Pipelined;
@@ -58,6 +59,8 @@ pub(crate) struct Server {
     pub(crate) at: Reached,
     /// What it is at, for the statistics and timeouts.
     pub(crate) work: Work,
+    /// The primary that it was opened to, in a pool with a cluster.
+    pub(crate) opened_in: Option<Term>,
     /// When anything last happened on it. Monotonic, µs.
     pub(crate) active_us: u64,
     /// Cancel requests that are on their way to it: no other client may have it before they are over.
@@ -155,6 +158,8 @@ pub(crate) enum Serves {
     Clients,
     /// One replication client, with which it ends.
     ReplicationClient,
+    /// The watch of a cluster's node.
+    Watch,
 }
 
 /// The client that gets the rest of a message.
@@ -204,6 +209,16 @@ pub(crate) enum ServerState {
     HeldForCancel,
     /// It listens for its pool's clients.
     Listening,
+    /// It is asked, again and again, what its node is.
+    Watching(Box<Watching>),
+}
+
+/// What a node was asked, and said.
+#[derive(Default)]
+pub(crate) struct Watching {
+    pub(crate) answer: Replies,
+    /// The answer is complete.
+    pub(crate) is_answered: bool,
 }
 
 /// A connection that is being opened.
@@ -444,7 +459,8 @@ impl ServerState {
             | ServerState::Draining
             | ServerState::Inquiring(_)
             | ServerState::Auditing(_)
-            | ServerState::CheckingStartup(_) => ServerKind::Active,
+            | ServerState::CheckingStartup(_)
+            | ServerState::Watching(_) => ServerKind::Active,
             ServerState::Cleaning
             | ServerState::Checking
             | ServerState::VerifyingSession(_)
@@ -489,6 +505,11 @@ impl Server {
     /// It serves one replication client and ends with it.
     pub(crate) fn is_replication(&self) -> bool {
         self.serves == Serves::ReplicationClient
+    }
+
+    /// How important a line about it is. A watch tells what it finds out in lines of its cluster.
+    pub(crate) fn log_level(&self, level: Level) -> Level {
+        if self.serves == Serves::Watch { Level::Debug } else { level }
     }
 
     /// See [`Ending::SaidFatal`].

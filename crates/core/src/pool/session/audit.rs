@@ -249,6 +249,7 @@ impl Pool {
             ServerState::QueryingCatalog(query) => &mut query.answer,
             ServerState::CheckingStartup(checking) => &mut checking.answer,
             ServerState::Learning(learning) => &mut learning.answer,
+            ServerState::Watching(watching) => &mut watching.answer,
             _ => return,
         };
         answer.bytes += body.len();
@@ -265,6 +266,7 @@ impl Pool {
             Some(ServerState::QueryingCatalog(query)) => &mut query.answer,
             Some(ServerState::CheckingStartup(checking)) => &mut checking.answer,
             Some(ServerState::Learning(learning)) => &mut learning.answer,
+            Some(ServerState::Watching(watching)) => &mut watching.answer,
             _ => return,
         };
         answer.failed.get_or_insert((code, text));

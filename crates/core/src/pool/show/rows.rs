@@ -318,7 +318,7 @@ pub(crate) fn unpooled_row<D: Driver>(cx: &Cx<'_, D>, client: &Unpooled, sockets
 }
 
 /// A monotonic time as wall clock text: in local time if the caller has said how to write that, else in UTC.
-fn time_text(env: &Env, mono_us: u64) -> String {
+pub(crate) fn time_text(env: &Env, mono_us: u64) -> String {
     let ago_us = env.now.mono_us.saturating_sub(mono_us);
     let seconds = env.now.wall_us.saturating_sub(ago_us) / 1_000_000;
     env.write_time.as_ref().map_or_else(|| utc_text(seconds), |write| write(seconds))

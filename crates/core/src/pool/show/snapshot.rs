@@ -6,6 +6,7 @@ use pgweir_wire::backend::ErrorFields;
 
 use crate::context::Env;
 use crate::ids::{ClientId, ServerId};
+use crate::pool::Gate;
 use crate::pool::client::state::ClientState;
 use crate::pool::{Pool, ServerKind};
 use crate::stats::snapshot::{ClientNumbers, ConnectFailure, MultiplexNumbers, PoolSnapshot, ServerNumbers};
@@ -29,7 +30,7 @@ impl Pool {
             database: Arc::clone(&pool.database),
             user: Arc::clone(&pool.user),
             mode: pool.policy.mode,
-            paused: pool.paused,
+            paused: pool.gate == Gate::Paused,
             size: env.rules.config.pool_size(&pool.config, &pool.user),
             clients: ClientNumbers {
                 linked: pool.count.linked,

@@ -26,7 +26,9 @@ use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::{Sets, Touched};
 use crate::pool::takeover::carried::{CarriedClient, CarriedPool, CarriedServer, Pair};
-use crate::pool::takeover::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
+use crate::pool::takeover::leaving::{
+    learned, opened_by, replication, shared_name, unpack_peer, unpack_term,
+};
 use crate::pool::{Pool, ServerKind};
 
 impl Pool {
@@ -44,6 +46,8 @@ impl Pool {
             Some((conn, client)) => self.client_arrives(cx, conn, client, server),
             None => server.into_iter().for_each(|id| self.free_carried(cx, id)),
         }
+        // The primary may be another one by now.
+        server.into_iter().for_each(|id| self.fence_server(cx, id));
         self.notice();
     }
 
@@ -91,6 +95,7 @@ impl Pool {
             opened_by: settings,
             session,
             prepared,
+            term,
         } = carried;
         let endpoint = match port {
             0 => Endpoint::Unix { path: host.into() },
@@ -101,6 +106,7 @@ impl Pool {
         let params = self.state.known.share_params(params);
         let state = ServerState::Busy(ClientId::default());
         let mut server = self.new_server(env, conn, endpoint, state);
+        server.opened_in = term.map(unpack_term);
         server.at.local = local;
         (server.at.pid, server.at.key) = (pid, Vec::from(key).into());
         (server.params, server.work.used) = (params, used);

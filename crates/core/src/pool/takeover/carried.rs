@@ -213,6 +213,25 @@ pub struct CarriedServer {
     /// What its session has prepared by SQL: name, text.
     #[n(15)]
     pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
+    /// The primary that it was opened to, if its database has a cluster.
+    #[n(16)]
+    pub(crate) term: Option<CarriedTerm>,
+}
+
+/// A node of a cluster as the primary, in one run.
+#[derive(Encode, Decode, Clone, PartialEq, Eq, Debug)]
+#[cbor(map)]
+pub(crate) struct CarriedTerm {
+    /// The node's name.
+    #[n(0)]
+    pub(crate) node: String,
+    #[n(1)]
+    pub(crate) system_identifier: u64,
+    #[n(2)]
+    pub(crate) timeline: u32,
+    /// When the server was started, by its own clock (µs since 1970).
+    #[n(3)]
+    pub(crate) started_us: i64,
 }
 
 /// Bytes were received that no pgweir sends.
@@ -307,6 +326,12 @@ mod tests {
             opened_by: "app".to_owned(),
             session: Vec::new(),
             prepared: None,
+            term: Some(CarriedTerm {
+                node: "m1".to_owned(),
+                system_identifier: u64::MAX,
+                timeline: 3,
+                started_us: -1,
+            }),
         }
     }
 

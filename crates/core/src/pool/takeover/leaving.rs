@@ -9,6 +9,7 @@ use pgweir_auth::{Learned, PlainPassword, ScramKeys, Secret};
 use pgweir_settings::{Database, PoolMode};
 
 use crate::client_handoff::{Login, Origin, Replication};
+use crate::cluster::{Run, Term};
 use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, ServerId};
@@ -19,7 +20,7 @@ use crate::pool::session::params::Params;
 use crate::pool::session::pins::Told;
 use crate::pool::session::restore::has_to_restore;
 use crate::pool::takeover::carried::{
-    Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair,
+    Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, CarriedTerm, Pair,
 };
 use crate::pool::{Pool, ServerKind};
 
@@ -248,6 +249,7 @@ impl Pool {
             session: settings(&server.session),
             prepared: Some(prepared(&server.session)),
             opened_by: opened_by(&self.state.config),
+            term: server.opened_in.as_ref().map(pack_term),
         }
     }
 
@@ -280,6 +282,21 @@ impl Pool {
 pub(crate) fn opened_by(config: &Database) -> String {
     let Database { dbname, hosts, port, user, connect_query, .. } = config;
     format!("{dbname:?} {hosts:?} {port} {user:?} {connect_query:?}")
+}
+
+fn pack_term(term: &Term) -> CarriedTerm {
+    let Term { node, run } = term;
+    CarriedTerm {
+        node: node.to_string(),
+        system_identifier: run.system_identifier,
+        timeline: run.timeline,
+        started_us: run.started_us,
+    }
+}
+
+pub(crate) fn unpack_term(term: CarriedTerm) -> Term {
+    let CarriedTerm { node, system_identifier, timeline, started_us } = term;
+    Term { node: node.into(), run: Run { system_identifier, timeline, started_us } }
 }
 
 /// The BEGIN that was answered and not sent.

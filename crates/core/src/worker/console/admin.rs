@@ -469,6 +469,7 @@ impl Worker {
                 return Err(format!("no such database: {name}"));
             }
         }
+        self.check_cluster_command(env, command)?;
         let idle = env.activity == Activity::Active;
         match command {
             Command::Pause(_) | Command::Kill(_) | Command::Suspend if !idle => {
@@ -516,6 +517,7 @@ const HELP: &str = "\n\
     \tSHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS\n\
     \tSHOW POOLS_EXTENDED|CLIENTS_EXTENDED|SERVERS_EXTENDED|STATS_EXTENDED\n\
     \tSHOW PERCENTILES|STATEMENTS\n\
+    \tSHOW CLUSTERS|NODES\n\
     \tSET key = arg\n\
     \tRELOAD\n\
     \tPAUSE [<db>]\n\
@@ -525,6 +527,8 @@ const HELP: &str = "\n\
     \tRECONNECT [<db>]\n\
     \tKILL [<db>]\n\
     \tKILL_CLIENT <client_id>\n\
+    \tATTACH|DRAIN|DETACH NODE <cluster>.<node>\n\
+    \tRECHECK <cluster>\n\
     \tSUSPEND\n\
     \tSHUTDOWN\n\
     \tSHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS\n\

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::cluster::view::Switch;
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
 use crate::limits::NAME_BYTES_MAX;
@@ -16,6 +17,7 @@ pub enum Topic {
     ActiveSockets,
     Clients,
     ClientsExtended,
+    Clusters,
     Config,
     Databases,
     DnsHosts,
@@ -24,6 +26,7 @@ pub enum Topic {
     Help,
     Lists,
     Mem,
+    Nodes,
     Peers,
     PeerPools,
     Percentiles,
@@ -44,10 +47,11 @@ pub enum Topic {
 }
 
 /// Every topic by its word.
-pub(crate) const TOPICS: [(&str, Topic); 28] = [
+pub(crate) const TOPICS: [(&str, Topic); 30] = [
     ("active_sockets", Topic::ActiveSockets),
     ("clients", Topic::Clients),
     ("clients_extended", Topic::ClientsExtended),
+    ("clusters", Topic::Clusters),
     ("config", Topic::Config),
     ("databases", Topic::Databases),
     ("dns_hosts", Topic::DnsHosts),
@@ -56,6 +60,7 @@ pub(crate) const TOPICS: [(&str, Topic); 28] = [
     ("help", Topic::Help),
     ("lists", Topic::Lists),
     ("mem", Topic::Mem),
+    ("nodes", Topic::Nodes),
     ("peers", Topic::Peers),
     ("peer_pools", Topic::PeerPools),
     ("percentiles", Topic::Percentiles),
@@ -123,6 +128,17 @@ pub enum Command {
     KillClient(u64),
     /// WAIT_CLOSE, of one database or all.
     WaitClose(Option<String>),
+    /// ATTACH, DRAIN or DETACH of a node of a cluster.
+    SwitchNode {
+        /// What becomes of it.
+        to: Switch,
+        /// The cluster.
+        cluster: String,
+        /// The node.
+        node: String,
+    },
+    /// RECHECK a cluster.
+    Recheck(String),
     /// SUSPEND.
     Suspend,
     /// RELOAD.
@@ -160,6 +176,9 @@ impl Command {
         if tokens.iter().any(|token| !matches!(token, Token::Word(_) | Token::Quoted(_))) {
             return Err(invalid());
         }
+        if let Some(to) = switch_of(&verb) {
+            return switch_node(to, words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
+        }
         let argument = words.next();
         if argument.is_some_and(|argument| argument.len() > NAME_BYTES_MAX) {
             return Err(too_long());
@@ -188,6 +207,9 @@ impl Command {
                 .map(Command::KillClient)
                 .ok_or(NoCommand::Lacking("invalid client pointer supplied")),
             "wait_close" => Ok(Command::WaitClose(database)),
+            "recheck" => argument
+                .map(|cluster| Command::Recheck(cluster.to_owned()))
+                .ok_or(NoCommand::Lacking("a cluster is required")),
             "suspend" => bare(Command::Suspend),
             "take_over" => bare(Command::TakeOver),
             "reload" => bare(Command::Reload),
@@ -214,6 +236,8 @@ impl Command {
             Command::Kill(_) => "KILL".to_owned(),
             Command::KillClient(_) => "KILL_CLIENT".to_owned(),
             Command::WaitClose(_) => "WAIT_CLOSE".to_owned(),
+            Command::SwitchNode { to, .. } => format!("{} NODE", verb_of(*to)),
+            Command::Recheck(_) => "RECHECK".to_owned(),
             Command::Suspend => "SUSPEND".to_owned(),
             Command::Reload => "RELOAD".to_owned(),
             Command::TakeOver => "TAKE_OVER".to_owned(),
@@ -226,6 +250,8 @@ impl Command {
     pub fn text(&self) -> String {
         match (self, self.database()) {
             (Command::KillClient(id), _) => format!("KILL_CLIENT {id}"),
+            (Command::SwitchNode { cluster, node, .. }, _) => format!("{} {cluster}.{node}", self.tag()),
+            (Command::Recheck(cluster), _) => format!("RECHECK {cluster}"),
             (_, Some(database)) => format!("{} {database}", self.tag()),
             (_, None) => self.tag(),
         }
@@ -243,6 +269,25 @@ impl Command {
             _ => None,
         }
     }
+}
+
+/// `NODE cluster.node`.
+fn switch_node(to: Switch, words: &[&str]) -> Option<Command> {
+    let [keyword, name] = words else { return None };
+    let (cluster, node) = name.split_once('.')?;
+    let is_node = keyword.eq_ignore_ascii_case("node") && name.len() <= 2 * NAME_BYTES_MAX + 1;
+    is_node.then(|| Command::SwitchNode { to, cluster: cluster.to_owned(), node: node.to_owned() })
+}
+
+const SWITCH_VERBS: [(&str, Switch); 3] =
+    [("ATTACH", Switch::Attached), ("DRAIN", Switch::Draining), ("DETACH", Switch::Detached)];
+
+fn switch_of(verb: &str) -> Option<Switch> {
+    SWITCH_VERBS.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(verb)).map(|(_, switch)| switch)
+}
+
+fn verb_of(switch: Switch) -> &'static str {
+    SWITCH_VERBS.into_iter().find(|(_, known)| *known == switch).map_or("", |(verb, _)| verb)
 }
 
 fn show(word: &str) -> Option<Command> {
@@ -435,6 +480,14 @@ mod tests {
         let lacking = NoCommand::Lacking("invalid client pointer supplied");
         assert_eq!(Command::parse("kill_client x"), Err(lacking));
         assert!(Command::parse("").is_err());
+        let switched = Command::parse("drain node main.m1;");
+        let wanted = Command::SwitchNode { to: Switch::Draining, cluster: "main".into(), node: "m1".into() };
+        assert_eq!(switched.as_ref().map(Command::text), Ok("DRAIN NODE main.m1".to_owned()));
+        assert_eq!(switched, Ok(wanted));
+        assert_eq!(Command::parse("RECHECK main"), Ok(Command::Recheck("main".into())));
+        for wrong in ["attach", "attach node", "attach node main", "attach main.m1", "detach node a.b c"] {
+            assert!(Command::parse(wrong).is_err(), "{wrong}");
+        }
         assert!(Command::parse("show 'pools").is_err());
     }
 }

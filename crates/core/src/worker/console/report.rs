@@ -12,6 +12,7 @@ use crate::pool::show::rows::unpooled_row;
 use crate::pool::{Pool, PoolState};
 use crate::stats::{Stats, Window};
 use crate::worker::Worker;
+use crate::worker::clusters::report::merged_clusters;
 use crate::worker::console::command::{Outcome, Topic};
 use crate::worker::console::hosts::{host_rows, zone_rows};
 use crate::worker::console::statements::statement_rows;
@@ -53,6 +54,8 @@ impl Worker {
             Topic::Fds => Outcome::Rows(self.descriptor_rows(cx)),
             Topic::DnsHosts => Outcome::Rows(host_rows(&cx.driver.names())),
             Topic::DnsZones => Outcome::Rows(zone_rows(&cx.driver.names())),
+            Topic::Clusters => Outcome::Rows(self.cluster_rows(cx.env)),
+            Topic::Nodes => Outcome::Rows(self.node_rows(cx.env)),
             _ if !first => Outcome::Rows(Vec::new()),
             Topic::Databases => Outcome::Rows(self.database_rows(cx.env)),
             Topic::Users => Outcome::Rows(self.user_rows(cx.env)),
@@ -111,8 +114,9 @@ impl Worker {
             Topic::StatsAverages => stats.iter().map(|one| stats_row(one, false, true)).collect(),
             Topic::Totals => total_rows(&stats),
             Topic::PeerPools => sum_rows(rows),
+            Topic::Clusters => merged_clusters(rows),
             Topic::Statements => statement_rows(statements),
-            Topic::Pools | Topic::PoolsExtended | Topic::Percentiles => {
+            Topic::Nodes | Topic::Pools | Topic::PoolsExtended | Topic::Percentiles => {
                 rows.sort();
                 rows
             }
@@ -233,11 +237,14 @@ impl Worker {
             let (counts, switches) = (env.shared.database(name), env.shared.switches(name));
             let user = database.user.as_deref().unwrap_or_default();
             let hosts = database.hosts.len() > 1;
+            let view = database.cluster.as_deref().and_then(|cluster| env.views.get(cluster));
+            let primary = view.and_then(|view| view.primary.as_ref());
+            let host = (!database.hosts.is_empty()).then(|| database.hosts.join(","));
             let lifetime_s = config.server_lifetime(&database).as_secs();
             rows.push(vec![
                 cell(name),
-                (!database.hosts.is_empty()).then(|| database.hosts.join(",")),
-                cell(database.port),
+                primary.map_or(host, |primary| Some(primary.host.to_string())),
+                cell(primary.map_or(database.port, |primary| primary.port)),
                 cell(database.dbname.as_deref().unwrap_or(name)),
                 database.user.clone(),
                 cell(config.pool_size(&database, user)),

@@ -98,6 +98,33 @@ const STATS: [(&str, Type); 23] = [
 const STATS_OURS: [(&str, Type); 2] =
     [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
 
+const CLUSTERS: [(&str, Type); 8] = [
+    ("cluster", Text),
+    ("primary", Text),
+    ("epoch", Int8),
+    ("timeline", Int8),
+    ("state", Text),
+    ("held_clients", Int4),
+    ("held_since", Text),
+    ("reason", Text),
+];
+
+const NODES: [(&str, Type); 13] = [
+    ("cluster", Text),
+    ("node", Text),
+    ("host", Text),
+    ("port", Int4),
+    ("role", Text),
+    ("state", Text),
+    ("state_since", Text),
+    ("switch", Text),
+    ("timeline", Int8),
+    ("position", Text),
+    ("lag_bytes", Int8),
+    ("last_check", Text),
+    ("last_error", Text),
+];
+
 const STATS_AVERAGES: [(&str, Type); 12] = [
     ("database", Text),
     ("server_assignment_count", Numeric),
@@ -268,6 +295,7 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
         Topic::Clients | Topic::Servers => SOCKET.to_vec(),
         Topic::ClientsExtended | Topic::ServersExtended => [&SOCKET[..], &SOCKET_OURS].concat(),
         Topic::Sockets | Topic::ActiveSockets => [&SOCKET[..], &SOCKET_BUFFERS].concat(),
+        Topic::Clusters => CLUSTERS.to_vec(),
         Topic::Config => vec![("key", Text), ("value", Text), ("default", Text), ("changeable", Text)],
         Topic::Databases => DATABASES.to_vec(),
         Topic::DnsHosts => vec![("hostname", Text), ("ttl", Int8), ("addrs", Text)],
@@ -278,6 +306,7 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
         Topic::Mem => {
             vec![("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int4)]
         }
+        Topic::Nodes => NODES.to_vec(),
         Topic::Peers => vec![("peer_id", Int4), ("host", Text), ("port", Int4), ("pool_size", Int4)],
         Topic::PeerPools => vec![
             ("peer_id", Int4),

@@ -163,6 +163,7 @@ impl Pool {
             ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
             ServerState::Learning(_) => self.learnt(cx, id),
             ServerState::Checking => self.free_server(cx, id),
+            ServerState::Watching(ref mut watching) => watching.is_answered = true,
             _ => {}
         }
     }
@@ -184,7 +185,10 @@ impl Pool {
                 }
                 return;
             }
-            Rest::Keep => return,
+            Rest::Keep => {
+                self.ends_behind_fence(cx, id);
+                return;
+            }
         };
         let drew = self.has_drawn(client_id);
         self.log_debug(cx, |worker, _| {

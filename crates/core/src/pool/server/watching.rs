@@ -1,0 +1,91 @@
+//! The watch of a cluster's node: a pool with one server and no client, which is asked what the node is. Logging in is what it is for every
+//! server.
+
+use crate::cluster::answer::{Answer, QUESTION};
+use crate::cluster::node::Observation;
+use crate::context::Cx;
+use crate::driver::{CloseMode, ConnId, Driver};
+use crate::ids::ServerId;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::state::{Replies, ServerState, Serves, Watching};
+use crate::pool::{Pool, ServerKind};
+
+/// Where a watch stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WatchState {
+    /// There is no connection.
+    Apart,
+    Connecting,
+    /// A question is not answered yet.
+    Asked,
+    /// The last question is answered.
+    Answered,
+}
+
+impl Pool {
+    /// Opens the connection.
+    pub(crate) fn dial_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> Option<ConnId> {
+        if !self.take_place(cx, false) {
+            return None;
+        }
+        let id = self.dial_server(cx, None);
+        let server = self.servers.get_mut(id)?;
+        server.serves = Serves::Watch;
+        Some(server.conn)
+    }
+
+    /// The server is logged in: it is asked at once.
+    pub(crate) fn begin_watching<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.set_server_state(id, ServerState::Watching(Box::default()));
+        self.ask_watch(cx);
+    }
+
+    /// Asks again what the node is.
+    pub(crate) fn ask_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let Some((id, server)) = self.servers.iter_mut().next() else { return };
+        let ServerState::Watching(watching) = &mut server.state else { return };
+        **watching = Watching::default();
+        self.send_hidden(cx, id, Purpose::Watch, QUESTION.as_bytes());
+    }
+
+    pub(crate) fn watch_state(&self) -> WatchState {
+        match self.servers.values().next().map(|server| &server.state) {
+            None => WatchState::Apart,
+            Some(ServerState::Watching(watching)) if watching.is_answered => WatchState::Answered,
+            Some(ServerState::Watching(_)) => WatchState::Asked,
+            Some(_) => WatchState::Connecting,
+        }
+    }
+
+    /// The answer, if it is complete.
+    pub(crate) fn watch_answer(&self) -> Option<Observation> {
+        match self.servers.values().next().map(|server| &server.state) {
+            Some(ServerState::Watching(watching)) if watching.is_answered => Some(observed(&watching.answer)),
+            _ => None,
+        }
+    }
+
+    /// Gives the connection up.
+    pub(crate) fn end_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &str) {
+        let servers: Vec<ServerId> = self.servers.keys().collect();
+        for id in servers {
+            let logs_in = self.servers[id].state.kind() == ServerKind::Login;
+            self.close_server(cx, id, reason, if logs_in { CloseMode::Now } else { CloseMode::Flush });
+        }
+    }
+}
+
+/// A question that was answered shows that the node lives, whatever the answer is.
+fn observed(answer: &Replies) -> Observation {
+    if let Some((code, text)) = &answer.failed {
+        let code = String::from_utf8_lossy(code.as_bytes()).into_owned();
+        return Observation::Lives(format!("{text} (SQLSTATE {code})"));
+    }
+    match answer.rows.as_slice() {
+        [row] => match Answer::read(row) {
+            Ok(answer) => Observation::Answered(answer),
+            Err(column) => Observation::Lives(format!("its answer cannot be read: {column}")),
+        },
+        rows => Observation::Lives(format!("its answer has {} rows", rows.len())),
+    }
+}

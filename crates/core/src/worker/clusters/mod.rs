@@ -1,0 +1,111 @@
+//! The clusters: one worker watches each of them, and tells all workers what it found out. Pools follow.
+
+mod commands;
+pub(crate) mod report;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pgweir_settings::{Config, NodeOptions};
+use slotmap::SlotMap;
+
+use crate::cluster::view::View;
+use crate::cluster::{Cluster, Limits};
+use crate::context::{Cx, Suspicion};
+use crate::driver::Driver;
+use crate::ids::WatchId;
+use crate::mail::Mail;
+use crate::worker::Worker;
+use crate::worker::clusters::watch::NodeWatch;
+
+/// The clusters that a worker watches.
+#[derive(Default)]
+pub(crate) struct Clusters {
+    pub(crate) watched: HashMap<Arc<str>, Watched>,
+    watches: SlotMap<WatchId, NodeWatch>,
+    /// The configuration that they follow.
+    config: Option<Arc<Config>>,
+}
+
+/// A cluster that this worker watches.
+pub(crate) struct Watched {
+    pub(crate) cluster: Cluster,
+    /// What the workers were told last.
+    told: Option<Arc<View>>,
+}
+
+impl Clusters {
+    /// When something has to be looked at (monotonic, µs).
+    pub(crate) fn due_us(&self) -> Option<u64> {
+        if self.watched.is_empty() {
+            return None;
+        }
+        let checks = self.watches.values().map(|watch| watch.due_us);
+        let terms = self.watched.values().filter_map(|watched| watched.cluster.expires_us());
+        checks.chain(terms).min()
+    }
+}
+
+impl Worker {
+    /// Watches what the configuration has this worker watch.
+    pub(crate) fn follow_clusters<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let config = Arc::clone(&cx.env.rules.config);
+        if self.clusters.config.as_ref().is_some_and(|known| Arc::ptr_eq(known, &config)) {
+            return;
+        }
+        self.clusters.config = Some(Arc::clone(&config));
+        let is_ours =
+            |name: &str| config.clusters.contains_key(name) && cx.env.shared.watcher(name) == cx.env.worker;
+        self.clusters.watched.retain(|name, _| is_ours(name));
+        cx.env.views.retain(|name, _| config.clusters.contains_key(&**name));
+        for (name, options) in config.clusters.iter().filter(|(name, _)| is_ours(name)) {
+            let now_us = cx.env.now.mono_us;
+            let nodes: Vec<(&str, &NodeOptions)> = config.nodes_of_cluster(Some(options)).collect();
+            let limits = Limits::of(options);
+            let watched = self.clusters.watched.entry(name.as_str().into());
+            let watched = watched
+                .or_insert_with(|| Watched { cluster: Cluster::new(name, limits, now_us), told: None });
+            watched.cluster.follow(limits, &nodes, now_us);
+        }
+        self.follow_nodes(cx);
+        self.tell_views(cx);
+    }
+
+    /// Tells all workers what has changed.
+    pub(crate) fn tell_views<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let mut changed = Vec::new();
+        for watched in self.clusters.watched.values_mut() {
+            for remark in watched.cluster.take_remarks() {
+                cx.log(remark.level, &remark.text);
+            }
+            let view = watched.cluster.view();
+            if watched.told.as_deref() != Some(&view) {
+                let view = Arc::new(view);
+                watched.told = Some(Arc::clone(&view));
+                changed.push(view);
+            }
+        }
+        for view in changed {
+            for worker in self.other_workers(cx.env) {
+                cx.driver.mail(worker, Mail::View(Arc::clone(&view)));
+            }
+            self.take_view(cx, &view);
+        }
+    }
+
+    /// What is known of a cluster has changed: its pools follow.
+    pub(crate) fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
+        cx.env.views.insert(Arc::clone(&view.cluster), Arc::clone(view));
+        self.for_pools(cx, |pool, cx| pool.follow_view(cx, view));
+    }
+
+    /// A connection to a cluster's primary failed or ended: its nodes are asked now.
+    pub(crate) fn suspect<D: Driver>(&mut self, cx: &mut Cx<'_, D>, suspicion: Suspicion) {
+        let watcher = cx.env.shared.watcher(&suspicion.cluster);
+        if watcher != cx.env.worker {
+            return cx.driver.mail(watcher, Mail::Suspect(suspicion));
+        }
+        self.hurry_checks(cx.env, &suspicion.cluster, suspicion.reconnects);
+    }
+}

@@ -1,0 +1,96 @@
+//! SHOW CLUSTERS and SHOW NODES.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::Cluster;
+use crate::cluster::node::{Node, NodeState};
+use crate::context::Env;
+use crate::pool::show::rows::time_text;
+use crate::worker::Worker;
+use crate::worker::console::report::{Row, cell};
+
+/// The places of `epoch` and `held_clients` among the columns of SHOW CLUSTERS.
+const EPOCH: usize = 2;
+const HELD_CLIENTS: usize = 5;
+
+impl Worker {
+    /// What this worker knows of each cluster, and how many of its clients wait for a primary.
+    pub(crate) fn cluster_rows(&self, env: &Env) -> Vec<Row> {
+        let mut views: Vec<_> = env.views.values().collect();
+        views.sort_by(|one, other| one.cluster.cmp(&other.cluster));
+        let rows = views.into_iter().map(|view| {
+            let of_cluster = |pool: &&crate::pool::Pool| {
+                let cluster = pool.state.cluster.as_ref();
+                cluster.is_some_and(|cluster| cluster.view.cluster == view.cluster && cluster.is_held())
+            };
+            let held: u32 = self.pools.values().filter(of_cluster).map(|pool| pool.state.queue.held()).sum();
+            let primary = view.primary.as_ref();
+            vec![
+                cell(&view.cluster),
+                primary.map(|primary| primary.term.node.to_string()),
+                cell(view.epoch),
+                primary.map(|primary| primary.term.run.timeline.to_string()),
+                cell(if primary.is_some() { "available" } else { "held" }),
+                cell(held),
+                view.held_since_us.map(|since_us| time_text(env, since_us)),
+                primary.is_none().then(|| view.obstacle.clone()),
+            ]
+        });
+        rows.collect()
+    }
+
+    /// The nodes of the clusters that this worker watches.
+    pub(crate) fn node_rows(&self, env: &Env) -> Vec<Row> {
+        let rows = self.clusters.watched.values().flat_map(|watched| {
+            let cluster = &watched.cluster;
+            cluster.nodes.iter().map(move |node| node_row(env, cluster, node))
+        });
+        rows.collect()
+    }
+}
+
+fn node_row(env: &Env, cluster: &Cluster, node: &Node) -> Row {
+    let answer = node.state.member().map(|member| &member.answer);
+    let role = answer.map(|answer| if answer.in_recovery { "standby" } else { "primary" }.to_owned());
+    let newest = cluster.primary().and_then(|primary| primary.state.member()?.answer.position);
+    let lag = match (&node.state, answer.and_then(|answer| answer.position), newest) {
+        (NodeState::Standby(_), Some(own), Some(newest)) => Some(newest.0.saturating_sub(own.0).to_string()),
+        _ => None,
+    };
+    vec![
+        cell(&cluster.name),
+        cell(&node.name),
+        cell(&node.host),
+        cell(node.port),
+        role,
+        cell(node.state.word()),
+        Some(time_text(env, node.since_us)),
+        cell(node.switch.word()),
+        answer.map(|answer| answer.run.timeline.to_string()),
+        answer.and_then(|answer| answer.position).map(|position| position.to_string()),
+        lag,
+        node.checked_us.map(|checked_us| time_text(env, checked_us)),
+        node.trouble(),
+    ]
+}
+
+/// The workers' rows as one for each cluster: the newest view, and the clients of all.
+pub(crate) fn merged_clusters(rows: Vec<Row>) -> Vec<Row> {
+    let mut clusters: BTreeMap<Option<String>, Row> = BTreeMap::new();
+    let number = |row: &Row, column: usize| {
+        row.get(column).cloned().flatten().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
+    };
+    for row in rows {
+        let name = row.first().cloned().flatten();
+        let Some(known) = clusters.get_mut(&name) else {
+            clusters.insert(name, row);
+            continue;
+        };
+        let held = number(known, HELD_CLIENTS) + number(&row, HELD_CLIENTS);
+        if number(&row, EPOCH) > number(known, EPOCH) {
+            *known = row;
+        }
+        known[HELD_CLIENTS] = cell(held);
+    }
+    clusters.into_values().collect()
+}

@@ -1,0 +1,260 @@
+//! The watch connections: one to each node of a cluster that this worker watches, asked at each interval.
+//!
+//! Evidence against a node is a new connection that fails, or a question that is not answered in time. If a connection that had served ends,
+//! the next one is opened at once, and that one's failure counts.
+
+use std::sync::Arc;
+
+use pgweir_settings::{Config, Database};
+use pgweir_wire::error::SqlState;
+
+use crate::cluster::NodeId;
+use crate::cluster::node::Observation;
+use crate::context::{Cx, Env, Role};
+use crate::driver::Driver;
+use crate::ids::{PoolId, ServerId, WatchId};
+use crate::pool::server::watching::WatchState;
+use crate::pool::{Failure, Pool, PoolState};
+use crate::shared::Counts;
+use crate::worker::Worker;
+
+/// Checks of one node are not nearer to each other, whatever happens.
+const APART_US_MIN: u64 = 20_000;
+/// The same for checks on new connections.
+const RECONNECTS_APART_US_MIN: u64 = 100_000;
+
+/// The watch of one node.
+pub(crate) struct NodeWatch {
+    cluster: Arc<str>,
+    node: NodeId,
+    /// It has one server at most, and no client.
+    pool: Pool,
+    phase: Phase,
+    /// The next check is on a new connection.
+    reconnects: bool,
+    /// When something is to be done: to ask, to connect, or to give up waiting (monotonic, µs).
+    pub(crate) due_us: u64,
+    /// When the last check began (monotonic, µs).
+    began_us: u64,
+}
+
+/// What a watch does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Nothing, until the next check is due.
+    Resting,
+    /// It connects, and then asks.
+    Connecting,
+    /// It waits for an answer.
+    Asking,
+}
+
+impl Worker {
+    /// Begins to watch nodes that are new, and ceases to watch those that are gone.
+    pub(crate) fn follow_nodes<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let config = Arc::clone(&cx.env.rules.config);
+        let is_known = |watch: &NodeWatch| {
+            let watched = self.clusters.watched.get(&watch.cluster);
+            watched.is_some_and(|watched| watched.cluster.node(watch.node).is_some())
+        };
+        let gone: Vec<WatchId> = self
+            .clusters
+            .watches
+            .iter()
+            .filter(|(_, watch)| !is_known(watch) || watch.has_changed(&config))
+            .map(|(id, _)| id)
+            .collect();
+        for id in gone {
+            if let Some(mut watch) = self.clusters.watches.remove(id) {
+                watch.pool.end_watch(cx, "the node is not watched any more");
+            }
+        }
+        for (name, watched) in &self.clusters.watched {
+            for node in &watched.cluster.nodes {
+                if self.clusters.watches.values().any(|watch| watch.node == node.id && watch.cluster == *name)
+                {
+                    continue;
+                }
+                let Some(database) = database_of(&config, name, &node.host, node.port) else { continue };
+                let watch = NodeWatch::new(cx.env, Arc::clone(name), node.id, database);
+                self.clusters.watches.insert(watch);
+            }
+        }
+        self.check_clusters(cx);
+    }
+
+    /// Does what is due.
+    pub(crate) fn check_clusters<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if self.clusters.due_us().is_none_or(|due_us| due_us > cx.env.now.mono_us) {
+            return;
+        }
+        let now_us = cx.env.now.mono_us;
+        let due = self.clusters.watches.iter().filter(|(_, watch)| watch.due_us <= now_us);
+        let due: Vec<WatchId> = due.map(|(id, _)| id).collect();
+        due.into_iter().for_each(|id| self.act(cx, id));
+        for watched in self.clusters.watched.values_mut() {
+            watched.cluster.expire(now_us);
+        }
+        self.tell_views(cx);
+    }
+
+    /// The nodes of a cluster are asked as soon as may be; on new connections if `reconnects`.
+    pub(crate) fn hurry_checks(&mut self, env: &Env, cluster: &str, reconnects: bool) {
+        let now_us = env.now.mono_us;
+        for watch in self.clusters.watches.values_mut() {
+            if *watch.cluster == *cluster && watch.phase == Phase::Resting {
+                watch.reconnects |= reconnects;
+                let apart_us = if reconnects { RECONNECTS_APART_US_MIN } else { APART_US_MIN };
+                watch.due_us = watch.due_us.min(now_us.max(watch.began_us + apart_us));
+            }
+        }
+    }
+
+    /// Lets the pool of a watch act. Then the worker looks at what came of it.
+    pub(crate) fn in_watch<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: WatchId,
+        act: impl FnOnce(&mut Pool, &mut Cx<'_, D>, ServerId),
+    ) {
+        let Some(watch) = self.clusters.watches.get_mut(id) else { return };
+        let Some(server) = watch.pool.servers.keys().next() else { return };
+        act(&mut watch.pool, cx, server);
+        if !cx.env.effects.is_empty() {
+            self.carry_out(cx);
+        }
+        self.settle(cx, id);
+    }
+
+    /// A check begins, or has taken too long.
+    fn act<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
+        let now_us = cx.env.now.mono_us;
+        let Some(watch) = self.clusters.watches.get_mut(id) else { return };
+        let Some(watched) = self.clusters.watched.get(&watch.cluster) else { return };
+        let timeout_us = watched.cluster.limits().timeout_us;
+        match (watch.phase, watch.pool.watch_state()) {
+            (Phase::Resting, WatchState::Answered) if !watch.reconnects => {
+                watch.begin(Phase::Asking, now_us, timeout_us);
+                watch.pool.ask_watch(cx);
+            }
+            (Phase::Resting, _) => {
+                watch.pool.end_watch(cx, "the node is asked on a new connection");
+                watch.reconnects = false;
+                watch.begin(Phase::Connecting, now_us, timeout_us);
+                if let Some(conn) = watch.pool.dial_watch(cx) {
+                    cx.env.set_role(conn, Role::Watch(id));
+                }
+            }
+            (Phase::Connecting | Phase::Asking, _) => {
+                watch.pool.end_watch(cx, "the node did not answer in time (check_timeout_ms)");
+                let text = "no answer in time (check_timeout_ms)".to_owned();
+                self.observed(cx, id, &Observation::Failed(text));
+            }
+        }
+    }
+
+    /// Whether the check of a watch has ended, and how.
+    fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
+        let Some(watch) = self.clusters.watches.get_mut(id) else { return };
+        match (watch.phase, watch.pool.watch_state()) {
+            (Phase::Connecting, WatchState::Asked) => watch.phase = Phase::Asking,
+            (Phase::Connecting, WatchState::Apart) => {
+                let observation = match watch.pool.state.node.failure.take() {
+                    Some(failure) => failed(&failure),
+                    None => Observation::Failed("the connection ended".to_owned()),
+                };
+                self.observed(cx, id, &observation);
+            }
+            (Phase::Connecting | Phase::Asking, WatchState::Answered) => {
+                if let Some(observation) = watch.pool.watch_answer() {
+                    self.observed(cx, id, &observation);
+                }
+            }
+            // It had served: another connection is to say what that means.
+            (Phase::Resting | Phase::Asking, WatchState::Apart) => {
+                watch.phase = Phase::Resting;
+                watch.due_us = cx.env.now.mono_us.max(watch.began_us + APART_US_MIN);
+            }
+            (Phase::Connecting | Phase::Asking | Phase::Resting, _) => {}
+        }
+    }
+
+    fn observed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId, observation: &Observation) {
+        let now_us = cx.env.now.mono_us;
+        let Some(watch) = self.clusters.watches.get_mut(id) else { return };
+        let Some(watched) = self.clusters.watched.get_mut(&watch.cluster) else { return };
+        let hurried = watched.cluster.hurries();
+        watched.cluster.observe(watch.node, observation, now_us);
+        watch.phase = Phase::Resting;
+        let hurries = watched.cluster.hurries();
+        let pause_us = watched.cluster.limits().pause_us(hurries);
+        watch.due_us = now_us.max(watch.began_us.saturating_add(pause_us)).max(watch.began_us + APART_US_MIN);
+        let cluster = Arc::clone(&watch.cluster);
+        self.tell_views(cx);
+        if hurries && !hurried {
+            self.hurry_checks(cx.env, &cluster, false);
+        }
+    }
+}
+
+impl NodeWatch {
+    fn new(env: &Env, cluster: Arc<str>, node: NodeId, database: Database) -> NodeWatch {
+        let config = &env.rules.config;
+        let user: Arc<str> = database.user.as_deref().unwrap_or_default().into();
+        let name: Arc<str> = database.name.as_str().into();
+        // It counts towards no limit of others.
+        let counts = (Arc::<Counts>::default(), Arc::<Counts>::default());
+        let mut state = PoolState::new(name, user, Arc::new(database), counts, env.now.mono_us);
+        state.follow(config);
+        NodeWatch {
+            cluster,
+            node,
+            pool: Pool::new(PoolId::default(), state),
+            phase: Phase::Resting,
+            reconnects: false,
+            due_us: env.now.mono_us,
+            began_us: 0,
+        }
+    }
+
+    fn begin(&mut self, phase: Phase, now_us: u64, timeout_us: u64) {
+        self.phase = phase;
+        self.began_us = now_us;
+        self.due_us = now_us.saturating_add(timeout_us);
+    }
+
+    /// Its connection is another one by the configuration.
+    fn has_changed(&self, config: &Config) -> bool {
+        let own = &self.pool.state.config;
+        let host = own.hosts.first().map(String::as_str).unwrap_or_default();
+        database_of(config, &self.cluster, host, own.port).is_none_or(|database| database != **own)
+    }
+}
+
+/// What the connection to a node is, in the terms of a database.
+fn database_of(config: &Config, cluster: &str, host: &str, port: u16) -> Option<Database> {
+    let options = config.clusters.get(cluster)?;
+    Some(Database {
+        name: options.check_dbname.clone(),
+        hosts: vec![host.to_owned()],
+        port,
+        user: Some(config.check_user(options)?.to_owned()),
+        password: options.check_password.clone(),
+        application_name: Some("pgweir watch".to_owned()),
+        ..Database::default()
+    })
+}
+
+/// What a connection that failed says of its node.
+fn failed(failure: &Failure) -> Observation {
+    let text = failure.text.clone();
+    let own = ["Too many open files", "Cannot assign requested address", "No buffer space available"];
+    match failure.code {
+        Some(SqlState::CANNOT_CONNECT_NOW) => Observation::Starting(text),
+        Some(SqlState::INVALID_CATALOG_NAME) => Observation::LoginRefused(text),
+        Some(code) if code.as_bytes().starts_with(b"28") => Observation::LoginRefused(text),
+        Some(_) => Observation::Lives(text),
+        None if own.iter().any(|own| text.contains(own)) => Observation::OwnFault(text),
+        None => Observation::Failed(text),
+    }
+}

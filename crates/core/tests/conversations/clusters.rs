@@ -1,0 +1,325 @@
+//! A database that is served by a cluster: its nodes are asked what they are, its clients go to the primary, and wait while there is none.
+
+use pgweir_core::driver::Closed;
+use pgweir_core::mail::Question;
+
+use crate::rig::{End, Rig, be, fe, greeting};
+
+const MAIN: &str = "multiplex_depth = 0\nserver_check_query =";
+
+/// Two nodes, asked every second, down after half of one.
+const CLUSTER: &str = "app = cluster=main\n\
+    [clusters]\nmain = nodes=m1,m2 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
+    [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n";
+
+/// A row of a node's answer: `started_us` is its run.
+fn says(in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8> {
+    let (role, timeline, started) =
+        (in_recovery.to_string(), format!("{timeline:08X}"), started_us.to_string());
+    let columns: [Option<&[u8]>; 8] = [
+        Some(role.as_bytes()),
+        Some(b"0/3000060"),
+        None,
+        None,
+        Some(timeline.as_bytes()),
+        Some(b"7000000000000000001"),
+        Some(started.as_bytes()),
+        Some(b"180000"),
+    ];
+    [be::columns(), be::row_values(&columns), be::complete("SELECT 1"), be::ready('I')].concat()
+}
+
+fn primary(timeline: u32) -> Vec<u8> {
+    says(false, timeline, 1)
+}
+
+fn standby() -> Vec<u8> {
+    says(true, 1, 2)
+}
+
+/// The watch's connections to both nodes, logged in and asked.
+fn watches(rig: &mut Rig) -> [End; 2] {
+    rig.pass_us(1);
+    let mut dialed = [rig.dialed(), rig.dialed()];
+    dialed.sort_by_key(|&end| rig.endpoint(end));
+    for (number, watch) in dialed.into_iter().enumerate() {
+        assert_eq!(rig.endpoint(watch), format!("10.0.0.{}:5432", number + 1));
+        let startup = rig.connect(watch);
+        assert!(startup.contains("user carol") && startup.contains("database postgres"), "{startup}");
+        rig.send(watch, &greeting());
+        is_asked(rig, watch);
+    }
+    dialed
+}
+
+fn is_asked(rig: &mut Rig, watch: End) {
+    let asked = String::from_utf8_lossy(&rig.raw(watch)).into_owned();
+    assert!(asked.starts_with('Q') && asked.matches("pg_is_in_recovery").count() == 1, "{asked}");
+}
+
+/// A cluster whose first node is the primary.
+fn with_primary(workers: u16) -> (Rig, [End; 2]) {
+    let mut rig = Rig::with(MAIN, CLUSTER, workers);
+    let watches = watches(&mut rig);
+    rig.send(watches[0], &primary(1));
+    rig.send(watches[1], &standby());
+    (rig, watches)
+}
+
+/// The second node is promoted, and the first one is gone.
+fn fail_over(rig: &mut Rig, watches: [End; 2]) {
+    rig.eof(watches[0]);
+    rig.pass_us(1_000_000);
+    let again = rig.dialed();
+    assert_eq!(rig.endpoint(again), "10.0.0.1:5432");
+    rig.refuse_dial(again, "connection refused");
+    rig.send(watches[1], &says(false, 2, 2));
+}
+
+/// A client of `app` with a server that is up, and both idle.
+fn served(rig: &mut Rig) -> (End, End) {
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.gets_raw(client);
+    (client, server)
+}
+
+#[test]
+fn each_node_is_asked_at_each_interval_and_faster_without_a_primary() {
+    let mut rig = Rig::with(MAIN, CLUSTER, 1);
+    let [one, other] = watches(&mut rig);
+    rig.send(one, &standby());
+    rig.send(other, &standby());
+    rig.pass_us(99_000);
+    rig.gets_nothing(one);
+    rig.pass_us(1_000);
+    is_asked(&mut rig, one);
+    is_asked(&mut rig, other);
+    rig.send(one, &primary(1));
+    rig.send(other, &standby());
+    rig.pass_us(900_000);
+    rig.gets_nothing(one);
+    rig.pass_us(100_000);
+    is_asked(&mut rig, one);
+    is_asked(&mut rig, other);
+    assert_eq!(rig.new_dials(), 0, "on the same connections");
+}
+
+#[test]
+fn clients_wait_for_a_primary_and_go_to_it() {
+    let mut rig = Rig::with(MAIN, CLUSTER, 1);
+    let [one, other] = watches(&mut rig);
+    rig.send(one, &standby());
+    let client = rig.knock("alice", "app");
+    assert_eq!(rig.new_dials(), 0);
+    rig.gets_nothing(client);
+    rig.send(other, &primary(1));
+    let server = rig.dialed();
+    assert_eq!(rig.endpoint(server), "10.0.0.2:5432");
+    rig.greet(server);
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn a_client_does_not_wait_for_longer_than_primary_wait() {
+    let mut rig = Rig::with(MAIN, CLUSTER, 1);
+    let [one, other] = watches(&mut rig);
+    let client = rig.knock("alice", "app");
+    for _ in 0..9 {
+        for watch in [one, other] {
+            rig.gets_loosely(watch);
+            rig.send(watch, &standby());
+        }
+        rig.pass_us(500_000);
+    }
+    rig.gets_nothing(client);
+    rig.pass_us(900_000);
+    let told = rig.gets(client);
+    assert_eq!(told, ["FATAL 57P03 cluster \"main\" has no primary (primary_wait)"]);
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn a_server_that_says_it_is_a_standby_serves_no_client() {
+    let (mut rig, [one, _]) = with_primary(1);
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.connect(server);
+    let told = [be::auth_ok(), be::parameter("in_hot_standby", "on"), be::key(1), be::ready('I')].concat();
+    rig.send(server, &told);
+    assert!(rig.is_closed(server) && rig.logged("the server is a standby"));
+    rig.gets_nothing(client);
+    assert_eq!(rig.new_dials(), 0, "not at once");
+    rig.pass_us(100_000);
+    assert!(rig.is_closed(one), "the node is asked on a new connection");
+    let dialed: Vec<End> = (0..rig.new_dials()).map(|_| rig.dialed()).collect();
+    let endpoints: Vec<String> = dialed.into_iter().map(|end| rig.endpoint(end)).collect();
+    assert!(endpoints.iter().filter(|place| **place == "10.0.0.1:5432").count() >= 2, "{endpoints:?}");
+}
+
+#[test]
+fn a_server_of_an_older_epoch_takes_nothing_more() {
+    let (mut rig, watches) = with_primary(1);
+    let (working, busy) = served(&mut rig);
+    rig.send(working, &fe::query("begin"));
+    rig.send(busy, &[be::complete("BEGIN"), be::ready('T')].concat());
+    let (idle_client, idle) = {
+        let client = rig.client("alice");
+        rig.send(client, &fe::query("select 1"));
+        let server = rig.dialed();
+        rig.greet(server);
+        rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+        (client, server)
+    };
+    rig.gets_raw(working);
+    rig.gets_raw(idle_client);
+    fail_over(&mut rig, watches);
+    assert!(rig.is_closed(idle) && rig.logged("closing because: the primary has changed"));
+    assert!(!rig.is_closed(busy), "it ends with its transaction");
+    rig.send(idle_client, &fe::query("select 2"));
+    let new = rig.dialed();
+    assert_eq!(rig.endpoint(new), "10.0.0.2:5432");
+    rig.gets_raw(busy);
+    rig.send(working, &fe::query("commit"));
+    assert_eq!(rig.gets(busy), ["Query commit"]);
+    rig.send(busy, &[be::complete("COMMIT"), be::ready('I')].concat());
+    assert_eq!(rig.gets(working), ["Complete COMMIT", "Ready I"]);
+    assert!(rig.is_closed(busy));
+}
+
+#[test]
+fn a_node_that_is_down_has_its_servers_closed_and_the_client_is_told() {
+    let (mut rig, [one, other]) = with_primary(1);
+    let (client, server) = served(&mut rig);
+    rig.send(client, &fe::query("begin"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(client);
+    rig.eof(one);
+    for _ in 0..10 {
+        rig.pass_us(100_000);
+        while rig.new_dials() > 0 {
+            let again = rig.dialed();
+            rig.refuse_dial(again, "no route to host");
+        }
+    }
+    assert!(rig.is_closed(server));
+    let told = rig.gets(client);
+    assert!(told[0].contains("40001") && told[0].contains("rolled back"), "{told:?}");
+    assert!(rig.logged("cluster main: node m1 is down: connect failed: no route to host"));
+    assert!(!rig.is_closed(other));
+}
+
+#[test]
+fn what_may_have_been_executed_is_unknown_and_what_only_reads_is_not() {
+    for (text, status, code) in [("insert into t values (1)", 'I', "08007"), ("commit", 'T', "08007")] {
+        let (mut rig, _) = with_primary(1);
+        let (client, server) = served(&mut rig);
+        if status == 'T' {
+            rig.send(client, &fe::query("begin"));
+            rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+            rig.gets_raw(client);
+        }
+        rig.send(client, &fe::query(text));
+        rig.eof(server);
+        let told = rig.gets(client);
+        assert!(told[0].contains(code), "{text}: {told:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_connection_that_served_is_no_evidence() {
+    let (mut rig, [one, other]) = with_primary(1);
+    rig.send(one, &be::fatal("57P01", "terminating connection due to administrator command"));
+    rig.eof(one);
+    rig.eof(other);
+    rig.pass_us(100_000);
+    for watch in [rig.dialed(), rig.dialed()] {
+        rig.greet(watch);
+        is_asked(&mut rig, watch);
+        let answer = if rig.endpoint(watch).starts_with("10.0.0.1") { primary(1) } else { standby() };
+        rig.send(watch, &answer);
+    }
+    assert!(!rig.logged("unsure") && !rig.logged("down") && rig.logged_times("is the primary") == 1);
+}
+
+#[test]
+fn our_own_lack_of_descriptors_is_no_evidence() {
+    let (mut rig, [one, _]) = with_primary(1);
+    let (_, server) = served(&mut rig);
+    rig.eof(one);
+    for _ in 0..20 {
+        rig.pass_us(100_000);
+        while rig.new_dials() > 0 {
+            let again = rig.dialed();
+            rig.refuse_dial(again, "connect to 10.0.0.1:5432 failed: Too many open files");
+        }
+    }
+    assert!(!rig.is_closed(server) && !rig.logged("is down"));
+}
+
+#[test]
+fn one_worker_watches_and_all_follow() {
+    let (mut rig, watches) = with_primary(2);
+    let at_each: Vec<End> = (0..2).map(|worker| rig.accept_at(worker)).collect();
+    for (number, client) in at_each.iter().enumerate() {
+        // Pools of two users, so that both workers may have one.
+        let user = ["alice", "bob"][number];
+        rig.send(*client, &fe::startup(&[("user", user), ("database", "app")]));
+        let server = rig.dialed();
+        assert_eq!(rig.endpoint(server), "10.0.0.1:5432");
+        rig.greet(server);
+        rig.gets_raw(*client);
+    }
+    assert_eq!(rig.new_dials(), 0, "each node is watched once");
+    fail_over(&mut rig, watches);
+    for client in at_each {
+        rig.send(client, &fe::query("select 1"));
+        let server = rig.dialed();
+        assert_eq!(rig.endpoint(server), "10.0.0.2:5432");
+    }
+    for worker in 0..2 {
+        let console = rig.console_at(worker);
+        let rows = rig.command(console, "SHOW CLUSTERS");
+        assert!(rows.iter().any(|row| row.starts_with("Row main,m2,2,2,available,0,")), "{rows:?}");
+        let rows = rig.command(console, "SHOW NODES");
+        assert_eq!(rows.iter().filter(|row| row.starts_with("Row main,m")).count(), 2, "{rows:?}");
+    }
+}
+
+#[test]
+fn a_successor_keeps_the_servers_of_the_present_epoch_only() {
+    for (timeline, stays) in [(1, true), (2, false)] {
+        let (mut rig, _) = with_primary(1);
+        let (client, server) = served(&mut rig);
+        rig.take_over(MAIN, CLUSTER);
+        assert!(rig.asked().iter().any(|question| matches!(question, Question::Drained(_))));
+        rig.send(client, &fe::query("select 1"));
+        rig.gets_nothing(server);
+        let new = [rig.dialed(), rig.dialed()];
+        let first = new.into_iter().find(|&watch| rig.endpoint(watch).starts_with("10.0.0.1"));
+        let watch = first.expect("both nodes are dialed");
+        rig.greet(watch);
+        is_asked(&mut rig, watch);
+        rig.send(watch, &primary(timeline));
+        assert_eq!(rig.is_closed(server), !stays);
+        if stays {
+            assert_eq!(rig.gets(server), ["Query select 1"]);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_sends_rubbish_is_not_trusted() {
+    let mut rig = Rig::with(MAIN, CLUSTER, 1);
+    let [one, other] = watches(&mut rig);
+    rig.send(one, &be::answer(&[&["false", "0/1"]]));
+    rig.send(other, b"\xff\xff\xff\xff\xff\xff");
+    assert!(rig.is_closed(other) && !rig.is_closed(one));
+    let console = rig.console();
+    let rows = rig.command(console, "SHOW NODES");
+    assert!(rows.iter().any(|row| row.contains("its answer cannot be read: number of columns")), "{rows:?}");
+    rig.end(one, Closed::Broken("reset".to_owned()));
+    let client = rig.knock("alice", "app");
+    rig.gets_nothing(client);
+}
