@@ -4,12 +4,13 @@ import os
 import signal
 import threading
 import time
+import urllib.request
 
 import psycopg
 import pytest
 
 from harness.cluster import DISTRIBUTION, Cluster
-from harness.machine import eventually
+from harness.machine import eventually, free_port
 from harness.wire import Closed
 
 FAST = {"check_interval_ms": 100, "check_timeout_ms": 500, "down_after_ms": 500, "primary_max_age_ms": 3000, "primary_wait": 20}
@@ -239,6 +240,7 @@ def test_what_a_client_is_told_of_its_transaction(nodes, clustered):
             busy.query("insert into changes select 'b', 1 from pg_sleep(60)")
         assert closed.value.error["C"] == "08007", closed.value.error
         sleeping.join(30)
+        eventually(lambda: not pooler.servers(database="app"), "the other process has ended, too")
         with pytest.raises(Closed) as closed:
             idle.query("commit")
         assert closed.value.error["C"] == "40001" and "rolled back" in closed.value.error["M"], closed.value.error
@@ -262,6 +264,33 @@ def test_an_old_primary_that_comes_back(nodes, clustered):
         old.follow(new)
         eventually(lambda: node_states(pooler) == {"m1": "standby", "m2": "primary"}, "it is a standby")
     assert pooler.log().count("old primary") == 1, "it is said once"
+
+
+def test_metrics(nodes, clustered):
+    """/metrics has the state of each node, the epoch, and the clients that wait."""
+    two = nodes(2)
+    port = free_port()
+    pooler = clustered(two, http_listen=f"127.0.0.1:{port}", http_anonymous="all")
+
+    def metrics():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
+    text = metrics()
+    assert 'pgweir_cluster_available{cluster="main"} 1\n' in text
+    assert 'pgweir_cluster_epoch{cluster="main"} 1\n' in text
+    assert 'pgweir_node_state{cluster="main",node="m1",state="primary"} 1\n' in text
+    assert 'pgweir_node_state{cluster="main",node="m2",state="primary"} 0\n' in text
+    assert 'pgweir_node_lag_bytes{cluster="main",node="m2"} ' in text
+    with pooler.raw() as session:
+        session.query("select 1")
+        two.primary.stop(signal.SIGQUIT)
+        eventually(lambda: shown(pooler)["state"] == "held", "the pooler knows that there is no primary")
+        later = Later(lambda: port_of(session))
+        eventually(lambda: 'pgweir_cluster_held_clients{cluster="main"} 1\n' in metrics(), "it waits")
+        two.all[1].promote()
+        assert later.value() == two.all[1].port
 
 
 def test_two_primaries(nodes, clustered):

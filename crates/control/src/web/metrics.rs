@@ -1,5 +1,6 @@
 //! `/metrics`: everything of pgbouncer_exporter under its own names (`pgbouncer.rs`), and what is ours (`ours.rs`).
 
+mod clusters;
 mod ours;
 mod pgbouncer;
 mod text;
@@ -36,6 +37,8 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
     let lists = house.show(Topic::Lists).await?;
     let version = house.show(Topic::Version).await?;
     let version = version.first().and_then(|row| row.get("version")).unwrap_or_default().to_owned();
+    let clusters = house.show(Topic::Clusters).await?;
+    let nodes = house.show(Topic::Nodes).await?;
     let mut clients = Vec::new();
     for worker in house.worker_rpc.workers() {
         if let Snapshot::ClientCounts(counts) =
@@ -51,6 +54,7 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
     let mut page = Page::new(format);
     pgbouncer::write(&mut page, &model, &groups, &tables, &house.config());
     ours::write(&mut page, &model, &groups, house.version);
+    clusters::write(&mut page, &clusters, &nodes);
     Ok(reply(StatusCode::OK, format.media_type(), page.finish()))
 }
 
