@@ -26,6 +26,7 @@ test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black 
 	$(CARGO) test --workspace --quiet
 	@$(MAKE) web-test
 	$(CARGO) run --quiet -p pgweir-testkit --bin sim -- --seeds $(SEEDS)
+	$(CARGO) run --quiet -p pgweir-testkit --bin sim -- --clusters $(SEEDS)
 	@$(MAKE) fuzz
 	@$(MAKE) blackbox demo-smoke
 

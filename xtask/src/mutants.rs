@@ -65,7 +65,7 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
         let broken = mutant.apply(&sound)?;
         let begin = Instant::now();
         fs::write(&path, broken).map_err(|error| error.to_string())?;
-        let outcome = examine(root, &copy, options.seeds);
+        let outcome = examine(root, &copy, &mutant.area, options.seeds);
         fs::write(&path, sound).map_err(|error| error.to_string())?;
         let (by_conversations, by_seeds) = outcome?;
         println!("{name}");
@@ -151,7 +151,12 @@ fn copy(root: &Path) -> Result<PathBuf, String> {
 }
 
 /// What the conversations, and what the simulator, say to a mutant: `None` if they find nothing.
-fn examine(root: &Path, copy: &Path, seeds: u64) -> Result<(Option<String>, Option<String>), String> {
+fn examine(
+    root: &Path,
+    copy: &Path,
+    area: &str,
+    seeds: u64,
+) -> Result<(Option<String>, Option<String>), String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let target = root.join(PLACE).join("built");
     let command = |words: &[&str]| {
@@ -179,11 +184,13 @@ fn examine(root: &Path, copy: &Path, seeds: u64) -> Result<(Option<String>, Opti
         return Err(format!("the mutant cannot be built:\n{}", built.1));
     }
     let sim = target.join("debug/sim");
+    // Things happen to the nodes of a cluster in worlds of their own.
+    let kind = if area == "clusters" { "--clusters" } else { "--seeds" };
     let (mut start, mut piece) = (1, FIRST_PIECE);
     while start <= seeds {
         let count = piece.min(seeds + 1 - start);
         let mut command = Command::new(&sim);
-        command.args(["--start", &start.to_string(), "--seeds", &count.to_string()]);
+        command.args(["--start", &start.to_string(), kind, &count.to_string()]);
         let (fine, text) = said(command)?;
         if !fine {
             let check =
@@ -250,8 +257,8 @@ mod tests {
     }
 
     #[test]
-    fn both_areas_have_their_mutants() {
-        for area in ["continuity", "multiplexing"] {
+    fn each_area_has_its_mutants() {
+        for area in ["continuity", "multiplexing", "clusters"] {
             assert!(listed().iter().filter(|mutant| mutant.area == area).count() >= 10, "{area}");
         }
     }

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use pgweir_core::Machine;
-use pgweir_testkit::sim::check::reach::{IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_FIFTY_FAULTS, missing};
+use pgweir_testkit::sim::check::reach::{
+    IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_CLUSTERS, IN_FIFTY_FAULTS, missing,
+};
 use pgweir_testkit::sim::plan::{Plan, Theme};
 use pgweir_testkit::sim::report::{describe, run_and_trace, run_plan, run_seed};
 use pgweir_testkit::sim::subject::Subject;
@@ -60,6 +62,18 @@ fn a_thousand_clients_that_change_their_state_at_random_find_their_own_session()
     let outcome = run_plan::<Machine>(plan, &Trace::off());
     assert!(outcome.violation.is_none(), "\n{}", describe(&outcome));
     let missing = missing(&outcome.counters, &IN_A_THOUSAND_SESSIONS);
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+#[test]
+fn clients_follow_the_primary_of_a_cluster_through_everything() {
+    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in 1..=150 {
+        let outcome = run_and_trace::<Machine>(|| Plan::cluster(seed, &Machine::profile()));
+        assert!(outcome.violation.is_none(), "\n{}", describe(&outcome));
+        outcome.counters.into_iter().for_each(|(what, times)| *seen.entry(what).or_default() += times);
+    }
+    let missing = missing(&seen, &IN_CLUSTERS);
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 

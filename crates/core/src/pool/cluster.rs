@@ -63,9 +63,12 @@ impl Membership {
         Fault::NoPrimary { cluster: self.view.cluster.to_string(), nodes: self.view.obstacle.clone() }
     }
 
+    /// `primary_wait`. As long as there was no primary yet, clients wait until a node that does not answer would be down.
     fn wait_us(&self, env: &Env) -> u64 {
-        let cluster = env.rules.config.clusters.get(&*self.view.cluster);
-        cluster.map_or(0, |cluster| duration_us(cluster.primary_wait))
+        let Some(cluster) = env.rules.config.clusters.get(&*self.view.cluster) else { return 0 };
+        let wait_us = duration_us(cluster.primary_wait);
+        let first_us = u64::from(cluster.down_after_ms) * 1000;
+        if self.view.epoch == 0 { wait_us.max(first_us) } else { wait_us }
     }
 }
 

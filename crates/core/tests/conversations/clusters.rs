@@ -259,6 +259,47 @@ fn our_own_lack_of_descriptors_is_no_evidence() {
 }
 
 #[test]
+fn a_primary_that_does_not_say_so_gets_nothing_new() {
+    let (mut rig, [one, _]) = with_primary(1);
+    let (client, server) = served(&mut rig);
+    for _ in 0..3 {
+        rig.pass_us(900_000);
+        // It lives: that is no evidence against it, and no word for it.
+        if !rig.gets_loosely(one).is_empty() {
+            rig.send(one, &[be::error("53200", "out of memory"), be::ready('I')].concat());
+        }
+    }
+    assert!(!rig.logged("unsure"));
+    rig.pass_us(400_000);
+    assert!(rig.logged("cluster main: node m1 is unsure: it has not confirmed"));
+    rig.send(client, &fe::query("select 1"));
+    rig.gets_nothing(server);
+    rig.send(one, &primary(1));
+    assert_eq!(rig.gets(server), ["Query select 1"], "the same server, in the same epoch");
+}
+
+#[test]
+fn a_client_that_keeps_its_server_ends_with_the_epoch() {
+    let (mut rig, watches) = with_primary(1);
+    let (client, server) = served(&mut rig);
+    rig.send(client, &fe::query("begin"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(client);
+    fail_over(&mut rig, watches);
+    rig.send(client, &fe::query("create temporary table t ()"));
+    rig.send(server, &[be::complete("CREATE TABLE"), be::ready('T')].concat());
+    rig.gets_raw(server);
+    rig.send(client, &fe::query("commit"));
+    rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    // What the session holds now is asked: a temporary table, which keeps the client on its server.
+    assert!(!rig.raw(server).is_empty() && !rig.is_closed(server));
+    rig.gets_raw(client);
+    rig.send(server, &be::answer(&[&["t", "t", ""]]));
+    assert!(rig.is_closed(server) && rig.is_closed(client));
+    assert!(rig.gets(client)[0].starts_with("FATAL 08006"));
+}
+
+#[test]
 fn one_worker_watches_and_all_follow() {
     let (mut rig, watches) = with_primary(2);
     let at_each: Vec<End> = (0..2).map(|worker| rig.accept_at(worker)).collect();

@@ -1,7 +1,8 @@
 //! `sim`: runs the simulator over seeds, says what broke and how to repeat it.
 //!
-//! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on, and `sim --crowds N` N worlds of a thousand clients that change
-//! what their sessions hold; `sim --seed X` and `sim --thousand X` run one of either with its whole trace.
+//! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on, `sim --crowds N` N worlds of a thousand clients that change
+//! what their sessions hold, `sim --clusters N` N worlds in which the servers' primary changes; `sim --seed X`, `sim --thousand X` and
+//! `sim --cluster X` run one of each with its whole trace.
 //! Exit status 1 when a seed fails, or when thousands never got to what they are for, 2 when the command line is wrong.
 
 // A tool at a terminal: it may look at the clock and use threads.
@@ -25,35 +26,45 @@ struct Options {
     start: u64,
     seeds: u64,
     one: bool,
-    crowds: bool,
+    kind: Kind,
     jobs: usize,
+}
+
+/// Which worlds are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    All,
+    Crowds,
+    Clusters,
 }
 
 impl Options {
     fn plan(&self, seed: u64) -> Plan {
-        match self.crowds {
-            true => Plan::thousand_sessions(seed, &Machine::profile()),
-            false => Plan::new(seed, &Machine::profile()),
+        match self.kind {
+            Kind::All => Plan::new(seed, &Machine::profile()),
+            Kind::Crowds => Plan::thousand_sessions(seed, &Machine::profile()),
+            Kind::Clusters => Plan::cluster(seed, &Machine::profile()),
         }
     }
 }
 
-const USAGE: &str =
-    "usage: sim [--seeds N | --crowds N] [--start S] [--jobs J] | sim --seed X | sim --thousand X";
+const USAGE: &str = "usage: sim [--seeds N | --crowds N | --clusters N] [--start S] [--jobs J] | sim --seed X | sim --thousand X | sim --cluster X";
 
 fn options() -> Result<Options, String> {
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut options = Options { start: 1, seeds: 2000, one: false, crowds: false, jobs };
+    let mut options = Options { start: 1, seeds: 2000, one: false, kind: Kind::All, jobs };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a number"))?;
         let number: u64 = value.parse().map_err(|_| format!("{name}: \"{value}\" is not a number"))?;
         match name.as_str() {
             "--seeds" => options.seeds = number,
-            "--crowds" => (options.seeds, options.crowds) = (number, true),
+            "--crowds" => (options.seeds, options.kind) = (number, Kind::Crowds),
+            "--clusters" => (options.seeds, options.kind) = (number, Kind::Clusters),
             "--start" => options.start = number,
             "--seed" => (options.start, options.one) = (number, true),
-            "--thousand" => (options.start, options.one, options.crowds) = (number, true, true),
+            "--thousand" => (options.start, options.one, options.kind) = (number, true, Kind::Crowds),
+            "--cluster" => (options.start, options.one, options.kind) = (number, true, Kind::Clusters),
             "--jobs" => options.jobs = usize::try_from(number.max(1)).unwrap_or(1),
             other => return Err(format!("unknown option {other}")),
         }
@@ -129,7 +140,7 @@ fn run_many(options: &Options) -> ExitCode {
     }
     let seen: Vec<String> = found.counters.iter().map(|(what, times)| format!("{times} {what}")).collect();
     println!("{} seeds, {} events in {seconds:.1} s: {}", found.done, found.events, seen.join(", "));
-    let sees_all = found.done >= SEEDS_THAT_SEE_ALL && !options.crowds;
+    let sees_all = found.done >= SEEDS_THAT_SEE_ALL && options.kind == Kind::All;
     let unreached = if sees_all { unreached(&found.counters) } else { Vec::new() };
     if !unreached.is_empty() {
         println!("never happened: {}", unreached.join(", "));

@@ -14,6 +14,7 @@ use super::rng::Rng;
 use super::trace::Trace;
 use crate::sim::check::checks::Checks;
 use crate::sim::check::notify_check::NotifyCheck;
+use crate::sim::model::nodes::Nodes;
 use crate::sim::network::net::{Dir, End, NetBehaviour, Pipe};
 
 /// A connection of the virtual network.
@@ -130,6 +131,8 @@ pub enum Event {
     GiveUp(WorkerId, ConnId),
     /// Time to look for forgotten waiters.
     Probe,
+    /// Something happens to a node of the cluster.
+    Nodes,
 }
 
 /// A connection between two workers.
@@ -175,6 +178,8 @@ pub struct SimContext {
     pub rng: Rng,
     /// The invariants.
     pub checks: Checks,
+    /// The nodes of the servers' cluster, if they are in one.
+    pub nodes: Option<Nodes>,
     /// Advisory locks.
     pub locks: Locks,
     /// Notifications.
@@ -202,6 +207,7 @@ impl SimContext {
         SimContext {
             now_us: START_US,
             checks: Checks::new(Rc::clone(&plan)),
+            nodes: plan.cluster.as_ref().map(|cluster| Nodes::new(cluster, plan.seed, START_US)),
             plan,
             rng,
             locks: Locks::default(),

@@ -226,12 +226,21 @@ pub struct SimDriver<'a> {
 }
 
 /// What the machine tells in its log of events that no peer sees, and what that is counted as.
-const TOLD: [(&str, &str); 5] = [
+const TOLD: [(&str, &str); 14] = [
     ("a cancel request waits until its statement is the first", "cancels held back"),
     ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
     ("keeps its server:", "pins"),
     ("taken for self-contained left a transaction open", "broken trust without queued statements"),
     ("behind one that takes long run elsewhere", "queued statements rescued"),
+    ("is the primary (epoch", "primaries found"),
+    ("is refused: it is an old primary", "old primaries refused"),
+    ("is unsure: another node", "two primaries at a time"),
+    ("is down", "nodes found down"),
+    ("closing because: the primary has changed", "servers of an older epoch closed"),
+    ("closing because: the node is not the primary", "servers cut off"),
+    ("pooler error: the transaction was rolled back: the connection", "transactions told rolled back"),
+    ("pooler error: the connection to the primary was lost; it is not", "outcomes told unknown"),
+    ("has no primary (primary_wait)", "clients told that there is no primary"),
 ];
 
 /// `Driver::send` passes a piece on at once if it is this large and nothing is queued before it.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::client::script::{Script, ScriptWriter};
+use super::model::nodes::WATCHER;
 use super::rng::Rng;
 use crate::sim::network::net::NetBehaviour;
 
@@ -140,6 +141,25 @@ pub struct Timeouts {
     pub server_idle_s: u64,
 }
 
+/// The cluster of the servers, and how the pooler watches it.
+#[derive(Clone, Debug)]
+pub struct ClusterPlan {
+    /// The number of nodes.
+    pub nodes: usize,
+    /// So many things happen to them, one after the other.
+    pub happenings: u64,
+    /// check_interval_ms
+    pub check_interval_ms: u64,
+    /// check_timeout_ms
+    pub check_timeout_ms: u64,
+    /// down_after_ms
+    pub down_after_ms: u64,
+    /// primary_max_age_ms
+    pub primary_max_age_ms: u64,
+    /// primary_wait in seconds.
+    pub primary_wait_s: u64,
+}
+
 /// Everything that follows from a seed before the first event.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -205,6 +225,8 @@ pub struct Plan {
     pub server: ServerPlan,
     /// What goes wrong.
     pub faults: FaultPlan,
+    /// The servers are in a cluster.
+    pub cluster: Option<ClusterPlan>,
     /// A thousand clients.
     pub is_crowd: bool,
     /// A script has at most so many passages.
@@ -233,6 +255,31 @@ impl Plan {
     #[must_use]
     pub fn thousand_sessions(seed: u64, profile: &Profile) -> Self {
         Plan::make(seed, profile, Some(1000))
+    }
+
+    /// Servers in a cluster, to whose nodes things happen; nothing else goes wrong.
+    #[must_use]
+    pub fn cluster(seed: u64, profile: &Profile) -> Self {
+        let mut plan = Plan::make(seed, profile, None);
+        let mut rng = Rng::new(seed ^ 0xc1_05_7e_55);
+        plan.faults = FaultPlan::default();
+        plan.timeouts = Timeouts { server_lifetime_s: 3600, server_idle_s: 600, ..Timeouts::default() };
+        plan.server.connections_max = 1000;
+        plan.server.read_us_max = 0;
+        plan.server_tls = "disable";
+        plan.has_operator = false;
+        plan.connect_query = false;
+        let check_interval_ms = rng.between(50, 200);
+        plan.cluster = Some(ClusterPlan {
+            nodes: usize::try_from(rng.between(2, 3)).expect("few nodes"),
+            happenings: rng.between(1, 8),
+            check_interval_ms,
+            check_timeout_ms: rng.between(50, 200),
+            down_after_ms: rng.between(100, 600),
+            primary_max_age_ms: check_interval_ms + rng.between(1000, 2000),
+            primary_wait_s: *rng.pick(&[0, 1, 5, 20, 20]),
+        });
+        plan
     }
 
     fn make(seed: u64, profile: &Profile, sessions: Option<u64>) -> Self {
@@ -288,6 +335,7 @@ impl Plan {
             net: net_behaviour(&mut rng),
             server: server_plan(&mut rng, profile),
             faults: faults(&mut rng, profile),
+            cluster: None,
             is_crowd: sessions.is_some(),
             passages_max: match theme {
                 Theme::Crowd => 3,
@@ -382,6 +430,9 @@ impl Plan {
     /// The command that runs it again.
     #[must_use]
     pub fn repeat(&self) -> String {
+        if self.cluster.is_some() {
+            return format!("make sim ARGS=\"--cluster {}\"", self.seed);
+        }
         match self.is_crowd {
             true => format!("make sim ARGS=\"--thousand {}\"", self.seed),
             false => format!("make sim SEED={}", self.seed),
@@ -415,7 +466,8 @@ impl Plan {
     pub fn ini(&self) -> String {
         let mut ini = String::from("[databases]\n");
         for database in &self.databases {
-            let _ = write!(ini, "{database} = host=server port=5432 dbname={database}");
+            let place = if self.cluster.is_some() { "cluster=main" } else { "host=server port=5432" };
+            let _ = write!(ini, "{database} = {place} dbname={database}");
             let (_, user) = self.pool_of(database, "");
             if !user.is_empty() {
                 let _ = write!(ini, " user={user} password='{}'", password(&user));
@@ -464,6 +516,9 @@ impl Plan {
         for (name, value) in &self.extras {
             let _ = writeln!(ini, "{name} = {value}");
         }
+        if let Some(cluster) = &self.cluster {
+            cluster.write_to(&mut ini);
+        }
         ini
     }
 
@@ -471,7 +526,8 @@ impl Plan {
     #[must_use]
     pub fn auth_file(&self) -> String {
         let admin = "admin".to_owned();
-        self.users.iter().chain([&admin]).fold(String::new(), |mut text, user| {
+        let watcher = WATCHER.to_owned();
+        self.users.iter().chain([&admin, &watcher]).fold(String::new(), |mut text, user| {
             let _ = writeln!(text, "\"{user}\" \"{}\"", password(user));
             text
         })
@@ -502,6 +558,27 @@ impl Plan {
             self.faults,
             self.timeouts,
         )
+    }
+}
+
+impl ClusterPlan {
+    fn write_to(&self, ini: &mut String) {
+        let names: Vec<String> = (0..self.nodes).map(|n| format!("n{n}")).collect();
+        let _ = writeln!(ini, "[nodes]");
+        for (number, name) in names.iter().enumerate() {
+            let _ = writeln!(ini, "{name} = host=node{number}");
+        }
+        let _ = writeln!(
+            ini,
+            "[clusters]\nmain = nodes={} check_user={WATCHER} check_interval_ms={} check_timeout_ms={} down_after_ms={} \
+             primary_max_age_ms={} primary_wait={}",
+            names.join(","),
+            self.check_interval_ms,
+            self.check_timeout_ms,
+            self.down_after_ms,
+            self.primary_max_age_ms,
+            self.primary_wait_s,
+        );
     }
 }
 

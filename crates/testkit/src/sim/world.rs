@@ -10,6 +10,7 @@ use super::client::run::Client;
 use super::context::{ClientTimer, Event, LinkId, Moving, PeerEnd, PoolerEnd, SimContext};
 use super::driver::{Inbound, Side, SimWorker, shown};
 use super::model::cluster::Cluster;
+use super::model::nodes::{Status, schedule};
 use super::operator::Operator;
 use super::plan::Plan;
 use super::rng::Rng;
@@ -63,6 +64,7 @@ impl<E: Subject> World<E> {
             cx.after(script.begin_us, Event::Client(i, ClientTimer::Begin));
         }
         cx.after(PROBE_US, Event::Probe);
+        schedule(&mut cx);
         let mut operator_rng = cx.rng.fork();
         if plan.has_operator {
             cx.after(operator_rng.skewed(300_000), Event::Operator);
@@ -172,6 +174,7 @@ impl<E: Subject> World<E> {
                 }
             }
             Event::Probe => self.probe(),
+            Event::Nodes => self.cluster.nodes_act(&mut self.cx),
         }
     }
 
@@ -267,6 +270,18 @@ impl<E: Subject> World<E> {
         if self.sim_worker(worker).sock(conn).is_none() {
             return;
         }
+        let node = node_of(endpoint);
+        match self.cx.nodes.as_ref().and_then(|nodes| nodes.nodes.get(node)) {
+            // Nothing comes back, and nothing says so.
+            Some(node) if node.isolated => return,
+            Some(node) if node.status == Status::Stopped => {
+                let now_us = self.cx.now_us;
+                self.cx.checks.login_failed(None, now_us);
+                let why = Closed::DialFailed("connection refused".to_owned());
+                return self.deliver(worker, Inbound::DialFailed(conn, why));
+            }
+            _ => {}
+        }
         if self.cx.rng.percent(self.cx.plan.faults.dial_refused) {
             let now_us = self.cx.now_us;
             self.cx.checks.login_failed(None, now_us);
@@ -277,7 +292,7 @@ impl<E: Subject> World<E> {
         }
         let link = self.cx.open_link(PoolerEnd::At(worker, conn), PeerEnd::Backend(self.cluster.next_pid()));
         self.cx.note(|| format!("{worker:?} {conn:?} is connected to server {}", self.cluster.next_pid()));
-        self.cluster.start(&mut self.cx, link);
+        self.cluster.start(&mut self.cx, link, node);
         let sim_worker = &mut self.sim_workers[place(worker)];
         if let Some(sock) = sim_worker.sock_mut(conn) {
             sock.link = Some(link);
@@ -297,6 +312,14 @@ impl<E: Subject> World<E> {
         self.cx.link_mut(link).pooler = PoolerEnd::At(to, conn);
         self.deliver(to, Inbound::Adopted(conn, handoff));
         self.deliver(to, Inbound::Readable(conn));
+    }
+}
+
+/// The number of the node that a connection goes to; 0 where there is no cluster.
+fn node_of(endpoint: &Endpoint) -> usize {
+    match endpoint {
+        Endpoint::Tcp { host, .. } => host.strip_prefix("node").and_then(|n| n.parse().ok()).unwrap_or(0),
+        Endpoint::Unix { .. } => 0,
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
             page.labelled(&[("cluster", &name(row)), ("node", node), ("state", state)], is_in);
         }
     }
-    page.gauge("pgweir_node_lag_bytes", "By how many bytes of log the standby is behind the primary");
+    page.gauge("pgweir_node_lag_bytes", "Bytes of log by which the standby is behind the primary");
     for row in nodes.iter().filter(|row| row.get("lag_bytes").is_some()) {
         let node = row.get("node").unwrap_or_default();
         page.labelled(&[("cluster", &name(row)), ("node", node)], row.number("lag_bytes").unwrap_or(0));

@@ -424,6 +424,7 @@ impl Checks {
         let watched = self.plan.has_limits && !self.plan.has_operator && !refuses;
         // In session pooling a server also makes room for one with another client's startup parameters.
         let watched = watched && self.plan.mode != Mode::Session;
+        let watched = watched && self.plan.cluster.is_none();
         let calm = self.plan.faults.is_none() && !limited && !short_lived && watched;
         if calm && self.servers_closed > excused {
             let text =

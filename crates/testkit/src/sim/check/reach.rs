@@ -60,6 +60,26 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
     "sessions replayed",
 ];
 
+/// In any hundred and fifty worlds in which things happen to the nodes of a cluster.
+pub const IN_CLUSTERS: [&str; 16] = [
+    "clients told that there is no primary",
+    "nodes back",
+    "nodes crashed",
+    "nodes cut off",
+    "nodes found down",
+    "nodes promoted",
+    "nodes started",
+    "nodes stopped",
+    "old primaries refused",
+    "outcomes told unknown",
+    "primaries found",
+    "servers cut off",
+    "servers of an older epoch closed",
+    "storms of terminated processes",
+    "transactions told rolled back",
+    "two primaries at a time",
+];
+
 /// In any two thousand seeds, beside all of these.
 pub const IN_TWO_THOUSAND: [&str; 3] = ["cancels hit with clients queued behind", "deadlocks", "pins"];
 

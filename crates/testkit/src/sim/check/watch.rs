@@ -54,6 +54,9 @@ impl<E: Subject> World<E> {
         if self.operator.as_ref().is_some_and(|operator| operator.holds) {
             return;
         }
+        if self.cx.nodes.as_ref().is_some_and(|nodes| !nodes.is_settled(self.cx.now_us)) {
+            return;
+        }
         let before_us = self.cx.now_us.saturating_sub(NEGLECT_US);
         let stuck_us = before_us.saturating_sub(RESCUE_AFTER_US);
         let mut found = None;
@@ -164,7 +167,9 @@ impl<E: Subject> World<E> {
                 (_, PeerEnd::Backend(pid)) => {
                     let backend = &self.cluster.backends[pid];
                     let fresh = backend.is_being_opened() || backend.is_greeting();
-                    backend.is_idle(&self.cx) || opens && fresh
+                    backend.is_idle(&self.cx)
+                        || opens && fresh
+                        || self.cx.nodes.is_some() && backend.is_watching()
                 }
                 _ => false,
             };

@@ -10,7 +10,7 @@ use super::outcome::{Lie, Moment, ServerOutcome};
 use super::session::{Note, Session, Step};
 use super::statement::Tag;
 use crate::sim::check::checks::PoolName;
-use crate::sim::context::{Event, LinkId, SimContext};
+use crate::sim::context::{Event, LinkId, PoolerEnd, SimContext};
 use crate::sim::network::net::{Dir, End};
 use crate::sim::network::outbox::Outbox;
 use crate::sim::network::proto::{Message, Splitter, report};
@@ -37,6 +37,10 @@ pub(super) enum Stage {
 pub struct Backend {
     /// Its number; also its process id.
     pub pid: usize,
+    /// The node that it is at; 0 where there is no cluster.
+    pub node: usize,
+    /// The pooler asks it what its node is, and nothing else.
+    pub is_watch: bool,
     /// Its connection.
     pub link: LinkId,
     /// Whom it cancels.
@@ -91,9 +95,11 @@ const SEND_BUFFER_BYTES: usize = 8192;
 impl Backend {
     /// A process that was just started for a connection.
     #[must_use]
-    pub fn new(pid: usize, link: LinkId, outcome: ServerOutcome, secret: Vec<u8>) -> Self {
+    pub fn new(pid: usize, link: LinkId, outcome: ServerOutcome, secret: Vec<u8>, node: usize) -> Self {
         Backend {
             pid,
+            node,
+            is_watch: false,
             link,
             cancels: None,
             secret,
@@ -139,6 +145,12 @@ impl Backend {
         let rests = matches!(&self.stage, Stage::Serving(session) if session.is_idle());
         let quiet = link.to_pooler.is_empty() && link.to_peer.is_empty() && self.splitter.rest().is_empty();
         rests && quiet && self.kept.is_empty() && self.sending.is_empty()
+    }
+
+    /// It watches a node, or is about to.
+    #[must_use]
+    pub fn is_watching(&self) -> bool {
+        self.is_watch || self.pool.is_none()
     }
 
     /// Its login is not over.
@@ -233,6 +245,9 @@ impl Backend {
         if alarm != self.alarm || !self.sleeping {
             return;
         }
+        if self.is_cut_off(cx) {
+            return self.sleep(cx, 10_000);
+        }
         self.sleeping = false;
         match std::mem::replace(&mut self.stage, Stage::Dead) {
             Stage::Cancelling => cx.end(self.link, Dir::ToPooler, End::Fin),
@@ -254,6 +269,37 @@ impl Backend {
         }
     }
 
+    /// Nothing passes between its node and the pooler.
+    fn is_cut_off(&self, cx: &SimContext) -> bool {
+        cx.nodes.as_ref().is_some_and(|nodes| nodes.is_isolated(self.node))
+    }
+
+    /// Its node has crashed.
+    pub fn crash(&mut self, cx: &mut SimContext) {
+        if self.is_watch {
+            self.close(cx, End::Reset);
+        } else {
+            self.die(cx, End::Reset);
+        }
+    }
+
+    /// Its node is stopped.
+    pub fn stop(&mut self, cx: &mut SimContext) {
+        match self.stage {
+            Stage::Serving(_) if !self.is_watch => self.terminate(cx),
+            _ => self.crash(cx),
+        }
+    }
+
+    /// Its node is back. If its connection was given up meanwhile, it does nothing more.
+    pub fn heal(&mut self, cx: &mut SimContext) {
+        if cx.link(self.link).pooler == PoolerEnd::Gone {
+            self.close(cx, End::Reset);
+        } else {
+            self.go_on(cx);
+        }
+    }
+
     pub(super) fn sleep(&mut self, cx: &mut SimContext, us: u64) {
         self.alarm += 1;
         self.sleeping = true;
@@ -262,6 +308,9 @@ impl Backend {
 
     /// Does what can be done now: sends, works, reads.
     pub fn go_on(&mut self, cx: &mut SimContext) {
+        if self.is_cut_off(cx) {
+            return;
+        }
         loop {
             self.push_out(cx);
             if self.sleeping || self.waits_for.is_some() || !self.sending.is_empty() {
@@ -342,6 +391,10 @@ impl Backend {
         match self.splitter.message() {
             Ok(Some(message)) => {
                 cx.note(|| format!("server {} takes {message:?}", self.pid));
+                if self.is_watch && message.tag == b'Q' {
+                    self.say_what_it_is(cx);
+                    return true;
+                }
                 self.used = true;
                 // The end of a COPY is the last message that a Query has.
                 let ends = matches!(message.tag, b'Q' | b'S' | b'F' | b'c' | b'f');
@@ -363,6 +416,23 @@ impl Backend {
         }
     }
 
+    fn say_what_it_is(&mut self, cx: &mut SimContext) {
+        let answer = cx.nodes.as_ref().map(|nodes| nodes.answer(self.node)).unwrap_or_default();
+        answer.iter().for_each(|message| self.keep(cx, message));
+        self.flush(cx);
+    }
+
+    /// A client's statement runs here.
+    fn runs_at_node(&self, cx: &mut SimContext) {
+        // What was sent before the pooler gave the server up is carried out all the same, as far as it was received.
+        let is_given_up = cx.link(self.link).pooler == PoolerEnd::Gone;
+        let (begins, now_us) = (self.owner.is_none() && !is_given_up, cx.now_us);
+        let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.runs(self.node, begins, now_us));
+        if let Some(text) = wrong {
+            cx.fail("what is new goes to the primary", format!("server {}: {text}", self.pid));
+        }
+    }
+
     fn pass_notes_on(&mut self, cx: &mut SimContext) {
         let Stage::Serving(session) = &mut self.stage else { return };
         let notes = session.take_notes();
@@ -378,6 +448,7 @@ impl Backend {
                 Note::Unlocked(key) => self.gave_up_lock(cx, *key),
                 Note::Runs(Tag { client: Some(client), .. }) => {
                     self.look_for_strangers(cx, *client);
+                    self.runs_at_node(cx);
                     self.is_notify_listener = false;
                     cx.checks.server_listens(self.link, false);
                 }
@@ -464,6 +535,10 @@ impl Backend {
     fn commit(&mut self, cx: &mut SimContext, idle: bool) {
         for tag in self.wrote.drain(..) {
             if let (Some(client), true) = (tag.client, idle) {
+                let wrong = cx.nodes.as_ref().and_then(|nodes| nodes.commits(self.node, cx.now_us));
+                if let Some(text) = wrong {
+                    cx.fail("no change is carried out at a node after its term", text);
+                }
                 cx.checks.wrote(client, tag.number);
             }
         }

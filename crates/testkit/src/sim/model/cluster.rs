@@ -1,6 +1,7 @@
 //! All server processes of the model, and what happens to them.
 
 use super::backend::Backend;
+use super::nodes::{Act, Status, TOLD, schedule};
 use super::outcome::ServerOutcome;
 use crate::sim::context::{Event, LinkId, SimContext};
 
@@ -19,17 +20,51 @@ impl Cluster {
     }
 
     /// Starts a process for a connection.
-    pub fn start(&mut self, cx: &mut SimContext, link: LinkId) {
+    pub fn start(&mut self, cx: &mut SimContext, link: LinkId, node: usize) {
         let serving = self.backends.iter().filter(|backend| backend.is_serving()).count();
-        let outcome = ServerOutcome::draw(cx, serving);
+        let starting = cx.nodes.as_ref().is_some_and(|nodes| nodes.nodes[node].status == Status::Starting);
+        let outcome = match starting {
+            true => ServerOutcome::Refuses("57P03"),
+            false => ServerOutcome::draw(cx, serving),
+        };
         let mut secret = vec![0; 32];
         cx.rng.fill(&mut secret);
         let pid = self.next_pid();
         if outcome != ServerOutcome::None {
             cx.note(|| format!("server {pid} will have this outcome: {outcome:?}"));
         }
-        self.backends.push(Backend::new(pid, link, outcome, secret));
+        self.backends.push(Backend::new(pid, link, outcome, secret, node));
         cx.checks.server_opened(link);
+    }
+
+    /// What is due happens to the nodes, and to the processes there.
+    pub fn nodes_act(&mut self, cx: &mut SimContext) {
+        let now_us = cx.now_us;
+        while let Some(act) = cx.nodes.as_mut().and_then(|nodes| nodes.take_due(now_us)) {
+            cx.note(|| format!("NODES {act:?}"));
+            cx.count(act.name());
+            cx.checks.operator_words.extend(TOLD);
+            let (Act::Crash(node)
+            | Act::Stop(node)
+            | Act::Start(node)
+            | Act::Serve(node)
+            | Act::Promote(node)
+            | Act::Part(node)
+            | Act::Heal(node)
+            | Act::Terminate(node)) = act;
+            for backend in
+                self.backends.iter_mut().filter(|backend| backend.node == node && !backend.is_dead())
+            {
+                match act {
+                    Act::Crash(_) => backend.crash(cx),
+                    Act::Stop(_) => backend.stop(cx),
+                    Act::Heal(_) => backend.heal(cx),
+                    Act::Terminate(_) if cx.rng.percent(60) => backend.terminate(cx),
+                    _ => {}
+                }
+            }
+        }
+        schedule(cx);
     }
 
     /// A cancel request takes effect, as `kill(pid, SIGINT)` does: on whatever that process is doing now.

@@ -3,6 +3,7 @@
 use pgweir_auth::{Guard, GuardEnv, Method, Secret, Verdict};
 
 use super::backend::{Backend, Stage};
+use super::nodes::{Nodes, WATCHER};
 use super::outcome::ServerOutcome;
 use super::session::{Behaviour, Session};
 use crate::sim::context::{Event, SimContext};
@@ -91,8 +92,11 @@ impl Backend {
             }
         }
         let pool = (database, user);
-        self.pool = Some(pool.clone());
-        cx.checks.server_named(self.link, pool.clone());
+        self.is_watch = cx.nodes.is_some() && pool.1 == WATCHER;
+        if !self.is_watch {
+            self.pool = Some(pool.clone());
+            cx.checks.server_named(self.link, pool.clone());
+        }
         match self.outcome {
             ServerOutcome::Refuses(code) => {
                 cx.checks.login_failed(Some(&pool), cx.now_us);
@@ -169,7 +173,11 @@ impl Backend {
 
     pub(super) fn log_in(&mut self, cx: &mut SimContext, parameters: &[(String, String)]) {
         let pid = u32::try_from(self.pid).expect("few processes");
-        let behaviour = Behaviour { reports_early: cx.plan.server.reports_early };
+        let in_recovery = |nodes: &Nodes| nodes.nodes[self.node].in_recovery;
+        let behaviour = Behaviour {
+            reports_early: cx.plan.server.reports_early,
+            in_hot_standby: cx.nodes.as_ref().map(in_recovery),
+        };
         let mut session = Session::new(pid, parameters, behaviour);
         let mut greeting = Vec::new();
         session.greeting(&self.secret).iter().for_each(|message| message.encode(&mut greeting));

@@ -5,6 +5,7 @@ pub mod cluster;
 mod copy;
 mod exec;
 mod login;
+pub mod nodes;
 mod others;
 pub mod outcome;
 mod session;

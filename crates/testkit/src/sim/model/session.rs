@@ -124,6 +124,8 @@ pub(super) enum Doing {
 pub struct Behaviour {
     /// ParameterStatus comes at once, as before PostgreSQL 14, not just before ReadyForQuery.
     pub reports_early: bool,
+    /// in_hot_standby, as it is told at login; `None` where there is no cluster.
+    pub in_hot_standby: Option<bool>,
 }
 
 /// See the module's head.
@@ -179,6 +181,10 @@ impl Session {
     pub fn greeting(&mut self, key: &[u8]) -> Vec<Message> {
         let mut messages = vec![Body::new().int32(0).message(b'R')];
         messages.extend(self.settings.report_all());
+        if let Some(standby) = self.behaviour.in_hot_standby {
+            let value = if standby { "on" } else { "off" };
+            messages.push(Body::new().text("in_hot_standby").text(value).message(b'S'));
+        }
         let pid = i32::try_from(self.pid).expect("pids are small");
         messages.push(Body::new().int32(pid).raw(key).message(b'K'));
         messages.push(Body::new().byte(b'I').message(b'Z'));

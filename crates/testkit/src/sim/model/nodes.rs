@@ -1,0 +1,316 @@
+//! The nodes of the model's cluster: which of them run, what each says it is, and what happens to them. And the check that matters most: no
+//! change is carried out at a node after its term.
+
+use std::collections::BTreeMap;
+
+use crate::sim::context::{Event, SimContext};
+use crate::sim::network::proto::{Body, Message};
+use crate::sim::plan::ClusterPlan;
+use crate::sim::rng::Rng;
+
+/// The user that the pooler watches nodes as.
+pub const WATCHER: &str = "checker";
+
+/// Whether a node's server runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// It serves.
+    Running,
+    /// It refuses logins with 57P03.
+    Starting,
+    /// Nothing listens at its port.
+    Stopped,
+}
+
+/// One PostgreSQL.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// See [`Status`].
+    pub status: Status,
+    /// Nothing passes between it and the pooler.
+    pub isolated: bool,
+    /// It is a standby.
+    pub in_recovery: bool,
+    timeline: u32,
+    started: i64,
+    /// When another node was promoted in its place.
+    term_ended_us: Option<u64>,
+    /// When it was cut off last, and came back: what was sent before arrives then.
+    healed_us: u64,
+}
+
+/// What happens to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Its processes die without a word.
+    Crash(usize),
+    /// Its processes say goodbye, and end.
+    Stop(usize),
+    /// The server starts; it serves later.
+    Start(usize),
+    /// It serves. As a standby, if another node was promoted meanwhile.
+    Serve(usize),
+    /// It becomes a primary.
+    Promote(usize),
+    /// Nothing passes any more.
+    Part(usize),
+    /// All passes again.
+    Heal(usize),
+    /// Its processes are ended by an administrator.
+    Terminate(usize),
+}
+
+impl Act {
+    /// As it is counted.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Act::Crash(_) => "nodes crashed",
+            Act::Stop(_) => "nodes stopped",
+            Act::Start(_) | Act::Serve(_) => "nodes started",
+            Act::Promote(_) => "nodes promoted",
+            Act::Part(_) => "nodes cut off",
+            Act::Heal(_) => "nodes back",
+            Act::Terminate(_) => "storms of terminated processes",
+        }
+    }
+}
+
+/// See the module's head.
+pub struct Nodes {
+    /// The nodes; the pooler knows them as node0, node1, ...
+    pub nodes: Vec<Node>,
+    plan: ClusterPlan,
+    rng: Rng,
+    /// What is still to happen, by time.
+    acts: BTreeMap<(u64, usize), Act>,
+    /// When the last of it happened.
+    last_us: u64,
+    /// When a client's statement first ran in each timeline.
+    served_us: BTreeMap<u32, u64>,
+}
+
+/// After this time all workers and all statements under way are past a change.
+const NEWS_US: u64 = 200_000;
+
+impl Nodes {
+    /// One primary and its standbys, and what will happen to them.
+    #[must_use]
+    pub fn new(plan: &ClusterPlan, seed: u64, now_us: u64) -> Nodes {
+        let node = |number: usize| Node {
+            status: Status::Running,
+            isolated: false,
+            in_recovery: number > 0,
+            timeline: 1,
+            started: i64::try_from(number).unwrap_or(0),
+            term_ended_us: None,
+            healed_us: 0,
+        };
+        let mut nodes = Nodes {
+            nodes: (0..plan.nodes).map(node).collect(),
+            plan: plan.clone(),
+            rng: Rng::new(seed ^ 0x5eed_c105_7e55),
+            acts: BTreeMap::new(),
+            last_us: now_us,
+            served_us: BTreeMap::new(),
+        };
+        nodes.write_story(now_us);
+        nodes
+    }
+
+    /// What will happen, one thing after the other. At the end of each there is one primary, and all run.
+    fn write_story(&mut self, now_us: u64) {
+        let (mut at_us, mut primary) = (now_us, 0);
+        for _ in 0..self.plan.happenings {
+            at_us += self.rng.between(20_000, 900_000);
+            let standby = (primary + 1 + self.rng.index(self.nodes.len() - 1)) % self.nodes.len();
+            let soon_us = match self.rng.percent(8) {
+                true => self.rng.between(1_000_000, 3_000_000),
+                false => self.rng.between(1_000, 400_000),
+            };
+            let later_us = soon_us + self.rng.between(1_000, 900_000);
+            let (acts, next) = match self.rng.below(9) {
+                // It dies, and another one is promoted.
+                0 | 1 => (vec![(0, Act::Crash(primary)), (soon_us, Act::Promote(standby))], standby),
+                2 => (vec![(0, Act::Stop(primary)), (soon_us, Act::Promote(standby))], standby),
+                // Another one is promoted although it lives.
+                3 => (vec![(0, Act::Promote(standby)), (later_us, Act::Crash(primary))], standby),
+                // It is cut off, and another one is promoted; then it is back, and still takes itself for the primary.
+                4 => (
+                    vec![
+                        (0, Act::Part(primary)),
+                        (soon_us, Act::Promote(standby)),
+                        (later_us, Act::Heal(primary)),
+                        (later_us + soon_us, Act::Stop(primary)),
+                    ],
+                    standby,
+                ),
+                // It is cut off for a while.
+                5 => (vec![(0, Act::Part(primary)), (soon_us, Act::Heal(primary))], primary),
+                // It restarts in place.
+                6 => (vec![(0, Act::Stop(primary))], primary),
+                7 => (vec![(0, Act::Crash(standby))], primary),
+                _ => (
+                    (0..8)
+                        .map(|i| {
+                            (i * soon_us / 8, Act::Terminate(if i % 3 == 0 { standby } else { primary }))
+                        })
+                        .collect(),
+                    primary,
+                ),
+            };
+            let stopped = acts.iter().find_map(|(_, act)| match act {
+                Act::Crash(node) | Act::Stop(node) => Some(*node),
+                _ => None,
+            });
+            let end_us = acts.iter().map(|(us, _)| *us).max().unwrap_or(0);
+            acts.into_iter().for_each(|(us, act)| self.put(at_us + us, act));
+            at_us += end_us + self.rng.between(1_000, 300_000);
+            if let Some(node) = stopped {
+                self.put(at_us, Act::Start(node));
+                at_us += self.rng.between(1_000, 300_000);
+                self.put(at_us, Act::Serve(node));
+            }
+            primary = next;
+        }
+        self.last_us = now_us;
+    }
+
+    fn put(&mut self, at_us: u64, act: Act) {
+        self.acts.insert((at_us, self.acts.len()), act);
+    }
+
+    /// When the next thing happens.
+    #[must_use]
+    pub fn due_us(&self) -> Option<u64> {
+        self.acts.keys().next().map(|(at_us, _)| *at_us)
+    }
+
+    /// What happens now.
+    pub fn take_due(&mut self, now_us: u64) -> Option<Act> {
+        let entry = self.acts.first_entry()?;
+        if entry.key().0 > now_us {
+            return None;
+        }
+        let act = entry.remove();
+        self.last_us = now_us;
+        self.happen(act, now_us);
+        Some(act)
+    }
+
+    fn happen(&mut self, act: Act, now_us: u64) {
+        match act {
+            Act::Crash(node) | Act::Stop(node) => self.nodes[node].status = Status::Stopped,
+            Act::Start(node) => {
+                let superseded = self.nodes.iter().any(|other| other.timeline > self.nodes[node].timeline);
+                let newest = self.nodes.iter().map(|node| node.timeline).max().unwrap_or(1);
+                let node = &mut self.nodes[node];
+                node.status = Status::Starting;
+                node.started += 100;
+                if superseded {
+                    (node.in_recovery, node.timeline, node.term_ended_us) = (true, newest, None);
+                }
+            }
+            Act::Serve(node) => self.nodes[node].status = Status::Running,
+            Act::Promote(promoted) => {
+                let newest = self.nodes.iter().map(|node| node.timeline).max().unwrap_or(1);
+                for node in self.nodes.iter_mut().filter(|node| !node.in_recovery) {
+                    node.term_ended_us.get_or_insert(now_us);
+                }
+                let node = &mut self.nodes[promoted];
+                (node.in_recovery, node.timeline, node.term_ended_us) = (false, newest + 1, None);
+            }
+            Act::Part(node) => self.nodes[node].isolated = true,
+            Act::Heal(node) => {
+                self.nodes[node].isolated = false;
+                self.nodes[node].healed_us = now_us;
+            }
+            Act::Terminate(_) => {}
+        }
+    }
+
+    /// Nothing has happened for so long that the pooler must know what each node is.
+    #[must_use]
+    pub fn is_settled(&self, now_us: u64) -> bool {
+        let known_us =
+            10 * self.plan.check_interval_ms + self.plan.down_after_ms + 5 * self.plan.check_timeout_ms;
+        now_us > self.last_us + known_us * 1000 + 1_000_000
+    }
+
+    /// Nothing passes between a node and the pooler.
+    #[must_use]
+    pub fn is_isolated(&self, node: usize) -> bool {
+        self.nodes[node].isolated
+    }
+
+    /// The answer to the pooler's question what a node is.
+    #[must_use]
+    pub fn answer(&self, node: usize) -> Vec<Message> {
+        let node = &self.nodes[node];
+        let (role, timeline) = (node.in_recovery.to_string(), format!("{:08X}", node.timeline));
+        let started = node.started.to_string();
+        let columns = [
+            &role,
+            "0/3000060",
+            "0/3000060",
+            "0/3000060",
+            &timeline,
+            "7000000000000000001",
+            &started,
+            "180000",
+        ];
+        let mut description = Body::new().int16(8);
+        let mut row = Body::new().int16(8);
+        for value in columns {
+            description = description.text("c").int32(0).int16(0).int32(25).int16(-1).int32(-1).int16(0);
+            row = row.int32(i32::try_from(value.len()).expect("short")).raw(value.as_bytes());
+        }
+        vec![
+            description.message(b'T'),
+            row.message(b'D'),
+            Body::new().text("SELECT 1").message(b'C'),
+            Body::new().byte(b'I').message(b'Z'),
+        ]
+    }
+
+    /// A client's statement runs at a node; `begins` a transaction. What is wrong with that, if anything.
+    pub fn runs(&mut self, node: usize, begins: bool, now_us: u64) -> Option<String> {
+        let timeline = self.nodes[node].timeline;
+        if self.nodes[node].in_recovery {
+            return Some(format!("a client's statement runs at node{node}, which is a standby"));
+        }
+        self.served_us.entry(timeline).or_insert(now_us);
+        let newer = self.served_us.iter().find(|(other, _)| **other > timeline).map(|(_, us)| *us);
+        let healed_us = self.nodes[node].healed_us;
+        let is_late = begins && newer.is_some_and(|since_us| now_us > since_us.max(healed_us) + NEWS_US);
+        is_late.then(|| format!("a transaction begins at node{node}, and a newer primary serves clients"))
+    }
+
+    /// A client's change is committed at a node. What is wrong with that, if anything.
+    #[must_use]
+    pub fn commits(&self, node: usize, now_us: u64) -> Option<String> {
+        let max_us = self.plan.primary_max_age_ms * 1000;
+        let ended_us = self.nodes[node].term_ended_us?;
+        let late = now_us > ended_us + max_us;
+        late.then(|| format!("a change is committed at node{node} {} us after its term", now_us - ended_us))
+    }
+}
+
+/// Words that clients may be told once something has happened to a node.
+pub const TOLD: [&str; 8] = [
+    "the connection to the primary was lost",
+    "has no primary",
+    "the primary has changed",
+    "the node is not the primary any more",
+    "notifications may have been missed",
+    "the server is a standby",
+    "server conn crashed?",
+    "",
+];
+
+/// The next thing that happens to a node goes into the calendar.
+pub fn schedule(cx: &mut SimContext) {
+    if let Some(at_us) = cx.nodes.as_ref().and_then(Nodes::due_us) {
+        cx.at(at_us, Event::Nodes);
+    }
+}
