@@ -266,6 +266,66 @@ def test_an_old_primary_that_comes_back(nodes, clustered):
     assert pooler.log().count("old primary") == 1, "it is said once"
 
 
+class Ledger(threading.Thread):
+    """A client that adds rows, some of them in transactions, and keeps its own account of what it was told."""
+
+    def __init__(self, pooler, name, stop):
+        super().__init__(daemon=True)
+        self.pooler, self.name_, self.stopping = pooler, name, stop
+        self.told, self.unknown, self.rolled_back = set(), set(), set()
+        self.start()
+
+    def run(self):
+        session, n = self.pooler.raw(), 0
+        while not self.stopping.is_set():
+            n += 1
+            texts = [f"insert into changes values ('{self.name_}', {n})"]
+            if n % 3 == 0:
+                texts = ["begin", *texts, "commit"]
+            try:
+                for text in texts:
+                    assert not session.query(text).errors
+                self.told.add(n)
+            except Closed as closed:
+                code = (closed.error or {}).get("C")
+                (self.rolled_back if code == "40001" else self.unknown).add(n)
+                session = self.pooler.raw()
+        session.hang_up()
+
+
+def test_what_each_client_was_told_is_what_the_new_primary_has(nodes, clustered):
+    """With synchronous replication: what was acknowledged is there once, what was rolled back is not, the rest was called unknown."""
+    two = nodes(2)
+    pooler = clustered(two, default_pool_size=4)
+    old, new = two.all
+    eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
+    old.sql("alter system set synchronous_standby_names = '*'")
+    old.sql("alter system set synchronous_commit = 'on'")
+    old.sql("select pg_reload_conf()")
+    eventually(lambda: old.sql("select 1 from pg_stat_replication where sync_state = 'sync'"), "it is synchronous")
+    stop = threading.Event()
+    clients = [Ledger(pooler, f"c{i}", stop) for i in range(8)]
+    try:
+        eventually(lambda: all(len(client.told) > 50 for client in clients), "all are at work", timeout_s=30)
+        old.stop(signal.SIGQUIT)
+        new.promote()
+        before = [len(client.told) for client in clients]
+        eventually(lambda: all(len(c.told) > n + 50 for c, n in zip(clients, before)), "all go on", timeout_s=30)
+    finally:
+        stop.set()
+        for client in clients:
+            client.join(30)
+    assert not any(client.is_alive() for client in clients)
+    rows = new.sql("select who, n, count(*) from changes group by who, n")
+    assert {count for _, _, count in rows} == {1}, "nothing is there twice"
+    for client in clients:
+        there = {n for who, n, _ in rows if who == client.name_}
+        assert client.told <= there, f"lost: {client.told - there}"
+        assert not client.rolled_back & there, f"wrongly called rolled back: {client.rolled_back & there}"
+        assert there <= client.told | client.unknown, "nothing else is there"
+        assert len(client.unknown) <= 3, client.unknown
+
+
 def test_metrics(nodes, clustered):
     """/metrics has the state of each node, the epoch, and the clients that wait."""
     two = nodes(2)

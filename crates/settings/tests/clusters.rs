@@ -32,7 +32,7 @@ fn a_cluster_and_a_node_that_change_are_in_the_diff() {
 
 #[test]
 fn every_fault_between_the_lines_is_told_with_its_place() {
-    let text = "[pgbouncer]\n[clusters]\nmain = nodes=m1,m3,m1 check_timeout_ms=9000 primary_max_age_ms=8000\n\
+    let text = "[pgbouncer]\n[clusters]\nmain = nodes=m1,m3,m1 check_timeout_ms=9000 primary_max_age_ms=8000 check_interval_ms=8000\n\
                 other = nodes=m1 check_user=c\nnone = check_user=c\na.b = nodes=m1 check_user=c\n\
                 [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.1\nm4 = port=1\nm5 = host=a,b\n\
                 [databases]\napp = cluster=mian\nweb = cluster=main host=10.0.0.1\n";
@@ -42,6 +42,7 @@ fn every_fault_between_the_lines_is_told_with_its_place() {
         (3, "cluster \"main\": node \"m1\" is listed twice"),
         (3, "cluster \"main\": a cluster needs check_user, or the global auth_user"),
         (3, "cluster \"main\": check_timeout_ms must not be above primary_max_age_ms"),
+        (3, "cluster \"main\": check_interval_ms must be below primary_max_age_ms"),
         (4, "cluster \"other\": node \"m1\" belongs to cluster \"main\" already"),
         (5, "cluster \"none\": a cluster needs nodes"),
         (6, "the name of a cluster must have letters"),
@@ -58,5 +59,5 @@ fn every_fault_between_the_lines_is_told_with_its_place() {
             found.join("\n")
         );
     }
-    assert_eq!(found.len(), 12, "{}", found.join("\n"));
+    assert_eq!(found.len(), 13, "{}", found.join("\n"));
 }

@@ -1,6 +1,6 @@
 //! A database that is served by a cluster: its nodes are asked what they are, its clients go to the primary, and wait while there is none.
 
-use pgweir_core::driver::Closed;
+use pgweir_core::driver::{Closed, WorkerId};
 use pgweir_core::mail::Question;
 
 use crate::rig::{End, Rig, be, fe, greeting};
@@ -233,6 +233,10 @@ fn the_end_of_a_connection_that_served_is_no_evidence() {
     rig.send(one, &be::fatal("57P01", "terminating connection due to administrator command"));
     rig.eof(one);
     rig.eof(other);
+    let console = rig.console();
+    let rows = rig.command(console, "SHOW NODES");
+    let errors = rows.iter().filter(|row| row.starts_with("Row main,") && !row.ends_with(",-"));
+    assert_eq!(errors.count(), 0, "no check has failed: {rows:?}");
     rig.pass_us(100_000);
     for watch in [rig.dialed(), rig.dialed()] {
         rig.greet(watch);
@@ -304,13 +308,15 @@ fn one_worker_watches_and_all_follow() {
     let (mut rig, watches) = with_primary(2);
     let at_each: Vec<End> = (0..2).map(|worker| rig.accept_at(worker)).collect();
     for (number, client) in at_each.iter().enumerate() {
-        // Pools of two users, so that both workers may have one.
         let user = ["alice", "bob"][number];
+        // The first worker has so many clients that the next pool is the second one's.
+        (0..64 * number).for_each(|_| rig.shared.note_client(WorkerId(0), true));
         rig.send(*client, &fe::startup(&[("user", user), ("database", "app")]));
         let server = rig.dialed();
         assert_eq!(rig.endpoint(server), "10.0.0.1:5432");
         rig.greet(server);
         rig.gets_raw(*client);
+        assert_eq!(rig.worker_of(server), number);
     }
     assert_eq!(rig.new_dials(), 0, "each node is watched once");
     fail_over(&mut rig, watches);

@@ -29,7 +29,8 @@ settings! {
         down_after_ms: u32 = "5000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// How long a node that starts up (SQLSTATE 57P03) is not down, in milliseconds.
         recovery_wait_ms: u32 = "60000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
-        /// How old the primary's last answer may be, in milliseconds. With an older one nothing new is sent to it.
+        /// How old the primary's last answer may be, in milliseconds. With an older one nothing new is sent to it. It must be
+        /// above `check_interval_ms`.
         primary_max_age_ms: u32 = "10000", Kind::Count(100, COUNT_MAX), Reload, Ours, InEffect;
         /// How long clients wait while no primary is known. Then they get an error with SQLSTATE 57P03. With 0 they get it at once.
         primary_wait: Duration = "60", Kind::Seconds, Reload, Ours, InEffect;

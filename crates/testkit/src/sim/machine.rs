@@ -12,6 +12,9 @@ use pgweir_settings::Config;
 use super::plan::{Mode, Plan, Profile};
 use super::subject::Subject;
 
+/// Clients that the first worker seems to have: a few more, and the next pool is another one's.
+const LOAD: u32 = 61;
+
 /// The rules of a plan, as the binary would read them from files.
 fn rules(plan: &Plan) -> Rules {
     let ini = plan.ini();
@@ -41,7 +44,12 @@ impl Subject for Machine {
     }
 
     fn shared(plan: &Plan) -> Self::Shared {
-        (Arc::new(Shared::new(plan.workers, [7; 32])), rules(plan))
+        let shared = Shared::new(plan.workers, [7; 32]);
+        if plan.cluster.is_some() {
+            // So many that pools are on other workers, too, than the one that watches the cluster.
+            (0..LOAD).for_each(|_| shared.note_client(WorkerId(0), true));
+        }
+        (Arc::new(shared), rules(plan))
     }
 
     fn start(_plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
