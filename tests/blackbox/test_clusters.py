@@ -266,6 +266,28 @@ def test_an_old_primary_that_comes_back(nodes, clustered):
     assert pooler.log().count("old primary") == 1, "it is said once"
 
 
+def test_an_online_restart(nodes, clustered):
+    """With -R clients and servers go over: a server of the present primary is used on, and the next promotion is followed."""
+    two = nodes(2)
+    pooler = clustered(two, start=False, server_tls_sslmode="disable")
+    pooler.write_ini(pidfile=str(pooler.folder / "pid"))
+    pooler.start()
+    with pooler.raw() as open_, pooler.raw() as idle:
+        open_.query("begin")
+        backends = [open_.value("select pg_backend_pid()"), idle.value("select pg_backend_pid()")]
+        old = pooler.process
+        pooler.arguments = ["--quiet", "-R"]
+        pooler.start(wait=False)
+        assert old.wait(timeout=30) == 0
+        eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "the new process knows both nodes")
+        assert open_.value("select pg_backend_pid()") == backends[0]
+        open_.query("commit")
+        assert idle.value("select pg_backend_pid()") in backends
+        two.primary.stop(signal.SIGQUIT)
+        two.all[1].promote()
+        assert port_of(open_) == port_of(idle) == two.all[1].port
+
+
 class Ledger(threading.Thread):
     """A client that adds rows, some of them in transactions, and keeps its own account of what it was told."""
 

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::cluster::view::Switch;
 use crate::driver::WorkerId;
 
 /// A counter with a limit that is given at each use, because RELOAD may change it.
@@ -81,6 +82,8 @@ struct Book {
     users: HashMap<String, Arc<Counts>>,
     peers: HashMap<u32, Arc<Counts>>,
     switches: HashMap<String, Switches>,
+    /// What operators said of nodes, by cluster and node.
+    nodes: HashMap<(String, String), Switch>,
     owners: HashMap<(String, String), WorkerId>,
     /// Clients that were placed on each worker and have not left.
     load: Vec<u32>,
@@ -208,6 +211,22 @@ impl Shared {
     /// Databases that are no longer configured lose their switches: under the same name comes another one.
     pub fn keep_switches(&self, is_kept: impl Fn(&str) -> bool) {
         self.book().switches.retain(|name, _| is_kept(name));
+    }
+
+    /// An operator's word on a node of a cluster.
+    pub(crate) fn switch_node(&self, cluster: &str, node: &str, switch: Switch) {
+        self.book().nodes.insert((cluster.to_owned(), node.to_owned()), switch);
+    }
+
+    /// An operator's last word on a node of a cluster, if there was one.
+    pub(crate) fn node_switch(&self, cluster: &str, node: &str) -> Option<Switch> {
+        self.book().nodes.get(&(cluster.to_owned(), node.to_owned())).copied()
+    }
+
+    /// All of them: cluster, node, switch.
+    pub(crate) fn node_switches(&self) -> Vec<(String, String, Switch)> {
+        let book = self.book();
+        book.nodes.iter().map(|((cluster, node), switch)| (cluster.clone(), node.clone(), *switch)).collect()
     }
 
     /// The worker that owns a pool. The first to ask decides: the first worker with few clients, else the one with fewest.

@@ -154,6 +154,14 @@ impl Cluster {
         self.decide(now_us);
     }
 
+    /// What operators said of nodes that are new here: before this configuration, or in the process before.
+    pub(crate) fn keep_switches(&mut self, switch_of: impl Fn(&str) -> Option<Switch>, now_us: u64) {
+        for node in self.nodes.iter_mut().filter(|node| node.is_new()) {
+            node.switch = switch_of(&node.name).unwrap_or(node.switch);
+        }
+        self.decide(now_us);
+    }
+
     /// An operator attaches, drains or detaches a node.
     pub(crate) fn switch(&mut self, id: NodeId, switch: Switch, now_us: u64) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) {

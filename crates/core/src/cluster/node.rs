@@ -168,6 +168,11 @@ impl Node {
         }
     }
 
+    /// It was never asked.
+    pub(crate) fn is_new(&self) -> bool {
+        self.checked_us.is_none()
+    }
+
     /// It is the node of this line of the configuration.
     pub(crate) fn is_at(&self, name: &str, options: &NodeOptions) -> bool {
         *self.name == *name && *self.host == *options.host && self.port == options.port

@@ -41,6 +41,22 @@ pub enum Switch {
 }
 
 impl Switch {
+    /// As it goes to another process.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Switch::Attached => 0,
+            Switch::Draining => 1,
+            Switch::Detached => 2,
+        }
+    }
+
+    /// The other way; of a later version's number nothing is known.
+    pub(crate) fn of_number(number: u8) -> Option<Switch> {
+        [Switch::Attached, Switch::Draining, Switch::Detached]
+            .into_iter()
+            .find(|known| known.number() == number)
+    }
+
     pub(crate) fn word(self) -> &'static str {
         match self {
             Switch::Attached => "attached",

@@ -1,7 +1,9 @@
 //! A database that is served by a cluster: its nodes are asked what they are, its clients go to the primary, and wait while there is none.
 
+use pgweir_core::carried::CarriedSwitches;
 use pgweir_core::driver::{Closed, WorkerId};
 use pgweir_core::mail::Question;
+use pgweir_settings::Config;
 
 use crate::rig::{End, Rig, be, fe, greeting};
 
@@ -354,6 +356,33 @@ fn a_successor_keeps_the_servers_of_the_present_epoch_only() {
             assert_eq!(rig.gets(server), ["Query select 1"]);
         }
     }
+}
+
+#[test]
+fn a_successor_knows_which_nodes_are_drained() {
+    let (mut rig, _) = with_primary(1);
+    let console = rig.console();
+    assert_eq!(rig.command(console, "DRAIN NODE main.m1"), ["Complete DRAIN NODE", "Ready I"]);
+    let carried = CarriedSwitches::decode(&CarriedSwitches::encode(&rig.shared)).expect("good");
+    let config = Config::load("t.ini", &mut |_| Ok(format!("[pgbouncer]\n[databases]\n{CLUSTER}")));
+    rig.take_over(MAIN, CLUSTER);
+    carried.inherit(&rig.shared, &config.expect("good"));
+    rig.pass_us(1);
+    let new = [rig.dialed(), rig.dialed()];
+    let first = new.into_iter().find(|&watch| rig.endpoint(watch).starts_with("10.0.0.1"));
+    let watch = first.expect("both nodes are dialed");
+    rig.greet(watch);
+    rig.send(watch, &primary(1));
+    let client = rig.accept_at(1);
+    rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app")]));
+    rig.gets_nothing(client);
+    let console = rig.console_at(1);
+    let rows = rig.command(console, "SHOW NODES");
+    assert!(
+        rows.iter()
+            .any(|row| row.contains("m1,") && row.contains("primary,primary") && row.contains("draining")),
+        "{rows:?}"
+    );
 }
 
 #[test]

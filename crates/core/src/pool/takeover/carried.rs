@@ -11,6 +11,7 @@ use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use pgweir_settings::Config;
 
+use crate::cluster::view::Switch;
 use crate::shared::Shared;
 
 /// One thing that is handed over. Sockets travel beside it: the client's, then the server's.
@@ -45,6 +46,9 @@ pub struct CarriedSwitches {
     /// Databases that are disabled.
     #[n(1)]
     disabled: Vec<String>,
+    /// What operators said of nodes: cluster, node, switch.
+    #[n(2)]
+    nodes: Option<Vec<(String, String, u8)>>,
 }
 
 /// A parameter's name and value.
@@ -268,6 +272,12 @@ impl CarriedSwitches {
                 carried.disabled.push(name);
             }
         }
+        let nodes = shared.node_switches();
+        if !nodes.is_empty() {
+            let numbered =
+                |(cluster, node, switch): (String, String, Switch)| (cluster, node, switch.number());
+            carried.nodes = Some(nodes.into_iter().map(numbered).collect());
+        }
         match carried == CarriedSwitches::default() {
             true => Vec::new(),
             false => minicbor::to_vec(&carried).expect("writing to memory does not fail"),
@@ -293,6 +303,12 @@ impl CarriedSwitches {
         }
         for name in self.disabled.iter().filter(is_known) {
             shared.switch(name, |switches| switches.disabled = true);
+        }
+        for (cluster, node, number) in self.nodes.iter().flatten() {
+            let is_listed = config.clusters.get(cluster).is_some_and(|cluster| cluster.nodes.contains(node));
+            if let Some(switch) = Switch::of_number(*number).filter(|_| is_listed) {
+                shared.switch_node(cluster, node, switch);
+            }
         }
     }
 }
@@ -367,9 +383,12 @@ mod tests {
         }
         old.switch("other", |switches| switches.disabled = true);
         old.switch("open", |switches| switches.disabled = false);
+        old.switch_node("main", "m1", Switch::Draining);
+        old.switch_node("main", "m9", Switch::Detached);
         let carried = CarriedSwitches::decode(&CarriedSwitches::encode(&old)).expect("good");
         let mut read = |_: &str| {
-            Ok("[pgbouncer]\n[databases]\napp = host=pg\nother = host=pg\nopen = host=pg".to_owned())
+            let nodes = "[nodes]\nm1 = host=pg\n[clusters]\nmain = nodes=m1 check_user=c\n";
+            Ok(format!("{nodes}[pgbouncer]\n[databases]\napp = host=pg\nother = host=pg\nopen = host=pg"))
         };
         let config = Config::load("t.ini", &mut read).expect("good");
         let new = Shared::new(1, [0; 32]);
@@ -377,6 +396,7 @@ mod tests {
         assert!(new.switches("app").paused && !new.switches("app").disabled);
         assert!(new.switches("other").disabled && !new.switches("other").paused);
         assert_eq!(new.all_switches().len(), 2);
+        assert_eq!(new.node_switches(), [("main".to_owned(), "m1".to_owned(), Switch::Draining)]);
         assert!(CarriedSwitches::decode(b"").expect("nothing is switched") == CarriedSwitches::default());
         assert!(CarriedSwitches::decode(b"\xff").is_err());
     }

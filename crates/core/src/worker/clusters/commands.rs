@@ -40,6 +40,7 @@ impl Worker {
             return Outcome::Failed(text);
         }
         cluster.switch(id, to, cx.env.now.mono_us);
+        cx.env.shared.switch_node(name, node, to);
         self.tell_views(cx);
         self.hurry_checks(cx.env, name, true);
         Outcome::Done

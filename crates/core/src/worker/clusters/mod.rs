@@ -67,6 +67,13 @@ impl Worker {
             let watched = watched
                 .or_insert_with(|| Watched { cluster: Cluster::new(name, limits, now_us), told: None });
             watched.cluster.follow(limits, &nodes, now_us);
+            watched.cluster.keep_switches(|node| cx.env.shared.node_switch(name, node), now_us);
+            for node in watched.cluster.nodes.iter().filter(|node| !node.is_new()) {
+                // `attached` may have changed.
+                if cx.env.shared.node_switch(name, &node.name).is_some_and(|known| known != node.switch) {
+                    cx.env.shared.switch_node(name, &node.name, node.switch);
+                }
+            }
         }
         self.follow_nodes(cx);
         self.tell_views(cx);
