@@ -283,11 +283,8 @@ impl Engine for Machine {
     }
 
     fn deadline(&self) -> Option<u64> {
-        let clusters = self.worker.clusters.due_us();
-        [self.env.wake_us, self.worker.leave_us, clusters, Some(self.worker.rounds.due_us())]
-            .into_iter()
-            .flatten()
-            .min()
+        let due_us = self.worker.rounds.due_us().min(self.worker.clusters.due_us);
+        [self.env.wake_us, self.worker.leave_us, Some(due_us)].into_iter().flatten().min()
     }
 }
 

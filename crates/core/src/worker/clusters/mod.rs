@@ -20,10 +20,11 @@ use crate::worker::Worker;
 use crate::worker::clusters::watch::NodeWatch;
 
 /// The clusters that a worker watches.
-#[derive(Default)]
 pub(crate) struct Clusters {
     pub(crate) watched: HashMap<Arc<str>, Watched>,
     watches: SlotMap<WatchId, NodeWatch>,
+    /// When something has to be looked at (monotonic, µs). Each turn asks for it.
+    pub(crate) due_us: u64,
     /// The configuration that they follow.
     config: Option<Arc<Config>>,
 }
@@ -35,15 +36,18 @@ pub(crate) struct Watched {
     told: Option<Arc<View>>,
 }
 
+impl Default for Clusters {
+    fn default() -> Clusters {
+        Clusters { watched: HashMap::new(), watches: SlotMap::with_key(), due_us: u64::MAX, config: None }
+    }
+}
+
 impl Clusters {
-    /// When something has to be looked at (monotonic, µs).
-    pub(crate) fn due_us(&self) -> Option<u64> {
-        if self.watched.is_empty() {
-            return None;
-        }
+    /// Finds out when something has to be looked at.
+    fn rearm(&mut self) {
         let checks = self.watches.values().map(|watch| watch.due_us);
         let terms = self.watched.values().filter_map(|watched| watched.cluster.expires_us());
-        checks.chain(terms).min()
+        self.due_us = checks.chain(terms).min().unwrap_or(u64::MAX);
     }
 }
 

@@ -80,12 +80,13 @@ impl Worker {
                 self.clusters.watches.insert(watch);
             }
         }
+        self.clusters.rearm();
         self.check_clusters(cx);
     }
 
     /// Does what is due.
     pub(crate) fn check_clusters<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        if self.clusters.due_us().is_none_or(|due_us| due_us > cx.env.now.mono_us) {
+        if self.clusters.due_us > cx.env.now.mono_us {
             return;
         }
         let now_us = cx.env.now.mono_us;
@@ -95,6 +96,7 @@ impl Worker {
         for watched in self.clusters.watched.values_mut() {
             watched.cluster.expire(now_us);
         }
+        self.clusters.rearm();
         self.tell_views(cx);
     }
 
@@ -108,6 +110,7 @@ impl Worker {
                 watch.due_us = watch.due_us.min(now_us.max(watch.began_us + apart_us));
             }
         }
+        self.clusters.rearm();
     }
 
     /// Lets the pool of a watch act. Then the worker looks at what came of it.
@@ -124,6 +127,7 @@ impl Worker {
             self.carry_out(cx);
         }
         self.settle(cx, id);
+        self.clusters.rearm();
     }
 
     /// A check begins, or has taken too long.
