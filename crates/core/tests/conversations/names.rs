@@ -52,6 +52,26 @@ fn a_name_is_asked_for_as_postgresql_reads_it() {
 }
 
 #[test]
+fn values_are_read_anew_in_another_encoding() {
+    for (value, asks) in [("\u{e4}", true), ("a", false)] {
+        let mut rig = Rig::new("default_pool_size = 1");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        run(&mut rig, client, server, &format!("set a.b = '{value}'"));
+        let by_name = !question(&mut rig, server).contains("VALUES");
+        let said =
+            if by_name { be::answer(&[&[value]]) } else { be::answer(&[AS_ALICE, &["m", "a.b", value]]) };
+        rig.send(server, &said);
+        rig.send(client, &fe::query("set names 'LATIN1'"));
+        rig.gets(server);
+        let reported = be::parameter("client_encoding", "LATIN1");
+        rig.send(server, &[be::complete("SET"), reported, be::ready('I')].concat());
+        let asked = rig.gets_loosely(server).concat();
+        assert_eq!(asked.contains("Query"), asks, "the server sends it in LATIN1 now: {asked}");
+    }
+}
+
+#[test]
 fn a_client_keeps_its_server_for_a_name_that_cannot_be_known() {
     let many = (0..70).map(|number| format!("set a.n{number} = 'x'")).collect::<Vec<_>>().join("; ");
     let long = format!("select set_config('a.{}', 'x', false)", "b".repeat(200));

@@ -150,6 +150,11 @@ impl Session {
         }
     }
 
+    /// Its values are the same bytes in every encoding.
+    pub(crate) fn has_ascii_values(&self) -> bool {
+        self.settings.iter().all(|setting| setting.value.is_ascii())
+    }
+
     /// All settings, by name.
     pub fn settings(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter()
