@@ -4,7 +4,7 @@ use crate::dialect::Takes::{Anything, Bytes, Count, Flag, List, Milliseconds, Po
 use crate::mapping::Outcome::{Missing, Needless, Reader, Setting, With};
 use crate::mapping::Row;
 
-const CLUSTER: &str = "pgweir follows no cluster yet. Keep the tool that promotes standbys, or let a name or a proxy point at the primary";
+const CLUSTER: &str = "pgweir runs no command in a failover. Keep the tool that promotes standbys; with [clusters] pgweir follows the primary";
 const BALANCE: &str = "all statements go to the primary; reads from standbys are not carried over";
 const CACHE: &str = "pgweir keeps no results of queries";
 const CHECKS: &str = "pgweir has no health check beside its traffic: it checks an idle connection before a client gets it \
@@ -125,7 +125,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("failover_on_backend_shutdown", Flag, Missing(CLUSTER), &[]),
     Row::new("fail_over_on_backend_error", Flag, Needless("an error of a connection says nothing of a server"), &[]),
     Row::new("detach_false_primary", Flag, Missing(CLUSTER), &[]),
-    Row::new("search_primary_node_timeout", Anything, Needless("pgweir follows no cluster yet"), &[]),
+    Row::new("search_primary_node_timeout", Anything, Needless("clients wait for up to primary_wait, a key of [clusters]"), &[]),
     Row::new("auto_failback", Flag, Missing(CLUSTER), &[]),
     Row::new("auto_failback_interval", Anything, With("auto_failback"), &[]),
     Row::new("recovery_1st_stage_command", Anything, Missing(RECOVERY), &[""]),
