@@ -161,6 +161,11 @@ def _execute_described(wanted, got):
     return wanted[0] == "n" and got[0] == "T"
 
 
+def _execute_described_in_failure(wanted, got):
+    """A prepared EXECUTE in a failed transaction: what has rows is not described there."""
+    return wanted[0] == "t" and got[0] == "E" and dict(got[1])["C"] == "25P02" and dict(got[1])["R"] == "exec_describe_statement_message"
+
+
 def _execute_columns(wanted, got):
     """The same, executed: its columns are said to be a table's, or not."""
     if not (wanted[0] == got[0] == "T" and isinstance(wanted[1], tuple) and isinstance(got[1], tuple)):
@@ -198,6 +203,7 @@ RULES = [
     Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True, last=True),
     Rule("an unnamed portal that is another's", "fails with 34000, 55000 or 25P02", _no_portal),
     Rule("a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_described),
+    Rule("a prepared EXECUTE in a failed transaction", "described by what the name meant when its present server prepared it", _execute_described_in_failure, ends=True, prepares=EXECUTES),
     Rule("columns of a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_columns, prepares=EXECUTES),
     Rule("rows of a prepared EXECUTE", "and it returns rows only if that had rows", _execute_returns, last=True, prepares=EXECUTES),
     Rule("a notification in another encoding", "any other one disconnects it (SQLSTATE 0A000)", _not_in_this_encoding, ends=True, last=True),
