@@ -13,7 +13,8 @@ use crate::tree::{self, Node, Table, Value};
 
 const INNER: &str = "it is about how pg_doorman works inside";
 const TALOS: &str = "pgweir has no tokens: use passwords, certificates, LDAP or PAM";
-const PATRONI: &str = "pgweir does not ask Patroni: list the nodes in [nodes] and [clusters], and it follows the primary";
+const PATRONI: &str =
+    "pgweir does not ask Patroni: list the nodes in [nodes] and [clusters], and it follows the primary";
 const COORDINATOR: &str = "idle connections of other pools are closed when `max_db_connections` is reached";
 const MODES: &[(&str, &str)] = &[("session", "session"), ("transaction", "transaction")];
 const CLIENT_TLS: &[(&str, &str)] =
