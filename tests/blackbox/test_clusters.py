@@ -152,6 +152,8 @@ def test_clients_wait_in_order_while_there_is_no_primary(nodes, clustered):
         for session in (one, two_, three):
             session.query("select 1")
         eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
+        may = "select has_table_privilege('bob', oid, 'insert') from pg_class where relname = 'changes'"
+        eventually(lambda: new.sql(may) == [(True,)], "the standby has what was granted")
         old.stop(signal.SIGQUIT)
         eventually(lambda: shown(pooler)["state"] == "held", "the pooler knows that there is no primary")
         eventually(lambda: node_states(pooler)["m1"] == "down", "it is down")
