@@ -161,6 +161,12 @@ def _execute_described(wanted, got):
     return wanted[0] == "n" and got[0] == "T"
 
 
+def _no_longer_prepared(wanted, got):
+    """EXECUTE of what cannot be prepared any more under the client's own name."""
+    codes = [dict(side[1])["C"] if side[0] == "E" else None for side in (wanted, got)]
+    return codes == ["42P01", "26000"] and dict(got[1])["R"] == "FetchPreparedStatement"
+
+
 def _execute_described_in_failure(wanted, got):
     """A prepared EXECUTE in a failed transaction: what has rows is not described there."""
     return wanted[0] == "t" and got[0] == "E" and dict(got[1])["C"] == "25P02" and dict(got[1])["R"] == "exec_describe_statement_message"
@@ -203,6 +209,7 @@ RULES = [
     Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True, last=True),
     Rule("an unnamed portal that is another's", "fails with 34000, 55000 or 25P02", _no_portal),
     Rule("a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_described),
+    Rule("a name that can no longer be prepared", "whose text can no longer be prepared, because its table is gone", _no_longer_prepared),
     Rule("a prepared EXECUTE in a failed transaction", "described by what the name meant when its present server prepared it", _execute_described_in_failure, ends=True, prepares=EXECUTES),
     Rule("columns of a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_columns, prepares=EXECUTES),
     Rule("rows of a prepared EXECUTE", "and it returns rows only if that had rows", _execute_returns, last=True, prepares=EXECUTES),
