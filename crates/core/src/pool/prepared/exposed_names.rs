@@ -15,12 +15,12 @@ use pgweir_wire::frontend::{self, Target, tag};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
-use crate::pool::Pool;
 use crate::pool::client::state::{Client, ClientState, OwnNames};
 use crate::pool::prepared::messages::{OUR_PREFIX, PREPARED_TWICE};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Purpose};
 use crate::pool::session::content::Prepared;
 use crate::pool::session::pins::{Reasons, Touched};
+use crate::pool::{Pool, Step};
 
 /// How a text uses names of prepared statements.
 #[derive(PartialEq, Eq, Debug)]
@@ -54,6 +54,18 @@ pub(crate) enum Named {
     Exposed,
     /// It waits for answers.
     Waits,
+}
+
+impl Named {
+    /// Why a message that names a prepared statement does not go on as it is.
+    pub(crate) fn keeps_message(self) -> Option<Step> {
+        match self {
+            Named::Unchanged => None,
+            // It is looked at once more, as a message that passes.
+            Named::Exposed => Some(Step::Used(0)),
+            Named::Waits => Some(Step::Wait),
+        }
+    }
 }
 
 /// Texts with one of these may meet names that the protocol prepared.

@@ -104,11 +104,8 @@ impl Pool {
         if let Some(step) = self.keeps_prepared_message(cx, id, header, message) {
             return step;
         }
-        match self.prepare_named(cx, id, server_id, header, message) {
-            Named::Unchanged => {}
-            // It is looked at once more, as a message that passes.
-            Named::Exposed => return Step::Used(0),
-            Named::Waits => return Step::Wait,
+        if let Some(step) = self.prepare_named(cx, id, server_id, header, message).keeps_message() {
+            return step;
         }
         self.prepared_message(cx, id, server_id, header, message)
     }
@@ -129,11 +126,9 @@ impl Pool {
         let named = self.client_named(id, head.statement);
         match named {
             Some((statement, _)) => {
-                match self.prepare_statement(cx, id, server_id, statement, Sent::Bound) {
-                    Named::Unchanged => {}
-                    // It is looked at once more, as a message that passes.
-                    Named::Exposed => return Step::Used(0),
-                    Named::Waits => return Step::Wait,
+                let named = self.prepare_statement(cx, id, server_id, statement, Sent::Bound);
+                if let Some(step) = named.keeps_message() {
+                    return step;
                 }
             }
             None => self.prepare_bound_by_sql(cx, id, server_id, head.statement),
