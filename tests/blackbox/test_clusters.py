@@ -83,7 +83,7 @@ def shown(pooler):
 
 
 class Later(threading.Thread):
-    """Something that blocks, in a thread of its own; `value` waits for what came of it."""
+    """Something that blocks, in another thread; `value` waits for what came of it."""
 
     def __init__(self, action):
         super().__init__(daemon=True)

@@ -54,7 +54,7 @@ grant all on all sequences in schema c{n} to public;
 """
 
 CONFUSED = b"MStartTransactionCommand: unexpected state"
-"""PostgreSQL's answer (XX000, a fault of its own) if it has to start a transaction while it begins another one: 18 says so to a
+"""PostgreSQL's answer (XX000, an internal error) if it has to start a transaction while it begins another one: 18 says so to a
 client that notifies itself in an extended query that a simple query ends."""
 
 CLEAN = """
@@ -75,7 +75,7 @@ end $$
 
 
 class Invalid(Exception):
-    """A round that hangs with PostgreSQL itself, crashes it or shows a fault of its own: nothing can be compared."""
+    """A round that hangs with PostgreSQL itself, crashes it or shows an internal error: nothing can be compared."""
 
 
 @dataclass

@@ -160,8 +160,8 @@ class Client:
         how = self.chance.random()
         if how < 0.4 or not self.named:
             made = self.statement()
-            # Under a name a reset would run where nobody looks for it; and a server that gets the text again reads it in the
-            # encoding of then. (session-state.md, What is not seen.)
+            # This generator could not see a reset that runs under a name. And if another server prepares the text again, it
+            # reads it in the client's present encoding. (session-state.md, What is not seen.)
             if made.data or not made.sql.isascii() or self.started and UNSEEN.search(made.sql):
                 made = words.Statement("select 1")
             said = [("P", name, made.sql, [])]

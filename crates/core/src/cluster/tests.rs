@@ -267,7 +267,7 @@ fn it_takes_time_and_three_failures_to_be_down_and_two_successes_to_be_up() {
 }
 
 #[test]
-fn a_success_between_failures_begins_the_count_anew() {
+fn a_success_between_failures_begins_the_count_again() {
     let mut rig = Rig::new(1);
     rig.primary(1, 1);
     for _ in 0..10 {

@@ -67,8 +67,8 @@ impl Pool {
         Some(Step::Used(group.len))
     }
 
-    /// A linked client begins a transaction on a server that nothing was sent to: the server is the client's until it is over. `None`: it is not all
-    /// that the client says, or goes on with.
+    /// A linked client begins a transaction on a server that has got nothing from it: the server stays with the client until the
+    /// transaction is over. `None`: the client says more than that, or something else.
     pub(crate) fn begin_with_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

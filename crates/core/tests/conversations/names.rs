@@ -52,7 +52,7 @@ fn a_name_is_asked_for_as_postgresql_reads_it() {
 }
 
 #[test]
-fn values_are_read_anew_in_another_encoding() {
+fn values_are_read_again_in_another_encoding() {
     for (value, asks) in [("\u{e4}", true), ("a", false)] {
         let mut rig = Rig::new("default_pool_size = 1");
         let client = rig.client("alice");

@@ -1,8 +1,8 @@
 //! Which server runs what waits, and how: the moment *choose*.
 //!
-//! `selector` answers that question, for every caller; `admission` (multiplexing), `idle` and `own_server` (session pooling) tell it
-//! what there is. `request` is a client that asks; `handout` serves the queue at the end of a turn and opens servers;
-//! `replication` opens those that serve one replication client.
+//! All callers ask `selector`. It learns from `admission` (multiplexing), `idle` and `own_server` (session pooling) which servers
+//! there are. `request` asks for a client that has just sent something. `handout` serves the queue at the end of a turn, and opens
+//! servers; `replication` opens those that serve one replication client.
 
 pub(crate) mod admission;
 pub(crate) mod handout;

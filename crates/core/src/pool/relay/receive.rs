@@ -1,5 +1,5 @@
 //! The bytes of servers on their way to clients: the ledger says to which. Rows and COPY data pass in runs, and in pieces, as they
-//! come; a message that needs a look of its own goes to the moment *answer*.
+//! come; a message that needs a closer look goes to the moment *answer*.
 
 use pgweir_wire::backend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};

@@ -1,5 +1,5 @@
-//! The watch of a cluster's node: a pool with one server and no client, which is asked what the node is. Logging in is what it is for every
-//! server.
+//! The watch of a cluster's node: a pool with one server and no client. pgweir asks that server what the node is. The server logs in
+//! as any other does.
 
 use crate::cluster::answer::{Answer, QUESTION};
 use crate::cluster::node::Observation;

@@ -121,7 +121,7 @@ impl Pool {
         let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
         let sets = std::mem::take(&mut touched.sets);
         let is_unsure = matches!(sets, Sets::Unsure);
-        // Values are kept as the client wrote them: in another encoding they are to be read anew.
+        // pgweir keeps values in the encoding that the client had. If the client changes it, the server is asked for them again.
         let encoding = cx.env.tracked.position(b"client_encoding");
         let is_recoded = encoding.is_some_and(|position| link.changed.has(position));
         touched.more |= is_recoded && !client.account.session.has_ascii_values();
