@@ -211,4 +211,15 @@ fn a_value_that_the_client_set_itself_is_no_reset() {
     assert!(asked.contains("pg_settings"), "{asked}");
     rig.send(server, &be::answer(&[AS_ALICE]));
     rig.gets_nothing(server);
+    // A change that is rolled back leaves the server's own value, too.
+    rig.send(client, &fe::query("begin; do 'begin end'; set timezone = 'Europe/Paris'"));
+    rig.gets(server);
+    let tags = ["BEGIN", "DO", "SET"].map(be::complete).concat();
+    rig.send(server, &[tags, be::parameter("TimeZone", "Europe/Paris"), be::ready('T')].concat());
+    rig.send(client, &fe::query("rollback"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("ROLLBACK"), be::parameter("TimeZone", "UTC"), be::ready('I')].concat());
+    question(&mut rig, server);
+    rig.send(server, &be::answer(&[AS_ALICE]));
+    rig.gets_nothing(server);
 }

@@ -195,7 +195,11 @@ impl Opening {
 
 /// The tracked parameters that were set on a server for its client, or that its statements have changed there.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct ChangedParameters(u64);
+pub(crate) struct ChangedParameters {
+    all: u64,
+    /// Those that had the server's own value before, without being set: the server does not list them when they have it again.
+    from_own: u64,
+}
 
 impl ChangedParameters {
     /// Positions beyond the last bit share it.
@@ -203,12 +207,27 @@ impl ChangedParameters {
         1 << position.min(63)
     }
 
+    /// It was set for the client.
     pub(crate) fn add(&mut self, position: usize) {
-        self.0 |= ChangedParameters::bit(position);
+        self.all |= ChangedParameters::bit(position);
+    }
+
+    /// A statement has changed it. `from_own`: from the server's own value.
+    pub(crate) fn note(&mut self, position: usize, from_own: bool) {
+        let bit = ChangedParameters::bit(position);
+        if from_own && self.all & bit == 0 {
+            self.from_own |= bit;
+        }
+        self.all |= bit;
     }
 
     pub(crate) fn has(self, position: usize) -> bool {
-        self.0 & ChangedParameters::bit(position) != 0
+        self.all & ChangedParameters::bit(position) != 0
+    }
+
+    /// It was reset, if it has the server's own value without being set.
+    pub(crate) fn tells_of_reset(self, position: usize) -> bool {
+        self.all & !self.from_own & ChangedParameters::bit(position) != 0
     }
 }
 

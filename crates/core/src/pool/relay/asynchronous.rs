@@ -53,12 +53,13 @@ impl Pool {
             // The server goes back to a value that was not the client's.
             return None;
         }
+        let account = &mut client.account;
         if let ClientState::Linked(link) = &mut client.state
             && !hidden
         {
-            link.changed.add(position);
+            let own = self.state.greeting.as_ref().and_then(|greeting| greeting.params.get(position));
+            link.changed.note(position, account.params.get(position) == own);
         }
-        let account = &mut client.account;
         let knew = account.params.get(position) == Some(status.value);
         if account.params.differences(&server_params).next().is_none() {
             account.params = server_params;

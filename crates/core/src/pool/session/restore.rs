@@ -89,9 +89,9 @@ impl Pool {
         let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
         for Setting { name, value } in startup.settings() {
             match cx.env.tracked.position(name) {
-                // A server that has the client's value as its own was told nothing, and does not list it. Only a change can
-                // be a reset.
-                Some(position) if !answer.holds(name) && link.changed.has(position) => {
+                // A server that has the client's value as its own was told nothing, and does not list it. Only a change from
+                // another value can be a reset; a change from that value may have been rolled back.
+                Some(position) if !answer.holds(name) && link.changed.tells_of_reset(position) => {
                     params.set(position, value);
                 }
                 Some(_) => {}
