@@ -62,6 +62,11 @@ impl<'a> Query<'a> {
     /// # Errors
     /// If there is not exactly one NUL, at the end.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        if let [text @ .., 0] = body
+            && memchr::memchr(0, text).is_none()
+        {
+            return Ok(Self { text });
+        }
         let mut reader = Reader::new("Query", body);
         let text = reader.text("text")?;
         reader.finish()?;

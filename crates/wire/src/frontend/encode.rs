@@ -30,8 +30,10 @@ pub fn encode_bind_head(out: &mut Vec<u8>, portal: &[u8], statement: &[u8], tail
     let len = tail_len.saturating_add(portal.len() + statement.len() + 6);
     out.push(tag::BIND);
     writer::u32(out, writer::wire_len(len));
-    writer::text(out, portal);
-    writer::text(out, statement);
+    for name in [portal, statement] {
+        out.extend_from_slice(name);
+        out.push(0);
+    }
 }
 
 /// Appends a `Describe`.
