@@ -20,6 +20,8 @@ use crate::worker::login::inquiry::{Answer, Obstacle};
 
 impl Pool {
     /// The one way to change a server's state: lists and numbers follow.
+    // As `set_client_state`.
+    #[inline(always)]
     pub(crate) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let (from, to) = (server.state.kind(), state.kind());
