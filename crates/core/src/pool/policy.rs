@@ -18,6 +18,8 @@ pub(crate) struct Policy {
     pub(crate) sequences: SequenceAffinity,
     /// From this time on its statements are logged (µs).
     pub(crate) slow_us: u64,
+    /// `server_lifetime` of its servers (µs).
+    pub(crate) lifetime_us: u64,
     /// A limit that spans pools concerns it.
     pub(crate) is_limited: bool,
     /// Named prepared statements are known by content here.
@@ -33,6 +35,7 @@ impl Default for Policy {
             session_state: SessionState::Pgbouncer,
             sequences: SequenceAffinity::Off,
             slow_us: u64::MAX,
+            lifetime_us: u64::MAX,
             is_limited: false,
             tracks_statements: false,
             multiplex: None,
@@ -50,6 +53,7 @@ impl Policy {
             session_state: config.session_state(database, user),
             sequences: config.main.sequence_affinity,
             slow_us: slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX)),
+            lifetime_us: duration_us(config.server_lifetime(database)),
             is_limited: config.max_db_connections(database) > 0 || config.max_user_connections(user) > 0,
             tracks_statements: mode != PoolMode::Session && config.main.max_prepared_statements > 0,
             multiplex: None,

@@ -163,7 +163,7 @@ impl Pool {
         if pool.gate == Gate::Paused || env.activity == Activity::Paused {
             return Some("pause mode");
         }
-        let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));
+        let lifetime_us = pool.policy.lifetime_us;
         let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
         // `server_lifetime = 0` is "use once", not "never".
         if age_us < lifetime_us || (lifetime_us == 0 && !server.work.used) {

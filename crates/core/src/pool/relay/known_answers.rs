@@ -114,7 +114,21 @@ impl Pool {
         group: &Group,
         bytes: Option<&[u8]>,
     ) {
-        let Some(answers) = env.answers.as_mut().filter(|_| group.certainly_reads()) else { return };
+        if env.answers.is_some() && group.certainly_reads() {
+            self.ask_for_tap(env, id, server_id, group, bytes);
+        }
+    }
+
+    #[cold]
+    fn ask_for_tap(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        server_id: ServerId,
+        group: &Group,
+        bytes: Option<&[u8]>,
+    ) {
+        let Some(answers) = env.answers.as_mut() else { return };
         let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get_mut(server_id)) else {
             return;
         };
