@@ -399,12 +399,14 @@ impl Worker {
                     pool.resume_released(cx);
                 });
             }
-            if !self.deliver_answers(cx) {
+            if self.answers.is_empty() && cx.env.effects.is_empty() || !self.deliver_answers(cx) {
                 break;
             }
         }
-        for id in std::mem::take(&mut self.notified) {
-            self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
+        if !self.notified.is_empty() {
+            for id in std::mem::take(&mut self.notified) {
+                self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
+            }
         }
         if !self.tasks.is_empty() {
             self.check_commands(cx);

@@ -24,6 +24,14 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// Nothing waits for a server.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+            && self.awaiting.is_empty()
+            && self.replicating.is_empty()
+            && self.lookups.is_empty()
+    }
+
     /// Clients that cannot go on before there is a server. `greets`: the pool knows what to tell new clients.
     pub(crate) fn demand(&self, greets: bool) -> u32 {
         let awaiting = self.awaiting.len() as u32;

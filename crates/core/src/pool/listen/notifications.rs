@@ -9,7 +9,7 @@
 //! listener got them, and its own before its ReadyForQuery. If no notify listener can be had, a client that listens keeps its
 //! server. A notify listener that breaks ends the clients that listen: no client is left to believe that nothing happened.
 
-use pgweir_wire::backend::{NotificationResponse, TxStatus, encode_ready, parse_ready};
+use pgweir_wire::backend::{NotificationResponse, TxStatus, encode_ready};
 use pgweir_wire::header::HEADER_LEN;
 
 use pgweir_settings::PoolMode;
@@ -23,7 +23,7 @@ use crate::limits::NOTIFICATIONS_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{Account, ClientState, Opening};
 use crate::pool::listen::notify_listener::{Listener, Message, as_own};
-use crate::pool::relay::ledger::{Accepted, Ledger, Owner, Purpose};
+use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::server::state::{Auditing, ServerState, Stage};
 use crate::pool::session::pins::Reasons;
 
@@ -31,7 +31,7 @@ impl Pool {
     // The end of a transaction.
 
     /// A transaction ends that other connections must know of before the client is told.
-    pub(crate) fn delays_ready(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) -> bool {
+    pub(crate) fn delays_ready(&mut self, id: ServerId, owner: Owner, status: TxStatus) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let ServerState::Busy(client_id) = server.state else { return false };
         let Some(client) = self.clients.get_mut(client_id) else { return false };
@@ -41,11 +41,11 @@ impl Pool {
         if link.touched.is_none() && listener.is_none() {
             return false;
         }
-        if accepted.owner != Owner::Client(client_id)
+        if owner != Owner::Client(client_id)
             || !self.state.policy.keeps_sessions()
             || !(server.ledger.is_at_rest() || is_being_restored(&server.ledger))
             || !server.pipelined.is_alone()
-            || parse_ready(body) != Ok(TxStatus::Idle)
+            || status != TxStatus::Idle
         {
             return false;
         }
@@ -245,13 +245,13 @@ impl Pool {
     /// Something waits for the client's ReadyForQuery. In the middle of a pipeline nothing is told that may be the client's own: the
     /// notify listener may be faster than the server.
     #[inline]
-    pub(crate) fn has_notifications(&self, id: ClientId, server: ServerId, ready: &[u8]) -> bool {
+    pub(crate) fn has_notifications(&self, id: ClientId, server: ServerId, status: TxStatus) -> bool {
         let Some(listener) = self.listener(id).filter(|listener| !listener.queue.is_empty()) else {
             return false;
         };
         let Some(server) = self.servers.get(server) else { return false };
         let doubtful = !server.ledger.is_at_rest() && listener.may_wait_for(server.at.pid);
-        !doubtful && parse_ready(ready) == Ok(TxStatus::Idle)
+        !doubtful && status == TxStatus::Idle
     }
 
     /// Sends the waiting notifications.

@@ -463,6 +463,31 @@ impl Ledger {
         }
     }
 
+    /// An entry may end without the server's help: [`Ledger::conclude`] is to be called.
+    #[inline]
+    #[must_use]
+    pub fn may_conclude(&self) -> bool {
+        self.phase == Phase::SkippingToSync
+            || self.entries.front().is_some_and(|head| matches!(head.kind, Kind::Local(_) | Kind::CopyEnd))
+    }
+
+    /// As [`Ledger::accept`], of ReadyForQuery: the receiver of the answer.
+    ///
+    /// # Errors
+    /// As [`Ledger::accept`].
+    #[inline]
+    pub fn accept_ready(&mut self) -> Result<Owner, Unexpected> {
+        if self.doubtful == 0
+            && self.phase == Phase::Normal
+            && let Some(&Entry { owner, kind, .. }) = self.entries.front()
+            && kind.ends_group()
+        {
+            self.leave();
+            return Ok(owner);
+        }
+        Ok(self.accept(tag::READY)?.owner)
+    }
+
     /// Takes a message of the server that is part of an answer (not NoticeResponse, ParameterStatus or
     /// NotificationResponse, which may come at any time).
     ///
@@ -638,15 +663,24 @@ impl Kind {
     #[inline]
     #[must_use]
     pub fn is_ended_by(self, message: u8) -> Option<bool> {
-        match (self, message) {
-            (Kind::Query, tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA)
-            | (Kind::Execute, tag::DATA_ROW | tag::COPY_DATA) => Some(false),
-            (Kind::Parse, tag::PARSE_COMPLETE)
-            | (Kind::Bind, tag::BIND_COMPLETE)
-            | (Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
-            | (Kind::Execute, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED) => Some(true),
-            _ => None,
-        }
+        let (goes_on, ends) = match self {
+            Kind::Query => (
+                matches!(
+                    message,
+                    tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA
+                ),
+                false,
+            ),
+            Kind::Execute => (
+                matches!(message, tag::DATA_ROW | tag::COPY_DATA),
+                matches!(message, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED),
+            ),
+            Kind::Parse => (false, message == tag::PARSE_COMPLETE),
+            Kind::Bind => (false, message == tag::BIND_COMPLETE),
+            Kind::DescribePortal => (false, matches!(message, tag::ROW_DESCRIPTION | tag::NO_DATA)),
+            _ => (false, false),
+        };
+        (goes_on || ends).then_some(ends)
     }
 
     /// What ends it, for an error text.

@@ -110,6 +110,9 @@ impl Pool {
                 }
                 continue;
             }
+            if at == bytes.len() {
+                break;
+            }
             let rest = &bytes[at..];
             if server.pipelined.held().is_some() && self.holds_exposed(cx, id, rest) {
                 break;
@@ -226,7 +229,8 @@ impl Pool {
     }
 
     /// A message that goes to `to` begins at `at`: it joins the run, or ends it and begins the next one.
-    #[inline]
+    // One comparison for nearly all messages.
+    #[inline(always)]
     pub(super) fn extend<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

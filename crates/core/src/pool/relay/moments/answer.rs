@@ -4,8 +4,8 @@
 //! 1. A message that servers send unasked goes to `asynchronous.rs`, an error to `server/errors.rs`.
 //! 2. Break: a message that cannot be here (`check_answer`), or a transaction that statement pooling forbids.
 //! 3. The ledger says which message it answers, and for which client.
-//! 4. ReadyForQuery: `begin` may hide it, `listen` hold it, `session` send parameters ahead of it (`look_at_ready`). Then the
-//!    moment *rest* follows.
+//! 4. ReadyForQuery: `begin` may hide it, `listen` hold it, `session` send parameters ahead of it (`look_at_ready`); no feature is
+//!    asked if none is concerned (`concerns.rs`). Then the moment *rest* follows.
 //! 5. The end of one message's answer: `session` and `begin` learn that what they sent ahead was done, `prepared` that a
 //!    statement is there or gone (`ended`).
 //! 6. CommandComplete: its tag tells `prepared`, `sequences` and `session` what the statement did (`command_completed`).
@@ -73,53 +73,89 @@ impl Pool {
                 self.server_error(cx, id, bytes);
                 Ok(())
             }
+            tag::READY => self.ready(cx, id, bytes, run, (all, at)),
             _ => {
-                self.check_answer(cx.env, id, message, body)?;
-                if message == tag::READY && self.is_forbidden_transaction(id, body) {
-                    self.note_violation(cx.env, id);
-                    // The client is told of the error alone, not that its transaction has begun.
-                    let told = all[run.from..at]
-                        .strip_suffix(BEGIN_COMPLETE)
-                        .or(all[run.from..at].strip_suffix(START_COMPLETE));
-                    let end = told.map_or(at, |told| run.from + told.len());
-                    self.flush(cx, id, run, &all[..end]);
-                    *run = Run { from: at, to: None };
-                    if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
-                        self.refuse_client(cx, client, &Fault::TransactionInStatementMode);
-                    }
-                    return Ok(());
-                }
+                self.check_answer(cx.env, id, message)?;
                 let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
                 let accepted = server.ledger.accept(message)?;
-                let owed_nothing = server.ledger.is_at_rest();
-                let attention = match message {
-                    tag::READY => self.look_at_ready(cx, id, accepted, body, run, (all, at)),
-                    _ => Attention::Pass,
-                };
-                let to = visible(accepted.owner).filter(|_| attention == Attention::Pass);
-                self.extend(cx, id, run, to, all, at);
-                if message == tag::READY {
-                    if let Some(client) = to.filter(|&client| self.has_notifications(client, id, body)) {
-                        self.flush(cx, id, run, &all[..at]);
-                        *run = Run { from: at, to };
-                        self.send_notifications(cx, client);
-                    }
-                    let end = at + bytes.len();
-                    self.flush(cx, id, run, &all[..end]);
-                    *run = Run { from: end, to: None };
-                    self.group_ended(cx, id, accepted, body, all.len() - end)?;
-                    if owed_nothing { self.was_asked_first(id, &all[end..]) } else { Ok(()) }
-                } else if accepted.ended.is_some() {
+                self.extend(cx, id, run, visible(accepted.owner), all, at);
+                if accepted.ended.is_some() {
                     let end = at + bytes.len();
                     self.ended(cx, id, message, accepted, body, run, &all[..end]);
-                    Ok(())
-                } else {
-                    if message == tag::COMMAND_COMPLETE {
-                        self.command_completed(cx.env, id, accepted, body);
-                    }
-                    Ok(())
+                } else if message == tag::COMMAND_COMPLETE {
+                    self.command_completed(cx.env, id, accepted, body);
                 }
+                Ok(())
             }
+        }
+    }
+
+    /// ReadyForQuery: what came before it is flushed with it, and then the moment *rest* follows.
+    fn ready<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        bytes: &[u8],
+        run: &mut Run,
+        (all, at): (&[u8], usize),
+    ) -> Result<(), Unexpected> {
+        let (message, body, end) = (tag::READY, &bytes[HEADER_LEN..], at + bytes.len());
+        let Ok(status) = parse_ready(body) else {
+            return Err(Unexpected { tag: message, expected: "a transaction status" });
+        };
+        if status != TxStatus::Idle {
+            if self.strands_others(id) {
+                let expected = "the end of a statement without a transaction";
+                return Err(self.rule_broken(cx.env, id, message, expected));
+            }
+            if self.forbids_transactions(id) {
+                self.refuse_transaction(cx, id, run, all, at);
+                return Ok(());
+            }
+        }
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let owner = server.ledger.accept_ready()?;
+        let owed_nothing = server.ledger.is_at_rest();
+        let concerned = self.is_concerned(id);
+        debug_assert!(
+            concerned || owner.client().is_none_or(|client| self.are_features_silent(id, client)),
+            "a feature that was not asked has something to say"
+        );
+        let attention = match concerned {
+            true => self.look_at_ready(cx, id, owner, status, run, (all, at)),
+            false => Attention::Pass,
+        };
+        let to = visible(owner).filter(|_| attention == Attention::Pass);
+        self.extend(cx, id, run, to, all, at);
+        if concerned && let Some(client) = to.filter(|&client| self.has_notifications(client, id, status)) {
+            self.flush(cx, id, run, &all[..at]);
+            *run = Run { from: at, to };
+            self.send_notifications(cx, client);
+        }
+        self.flush(cx, id, run, &all[..end]);
+        *run = Run { from: end, to: None };
+        self.group_ended(cx, id, owner, status, (concerned, all.len() - end));
+        if owed_nothing { self.was_asked_first(id, &all[end..]) } else { Ok(()) }
+    }
+
+    /// Statement pooling: the client is told of the error alone, not that its transaction has begun.
+    #[cold]
+    fn refuse_transaction<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        run: &mut Run,
+        all: &[u8],
+        at: usize,
+    ) {
+        self.note_violation(cx.env, id);
+        let told =
+            all[run.from..at].strip_suffix(BEGIN_COMPLETE).or(all[run.from..at].strip_suffix(START_COMPLETE));
+        let end = told.map_or(at, |told| run.from + told.len());
+        self.flush(cx, id, run, &all[..end]);
+        *run = Run { from: at, to: None };
+        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
+            self.refuse_client(cx, client, &Fault::TransactionInStatementMode);
         }
     }
 
@@ -132,8 +168,8 @@ impl Pool {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
-        accepted: Accepted,
-        body: &[u8],
+        owner: Owner,
+        status: TxStatus,
         run: &mut Run,
         (all, at): (&[u8], usize),
     ) -> Attention {
@@ -147,7 +183,7 @@ impl Pool {
             return Attention::Hide;
         }
         let is_replayed = matches!(opening, Opening::Replayed);
-        let attention = if self.delays_ready(id, accepted, body) { Attention::Hold } else { Attention::Pass };
+        let attention = if self.delays_ready(id, owner, status) { Attention::Hold } else { Attention::Pass };
         if let Some(client) = client.filter(|_| is_replayed) {
             // Told before the end of its group, as a server tells it.
             self.flush(cx, id, run, &all[..at]);
@@ -158,20 +194,8 @@ impl Pool {
     }
 
     /// Refuses what a server cannot say at this place.
-    fn check_answer(
-        &mut self,
-        env: &mut Env,
-        id: ServerId,
-        message: u8,
-        body: &[u8],
-    ) -> Result<(), Unexpected> {
+    fn check_answer(&mut self, env: &mut Env, id: ServerId, message: u8) -> Result<(), Unexpected> {
         match message {
-            tag::READY if parse_ready(body).is_err() => {
-                Err(Unexpected { tag: message, expected: "a transaction status" })
-            }
-            tag::READY if self.strands_others(id, body) => {
-                Err(self.rule_broken(env, id, message, "the end of a statement without a transaction"))
-            }
             tag::COPY_IN | tag::COPY_OUT | tag::COPY_BOTH => {
                 self.misplaced_copy(env, id, message).map_or(Ok(()), Err)
             }
@@ -262,19 +286,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Statement pooling, and a client's statement left a transaction open.
-    fn is_forbidden_transaction(&self, id: ServerId, body: &[u8]) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
+    /// Statement pooling: no statement of a client may leave a transaction open.
+    fn forbids_transactions(&self, id: ServerId) -> bool {
         self.state.policy.mode == PoolMode::Statement
-            && server.state.client().is_some()
-            && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
+            && self.servers.get(id).is_some_and(|server| server.state.client().is_some())
     }
 
-    /// A transaction is open while other clients are queued behind it.
-    fn strands_others(&self, id: ServerId, ready: &[u8]) -> bool {
+    /// Other clients are queued, which a transaction that is open would hold up.
+    fn strands_others(&self, id: ServerId) -> bool {
         let pipelined = self.servers.get(id).map(|server| &server.pipelined);
         pipelined.is_some_and(|pipelined| pipelined.head().is_some() && !pipelined.is_alone())
-            && parse_ready(ready) != Ok(TxStatus::Idle)
     }
 
     /// COPY at a point at which it cannot be: with other clients queued, or without a client that could send its data.

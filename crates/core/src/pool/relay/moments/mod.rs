@@ -8,8 +8,11 @@
 //! | prepare | what goes to the server ahead of a message? | `prepare.rs` |
 //! | answer | does this message of a server need attention? | `answer.rs` |
 //! | rest | all is answered: may the server go? | `rest.rs` |
+//!
+//! `concerns.rs` says whether any feature is to be asked at all: most clients use none.
 
 pub(crate) mod answer;
+pub(crate) mod concerns;
 pub(crate) mod prepare;
 pub(crate) mod request;
 pub(crate) mod rest;

@@ -9,6 +9,8 @@
 //! 5. `session`: startup values that the statement has reset are put back.
 //! 6. `multiplex`: it is the next queued client's turn.
 //!
+//! If no feature is concerned (`concerns.rs`), only the statement is measured and the next queued client has its turn.
+//!
 //! If nothing is owed and no transaction is open, `server_rests` says, by the server's state, what comes next. At the end of a
 //! client's transaction (`rest_of_transaction`) the features decide in this order whether the server leaves it:
 //!
@@ -24,14 +26,14 @@
 //! query, a fence after a COPY that failed, a cancel request on its way, a reason to close it.
 
 use pgweir_settings::PoolMode;
-use pgweir_wire::backend::{self, TxStatus, parse_ready, tag};
+use pgweir_wire::backend::{self, TxStatus};
 
 use crate::context::{Cx, Effect};
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening, UnnamedOnServer};
-use crate::pool::relay::ledger::{Accepted, Owner, Purpose, Unexpected};
+use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::{Auditing, ServerState, Stage};
 use crate::pool::session::audit::{Audited, SessionAtRest};
 use crate::pool::session::pins::Reasons;
@@ -47,61 +49,78 @@ enum Rest {
 }
 
 impl Pool {
-    /// ReadyForQuery, followed by this number of the server's bytes that were not looked at yet.
+    /// ReadyForQuery, followed by this number of the server's bytes that were not looked at yet. `concerned`: the features are asked.
     pub(super) fn group_ended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
-        accepted: Accepted,
-        body: &[u8],
-        behind_bytes: usize,
-    ) -> Result<(), Unexpected> {
-        let Ok(status) = parse_ready(body) else {
-            return Err(Unexpected { tag: tag::READY, expected: "a transaction status" });
-        };
+        owner: Owner,
+        status: TxStatus,
+        (concerned, behind_bytes): (bool, usize),
+    ) {
         let now_us = cx.env.now.mono_us;
-        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let Some(server) = self.servers.get_mut(id) else { return };
         server.tx = status;
         let (rests, buffers) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut cx.env.buffers);
         server.first_ask.end(rests, buffers);
-        self.note_schema_change(cx.env, id, status);
-        if matches!(accepted.owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
-            self.notify_listener_answered(cx, id);
+        if concerned && self.ready_is_for_features(cx, id, owner, status) {
+            return;
         }
-        if self.opening_goes_on(cx, id, status) {
-            return Ok(());
-        }
-        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let Some(server) = self.servers.get_mut(id) else { return };
         let had_queued = !server.pipelined.is_alone();
         let pool = &mut self.state;
-        if matches!(accepted.owner, Owner::Client(_)) && (had_queued || server.ledger.is_empty()) {
+        if matches!(owner, Owner::Client(_)) && (had_queued || server.ledger.is_empty()) {
             let ended = server.note_end(pool, now_us);
             if let Some(split) = ended {
                 self.statement_ended(cx, id, split, behind_bytes);
             }
         }
-        self.conclude_statements(cx, id);
-        if self.servers.get(id).is_some_and(|server| server.resets) && self.restores(cx, id) {
-            return Ok(());
+        if self.servers.get(id).is_some_and(|server| server.ledger.may_conclude()) {
+            self.conclude_statements(cx, id);
         }
-        let Some(server) = self.servers.get(id) else { return Ok(()) };
+        let resets = concerned && self.servers.get(id).is_some_and(|server| server.resets);
+        if resets && self.restores(cx, id) {
+            return;
+        }
+        let Some(server) = self.servers.get(id) else { return };
         if had_queued {
             self.next_queued(cx, id);
-            return Ok(());
+            return;
         }
-        if server.pipelined.head().is_some() && server.tx != TxStatus::Idle {
-            self.trust_lost(cx, id);
+        if server.tx != TxStatus::Idle {
+            if server.pipelined.head().is_some() {
+                self.trust_lost(cx, id);
+            }
+            return self.ended_in_transaction(cx, id);
         }
-        let Some(server) = self.servers.get(id) else { return Ok(()) };
-        if server.ledger.needs_fence() && server.tx == TxStatus::Idle {
-            self.send_hidden(cx, id, Purpose::Fence, b"");
-        } else if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
+        if server.ledger.is_at_rest() {
             self.server_rests(cx, id);
-        } else if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
-            // A hidden statement left a transaction open: no client can be given such a server.
+        } else if server.ledger.needs_fence() {
+            self.send_hidden(cx, id, Purpose::Fence, b"");
+        }
+    }
+
+    /// A hidden statement must not leave a transaction open: no client can be given such a server.
+    fn ended_in_transaction<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
             self.lose_server(cx, id, "a hidden statement left a transaction open".into());
         }
-        Ok(())
+    }
+
+    /// The first features of the list. `true`: the ReadyForQuery is not the client's.
+    fn ready_is_for_features<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        owner: Owner,
+        status: TxStatus,
+    ) -> bool {
+        self.note_schema_change(cx.env, id, status);
+        if matches!(owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
+            self.notify_listener_answered(cx, id);
+        }
+        self.opening_goes_on(cx, id, status)
     }
 
     /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
@@ -220,11 +239,19 @@ impl Pool {
             return Rest::Keep;
         }
         let ClientState::Linked(link) = &client.state else { return Rest::Release(PoolMode::Transaction) };
-        let (made_in, alone) = (link.made_in, link.reads_alone());
         if link.streaming > 0 {
             // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
             return Rest::Keep;
         }
+        let made_in = link.made_in;
+        if !link.is_concerned() && client.account.listener.is_none() {
+            debug_assert!(
+                self.are_features_silent(id, client_id),
+                "a feature that was not asked has something to say"
+            );
+            return Rest::Release(made_in);
+        }
+        let alone = link.reads_alone();
         if let Some(reasons) = self.pins_drawer(client_id)
             && !self.set_pin(cx, client_id, reasons)
         {
@@ -349,7 +376,9 @@ impl Pool {
             return;
         }
         server.active_us = cx.env.now.mono_us;
-        self.notice();
+        if !self.state.queue.is_empty() || cx.env.stopping.is_some() {
+            self.notice();
+        }
         match self.reason_to_close(cx.env, id) {
             Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
             None => {

@@ -1,0 +1,57 @@
+//! A client that uses no feature pays for none: whether any feature has anything to say about a client on its server. If not, the
+//! moments *answer* and *rest* ask none of them.
+//!
+//! The answer is not kept beside what it follows from: it is found again each time, in a few comparisons, so it cannot be wrong
+//! because a feature forgot to say something.
+
+use pgweir_wire::backend::TxStatus;
+
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, Link, Opening, OwnNames};
+use crate::pool::relay::ledger::Owner;
+use crate::pool::sequences::state::Drawing;
+use crate::pool::server::state::ServerState;
+use crate::pool::session::restore::has_to_restore;
+
+impl Link {
+    /// A feature keeps something of what this client did on its server.
+    #[inline]
+    pub(crate) fn is_concerned(&self) -> bool {
+        !matches!(self.opening, Opening::Done)
+            || self.touched.is_some()
+            || self.pin.is_some()
+            || self.drawing != Drawing::Nothing
+            || self.own_names != OwnNames::Hidden
+            || self.ready_due
+    }
+}
+
+impl Pool {
+    /// A feature is to be asked about what this server says. `false`: it answers a client, and no feature has anything to say of
+    /// that client.
+    #[inline]
+    pub(crate) fn is_concerned(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return true };
+        let ServerState::Busy(client_id) = server.state else { return true };
+        let Some(client) = self.clients.get(client_id) else { return true };
+        let ClientState::Linked(link) = &client.state else { return true };
+        let changes = server.work.changes;
+        server.resets
+            || changes.statements
+            || changes.routines
+            || client.account.listener.is_some()
+            || link.is_concerned()
+    }
+
+    /// For tests and the simulator: if they are asked where `is_concerned` says that they need not be, they say nothing.
+    pub(super) fn are_features_silent(&mut self, id: ServerId, client_id: ClientId) -> bool {
+        let (owner, status) = (Owner::Client(client_id), TxStatus::Idle);
+        let delays = self.delays_ready(id, owner, status) || self.has_notifications(client_id, id, status);
+        let keeps = self.pins_drawer(client_id).is_some() || self.own_notifications_due(client_id).is_some();
+        let Some(ClientState::Linked(link)) = self.clients.get(client_id).map(|client| &client.state) else {
+            return true;
+        };
+        !delays && !keeps && !link.opening.holds() && !has_to_restore(link)
+    }
+}
