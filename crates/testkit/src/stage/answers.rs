@@ -81,7 +81,7 @@ impl Answers {
     /// # Panics
     /// At messages that no client of the stage sends.
     pub fn to(&self, asked: &[u8], status: &mut TxStatus, out: &mut Vec<u8>) {
-        let mut at = 0;
+        let (mut at, mut begins) = (0, false);
         while let Ok(Some(header)) = Header::peek(&asked[at..]) {
             let body = &asked[at + HEADER_LEN..at + header.total()];
             at += header.total();
@@ -90,13 +90,21 @@ impl Answers {
                     self.to_query(body, status, out);
                     encode_ready(out, *status);
                 }
-                tag::PARSE => out.extend_from_slice(&self.parsed),
+                tag::PARSE => {
+                    begins = body.starts_with(b"\0BEGIN");
+                    out.extend_from_slice(&self.parsed);
+                }
                 tag::BIND => out.extend_from_slice(&self.bound),
                 tag::DESCRIBE => {
                     if body[0] == b'S' {
                         out.extend_from_slice(&self.no_parameters);
                     }
                     out.extend_from_slice(&self.columns);
+                }
+                // As pgweir sends a BEGIN that it has answered: in the same packet.
+                tag::EXECUTE if std::mem::take(&mut begins) => {
+                    *status = TxStatus::InTransaction;
+                    out.extend_from_slice(&self.begun);
                 }
                 tag::EXECUTE => out.extend_from_slice(&self.executed),
                 tag::SYNC => encode_ready(out, *status),
