@@ -236,6 +236,10 @@ impl<'a> Describe<'a> {
     /// # Errors
     /// If it is not exactly a target and a name.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        // What nearly every driver sends.
+        if body == b"P\0" {
+            return Ok(Self { target: Target::Portal, name: b"" });
+        }
         let (target, name) = Target::read("Describe", body)?;
         Ok(Self { target, name })
     }

@@ -104,6 +104,10 @@ impl<'a> Reader<'a> {
 /// Splits at the first NUL into what is before it and what is behind it. `None`: there is no NUL.
 #[inline]
 pub(crate) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    // Most portals, and many statements, have no name.
+    if let [0, rest @ ..] = bytes {
+        return Some((&[], rest));
+    }
     let (text, rest) = bytes.split_at_checked(nul_at(bytes)?)?;
     Some((text, rest.get(1..)?))
 }
