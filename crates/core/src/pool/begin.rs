@@ -57,7 +57,8 @@ impl Pool {
         if status != TxStatus::Idle {
             return self.end_without_server(cx, id, bytes).map(Step::Used);
         }
-        if self.defers_begin(cx.env, id) != DeferBegin::Server {
+        let is_set = cx.env.rules.config.main.defer_begin == DeferBegin::Server;
+        if !is_set || self.defers_begin(cx.env, id) != DeferBegin::Server {
             return None;
         }
         let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;

@@ -18,6 +18,8 @@ pub(crate) struct Policy {
     pub(crate) sequences: SequenceAffinity,
     /// From this time on its statements are logged (µs).
     pub(crate) slow_us: u64,
+    /// From this time on a statement is too long to have others queued behind it (`multiplex_max_ms`, µs).
+    pub(crate) long_us: u64,
     /// `server_lifetime` of its servers (µs).
     pub(crate) lifetime_us: u64,
     /// A limit that spans pools concerns it.
@@ -35,6 +37,7 @@ impl Default for Policy {
             session_state: SessionState::Pgbouncer,
             sequences: SequenceAffinity::Off,
             slow_us: u64::MAX,
+            long_us: 0,
             lifetime_us: u64::MAX,
             is_limited: false,
             tracks_statements: false,
@@ -53,6 +56,7 @@ impl Policy {
             session_state: config.session_state(database, user),
             sequences: config.main.sequence_affinity,
             slow_us: slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX)),
+            long_us: duration_us(config.main.multiplex_max_ms),
             lifetime_us: duration_us(config.server_lifetime(database)),
             is_limited: config.max_db_connections(database) > 0 || config.max_user_connections(user) > 0,
             tracks_statements: mode != PoolMode::Session && config.main.max_prepared_statements > 0,
@@ -60,10 +64,8 @@ impl Policy {
         };
         let resets = config.main.server_reset_query_always && !config.main.server_reset_query.is_empty();
         if mode != PoolMode::Session && config.main.multiplex_depth > 0 && !resets {
-            policy.multiplex = Some(MultiplexLimits {
-                depth: config.main.multiplex_depth as usize,
-                max_us: duration_us(config.main.multiplex_max_ms),
-            });
+            policy.multiplex =
+                Some(MultiplexLimits { depth: config.main.multiplex_depth as usize, max_us: policy.long_us });
         }
         policy.sequences = match policy.sequences {
             _ if !policy.keeps_sessions() => SequenceAffinity::Off,

@@ -134,7 +134,7 @@ impl Pool {
             }
             match room {
                 Room::Yes(wait_us)
-                    if wait_us < least_us && self.reason_to_retire(cx.env, server_id).is_none() =>
+                    if wait_us < least_us && self.reason_to_retire(cx.env, server).is_none() =>
                 {
                     (least_us, found.best) = (wait_us, Some(server_id));
                 }

@@ -32,16 +32,18 @@ impl Pool {
                 true => self.best_idle(cx.env, client, self.is_full(cx.env))?,
                 false => (Fitness::Plain, self.next_idle(cx.env, client)?),
             };
-            if let Some(reason) = self.reason_to_close(cx.env, id) {
+            let server = self.servers.get(id)?;
+            if let Some(reason) = self.reason_to_close_now(cx.env, server) {
                 self.close_server(cx, id, reason, CloseMode::Flush);
                 continue;
             }
+            let checks = self.needs_check(cx.env, server);
             if fitness == Fitness::Unfit {
                 // A server that is opened without parameters serves any next client.
                 self.close_server(cx, id, "opened with startup parameters of others", CloseMode::Flush);
                 return None;
             }
-            if !self.needs_check(cx.env, &self.servers[id]) {
+            if !checks {
                 return Some(id);
             }
             if !own && let Some(checked) = self.checked_idle(cx.env) {
@@ -137,19 +139,23 @@ impl Pool {
 
     /// Why a server that rests should not be used again.
     pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
-        let server = self.servers.get(id)?;
+        self.reason_to_close_now(env, self.servers.get(id)?)
+    }
+
+    /// The same, of a server that is at hand.
+    #[inline]
+    pub(crate) fn reason_to_close_now(&self, env: &Env, server: &Server) -> Option<&'static str> {
         // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
         // would miss later notifications.
         let is_dirty = server.incoming.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
         if is_dirty || server.incoming.streaming.is_some() {
             return Some(server.retire.unwrap_or("idle server got dirty"));
         }
-        self.reason_to_retire(env, id)
+        self.reason_to_retire(env, server)
     }
 
     /// Why a server should not be used any more when its present work is over.
-    pub(crate) fn reason_to_retire(&self, env: &Env, id: ServerId) -> Option<&'static str> {
-        let server = self.servers.get(id)?;
+    pub(crate) fn reason_to_retire(&self, env: &Env, server: &Server) -> Option<&'static str> {
         if let Some(reason) = server.retire {
             return Some(reason);
         }

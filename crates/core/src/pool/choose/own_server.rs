@@ -108,7 +108,7 @@ impl Pool {
             (resets || follows)
                 && server.opened.fits(wanted)
                 && !self.is_kept_for_another(server, id, Some(client))
-                && self.reason_to_retire(env, id).is_none()
+                && self.reason_to_retire(env, server).is_none()
         };
         self.state.node.tested.iter().copied().find(fits)
     }

@@ -29,6 +29,9 @@ impl Pool {
     /// Looks again at bytes that a client sent earlier: its state has changed.
     pub(crate) fn client_resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
+        if client.inbox.is_empty() && !client.reads_paused {
+            return;
+        }
         if !client.inbox.is_empty() {
             let inbox = std::mem::take(&mut client.inbox);
             let used = self.client_consume(cx, id, &inbox);
@@ -53,7 +56,9 @@ impl Pool {
             return;
         };
         debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
-        client.inbox = cx.env.buffers.remainder(held, bytes, used);
+        if held.is_some() || used < bytes.len() {
+            client.inbox = cx.env.buffers.remainder(held, bytes, used);
+        }
         let conn = client.conn;
         let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
         // A client that sends requests without reading the answers is not read further.

@@ -67,11 +67,9 @@ impl Pool {
         };
         self.set_client_state(id, ClientState::Linked(link));
         self.set_server_state(server_id, ServerState::Busy(id));
-        self.take_own(id, server_id);
-        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
             return;
         };
-        let server = &mut self.servers[server_id];
         server.active_us = now_us;
         if !std::mem::replace(&mut server.work.used, true) {
             self.state.node.stillborn = 0;
@@ -79,12 +77,15 @@ impl Pool {
         server.work.waited_us = waited_us;
         server.work.unseen = server.work.unseen.saturating_add(1);
         server.work.followed.clear();
-        let replication = account.replication;
+        client.account.draws.use_server(id, server_id, &mut server.users);
+        let replication = client.account.replication;
+        if server.kept_for.is_some() || client.account.own.is_some() {
+            self.take_own(id, server_id);
+        }
         self.log_debug(cx, |worker, _| {
             let (client, server) = worker.log_names(id, server_id)?;
             Some(format!("{client} gets {server} after {waited_us} us"))
         });
-        self.use_server(id, server_id);
         self.end_affinity(Some(server_id), id);
         if replication == Replication::None {
             self.prepare_server(cx, id, server_id);
@@ -103,6 +104,10 @@ impl Pool {
         let (since_us, notified) = (waiting.since_us, waiting.notified);
         let Some(group) = waiting.group else { return };
         let inbox = std::mem::take(&mut client.inbox);
+        let draws = &mut client.account.draws;
+        if let Some(server) = self.servers.get_mut(server_id) {
+            draws.use_server(id, server_id, &mut server.users);
+        }
         let queued_behind = QueuedBehind { server: server_id, since_us, notified, group };
         self.set_client_state(id, ClientState::QueuedBehind(queued_behind));
         let key = self.estimate_key(&group);
@@ -115,7 +120,6 @@ impl Pool {
         if is_first && let Some(due_us) = server.pipelined.rescue_us() {
             cx.env.wake_at(due_us);
         }
-        self.use_server(id, server_id);
         self.end_affinity(None, id);
         self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
         if let Some(client) = self.clients.get_mut(id) {

@@ -130,7 +130,7 @@ impl Pool {
     fn measure(&mut self, env: &mut Env, id: ServerId, head: Option<Head>, client: Option<ClientId>) {
         let (Some(server), Some(head)) = (self.servers.get(id), head) else { return };
         let now_us = env.now.mono_us;
-        let long_us = crate::context::duration_us(env.rules.config.main.multiplex_max_ms);
+        let long_us = self.state.policy.long_us;
         let took_us = now_us.saturating_sub(head.since_us);
         env.estimates.note(head.key, took_us, server.work.received_bytes - head.received_bytes, long_us);
         let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);

@@ -24,6 +24,8 @@ struct Provided {
     statement: StatementId,
     /// The server's name for it.
     name: ServerName,
+    /// What it may do to a session.
+    marks: Marks,
     /// The client's name for it.
     ticket: u32,
 }
@@ -314,8 +316,8 @@ impl Pool {
             return None;
         };
         let statement = self.provide(cx, id, server, (name, statement));
-        let name = cx.env.statements.get(statement)?.server_name();
-        Some(Provided { statement, name, ticket })
+        let known = cx.env.statements.get(statement)?;
+        Some(Provided { statement, name: known.server_name(), marks: known.marks(), ticket })
     }
 
     pub(crate) fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
@@ -338,11 +340,9 @@ impl Pool {
         (header, tail): (Header, &[u8]),
     ) -> Option<StatementId> {
         let known = self.server_name(cx, id, server_id, (head.statement, named));
-        let marks = known
-            .as_ref()
-            .and_then(|known| cx.env.statements.get(known.statement))
-            .map(|known| known.marks());
-        self.note_ending(id, marks.unwrap_or(Marks::NONE));
+        if let Some(known) = &known {
+            self.note_ending(id, known.marks);
+        }
         let (name, ticket) = told(&known, head.statement);
         let tail_len = header.body_len as usize - head.tail;
         cx.env.scratch.clear();

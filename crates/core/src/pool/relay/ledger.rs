@@ -338,7 +338,13 @@ impl Ledger {
         // An answer of ours may be due next.
         let settles = |next: &Entry| matches!(next.kind, Kind::Local(_) | Kind::CopyEnd);
         let plain = self.phase == Phase::Normal && !self.entries.get(1).is_some_and(settles);
-        plain && self.leave().is_some()
+        if plain {
+            // It ends no group and changes no name: nothing counts it.
+            self.head = Head::Awaited;
+            let ended = self.entries.pop_front();
+            debug_assert!(ended.is_some_and(|entry| !entry.kind.ends_group() && !entry.changes_names()));
+        }
+        plain
     }
 
     /// The server ignores what it is sent, up to the next Sync.

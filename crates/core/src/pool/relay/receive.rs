@@ -55,6 +55,9 @@ impl Pool {
     }
 
     fn server_keep(&mut self, env: &mut Env, id: ServerId, held: Option<Vec<u8>>, bytes: &[u8], used: usize) {
+        if held.is_none() && used == bytes.len() {
+            return;
+        }
         let rest = env.buffers.remainder(held, bytes, used);
         match self.servers.get_mut(id) {
             Some(server) => server.incoming.inbox = rest,

@@ -41,7 +41,7 @@ pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
 /// A message that PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with
 /// content, and the end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). It would harm the server's next
 /// client.
-#[inline]
+#[inline(always)]
 pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
     let incomplete = body.len() < header.body_len as usize;

@@ -16,6 +16,7 @@ use crate::pool::prepared::exposed_names::Named;
 use crate::pool::prepared::exposed_names::Sent;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
+use crate::pool::relay::moments::prepare::Asks;
 use crate::pool::relay::route::{Route, oversized, route, text_of};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
@@ -84,12 +85,13 @@ impl Pool {
         bytes: &[u8],
     ) -> Step {
         let Some(group) = self.group_to_send(id, server_id, bytes) else { return Step::Wait };
-        if group.is_none()
-            && let Some(step) = self.begin_with_server(cx, id, server_id, bytes)
-        {
-            return step;
+        // A group that others may follow has no BEGIN ahead of it.
+        if group.is_none() {
+            if let Some(step) = self.begin_with_server(cx, id, server_id, bytes) {
+                return step;
+            }
+            self.send_begin_first(cx, id, server_id, bytes);
         }
-        self.send_begin_first(cx, id, server_id, bytes);
         let mut tracking = self.client_tracks_statements(id) && !self.has_exposed_names(id);
         let judged = group.filter(|group| !group.may_touch()).map_or(0, |group| group.len as usize);
         let mut cursor = Cursor { bytes, at: 0, span: 0, judged };
@@ -178,7 +180,12 @@ impl Pool {
                 Route::Prepared => {
                     cx.driver.send(server.conn, &bytes[sent..at]);
                     sent = at + header.total();
-                    if self.send_prepared(cx, id, server_id, header, rest) == Step::Gone {
+                    // Its statements were looked at with the group: they only read.
+                    let step = match header.tag {
+                        tag::BIND => self.send_bind(cx, id, server_id, (header, rest), Asks::NoFeature),
+                        _ => self.send_prepared(cx, id, server_id, header, rest),
+                    };
+                    if step == Step::Gone {
                         return;
                     }
                 }

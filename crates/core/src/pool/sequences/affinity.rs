@@ -173,16 +173,16 @@ impl Pool {
     /// The client is known to ask, and begins a statement that may: values that other clients drew on its server are
     /// discarded first.
     pub(crate) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
-        let server = &self.servers[server_id];
-        let (users, affinity) = (server.users, self.state.policy.sequences);
-        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get(server_id)) else {
+            return false;
+        };
         let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else {
             return false;
         };
-        let clears = affinity != SequenceAffinity::Off
-            && account.draws.habit == Habit::Asks
+        let clears = account.draws.habit == Habit::Asks
+            && self.state.policy.sequences != SequenceAffinity::Off
             && link.group.is_none()
-            && users != Users::Only(id);
+            && server.users != Users::Only(id);
         if clears {
             link.drawing = Drawing::Cleared;
         }
@@ -221,13 +221,6 @@ impl Pool {
         }
     }
 
-    /// The client's transaction may have drawn a value.
-    pub(crate) fn has_drawn(&self, id: ClientId) -> bool {
-        self.clients
-            .get(id)
-            .is_some_and(|client| matches!(&client.state, ClientState::Linked(link) if link.drawing.drew()))
-    }
-
     /// The client has left this server, after a transaction that may have drawn a value.
     pub(crate) fn begin_affinity(&mut self, env: &Env, id: ServerId, client_id: ClientId) {
         let now_us = env.now.mono_us;
@@ -254,18 +247,6 @@ impl Pool {
         let is_free = self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Idle));
         if is_free && affinity_us > 0 {
             pool.affinities.begin(id, client_id, now_us.saturating_add(affinity_us), firm);
-        }
-    }
-
-    /// A client's statements go to this server from here on: a client that drew there before may find it changed.
-    #[inline]
-    pub(crate) fn use_server(&mut self, id: ClientId, server_id: ServerId) {
-        let Some(server) = self.servers.get_mut(server_id) else { return };
-        if server.users.note(id)
-            && let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account)
-            && account.draws.on == Some(server_id)
-        {
-            account.draws.on = None;
         }
     }
 

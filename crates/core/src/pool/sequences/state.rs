@@ -98,6 +98,17 @@ impl Default for Draws {
     }
 }
 
+impl Draws {
+    /// This client's statements go to a server from here on, which has had these users: if it drew there before, it may find
+    /// that changed.
+    #[inline]
+    pub(crate) fn use_server(&mut self, id: ClientId, server_id: ServerId, users: &mut Users) {
+        if users.note(id) && self.on == Some(server_id) {
+            self.on = None;
+        }
+    }
+}
+
 /// A statement that may draw a value from a sequence, as far as its words tell.
 #[inline]
 pub(crate) fn draws(traits: &Traits) -> bool {

@@ -37,6 +37,16 @@ use crate::pool::prepared::unnamed::UnnamedUse;
 use crate::pool::relay::ledger::Kind;
 use crate::pool::relay::route::text_of;
 
+/// Whether features are asked of a statement that is bound.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::pool::relay) enum Asks {
+    /// `session`, `sequences` and `prepared` are.
+    Features,
+    /// The client is queued behind others, with a group that was looked at as a whole: there is no link that features could keep
+    /// anything of.
+    NoFeature,
+}
+
 impl Pool {
     /// The client was linked: its session comes to the server first.
     pub(crate) fn prepare_server<D: Driver>(
@@ -99,7 +109,7 @@ impl Pool {
         message: &[u8],
     ) -> Step {
         if header.tag == tag::BIND {
-            return self.send_bind(cx, id, server_id, header, message);
+            return self.send_bind(cx, id, server_id, (header, message), Asks::Features);
         }
         if let Some(step) = self.keeps_prepared_message(cx, id, header, message) {
             return step;
@@ -112,19 +122,20 @@ impl Pool {
 
     /// A Bind of a statement that has a name. If the client prepared it through the protocol, `session` notes what it executes, and
     /// its values.
-    fn send_bind<D: Driver>(
+    pub(in crate::pool::relay) fn send_bind<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
-        header: Header,
-        message: &[u8],
+        (header, message): (Header, &[u8]),
+        asks: Asks,
     ) -> Step {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
         self.state.numbers.stats.binds += 1;
         let named = self.client_named(id, head.statement);
         match named {
+            Some(_) if asks == Asks::NoFeature => {}
             Some((statement, _)) => {
                 let named = self.prepare_statement(cx, id, server_id, statement, Sent::Bound);
                 if let Some(step) = named.keeps_message() {
@@ -134,7 +145,11 @@ impl Pool {
             None => self.prepare_bound_by_sql(cx, id, server_id, head.statement),
         }
         let tail = &body[head.tail..];
-        if let Some(statement) = self.bind(cx, id, server_id, (&head, named), (header, tail)) {
+        let bound = self.bind(cx, id, server_id, (&head, named), (header, tail));
+        if asks == Asks::NoFeature {
+            return Step::Used(header.total());
+        }
+        if let Some(statement) = bound {
             self.note_statement(cx.env, id, statement);
             self.note_values(id, tail);
         }

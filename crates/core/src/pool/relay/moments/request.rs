@@ -11,6 +11,7 @@
 //!
 //! A message that no feature answers needs a server, once enough of it is here: `choose` finds one.
 
+use pgweir_wire::WireError;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -65,7 +66,24 @@ impl Pool {
 
     /// Answers a message in place of a server that was sent nothing yet. `status` is what the client was last told of its
     /// transaction. `None`: a server must answer it.
+    #[inline]
     pub(crate) fn answer_message<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        header: Header,
+        bytes: &[u8],
+        status: TxStatus,
+    ) -> Option<Step> {
+        match header.tag {
+            tag::SYNC | tag::FLUSH | tag::PARSE | tag::CLOSE => {
+                self.answer_in_place(cx, id, header, bytes, status)
+            }
+            _ => None,
+        }
+    }
+
+    fn answer_in_place<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -96,21 +114,34 @@ impl Pool {
     }
 
     /// The header of a client's next message, once it is there; a bad one ends the client.
+    #[inline]
     pub(crate) fn first_header<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         bytes: &[u8],
     ) -> Result<Header, Step> {
-        let fault = match Header::peek(bytes) {
-            Ok(Some(header)) => match oversized(&cx.env.rules.config.main, header) {
-                None => return Ok(header),
-                Some(fault) => fault,
-            },
-            Ok(None) => return Err(Step::Wait),
-            Err(error) => Fault::Protocol(error.to_string().into()),
+        let header = Header::peek(bytes);
+        let max_bytes = cx.env.rules.config.main.max_packet_size as usize;
+        match header {
+            Ok(Some(header)) if header.total() <= max_bytes => Ok(header),
+            Ok(None) => Err(Step::Wait),
+            header => Err(self.refuse_header(cx, id, header)),
+        }
+    }
+
+    #[cold]
+    fn refuse_header<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        header: Result<Option<Header>, WireError>,
+    ) -> Step {
+        let fault = match header {
+            Ok(header) => header.and_then(|header| oversized(&cx.env.rules.config.main, header)),
+            Err(error) => Some(Fault::Protocol(error.to_string().into())),
         };
-        Err(self.refuse_client(cx, id, &fault))
+        fault.map_or(Step::Wait, |fault| self.refuse_client(cx, id, &fault))
     }
 
     /// Why no server is asked for a message that was not answered here: it is dropped, it ends its client, or too little of it is

@@ -40,8 +40,13 @@ use crate::pool::session::pins::Reasons;
 
 /// What becomes of a server when its client's transaction is over.
 enum Rest {
-    /// The client gives it back. The pool's mode when it got the server.
-    Release(PoolMode),
+    /// The client gives it back.
+    Release {
+        /// The pool's mode when it got the server.
+        made_in: PoolMode,
+        /// It may have drawn a value from a sequence.
+        drew: bool,
+    },
     /// It stays, and is asked something first.
     Ask(Box<Auditing>),
     /// It stays with its client, or the client is gone.
@@ -194,8 +199,8 @@ impl Pool {
         id: ServerId,
         client_id: ClientId,
     ) {
-        let made_in = match self.rest_of_transaction(cx, id, client_id) {
-            Rest::Release(made_in) => made_in,
+        let (made_in, drew) = match self.rest_of_transaction(cx, id, client_id) {
+            Rest::Release { made_in, drew } => (made_in, drew),
             Rest::Ask(auditing) => {
                 let asks = auditing.stage == Stage::Asking;
                 self.set_server_state(id, ServerState::Auditing(auditing));
@@ -209,7 +214,6 @@ impl Pool {
                 return;
             }
         };
-        let drew = self.has_drawn(client_id);
         self.log_debug(cx, |worker, _| {
             let (client, server) = worker.log_names(client_id, id)?;
             Some(format!("{client} gives {server} back"))
@@ -238,7 +242,9 @@ impl Pool {
             self.close_fast(cx, id, client_id);
             return Rest::Keep;
         }
-        let ClientState::Linked(link) = &client.state else { return Rest::Release(PoolMode::Transaction) };
+        let ClientState::Linked(link) = &client.state else {
+            return Rest::Release { made_in: PoolMode::Transaction, drew: false };
+        };
         if link.streaming > 0 {
             // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
             return Rest::Keep;
@@ -249,9 +255,9 @@ impl Pool {
                 self.are_features_silent(id, client_id),
                 "a feature that was not asked has something to say"
             );
-            return Rest::Release(made_in);
+            return Rest::Release { made_in, drew: false };
         }
-        let alone = link.reads_alone();
+        let (alone, drew) = (link.reads_alone(), link.drawing.drew());
         if let Some(reasons) = self.pins_drawer(client_id)
             && !self.set_pin(cx, client_id, reasons)
         {
@@ -269,7 +275,7 @@ impl Pool {
         match self.own_notifications_due(client_id) {
             Some(auditing) => Rest::Ask(auditing),
             None if stays => Rest::Keep,
-            None => Rest::Release(made_in),
+            None => Rest::Release { made_in, drew },
         }
     }
 
@@ -350,19 +356,23 @@ impl Pool {
     /// A client has no more use for this server, which is at rest but for a question of ours.
     pub(crate) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
         let main = &cx.env.rules.config.main;
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let is_paused = server.incoming.paused_us.is_some();
         let reset = mode == PoolMode::Session || main.server_reset_query_always;
-        if reset && !main.server_reset_query.is_empty() && self.servers[id].retire.is_none() {
+        if reset && !main.server_reset_query.is_empty() && server.retire.is_none() {
             let text = main.server_reset_query.clone();
+            server.active_us = cx.env.now.mono_us;
             self.set_server_state(id, ServerState::Cleaning);
-            self.servers[id].active_us = cx.env.now.mono_us;
             self.send_hidden(cx, id, Purpose::Reset, text.as_bytes());
-        } else if self.servers[id].only_fenced() {
+        } else if server.only_fenced() {
             self.set_server_state(id, ServerState::Checking);
         } else {
             self.free_server(cx, id);
         }
-        // A client that reads slowly may have stopped it; it is no longer that client's.
-        self.server_unpause(cx, id);
+        if is_paused {
+            // A client that reads slowly has stopped it; it is no longer that client's.
+            self.server_unpause(cx, id);
+        }
     }
 
     /// Into the list of free servers, if nothing speaks against it.
@@ -379,7 +389,7 @@ impl Pool {
         if !self.state.queue.is_empty() || cx.env.stopping.is_some() {
             self.notice();
         }
-        match self.reason_to_close(cx.env, id) {
+        match self.servers.get(id).and_then(|server| self.reason_to_close_now(cx.env, server)) {
             Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
             None => {
                 self.set_server_state(id, ServerState::Idle);
