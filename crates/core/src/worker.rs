@@ -279,7 +279,9 @@ impl Engine for Machine {
     }
 
     fn end_tick<D: Driver>(&mut self, d: &mut D) {
-        self.worker.end_tick(&mut Cx::new(d, &mut self.env));
+        if self.worker.has_work(&self.env) {
+            self.worker.end_tick(&mut Cx::new(d, &mut self.env));
+        }
     }
 
     fn deadline(&self) -> Option<u64> {
@@ -382,6 +384,18 @@ impl Worker {
         }
     }
 
+    /// The turn has left something to do.
+    #[inline]
+    fn has_work(&self, env: &Env) -> bool {
+        !self.noticed.is_empty()
+            || !self.notified.is_empty()
+            || !self.answers.is_empty()
+            || !env.effects.is_empty()
+            || !self.tasks.is_empty()
+            || env.stopping.is_some()
+    }
+
+    #[inline(never)]
     fn end_tick<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for place in 0..self.noticed.len() {
             let id = self.noticed[place];
@@ -399,14 +413,12 @@ impl Worker {
                     pool.resume_released(cx);
                 });
             }
-            if self.answers.is_empty() && cx.env.effects.is_empty() || !self.deliver_answers(cx) {
+            if !self.deliver_answers(cx) {
                 break;
             }
         }
-        if !self.notified.is_empty() {
-            for id in std::mem::take(&mut self.notified) {
-                self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
-            }
+        for id in std::mem::take(&mut self.notified) {
+            self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
         }
         if !self.tasks.is_empty() {
             self.check_commands(cx);

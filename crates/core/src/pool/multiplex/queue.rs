@@ -74,8 +74,8 @@ impl Pool {
             self.end_cancels_for(cx, client);
             self.state.due.to_resume.push_back(client);
         }
-        match next.filter(|&next| self.is_queued_behind(next, id)) {
-            Some(next) => self.promote(cx, id, next),
+        match next.and_then(|next| Some((next, self.queued_behind(next, id)?))) {
+            Some((next, queued_behind)) => self.promote(cx, id, next, queued_behind),
             None => self.set_server_state(id, ServerState::Draining),
         }
         self.server_unpause(cx, id);
@@ -84,28 +84,37 @@ impl Pool {
         }
     }
 
-    fn is_queued_behind(&self, client: ClientId, server: ServerId) -> bool {
-        self.clients.get(client).is_some_and(
-            |client| matches!(&client.state, ClientState::QueuedBehind(queued_behind) if queued_behind.server == server),
-        )
+    /// Since when a client is queued on this server, and its group; `None` if it is not any more.
+    #[inline]
+    fn queued_behind(&self, client: ClientId, server: ServerId) -> Option<(u64, Group)> {
+        match &self.clients.get(client)?.state {
+            ClientState::QueuedBehind(queued) if queued.server == server => {
+                Some((queued.since_us, queued.group))
+            }
+            _ => None,
+        }
     }
 
     /// QueuedBehind → Linked: it is the head now.
-    fn promote<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+    fn promote<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        (since_us, group): (u64, Group),
+    ) {
         let now_us = cx.env.now.mono_us;
-        let server = &mut self.servers[id];
+        let Some(server) = self.servers.get_mut(id) else { return };
         let from_bytes = server.work.running.from_bytes;
         server.note_begin(now_us);
         server.work.running.from_bytes = from_bytes;
         server.active_us = now_us;
         let pool = &mut self.state;
-        let ClientState::QueuedBehind(queued_behind) = &self.clients[client_id].state else { return };
         pool.numbers.stats.server_assignments += 1;
-        let waited_us = now_us.saturating_sub(queued_behind.since_us);
+        let waited_us = now_us.saturating_sub(since_us);
         pool.numbers.stats.wait_us += waited_us;
         server.work.waited_us = waited_us;
-        let (group, kept) = (queued_behind.group, queued_behind.group.len as usize);
-        let link = Link { kept, ..Link::new(id, pool.policy.mode) };
+        let link = Link { kept: group.len as usize, ..Link::new(id, pool.policy.mode) };
         self.set_client_state(client_id, ClientState::Linked(link));
         self.set_server_state(id, ServerState::Busy(client_id));
         self.measure_group(cx.env, client_id, id, &group, None);
@@ -243,7 +252,7 @@ impl Pool {
             .iter()
             .filter(|(_, server)| matches!(server.state, ServerState::Draining))
             .filter(|(id, server)| {
-                !server.pipelined.behind().any(|queued| self.is_queued_behind(queued.client, *id))
+                !server.pipelined.behind().any(|queued| self.queued_behind(queued.client, *id).is_some())
             })
             .map(|(id, _)| id)
             .collect();
