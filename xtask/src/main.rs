@@ -4,6 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod calls;
 mod instructions;
 mod mutants;
 mod tidy;
@@ -13,6 +14,7 @@ usage: cargo xtask COMMAND
 
 commands:
   tidy            check the house rules that neither rustfmt nor clippy knows
+  calls           list the files of core that call one another in circles (--calls: with the calls)
   instructions    count the instructions of the hot paths with valgrind, and compare with the baseline
                   (--update, --only=NAME,NAME, --fail-above=PERCENT)
   mutants         put small faults into a copy of the sources and say what finds them (--seeds=NUMBER, --only=WORDS)
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("tidy") => tidy::run(&workspace_root()),
+        Some("calls") => calls::run(&workspace_root(), &words[1..]),
         Some("instructions") => instructions::run(&workspace_root(), &words[1..]),
         Some("mutants") => mutants::run(&workspace_root(), &words[1..]),
         Some("-h" | "--help" | "help") | None => {

@@ -7,8 +7,8 @@ mod features;
 mod layers;
 mod phrases;
 mod rules;
-mod source;
-mod walk;
+pub(crate) mod source;
+pub(crate) mod walk;
 mod walls;
 mod words;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A Rust file.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// The text with every comment and the inside of every literal replaced by blanks; lines stay where they are.
     code: String,
     /// Byte ranges of `code` that are compiled for tests only.
@@ -30,14 +30,14 @@ impl Function {
 }
 
 impl Source {
-    pub(super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let code = blank_text(text);
         let tests = test_modules(&code);
         Self { code, tests }
     }
 
     /// The code, line by line from 1, with test modules left out.
-    pub(super) fn lines_without_tests(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub(crate) fn lines_without_tests(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut offset = 0;
         self.code.split_inclusive('\n').enumerate().filter_map(move |(index, line)| {
             let begin = offset;

@@ -10,7 +10,7 @@ const FOREIGN: [&str; 6] = ["target", ".git", "node_modules", ".venv", ".cache",
 const BYTES: &str = "fuzz/corpus";
 
 /// The project's files, relative to `root`.
-pub(super) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = match git_files(root) {
         Some(files) => files,
         None => walk(root)?,

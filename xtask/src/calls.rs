@@ -1,0 +1,223 @@
+//! Which files of core call one another in circles. A call is that of a method of `Pool` or `Worker`, by its name, in another file:
+//! the two types own everything, so these are the calls by which one file can change what another relies on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::tidy::source::Source;
+use crate::tidy::walk;
+
+const CORE: &str = "crates/core/src";
+/// The types whose methods count, with the names by which closures call them.
+const OWNERS: [(&str, &str); 2] = [("Pool", "pool"), ("Worker", "worker")];
+
+/// Prints the circles, largest first; with `--calls` also the calls in them.
+pub(crate) fn run(root: &Path, args: &[String]) -> ExitCode {
+    let with_calls = match args {
+        [] => false,
+        [word] if word == "--calls" => true,
+        _ => {
+            eprintln!("calls: there is --calls");
+            return ExitCode::from(2);
+        }
+    };
+    match read(root) {
+        Ok(files) => {
+            print!("{}", report(&Calls::of(&files), with_calls));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("calls: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read(root: &Path) -> std::io::Result<Vec<(PathBuf, Source)>> {
+    let mut files = Vec::new();
+    for path in walk::files(root)? {
+        let Ok(inside) = path.strip_prefix(CORE) else { continue };
+        if inside.extension().is_some_and(|extension| extension == "rs") {
+            files.push((inside.to_owned(), Source::new(&std::fs::read_to_string(root.join(&path))?)));
+        }
+    }
+    Ok(files)
+}
+
+/// For each file, the files that it calls, with the names of what it calls there.
+struct Calls(BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>);
+
+impl Calls {
+    fn of(files: &[(PathBuf, Source)]) -> Calls {
+        let mut defined = BTreeMap::new();
+        for (path, source) in files {
+            each_line(source, |owner, line, _| {
+                if let Some(name) = owner.and_then(|_| defined_method(line)) {
+                    defined.insert((owner.unwrap_or_default().to_owned(), name.to_owned()), path.clone());
+                }
+            });
+        }
+        let mut calls: BTreeMap<_, BTreeMap<PathBuf, BTreeSet<String>>> = BTreeMap::new();
+        for (path, source) in files {
+            let own = calls.entry(path.clone()).or_default();
+            each_line(source, |owner, line, before| {
+                for (receiver, name) in method_calls(line, before) {
+                    let by_name =
+                        OWNERS.iter().filter(|(_, closure)| *closure == receiver).map(|(of, _)| *of);
+                    let owners: Vec<&str> = match receiver {
+                        "self" => owner.into_iter().collect(),
+                        _ => by_name.collect(),
+                    };
+                    let found =
+                        owners.iter().find_map(|of| defined.get(&((*of).to_owned(), name.to_owned())));
+                    if let Some(other) = found.filter(|other| *other != path) {
+                        own.entry(other.clone()).or_default().insert(name.to_owned());
+                    }
+                }
+            });
+        }
+        Calls(calls)
+    }
+
+    /// Everything that a file reaches by calls.
+    fn reached(&self, from: &Path) -> BTreeSet<&Path> {
+        let mut reached = BTreeSet::new();
+        let mut left = vec![from];
+        while let Some(next) = left.pop() {
+            for other in self.0.get(next).into_iter().flat_map(BTreeMap::keys) {
+                if reached.insert(other.as_path()) {
+                    left.push(other);
+                }
+            }
+        }
+        reached
+    }
+
+    /// The files that reach one another, the largest set first.
+    fn circles(&self) -> Vec<BTreeSet<&Path>> {
+        let reached: BTreeMap<&Path, BTreeSet<&Path>> =
+            self.0.keys().map(|path| (path.as_path(), self.reached(path))).collect();
+        let circle = |path: &Path| -> BTreeSet<&Path> {
+            let of = &reached[path];
+            of.iter().copied().filter(|other| reached[other].contains(path)).collect()
+        };
+        let circles: BTreeSet<BTreeSet<&Path>> =
+            self.0.keys().map(|path| circle(path)).filter(|circle| circle.len() > 1).collect();
+        let mut circles: Vec<_> = circles.into_iter().collect();
+        circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
+        circles
+    }
+}
+
+fn report(calls: &Calls, with_calls: bool) -> String {
+    let mut lines = Vec::new();
+    for circle in calls.circles() {
+        lines.push(format!("{} files call one another in circles:", circle.len()));
+        for path in &circle {
+            lines.push(format!("  {}", path.display()));
+            for (other, names) in calls.0[*path].iter().filter(|(other, _)| circle.contains(other.as_path()))
+            {
+                if with_calls {
+                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                    lines.push(format!("      {}: {}", other.display(), names.join(" ")));
+                }
+            }
+        }
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Calls `look` with each line that is not for tests, with the type whose methods it stands among, and the line before.
+fn each_line<'a>(source: &'a Source, mut look: impl FnMut(Option<&'static str>, &'a str, &'a str)) {
+    let (mut owner, mut before) = (None, "");
+    for (_, line) in source.lines_without_tests() {
+        if line.starts_with('}') {
+            owner = None;
+        }
+        if let Some(of) = line.strip_prefix("impl ").and_then(|rest| rest.trim_end().strip_suffix(" {")) {
+            owner = OWNERS.iter().map(|(name, _)| *name).find(|name| *name == of);
+        }
+        look(owner, line, before);
+        before = line;
+    }
+}
+
+/// The method that is defined on this line of an `impl`.
+fn defined_method(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("    ").filter(|rest| !rest.starts_with(' '))?;
+    let (before, rest) = rest.split_once("fn ")?;
+    let is_function = before.is_empty() || before.starts_with("pub");
+    is_function.then(|| name(rest)).filter(|name| !name.is_empty())
+}
+
+/// Receiver and name of the calls of methods on this line; a long chain has its receiver on the line before.
+fn method_calls<'a>(line: &'a str, before: &'a str) -> Vec<(&'a str, &'a str)> {
+    let mut calls = Vec::new();
+    for (at, _) in line.match_indices('.') {
+        let called = name(&line[at + 1..]);
+        let rest = &line[at + 1 + called.len()..];
+        let is_call = rest.starts_with('(') || rest.starts_with("::<");
+        let own = last_name(&line[..at]);
+        let receiver = match own {
+            "" if line[..at].trim().is_empty() => last_name(before.trim_end()),
+            own => own,
+        };
+        if is_call && !called.is_empty() {
+            calls.push((receiver, called));
+        }
+    }
+    calls
+}
+
+/// The name that a text begins with.
+fn name(text: &str) -> &str {
+    let end = text.find(|sign: char| !sign.is_alphanumeric() && sign != '_').unwrap_or(text.len());
+    &text[..end]
+}
+
+/// The name that a text ends with, if that is a variable and no field.
+fn last_name(text: &str) -> &str {
+    let begin = text.rfind(|sign: char| !sign.is_alphanumeric() && sign != '_').map_or(0, |at| at + 1);
+    if text[..begin].ends_with('.') { "" } else { &text[begin..] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let files: Vec<_> =
+            files.iter().map(|(path, text)| (PathBuf::from(path), Source::new(text))).collect();
+        let calls = Calls::of(&files);
+        let shown = |circle: BTreeSet<&Path>| circle.iter().map(|path| path.display().to_string()).collect();
+        calls.circles().into_iter().map(shown).collect()
+    }
+
+    const A: &str = "impl Pool {\n    fn a(&self) {\n        self.b();\n    }\n}\n";
+    const B: &str =
+        "impl Pool {\n    pub(crate) fn b(&self) {\n        self\n            .c::<D>();\n    }\n}\n";
+    const C: &str = "impl Pool {\n    fn c<D>(&self) {\n        self.a();\n    }\n}\n";
+
+    #[test]
+    fn files_that_call_one_another_are_found() {
+        assert_eq!(circles(&[("a.rs", A), ("b.rs", B), ("c.rs", C)]), [["a.rs", "b.rs", "c.rs"]]);
+        assert!(circles(&[("a.rs", A), ("b.rs", B)]).is_empty());
+    }
+
+    #[test]
+    fn methods_of_others_are_no_calls_of_the_pool() {
+        let other = "impl Link {\n    fn c(&self) {\n        self.a();\n        link.a();\n    }\n}\n";
+        assert!(circles(&[("a.rs", A), ("b.rs", B), ("c.rs", other)]).is_empty());
+        let field = "impl Pool {\n    fn c(&self) {\n        self.link.a();\n    }\n}\n";
+        assert!(circles(&[("a.rs", A), ("b.rs", B), ("c.rs", field)]).is_empty());
+    }
+
+    #[test]
+    fn a_closure_of_the_worker_calls_the_pool() {
+        let worker = "impl Worker {\n    fn w(&self) {\n        self.in_pool(|pool| pool.a());\n    }\n}\n";
+        let pool = "impl Pool {\n    fn a(&self) {\n        worker.w();\n    }\n}\n";
+        assert_eq!(circles(&[("w.rs", worker), ("p.rs", pool)]).len(), 1);
+    }
+}
