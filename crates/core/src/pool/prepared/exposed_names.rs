@@ -53,7 +53,16 @@ pub(crate) enum Named {
     /// The server knows the client's own names from here on: its session must be asked which are there.
     Exposed,
     /// It waits for answers.
-    Waits,
+    Waits(Owed),
+}
+
+/// Whether the answers that a message waits for come by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owed {
+    /// Yes: a Sync or a Query was sent after what they answer.
+    Comes,
+    /// PostgreSQL may keep them back until it is asked.
+    IsAsked,
 }
 
 impl Named {
@@ -63,7 +72,7 @@ impl Named {
             Named::Unchanged => None,
             // It is looked at once more, as a message that passes.
             Named::Exposed => Some(Step::Used(0)),
-            Named::Waits => Some(Step::Wait),
+            Named::Waits(_) => Some(Step::Wait),
         }
     }
 }
@@ -135,11 +144,11 @@ impl Pool {
         if concern == Concern::Nothing || self.servers[server_id].ledger.is_skipping() {
             return Named::Unchanged;
         }
-        if self.waits_for_names(cx, id, server_id) {
-            return Named::Waits;
+        if self.waits_for_names(id, server_id) {
+            return Named::Waits(Owed::IsAsked);
         }
-        if concern != Concern::Ours && self.asks_status(cx, id, server_id) {
-            return Named::Waits;
+        if concern != Concern::Ours && self.asks_status(cx, server_id) {
+            return Named::Waits(self.owed(server_id));
         }
         // Every Parse or Execute in a failed transaction fails.
         let has_failed = self.servers[server_id].tx == TxStatus::Failed;
@@ -153,8 +162,7 @@ impl Pool {
                 if !ledger.is_between_groups() && !ledger.is_empty() {
                     // If the group fails, none of the names is there, and the messages after the group must not count on
                     // them.
-                    self.hold_for_answers(cx, id, server_id);
-                    return Named::Waits;
+                    return Named::Waits(self.owed(server_id));
                 }
                 self.expose_names(cx, id, server_id);
                 return Named::Exposed;
@@ -166,7 +174,7 @@ impl Pool {
 
     /// The transaction had failed when the open group began, and this group may have rolled it back: only a ReadyForQuery tells.
     /// In a failed transaction, and after its end, a Sync changes nothing else.
-    fn asks_status<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
+    fn asks_status<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
         let server = &mut self.servers[server_id];
         if server.tx != TxStatus::Failed || server.ledger.is_between_groups() {
             return false;
@@ -178,18 +186,27 @@ impl Pool {
             frontend::encode_sync(&mut cx.env.scratch);
             cx.driver.send(server.conn, &cx.env.scratch);
         }
-        self.hold_for_answers(cx, id, server_id);
         true
     }
 
-    /// The client's next message waits until everything that its server owes is answered.
-    fn hold_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
-        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.waits.held = true;
-        }
-        if !self.servers[server_id].ledger.is_between_groups() {
-            self.ask_for_answers(cx, server_id);
-        }
+    /// The meaning of a name in a text depends on answers that are owed.
+    fn waits_for_names(&self, id: ClientId, server_id: ServerId) -> bool {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(server_id) else { return false };
+        // As `names_are_uncertain`; but a change that this very message makes is not forgotten because no answer is owed
+        // yet.
+        let uncertain =
+            link.waits.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
+        // The possible actions depend on whether the transaction has failed.
+        uncertain || !server.ledger.is_status_known()
+    }
+
+    /// What a message waits for that waits until everything is answered that its server owes.
+    fn owed(&self, server_id: ServerId) -> Owed {
+        let ledger = self.servers.get(server_id).map(|server| &server.ledger);
+        if ledger.is_none_or(Ledger::is_between_groups) { Owed::Comes } else { Owed::IsAsked }
     }
 
     fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, sent: Sent) -> Concern {

@@ -3,6 +3,7 @@
 //! here, in its turn.
 
 use pgweir_sql::Marks;
+use pgweir_wire::WireError;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -36,24 +37,19 @@ pub(crate) const OUR_PREFIX: &[u8] = b"PGWEIR_";
 /// The name by which servers know a statement that was prepared under a name in use.
 pub(crate) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
-impl Pool {
-    /// Why a message that names a prepared statement does not go on: it is too long, or not all that is needed of it is here.
-    pub(crate) fn keeps_prepared_message<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        header: Header,
-        message: &[u8],
-    ) -> Option<Step> {
-        let bytes_max = if header.tag == tag::PARSE { PARSE_BYTES_MAX } else { NAMES_BYTES_MAX };
-        if header.total() > bytes_max {
-            let text = format!("a message that names a prepared statement is larger than {bytes_max} bytes");
-            return Some(self.refuse_client(cx, id, &Fault::TooLarge(text.into())));
-        }
-        (message.len() < header.total()).then_some(Step::Wait)
+/// All that is needed of a message that names a prepared statement is here. The fault: it is too long.
+pub(crate) fn is_whole(header: Header, message: &[u8]) -> Result<bool, Fault> {
+    let bytes_max = if header.tag == tag::PARSE { PARSE_BYTES_MAX } else { NAMES_BYTES_MAX };
+    if header.total() > bytes_max {
+        let text = format!("a message that names a prepared statement is larger than {bytes_max} bytes");
+        return Err(Fault::TooLarge(text.into()));
     }
+    Ok(message.len() >= header.total())
+}
 
-    /// A Parse, Describe or Close that names a prepared statement goes to its server, under the server's name for it.
+impl Pool {
+    /// A Parse, Describe or Close that names a prepared statement goes to its server, under the server's name for it. The fault
+    /// ends the client.
     pub(crate) fn prepared_message<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -61,18 +57,15 @@ impl Pool {
         server: ServerId,
         header: Header,
         message: &[u8],
-    ) -> Step {
-        let Some(body) = message.get(HEADER_LEN..header.total()) else { return Step::Wait };
-        let handled = match header.tag {
-            tag::PARSE => Parse::parse(body).map(|parse| self.parse(cx, id, server, &parse)),
-            tag::DESCRIBE => Describe::parse(body).map(|describe| self.describe(cx, id, server, &describe)),
-            _ => Close::parse(body).map(|close| self.close(cx, id, server, &close)),
-        };
-        match handled {
-            Ok(Ok(())) => Step::Used(header.total()),
-            Ok(Err(fault)) => self.refuse_client(cx, id, &fault),
-            Err(error) => self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
+    ) -> Result<Step, Fault> {
+        let Some(body) = message.get(HEADER_LEN..header.total()) else { return Ok(Step::Wait) };
+        let bad = |error: WireError| Fault::Protocol(error.to_string().into());
+        match header.tag {
+            tag::PARSE => self.parse(cx, id, server, &Parse::parse(body).map_err(bad)?)?,
+            tag::DESCRIBE => self.describe(cx, id, server, &Describe::parse(body).map_err(bad)?),
+            _ => self.close(cx, id, server, &Close::parse(body).map_err(bad)?),
         }
+        Ok(Step::Used(header.total()))
     }
 
     fn parse<D: Driver>(
@@ -360,7 +353,7 @@ impl Pool {
         id: ClientId,
         server_id: ServerId,
         describe: &Describe<'_>,
-    ) -> Result<(), Fault> {
+    ) {
         let named = self.client_named(id, describe.name);
         let known = self.server_name(cx, id, server_id, (describe.name, named));
         let (name, ticket) = told(&known, describe.name);
@@ -369,7 +362,6 @@ impl Pool {
         let server = &mut self.servers[server_id];
         server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) });
         cx.driver.send(server.conn, &cx.env.scratch);
-        Ok(())
     }
 
     /// A text with these marks is sent or bound. If it may end or change names, their meaning is uncertain until it is answered.
@@ -383,20 +375,14 @@ impl Pool {
     }
 
     /// Servers keep the statement for other clients that use it; the client's name goes.
-    fn close<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        close: &Close<'_>,
-    ) -> Result<(), Fault> {
+    fn close<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId, close: &Close<'_>) {
         if self.closes_by_sql(id, close.name) {
             cx.env.scratch.clear();
             frontend::encode_close(&mut cx.env.scratch, Target::Statement, close.name);
             let server = &mut self.servers[server_id];
             server.ledger.push(Entry::new(Owner::Client(id), Kind::Close));
             cx.driver.send(server.conn, &cx.env.scratch);
-            return Ok(());
+            return;
         }
         let mut entry = Entry::new(Owner::Client(id), Kind::Local(Local::CloseComplete));
         let account = self.clients.get_mut(id).map(|client| &mut client.account);
@@ -405,34 +391,29 @@ impl Pool {
             (entry.ticket, entry.statement) = (ticket, Some(statement));
         }
         self.push_local(cx, server_id, entry);
-        Ok(())
     }
 
-    /// Close of a named statement by a client that has no server: needs none. `None` if it is about something else.
+    /// Close of a named statement by a client that has no server: needs none. `false` if it is about something else. The fault
+    /// ends the client.
     pub(crate) fn close_without_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         body: &[u8],
-    ) -> Option<Step> {
-        let close = match Close::parse(body) {
-            Ok(close) => close,
-            Err(error) => {
-                return Some(self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())));
-            }
-        };
+    ) -> Result<bool, Fault> {
+        let close = Close::parse(body).map_err(|error| Fault::Protocol(error.to_string().into()))?;
         if close.target != Target::Statement
             || close.name.is_empty()
             || self.client_statement(id, close.name).is_none()
                 && self.prepared_by_sql(id, close.name).is_some()
         {
-            return None;
+            return Ok(false);
         }
         self.forget_statement(cx.env, id, close.name);
         cx.env.scratch.clear();
         backend::encode_close_complete(&mut cx.env.scratch);
         cx.driver.send(self.clients[id].conn, &cx.env.scratch);
-        Some(Step::Used(0))
+        Ok(true)
     }
 
     fn forget_statement(&mut self, env: &mut Env, id: ClientId, name: &[u8]) {

@@ -93,6 +93,18 @@ pub(crate) enum AskedAgain {
     Elsewhere(ClientId),
 }
 
+/// What follows after an attempt whose answers no client gets.
+pub(crate) enum AttemptOver {
+    /// Nothing yet.
+    NotYet,
+    /// The client's group is sent again.
+    AskAgain,
+    /// The transaction that failed is rolled back first.
+    RollBack,
+    /// It could not be rolled back: the server is given up.
+    Stuck,
+}
+
 impl Pool {
     /// CommandComplete: a change counts for other clients when its transaction is over.
     pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
@@ -242,22 +254,19 @@ impl Pool {
     /// failed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn attempt_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
-        let Some(server) = self.servers.get(id) else { return };
+    pub(crate) fn attempt_over(&mut self, id: ServerId, client_id: ClientId) -> AttemptOver {
+        let Some(server) = self.servers.get(id) else { return AttemptOver::NotYet };
         let (idle, own) = (server.tx == TxStatus::Idle, server.ledger.is_empty());
-        let Some(client) = self.clients.get_mut(client_id) else { return };
-        let ClientState::Linked(link) = &mut client.state else { return };
-        let Opening::Again(again) = &mut link.opening else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return AttemptOver::NotYet };
+        let ClientState::Linked(link) = &mut client.state else { return AttemptOver::NotYet };
+        let Opening::Again(again) = &mut link.opening else { return AttemptOver::NotYet };
         if idle && own {
             link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
-            // After a replay the server has reported its parameters.
-            self.adopt_params(cx, id, client_id);
-            self.state.due.to_resume.push_back(client_id);
-        } else if !again.rolls_back {
-            again.rolls_back = true;
-            self.send_hidden(cx, id, Purpose::Rerun, b"ROLLBACK");
+            AttemptOver::AskAgain
+        } else if !std::mem::replace(&mut again.rolls_back, true) {
+            AttemptOver::RollBack
         } else {
-            self.lose_server(cx, id, "a transaction could not be rolled back".into());
+            AttemptOver::Stuck
         }
     }
 }

@@ -82,13 +82,7 @@ impl Pool {
     }
 
     /// The client's next message uses the unnamed statement, or closes it: what does it need?
-    pub(crate) fn owns_unnamed<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        kind: Kind,
-    ) -> UnnamedUse {
+    pub(crate) fn owns_unnamed(&mut self, id: ClientId, server_id: ServerId, kind: Kind) -> UnnamedUse {
         let Some(client) = self.clients.get_mut(id) else { return UnnamedUse::Waits };
         let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return UnnamedUse::Waits;
@@ -102,8 +96,6 @@ impl Pool {
             link.unnamed = UnnamedOnServer::Own;
         }
         if waits_for_unnamed(link, &server.ledger) {
-            link.waits.held = true;
-            self.ask_for_answers(cx, server_id);
             return UnnamedUse::Waits;
         }
         if server.ledger.is_skipping() {

@@ -12,8 +12,7 @@ use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX};
 use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, Link};
-use crate::pool::prepared::exposed_names::Named;
-use crate::pool::prepared::exposed_names::Sent;
+use crate::pool::prepared::exposed_names::{Named, Owed, Sent};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::moments::prepare::Asks;
@@ -333,7 +332,8 @@ impl Pool {
         {
             self.flush_cursor(cx, server_id, cursor);
             let to_send = (Sent::Unnamed, header.tag == tag::QUERY);
-            if self.prepare_text(cx, id, server_id, (text, traits), to_send) == Named::Waits {
+            let named = self.prepare_text(cx, id, server_id, (text, traits), to_send);
+            if matches!(named, Named::Waits(_)) {
                 return Passed::NoMore;
             }
         }
@@ -388,28 +388,20 @@ impl Pool {
         }
     }
 
-    /// The meaning of a name in a text depends on answers that are owed: the text waits for them.
-    pub(crate) fn waits_for_names<D: Driver>(
+    /// The client's next message waits for answers, for which the server is asked if it may keep them back.
+    pub(crate) fn hold_for_answers<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
-    ) -> bool {
-        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
-            return false;
-        };
-        let Some(server) = self.servers.get(server_id) else { return false };
-        // As `names_are_uncertain`; but a change that this very message makes is not forgotten because no answer is owed
-        // yet.
-        let uncertain =
-            link.waits.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
-        // The possible actions depend on whether the transaction has failed.
-        if !uncertain && server.ledger.is_status_known() {
-            return false;
+        owed: Owed,
+    ) {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.waits.held = true;
         }
-        link.waits.held = true;
-        self.ask_for_answers(cx, server_id);
-        true
+        if owed == Owed::IsAsked {
+            self.ask_for_answers(cx, server_id);
+        }
     }
 
     fn refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, fault: &Fault) -> Passed {

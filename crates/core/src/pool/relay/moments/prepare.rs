@@ -32,7 +32,8 @@ use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::ClientState;
-use crate::pool::prepared::exposed_names::{Named, Sent};
+use crate::pool::prepared::exposed_names::{Named, Owed, Sent};
+use crate::pool::prepared::messages::is_whole;
 use crate::pool::prepared::unnamed::UnnamedUse;
 use crate::pool::relay::ledger::Kind;
 use crate::pool::relay::route::text_of;
@@ -81,8 +82,8 @@ impl Pool {
             true => self.meet_names(cx, id, server_id, (text, traits), sent),
             false => Named::Unchanged,
         };
-        self.note_exposing(cx, id, named);
-        if named == Named::Waits {
+        self.act_on_names(cx, id, server_id, named);
+        if matches!(named, Named::Waits(_)) {
             return named;
         }
         // A Parse or Describe of a statement that has a name executes nothing.
@@ -92,10 +93,18 @@ impl Pool {
         named
     }
 
-    /// If names were exposed, the session is asked at the end of the transaction.
-    fn note_exposing<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, named: Named) {
-        if named == Named::Exposed {
-            self.note_marks(cx.env, id, Marks::PREPARED, b"", false);
+    /// If names were exposed, the session is asked at the end of the transaction; or the message waits.
+    fn act_on_names<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        named: Named,
+    ) {
+        match named {
+            Named::Unchanged => {}
+            Named::Exposed => self.note_marks(cx.env, id, Marks::PREPARED, b"", false),
+            Named::Waits(owed) => self.hold_for_answers(cx, id, server_id, owed),
         }
     }
 
@@ -111,13 +120,18 @@ impl Pool {
         if header.tag == tag::BIND {
             return self.send_bind(cx, id, server_id, (header, message), Asks::Features);
         }
-        if let Some(step) = self.keeps_prepared_message(cx, id, header, message) {
-            return step;
+        match is_whole(header, message) {
+            Ok(true) => {}
+            Ok(false) => return Step::Wait,
+            Err(fault) => return self.refuse_client(cx, id, &fault),
         }
         if let Some(step) = self.prepare_named(cx, id, server_id, header, message).keeps_message() {
             return step;
         }
-        self.prepared_message(cx, id, server_id, header, message)
+        match self.prepared_message(cx, id, server_id, header, message) {
+            Ok(step) => step,
+            Err(fault) => self.refuse_client(cx, id, &fault),
+        }
     }
 
     /// A Bind of a statement that has a name. If the client prepared it through the protocol, `session` notes what it executes, and
@@ -173,7 +187,7 @@ impl Pool {
             tag::PARSE => {
                 // An earlier text of its group may use the name that it prepares.
                 let named = self.meet_new_name(cx, id, server_id);
-                self.note_exposing(cx, id, named);
+                self.act_on_names(cx, id, server_id, named);
                 match text_of(cx.env, header, message) {
                     Some((text, traits)) if named == Named::Unchanged => {
                         self.prepare_text(cx, id, server_id, (text, &traits), (Sent::Named, false))
@@ -249,15 +263,19 @@ impl Pool {
         server_id: ServerId,
         kind: Kind,
     ) -> bool {
-        let (text, lacks) = match self.owns_unnamed(cx, id, server_id, kind) {
-            UnnamedUse::Waits => return false,
+        let (text, lacks) = match self.owns_unnamed(id, server_id, kind) {
+            UnnamedUse::Waits => {
+                self.hold_for_answers(cx, id, server_id, Owed::IsAsked);
+                return false;
+            }
             UnnamedUse::Ready => return true,
             UnnamedUse::Needs { text, lacks } => (text, lacks),
         };
         if let Some(text) = text {
             let traits = pgweir_sql::traits(&text);
             let to_send = (Sent::Unnamed, false);
-            if self.prepare_text(cx, id, server_id, (&text, &traits), to_send) == Named::Waits {
+            let named = self.prepare_text(cx, id, server_id, (&text, &traits), to_send);
+            if matches!(named, Named::Waits(_)) {
                 return false;
             }
             self.note_text(cx.env, id, &text, &traits);

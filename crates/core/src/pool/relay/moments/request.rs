@@ -104,9 +104,9 @@ impl Pool {
                 self.parse_without_server(cx, id, body).then_some(Step::Used(header.total()))
             }
             tag::CLOSE if status == TxStatus::Idle && self.client_tracks_statements(id) => {
-                match self.close_without_server(cx, id, body)? {
-                    Step::Gone => Some(Step::Gone),
-                    Step::Used(_) | Step::Wait => Some(Step::Used(header.total())),
+                match self.close_without_server(cx, id, body) {
+                    Ok(answered) => answered.then_some(Step::Used(header.total())),
+                    Err(fault) => Some(self.refuse_client(cx, id, &fault)),
                 }
             }
             _ => None,

@@ -33,6 +33,7 @@ use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening, UnnamedOnServer};
+use crate::pool::prepared::schema_version::AttemptOver;
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::{Auditing, ServerState, Stage};
 use crate::pool::session::audit::{Audited, SessionAtRest};
@@ -155,7 +156,18 @@ impl Pool {
                 false
             }
             Opening::Again(_) => {
-                self.attempt_over(cx, server_id, id);
+                match self.attempt_over(server_id, id) {
+                    AttemptOver::NotYet => {}
+                    AttemptOver::AskAgain => {
+                        // After a replay the server has reported its parameters.
+                        self.adopt_params(cx, server_id, id);
+                        self.state.due.to_resume.push_back(id);
+                    }
+                    AttemptOver::RollBack => self.send_hidden(cx, server_id, Purpose::Rerun, b"ROLLBACK"),
+                    AttemptOver::Stuck => {
+                        self.lose_server(cx, server_id, "a transaction could not be rolled back".into());
+                    }
+                }
                 true
             }
             _ => false,
