@@ -116,10 +116,4 @@ impl Pool {
             }
         }
     }
-
-    /// A routine that changes its session is named in a text of this client's.
-    #[inline]
-    pub(crate) fn changes_inside(&self, text: &[u8]) -> bool {
-        self.state.routines.changes_in(text)
-    }
 }

@@ -5,8 +5,11 @@ use std::collections::VecDeque;
 
 use pgweir_sql::{Marks, assignments, traits};
 
+use crate::context::Env;
 use crate::ids::PoolId;
 use crate::limits::{LOOKS_ALERT, WATCHED_STATEMENTS_MAX};
+use crate::pool::Pool;
+use crate::pool::relay::group::Group;
 
 /// Which of a pool's releases are followed by a look.
 #[derive(Default)]
@@ -109,6 +112,21 @@ impl Watched {
 
     pub(crate) fn forget_pool(&mut self, pool: PoolId) {
         self.statements.retain(|(concerned, _)| *concerned != pool);
+    }
+}
+
+impl Pool {
+    /// A statement of the pool was found to change its session unseen.
+    #[inline]
+    pub(crate) fn is_watched(&self, env: &Env, fingerprint: u64) -> bool {
+        !env.watched.is_empty() && env.watched.contains(self.id, fingerprint)
+    }
+
+    /// The same of a group's statement; of a group with several only the first is known.
+    pub(crate) fn is_group_watched(&self, env: &Env, group: &Group) -> bool {
+        !env.watched.is_empty()
+            && env.watched.concerns(self.id)
+            && (!group.is_one_statement() || env.watched.contains(self.id, group.statement))
     }
 }
 

@@ -14,7 +14,6 @@ use crate::ids::ServerId;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::printable;
-use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Replies, ServerState, VerifyingSession};
 
@@ -164,18 +163,5 @@ impl Pool {
             differences.join(", ")
         );
         cx.log(Level::Warning, &line);
-    }
-
-    /// A statement of the pool was found to change its session unseen.
-    #[inline]
-    pub(crate) fn is_watched(&self, env: &Env, fingerprint: u64) -> bool {
-        !env.watched.is_empty() && env.watched.contains(self.id, fingerprint)
-    }
-
-    /// The same of a group's statement; of a group with several only the first is known.
-    pub(crate) fn is_group_watched(&self, env: &Env, group: &Group) -> bool {
-        !env.watched.is_empty()
-            && env.watched.concerns(self.id)
-            && (!group.is_one_statement() || env.watched.contains(self.id, group.statement))
     }
 }

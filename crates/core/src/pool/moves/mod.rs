@@ -1,4 +1,5 @@
 //! The moves of clients and servers between their states.
 
+pub(crate) mod another_server;
 pub(crate) mod client;
 pub(crate) mod server;

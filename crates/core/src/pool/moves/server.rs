@@ -15,6 +15,7 @@ use crate::pool::client::state::{Client, ClientState, Link, Opening};
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Ending, ServerState};
+use crate::pool::session::pins::{Pin, Reasons};
 use crate::pool::{Pool, ServerKind};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
@@ -120,6 +121,22 @@ impl Pool {
             let mode = self.state.policy.mode;
             self.release_server(cx, id, if made_in == PoolMode::Session { made_in } else { mode });
         }
+    }
+
+    /// A client left its server, which is at rest but for a question of ours, with traces in its session.
+    pub(crate) fn clear_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, pin: Option<&Pin>) {
+        if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
+            return self.close_server(
+                cx,
+                id,
+                "client left state that cannot be taken back",
+                CloseMode::Flush,
+            );
+        }
+        self.set_server_state(id, ServerState::Cleaning);
+        self.servers[id].active_us = cx.env.now.mono_us;
+        self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
+        self.server_unpause(cx, id);
     }
 
     /// The connection to a server ended.

@@ -72,24 +72,6 @@ impl Pool {
         (!knew || (!hidden && server_knew)).then_some(client_id)
     }
 
-    /// The parameters that the server reports are the client's, too. If it spells a value in its own way, that spelling is
-    /// the client's value from here on, and the client is told.
-    pub(crate) fn adopt_params<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
-        let Some(server) = self.servers.get(id) else { return };
-        let Some(client) = self.clients.get_mut(client_id) else { return };
-        let account = &mut client.account;
-        cx.env.scratch.clear();
-        for position in account.params.differences(&server.params) {
-            let name = cx.env.tracked.names().nth(position).unwrap_or_default();
-            let value = server.params.get(position).unwrap_or_default();
-            encode_parameter_status(&mut cx.env.scratch, name.as_bytes(), value);
-        }
-        if !cx.env.scratch.is_empty() {
-            cx.driver.send(client.conn, &cx.env.scratch);
-        }
-        account.params = Arc::clone(&server.params);
-    }
-
     /// The client of this server listens on this very server.
     pub(crate) fn listens_here(&self, id: ServerId) -> bool {
         let client = self.servers.get(id).and_then(|server| server.state.client());

@@ -62,7 +62,10 @@ impl Pool {
                 None => {}
             }
         } else if accepted.owner == Owner::Hidden(Purpose::Replay) {
-            self.replay_failed(cx, id, message, code_and_text(body));
+            let (code, text) = code_and_text(body);
+            if self.replay_failed(cx, id, message, code) {
+                self.session_sync_failed(cx, id, code, text);
+            }
         } else {
             self.begin_failed(cx, id, accepted.owner);
         }

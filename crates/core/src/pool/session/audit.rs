@@ -75,6 +75,8 @@ WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)"
 pub(crate) enum SessionAtRest {
     /// All. Whether the server stays with the client.
     Known { stays: bool },
+    /// All, without asking. The client keeps the server for these reasons, or for none.
+    Recalled(Reasons),
     /// Not all: the server is to be asked this.
     Ask(Box<Auditing>),
 }
@@ -133,8 +135,9 @@ impl Pool {
             && !sets.is_empty()
         {
             self.state.known.note_settable(names.iter());
-            match self.recall(cx, id, client_id, &names, sets) {
-                Recalled::Kept(stays) => return SessionAtRest::Known { stays },
+            match self.recall(cx.env, id, client_id, &names, sets) {
+                Recalled::Same => return SessionAtRest::Known { stays: false },
+                Recalled::Kept(reasons) => return SessionAtRest::Recalled(reasons),
                 Recalled::Unknown(worth) => probe = worth,
             }
         }

@@ -47,6 +47,12 @@ impl Pool {
         }
     }
 
+    /// A routine that changes its session is named in a text of this client's.
+    #[inline]
+    pub(crate) fn changes_inside(&self, text: &[u8]) -> bool {
+        self.state.routines.changes_in(text)
+    }
+
     /// A text that came earlier is executed now: its possible effects are noted as if it came now.
     #[cold]
     pub(crate) fn note_text(&mut self, env: &Env, id: ClientId, text: &[u8], traits: &Traits) {

@@ -2,22 +2,26 @@
 
 use crate::context::Cx;
 use crate::context::duration_us;
-use crate::driver::{CloseMode, Driver, Level};
+use crate::driver::{Driver, Level};
 use crate::errors::Fault;
-use crate::ids::{ClientId, ServerId};
+use crate::ids::ClientId;
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
-use crate::pool::relay::ledger::Purpose;
 use crate::pool::sequences::state::Drawing;
-use crate::pool::server::state::ServerState;
 use crate::pool::session::pins::{Pin, Reasons};
 
 impl Pool {
-    /// The client keeps its server for these reasons, or (for none) no longer. `false` if it was refused, and is gone.
-    pub(crate) fn set_pin<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reasons: Reasons) -> bool {
+    /// The client keeps its server for these reasons, or (for none) no longer. The fault: it must not, so it is to leave, as a
+    /// pinned client: its state on the server is cleared away.
+    pub(crate) fn set_pin<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        reasons: Reasons,
+    ) -> Result<(), Fault> {
         let now_us = cx.env.now.mono_us;
-        let Some(client) = self.clients.get_mut(id) else { return false };
-        let ClientState::Linked(link) = &mut client.state else { return true };
+        let Some(client) = self.clients.get_mut(id) else { return Ok(()) };
+        let ClientState::Linked(link) = &mut client.state else { return Ok(()) };
         let pool = &mut self.state;
         match &mut link.pin {
             Some(pin) if !reasons.is_none() => pin.reasons = reasons,
@@ -35,16 +39,11 @@ impl Pool {
                 pool.count.pinned += 1;
                 pool.numbers.continuity.pins += 1;
                 let limit = cx.env.rules.config.main.max_pinned;
-                let fault = match pool.policy.refuses_pins() {
-                    true => Some(Fault::CanNotMove(reasons.text())),
-                    false => {
-                        (limit > 0 && pool.count.pinned > limit).then(|| Fault::TooManyPinned(reasons.text()))
-                    }
-                };
-                if let Some(fault) = fault {
-                    // It leaves as a pinned client: its state on the server is cleared away.
-                    self.refuse_client(cx, id, &fault);
-                    return false;
+                if pool.policy.refuses_pins() {
+                    return Err(Fault::CanNotMove(reasons.text()));
+                }
+                if limit > 0 && pool.count.pinned > limit {
+                    return Err(Fault::TooManyPinned(reasons.text()));
                 }
                 let line = format!(
                     "{} keeps its server: {}",
@@ -54,7 +53,7 @@ impl Pool {
                 cx.log(Level::Debug, &line);
             }
         }
-        true
+        Ok(())
     }
 
     /// `pin_warn_after`: a client that keeps its server for long is logged, once.
@@ -87,21 +86,5 @@ impl Pool {
         if pin.is_some() {
             self.state.count.pinned -= 1;
         }
-    }
-
-    /// A client left its server, which is at rest but for a question of ours, with traces in its session.
-    pub(crate) fn clear_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, pin: Option<&Pin>) {
-        if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
-            return self.close_server(
-                cx,
-                id,
-                "client left state that cannot be taken back",
-                CloseMode::Flush,
-            );
-        }
-        self.set_server_state(id, ServerState::Cleaning);
-        self.servers[id].active_us = cx.env.now.mono_us;
-        self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
-        self.server_unpause(cx, id);
     }
 }

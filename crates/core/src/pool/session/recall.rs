@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::context::Cx;
-use crate::driver::Driver;
+use crate::context::Env;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::server::state::Probe;
@@ -16,17 +15,19 @@ use crate::pool::session::pins::Reasons;
 
 /// Contents that are known without asking.
 pub(crate) enum Recalled {
-    /// The session. Whether the server stays with its client.
-    Kept(bool),
+    /// The session, which is the one that both had before.
+    Same,
+    /// The session, and why the client keeps its server, if it does.
+    Kept(Reasons),
     /// Not all. The probe is what is worth finding out for the next time.
     Unknown(Option<Probe>),
 }
 
 impl Pool {
     /// The session of a server on which these texts took effect, in this order, if they set all these names.
-    pub(crate) fn recall<D: Driver>(
+    pub(crate) fn recall(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &Env,
         id: ServerId,
         client_id: ClientId,
         names: &[Box<[u8]>],
@@ -50,15 +51,12 @@ impl Pool {
         let same = found.iter().all(|(name, value)| server.session.get(name) == Some(value));
         let own = self.clients.get(client_id).map(|client| &client.account);
         if same && own.is_some_and(|account| Arc::ptr_eq(&account.session, &server.session)) {
-            return Recalled::Kept(false);
+            return Recalled::Same;
         }
         let mut session = (*server.session).clone();
         for (name, value) in &found {
-            self.learn_value(cx.env, &mut session, name, Some(value));
+            self.learn_value(env, &mut session, name, Some(value));
         }
-        let reasons = self.keep_session(id, client_id, session, Reasons::NONE);
-        let stays = !reasons.is_none();
-        // A refused client is gone, and its server with it.
-        Recalled::Kept(!self.set_pin(cx, client_id, reasons) || stays)
+        Recalled::Kept(self.keep_session(id, client_id, session, Reasons::NONE))
     }
 }

@@ -7,24 +7,20 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::PoolMode;
 use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
 
 use crate::context::Cx;
-use crate::driver::{CloseMode, Driver, Level};
-use crate::errors::Fault;
+use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
 use crate::pool::begin::NO_PARAMETERS;
-use crate::pool::client::state::{ClientState, Opening, Waiting};
-use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
-use crate::pool::server::state::{ServerState, SyncingSession};
+use crate::pool::server::state::ServerState;
 
 /// Why a server is closed that does not reach the state that its client needs.
-const NOT_RESTORED: &str = "session could not be restored";
+pub(crate) const NOT_RESTORED: &str = "session could not be restored";
 
 impl Pool {
     /// Sends the statements that bring the server to its client's session; the client's next message follows right after them.
@@ -110,20 +106,20 @@ impl Pool {
     }
 
     /// The client's session cannot be brought to this server. If a cancel request or a timeout ended the replay, only the client's
-    /// statement ends. Anything else is not the client's fault.
+    /// statement ends. Anything else is not the client's fault: then this is `true`, and the client is to get another server.
     pub(crate) fn replay_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
         message: &[u8],
-        (code, text): (SqlState, String),
-    ) {
+        code: SqlState,
+    ) -> bool {
         let Some(ServerState::Busy(id)) = self.servers.get(server_id).map(|server| &server.state) else {
-            return;
+            return false;
         };
         let id = *id;
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Linked(link) = &mut client.state else { return };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
         let (whole, simple) = match link.opening {
             Opening::ReplayGuarded { simple } => (true, simple),
             _ => (false, false),
@@ -141,76 +137,8 @@ impl Pool {
             if simple {
                 self.send_sync(cx, server_id);
             }
-            return;
-        }
-        self.session_sync_failed(cx, server_id, code, text);
-    }
-
-    /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
-    /// told. The server is not used any more.
-    pub(crate) fn session_sync_failed<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        server_id: ServerId,
-        code: SqlState,
-        text: String,
-    ) {
-        let Some(server) = self.servers.get_mut(server_id) else { return };
-        server.retire.get_or_insert(NOT_RESTORED);
-        if self.gets_another_server(cx, server_id) {
-            let line = format!(
-                "{} could not be brought to a session: {text}",
-                self.server_log_name(&self.servers[server_id])
-            );
-            cx.log(Level::Warning, &line);
-            return self.close_server(cx, server_id, NOT_RESTORED, CloseMode::Now);
-        }
-        let Some(server) = self.servers.get(server_id) else { return };
-        match server.state {
-            ServerState::Busy(client) | ServerState::SyncingSession(SyncingSession { client, .. }) => {
-                self.refuse_client(cx, client, &Fault::SessionNotRestored(code, text));
-            }
-            _ => self.lose_server(cx, server_id, format!("session could not be restored: {text}").into()),
-        }
-    }
-
-    /// The client of the session that this server is being brought to waits for another server, ahead of all other clients,
-    /// with all its requests. `false` if that is not possible: it was refused too often, or it asked for more than is kept.
-    pub(crate) fn gets_another_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
-        let Some(server) = self.servers.get_mut(server_id) else { return false };
-        let Some(id) = server.state.client() else { return false };
-        let Some(client) = self.clients.get_mut(id) else { return false };
-        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
-            return false;
-        };
-        if account.refused_servers + 1 >= REFUSED_SERVERS_MAX || link.made_in == PoolMode::Session {
             return false;
         }
-        let (mut begin, mut sent) = (None, Vec::new());
-        if matches!(server.state, ServerState::Busy(_)) {
-            let FirstAsk::Kept(kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost) else {
-                return false;
-            };
-            if !kept.behind_replay {
-                return false;
-            }
-            (begin, sent) = (kept.begin, kept.bytes);
-        }
-        if let Opening::Unsent(text) = &mut link.opening {
-            begin = Some(std::mem::take(text));
-        }
-        account.refused_servers += 1;
-        let since_us = account.request_us;
-        if !sent.is_empty() {
-            sent.extend_from_slice(&client.inbox);
-            cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
-        }
-        let waiting = Waiting { since_us, notified: false, group: None, begin };
-        self.set_client_state(id, ClientState::Waiting(waiting));
-        self.state.queue.clients.push_front(id);
-        self.end_cancels_for(cx, id);
-        self.notice();
-        self.client_unpause(cx, id);
         true
     }
 }

@@ -136,14 +136,6 @@ impl Pool {
         reasons
     }
 
-    /// No cancel is on its way to this server any longer.
-    pub(crate) fn restores_behind_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
-        if self.servers.get(server_id).is_some_and(|server| server.resets) {
-            self.restores(cx, server_id);
-            self.resume_held(cx, server_id);
-        }
-    }
-
     /// A statement of the client failed: the settings of its transaction may be gone, and a RESET or DISCARD in the same
     /// group of messages has no effect.
     pub(crate) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pgweir_wire::backend::encode_parameter_status;
+
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
@@ -23,17 +25,15 @@ impl Pool {
     }
 
     /// The client was linked to a server that carries another session: its own is brought to it. `clears`: so is a
-    /// knowledge of no sequence.
+    /// knowledge of no sequence. Returns the state in which the server answers that, if it does so by itself.
     pub(crate) fn sync_session<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         clears: bool,
-    ) {
-        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
-            return;
-        };
+    ) -> Option<SyncingSession> {
+        let account = self.clients.get_mut(id).map(|client| &mut client.account)?;
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             // If a parameter is set here and reset by the client's statement in the same packet, no server reports it.
@@ -52,7 +52,7 @@ impl Pool {
                 account.params = Arc::clone(&server.params);
                 account.session = Arc::clone(&server.session);
             }
-            return;
+            return None;
         }
         self.log_debug(cx, |worker, env| {
             // Only what servers report: settings of a client's own may hold secrets.
@@ -61,20 +61,20 @@ impl Pool {
             let text = String::from_utf8_lossy(&sets).into_owned();
             (!sets.is_empty()).then(|| format!("{} varcache_apply: {text}", worker.server_log_name(server)))
         });
-        if !lacking.is_empty() || !self.replay(cx, id, server_id, &statements) {
-            self.send_session_sync(cx, server_id, &params, &session, Purpose::SyncSession);
-            if clears {
-                self.send_hidden(cx, server_id, Purpose::SyncSession, sequences::DISCARD);
-            }
-            self.servers[server_id].session = session;
-            let mut preparing = Vec::with_capacity(lacking.len());
-            for Prepared { name, text, .. } in lacking {
-                self.send_hidden(cx, server_id, Purpose::Prepare, &text);
-                preparing.push(name);
-            }
-            let syncing = SyncingSession { client: id, preparing };
-            self.set_server_state(server_id, ServerState::SyncingSession(syncing));
+        if lacking.is_empty() && self.replay(cx, id, server_id, &statements) {
+            return None;
         }
+        self.send_session_sync(cx, server_id, &params, &session, Purpose::SyncSession);
+        if clears {
+            self.send_hidden(cx, server_id, Purpose::SyncSession, sequences::DISCARD);
+        }
+        self.servers[server_id].session = session;
+        let mut preparing = Vec::with_capacity(lacking.len());
+        for Prepared { name, text, .. } in lacking {
+            self.send_hidden(cx, server_id, Purpose::Prepare, &text);
+            preparing.push(name);
+        }
+        Some(SyncingSession { client: id, preparing })
     }
 
     /// The statement that the client had prepared cannot be prepared any more (a table of it is gone): the client has it no
@@ -149,6 +149,24 @@ impl Pool {
         let greeting = self.state.greeting.as_deref();
         let session = greeting.map(|greeting| (*greeting.session).clone()).unwrap_or_default();
         session.prepared_as_in(&server.session)
+    }
+
+    /// The parameters that the server reports are the client's, too. If it spells a value in its own way, that spelling is
+    /// the client's value from here on, and the client is told.
+    pub(crate) fn adopt_params<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let account = &mut client.account;
+        cx.env.scratch.clear();
+        for position in account.params.differences(&server.params) {
+            let name = cx.env.tracked.names().nth(position).unwrap_or_default();
+            let value = server.params.get(position).unwrap_or_default();
+            encode_parameter_status(&mut cx.env.scratch, name.as_bytes(), value);
+        }
+        if !cx.env.scratch.is_empty() {
+            cx.driver.send(client.conn, &cx.env.scratch);
+        }
+        account.params = Arc::clone(&server.params);
     }
 
     fn encoding_differs(&self, env: &Env, params: &Params, server: &Server) -> bool {

@@ -5,6 +5,7 @@
 
 use pgweir_settings::Main;
 use pgweir_sql::{Traits, Verb};
+use pgweir_wire::backend::ErrorFields;
 use pgweir_wire::frontend::{BindHead, Parse, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -249,6 +250,26 @@ impl Pool {
             failed: running.failed,
         };
         cx.driver.ask(Question::Traced(Box::new(statement)));
+    }
+
+    /// A client is sent an error.
+    pub(crate) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
+        env.counters.errors.note(code);
+        if self.clients.contains_key(client) {
+            self.state.numbers.errors += 1;
+        }
+    }
+
+    /// A server's ErrorResponse, by its body, goes to a client.
+    pub(crate) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
+        let fields = ErrorFields::parse(body).ok();
+        if let Some(fields) = &fields {
+            self.note_shape_error(env, fields);
+        }
+        env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.work.running.failed = true;
+        self.state.numbers.errors += 1;
     }
 
     /// `log_min_duration_ms`

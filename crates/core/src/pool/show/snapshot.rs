@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use pgweir_wire::backend::ErrorFields;
-
 use crate::context::Env;
-use crate::ids::{ClientId, ServerId};
 use crate::pool::Gate;
 use crate::pool::client::state::ClientState;
 use crate::pool::{Pool, ServerKind};
@@ -103,26 +100,6 @@ impl Pool {
         });
         let since_us = queued.into_iter().chain(at_login).chain(behind).min();
         since_us.map_or(0, |since_us| env.now.mono_us.saturating_sub(since_us))
-    }
-
-    /// A client is sent an error.
-    pub(crate) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
-        env.counters.errors.note(code);
-        if self.clients.contains_key(client) {
-            self.state.numbers.errors += 1;
-        }
-    }
-
-    /// A server's ErrorResponse, by its body, goes to a client.
-    pub(crate) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
-        let fields = ErrorFields::parse(body).ok();
-        if let Some(fields) = &fields {
-            self.note_shape_error(env, fields);
-        }
-        env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
-        let Some(server) = self.servers.get_mut(id) else { return };
-        server.work.running.failed = true;
-        self.state.numbers.errors += 1;
     }
 }
 

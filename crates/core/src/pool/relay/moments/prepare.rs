@@ -37,6 +37,7 @@ use crate::pool::prepared::messages::is_whole;
 use crate::pool::prepared::unnamed::UnnamedUse;
 use crate::pool::relay::ledger::Kind;
 use crate::pool::relay::route::text_of;
+use crate::pool::server::state::ServerState;
 
 /// Whether features are asked of a statement that is bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +60,9 @@ impl Pool {
         let clears = self.clears_sequences(id, server_id);
         if !self.has_session_of(id, server_id) || clears {
             self.reread_prepared(cx.env, id, server_id);
-            self.sync_session(cx, id, server_id, clears);
+            if let Some(syncing) = self.sync_session(cx, id, server_id, clears) {
+                self.set_server_state(server_id, ServerState::SyncingSession(syncing));
+            }
         }
     }
 

@@ -106,6 +106,14 @@ impl Pool {
         }
     }
 
+    /// No cancel is on its way to this server any longer.
+    pub(crate) fn restores_behind_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        if self.servers.get(server_id).is_some_and(|server| server.resets) {
+            self.restores(cx, server_id);
+            self.resume_held(cx, server_id);
+        }
+    }
+
     /// A hidden statement must not leave a transaction open: no client can be given such a server.
     fn ended_in_transaction<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
@@ -271,7 +279,7 @@ impl Pool {
         }
         let (alone, drew) = (link.reads_alone(), link.drawing.drew());
         if let Some(reasons) = self.pins_drawer(client_id)
-            && !self.set_pin(cx, client_id, reasons)
+            && !self.pin_client(cx, client_id, reasons)
         {
             return Rest::Keep;
         }
@@ -283,12 +291,24 @@ impl Pool {
                 return Rest::Ask(auditing);
             }
             SessionAtRest::Known { stays } => stays,
+            // A refused client is gone, and its server with it.
+            SessionAtRest::Recalled(reasons) => {
+                !self.pin_client(cx, client_id, reasons) || !reasons.is_none()
+            }
         };
         match self.own_notifications_due(client_id) {
             Some(auditing) => Rest::Ask(auditing),
             None if stays => Rest::Keep,
             None => Rest::Release { made_in, drew },
         }
+    }
+
+    /// The client keeps its server for these reasons, or for none no longer. `false` if it was refused, and is gone.
+    fn pin_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reasons: Reasons) -> bool {
+        if let Err(fault) = self.set_pin(cx, id, reasons) {
+            self.refuse_client(cx, id, &fault);
+        }
+        self.clients.contains_key(id)
     }
 
     /// A server has answered what it was asked at the end of its client's transaction. When the session is known, in this order:
@@ -351,7 +371,7 @@ impl Pool {
             return;
         }
         self.set_server_state(id, ServerState::Busy(client_id));
-        if self.set_pin(cx, client_id, reasons) {
+        if self.pin_client(cx, client_id, reasons) {
             self.give_ready(cx, client_id);
             self.transaction_ended(cx, id, client_id);
             if let Some(client) = self.clients.get_mut(client_id)
