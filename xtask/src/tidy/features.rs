@@ -2,8 +2,10 @@
 //! ARCHITECTURE.md, "The moments of a transaction".
 //!
 //! Types of another room may be used: a client's session is a fact that several features read.
+//!
+//! Features answer, and `relay` and `moves` act on the answers: what a room still does by itself is named here, and only that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::tidy::Problem;
@@ -18,18 +20,46 @@ const ALLOWED: [(&str, &str, &str); 2] = [
     ("sequences", "executed_name", "a function of a text alone"),
 ];
 
+/// Where it is acted on what features answer.
+const ACTING: [&str; 2] = ["relay", "moves"];
+/// What a room calls there.
+const ACTS: [(&str, &[&str]); 5] = [
+    // It answers a client in place of a server, and the server may leave.
+    ("begin", &["answer_message", "client_left", "send_sync", "server_rests", "set_client_state"]),
+    // The notify listener is a server of its own: nothing else opens, asks or closes it.
+    (
+        "listen",
+        &["audit_over", "close_server", "listens_here", "refuse_client", "send_hidden", "set_server_state"],
+    ),
+    // A queued client's turn is a move.
+    (
+        "multiplex",
+        &["begin_tap", "close_server", "server_unpause", "set_client_state", "set_server_state", "unlink"],
+    ),
+    ("sequences", &["send_hidden"]),
+    ("session", &["send_hidden", "send_hidden_aside", "send_sync"]),
+];
+
 /// Which room a function belongs to, by its name: methods of `Pool`, and functions without an owner.
 #[derive(Default)]
 pub(super) struct Functions {
     methods: BTreeMap<String, &'static str>,
     free: BTreeMap<String, &'static str>,
+    /// Methods of `Pool` by which it is acted.
+    acts: BTreeSet<String>,
+    /// The acts that a room is seen to call.
+    called: BTreeSet<(&'static str, String)>,
 }
 
 /// The room of a file, if it is a feature's.
 fn room(path: &Path) -> Option<&'static str> {
+    one_of(&ROOMS, path)
+}
+
+fn one_of(rooms: &[&'static str], path: &Path) -> Option<&'static str> {
     let inside = path.strip_prefix(POOL).ok()?;
     let name = Path::new(inside.iter().next()?).file_stem()?;
-    ROOMS.into_iter().find(|room| name == *room)
+    rooms.iter().copied().find(|room| name == *room)
 }
 
 impl Functions {
@@ -37,6 +67,9 @@ impl Functions {
     pub(super) fn of(files: &[(PathBuf, Source)]) -> Functions {
         let mut functions = Functions::default();
         for (path, source) in files {
+            if one_of(&ACTING, path).is_some() {
+                functions.acts.extend(methods(source).map(str::to_owned));
+            }
             let Some(room) = room(path) else { continue };
             let mut in_pool = false;
             for (_, line) in source.lines_without_tests() {
@@ -48,13 +81,42 @@ impl Functions {
                 }
             }
         }
+        for (path, source) in files {
+            let Some(room) = room(path) else { continue };
+            for (_, name) in calls(source).filter(|(_, name)| functions.acts.contains(*name)) {
+                functions.called.insert((room, name.to_owned()));
+            }
+        }
         functions
     }
 
-    /// The calls of this file into another room.
+    /// The acts that are allowed to a room and that it does not call.
+    pub(super) fn leftovers(&self) -> Vec<Problem> {
+        let allowed = ACTS.iter().flat_map(|(room, names)| names.iter().map(move |name| (*room, *name)));
+        let is_left =
+            |(room, name): &(&'static str, &str)| !self.called.contains(&(*room, (*name).to_owned()));
+        let path = Path::new("xtask/src/tidy/features.rs");
+        let text = |(room, name)| format!("{room} does not call `{name}` any more: take it off the list");
+        allowed.filter(is_left).map(|left| Problem::new(path, 0, text(left))).collect()
+    }
+
+    /// What this file does by itself and may not.
+    fn acting(&self, path: &Path, source: &Source) -> Vec<Problem> {
+        let Some(own) = room(path) else { return Vec::new() };
+        let is_allowed = |name: &str| ACTS.iter().any(|(room, names)| *room == own && names.contains(&name));
+        calls(source)
+            .filter(|(_, name)| self.acts.contains(*name) && !is_allowed(name))
+            .map(|(number, name)| {
+                let text = format!("{own} calls `{name}`: features answer, relay and moves act");
+                Problem::new(path, number, text)
+            })
+            .collect()
+    }
+
+    /// The calls of this file into another room, and its acts.
     pub(super) fn problems(&self, path: &Path, source: &Source) -> Vec<Problem> {
         let Some(own) = room(path) else { return Vec::new() };
-        let mut problems = Vec::new();
+        let mut problems = self.acting(path, source);
         let mut found = |number: usize, name: &str, rooms: &BTreeMap<String, &'static str>| {
             let other = rooms.get(name).filter(|other| **other != own);
             let allowed = ALLOWED.iter().any(|(room, allowed, _)| (*room, *allowed) == (own, name));
@@ -63,24 +125,39 @@ impl Functions {
                 problems.push(Problem::new(path, number, text));
             }
         };
-        let (mut in_pool, mut before) = (false, "");
+        for (number, name) in calls(source) {
+            found(number, name, &self.methods);
+        }
         for (number, line) in source.lines_without_tests() {
-            in_pool = is_in_pool(line, in_pool);
-            if in_pool {
-                // A long chain has its receiver on the line before.
-                let chained =
-                    line.trim_start().strip_prefix('.').filter(|_| before.trim_end().ends_with("self"));
-                let calls = line.split("self.").skip(1).chain(chained);
-                calls.filter_map(called).for_each(|name| found(number, name, &self.methods));
-            }
             if let Some(imported) = line.trim_start().strip_prefix("use crate::pool::") {
                 let names = imported.split(|sign: char| !sign.is_alphanumeric() && sign != '_');
                 names.for_each(|name| found(number, name, &self.free));
             }
-            before = line;
         }
         problems
     }
+}
+
+/// The methods of `Pool` that a file defines.
+fn methods(source: &Source) -> impl Iterator<Item = &str> {
+    let mut in_pool = false;
+    source.lines_without_tests().filter_map(move |(_, line)| {
+        in_pool = is_in_pool(line, in_pool);
+        line.strip_prefix("    ").filter(|_| in_pool).and_then(defined)
+    })
+}
+
+/// The methods of `Pool` that its methods in this file call, with the lines.
+fn calls(source: &Source) -> impl Iterator<Item = (usize, &str)> {
+    let (mut in_pool, mut before) = (false, "");
+    source.lines_without_tests().flat_map(move |(number, line)| {
+        in_pool = is_in_pool(line, in_pool);
+        // A long chain has its receiver on the line before.
+        let chained = line.trim_start().strip_prefix('.').filter(|_| before.trim_end().ends_with("self"));
+        before = line;
+        let calls = line.split("self.").skip(1).chain(chained).filter_map(called);
+        calls.filter(move |_| in_pool).map(move |name| (number, name))
+    })
 }
 
 /// Whether the lines from this one on are methods of `Pool`.
@@ -117,6 +194,17 @@ mod tests {
         problems.map(|problem| (problem.text, problem.line)).collect()
     }
 
+    #[test]
+    fn what_a_room_does_by_itself_is_found() {
+        let act = ("relay/a.rs", "impl Pool {\n    pub(crate) fn refuse(&self) {}\n}\n");
+        let own = "impl Pool {\n    fn f(&self) {\n        self.refuse();\n    }\n}\n";
+        let problems = found(&[act, ("session/b.rs", own), ("relay/c.rs", own)]);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let allowed = own.replace("refuse", "send_hidden");
+        let act = ("relay/a.rs", "impl Pool {\n    pub(crate) fn send_hidden(&self) {}\n}\n");
+        assert!(found(&[act, ("session/b.rs", &allowed)]).is_empty());
+    }
+
     const SESSION: (&str, &str) =
         ("session/a.rs", "impl Pool {\n    pub(crate) fn learn(&self) {}\n}\n\npub(crate) fn quote() {}\n");
 
@@ -124,8 +212,9 @@ mod tests {
     fn calls_into_another_room_are_found() {
         let text = "use crate::pool::session::a::{Pins, quote};\nimpl Pool {\n    fn f(&self) {\n        self.learn();\n        \
                     self\n            .learn();\n    }\n}\n";
-        let lines: Vec<usize> =
+        let mut lines: Vec<usize> =
             found(&[SESSION, ("begin.rs", text)]).into_iter().map(|(_, line)| line).collect();
+        lines.sort_unstable();
         assert_eq!(lines, [1, 4, 6]);
     }
 

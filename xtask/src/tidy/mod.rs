@@ -80,6 +80,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     }
     let functions = features::Functions::of(&sources);
     findings.problems.extend(sources.iter().flat_map(|(path, source)| functions.problems(path, source)));
+    findings.problems.extend(functions.leftovers());
     findings.problems.sort();
     findings.rust_lines.sort_unstable();
     findings.long_functions.sort();
