@@ -40,6 +40,17 @@ pub(crate) struct BlockGroup {
     asked: [u8; 4],
 }
 
+impl BlockGroup {
+    pub(crate) fn is(&self, block: Block) -> bool {
+        self.block == block
+    }
+
+    /// It ends a transaction that has failed: COMMIT rolls it back, too.
+    pub(crate) fn rolling_back(self) -> BlockGroup {
+        BlockGroup { block: Block::Rollback, ..self }
+    }
+}
+
 impl Pool {
     /// The moment *request*: a client without a server begins a transaction and says no more, or ends one in which nothing
     /// happened. `None`: it does something else.

@@ -70,7 +70,7 @@ impl Pool {
                 over(config.idle_transaction_timeout(user), deferred.since_us.max(account.active_us))
                     .then_some(Fault::Timeout("idle transaction timeout", code))
             }
-            ClientState::Idle | ClientState::Ignoring => {
+            ClientState::Idle | ClientState::Ignoring | ClientState::RolledBack(_) => {
                 let account = &client.account;
                 over(config.client_idle_timeout(&account.user), account.active_us)
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))

@@ -75,6 +75,11 @@ impl Policy {
         policy
     }
 
+    /// A client keeps its server as long as it is there.
+    pub(crate) fn keeps_server(&self) -> bool {
+        self.mode == PoolMode::Session
+    }
+
     /// Clients keep their session although servers change hands.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.mode != PoolMode::Session && self.tries_startup()

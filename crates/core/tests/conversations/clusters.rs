@@ -206,10 +206,133 @@ fn a_node_that_is_down_has_its_servers_closed_and_the_client_is_told() {
         }
     }
     assert!(rig.is_closed(server));
+    rig.gets_nothing(client);
+    rig.send(client, &fe::query("insert into t values (1)"));
     let told = rig.gets(client);
-    assert!(told[0].contains("40001") && told[0].contains("rolled back"), "{told:?}");
+    assert!(told[0].starts_with("ERROR 40001") && told[0].contains("rolled back"), "{told:?}");
+    assert_eq!(told[1], "Ready E");
     assert!(rig.logged("cluster main: node m1 is down: connect failed: no route to host"));
     assert!(!rig.is_closed(other));
+}
+
+/// A client whose transaction was open at the primary when the connection ended.
+fn bereft(fatal: bool) -> (Rig, End) {
+    let (mut rig, _) = with_primary(1);
+    let (client, server) = served(&mut rig);
+    rig.send(client, &fe::query("begin"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(client);
+    if fatal {
+        rig.send(server, &be::fatal("57P01", "terminating connection due to administrator command"));
+    }
+    rig.eof(server);
+    rig.gets_nothing(client);
+    (rig, client)
+}
+
+const ROLLED_BACK: &str =
+    "ERROR 40001 the transaction was rolled back: the connection to the primary was lost";
+const ABORTED: &str =
+    "ERROR 25P02 current transaction is aborted, commands ignored until end of transaction block";
+
+#[test]
+fn a_session_outlives_the_loss_of_the_primary_in_a_transaction() {
+    for fatal in [false, true] {
+        let (mut rig, client) = bereft(fatal);
+        rig.send(client, &[fe::query("select 1"), fe::query("select 2")].concat());
+        assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready E", ABORTED, "Ready E"]);
+        let group = [fe::parse("", "select 3"), fe::bind(""), fe::execute(), fe::sync()].concat();
+        rig.send(client, &group);
+        assert_eq!(rig.gets(client), [ABORTED, "Ready E"]);
+        rig.send(client, &fe::query("commit"));
+        assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
+        rig.send(client, &fe::query("select 4"));
+        let server = rig.dialed();
+        rig.greet(server);
+        assert_eq!(rig.gets(server), ["Query select 4"]);
+    }
+}
+
+#[test]
+fn commit_of_a_transaction_that_is_lost_fails() {
+    let commit = [fe::parse("", "commit"), fe::bind(""), fe::execute(), fe::sync()];
+    for group in [fe::query("COMMIT"), commit.concat()] {
+        let (mut rig, client) = bereft(false);
+        rig.send(client, &group);
+        assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready I"]);
+    }
+    // It comes in pieces.
+    let (mut rig, client) = bereft(false);
+    let query = fe::query("commit");
+    rig.send(client, &query[..7]);
+    rig.gets_nothing(client);
+    rig.send(client, &query[7..]);
+    assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready I"]);
+    let (mut rig, client) = bereft(false);
+    for piece in &commit[..3] {
+        rig.send(client, piece);
+        rig.gets_nothing(client);
+    }
+    rig.send(client, &commit[3]);
+    assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready I"]);
+}
+
+#[test]
+fn rollback_of_a_transaction_that_is_lost_is_what_it_says() {
+    let (mut rig, client) = bereft(true);
+    let close = [fe::close("a"), fe::sync()].concat();
+    rig.send(client, &[fe::sync(), fe::query("; -- nothing"), close, fe::query("rollback")].concat());
+    let nothing = ["Ready T", "Empty", "Ready T", "CloseComplete", "Ready T"];
+    assert_eq!(rig.gets(client), [&nothing[..], &["Complete ROLLBACK", "Ready I"]].concat());
+}
+
+#[test]
+fn what_asks_for_an_answer_at_once_is_told_of_the_loss_at_once() {
+    let (mut rig, client) = bereft(false);
+    rig.send(client, &[fe::parse("", "select 1"), fe::flush()].concat());
+    assert_eq!(rig.gets(client), [ROLLED_BACK]);
+    rig.send(client, &[fe::bind(""), fe::execute()].concat());
+    rig.gets_nothing(client);
+    rig.send(client, &[fe::sync(), fe::terminate()].concat());
+    assert_eq!(rig.gets(client), ["Ready E"]);
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn a_begin_that_no_server_has_seen_goes_to_the_next_one() {
+    let mut rig = Rig::with(&format!("{MAIN}\ndefer_begin = packet"), CLUSTER, 1);
+    let watches = watches(&mut rig);
+    rig.send(watches[0], &primary(1));
+    rig.send(watches[1], &standby());
+    let (client, server) = served(&mut rig);
+    rig.send(client, &fe::query("begin"));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.gets_nothing(server);
+    rig.eof(server);
+    rig.gets_nothing(client);
+    rig.send(client, &fe::query("select 2"));
+    let next = rig.dialed();
+    rig.greet(next);
+    let sent = rig.gets(next);
+    assert!(
+        sent[0].contains("begin") && sent.last().is_some_and(|last| last == "Query select 2"),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn what_a_rollback_does_not_take_back_is_lost_with_the_server() {
+    for text in ["select pg_advisory_lock(1)", "prepare a as select 1", "do 'begin end'"] {
+        let (mut rig, _) = with_primary(1);
+        let (client, server) = served(&mut rig);
+        for (text, tag) in [("begin", "BEGIN"), (text, "SELECT 1")] {
+            rig.send(client, &fe::query(text));
+            rig.send(server, &[be::complete(tag), be::ready('T')].concat());
+            rig.gets_raw(client);
+        }
+        rig.eof(server);
+        assert!(rig.gets(client)[0].contains("40001") && rig.is_closed(client), "{text}");
+    }
 }
 
 #[test]

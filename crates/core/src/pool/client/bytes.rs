@@ -87,6 +87,7 @@ impl Pool {
                     self.client_without_server_sent(cx, id, rest)
                 }
                 ClientState::Ignoring => self.ignoring_client_sent(cx, id, rest),
+                ClientState::RolledBack(_) => self.rolled_back_client_sent(cx, id, rest),
                 ClientState::Linked(link) if client.replication() != Replication::None => {
                     let server = link.server;
                     self.replication_client_sent(cx, id, server, rest)

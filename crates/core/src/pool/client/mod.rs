@@ -2,5 +2,6 @@
 
 pub(crate) mod arrival;
 pub(crate) mod bytes;
+pub(crate) mod rolled_back;
 pub(crate) mod state;
 pub(crate) mod turned_down;

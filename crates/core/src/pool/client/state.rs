@@ -9,6 +9,7 @@ use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::driver::{ConnId, Peer};
 use crate::ids::{ServerId, StatementId};
 use crate::pool::cancel_key::CancelKey;
+use crate::pool::client::rolled_back::RolledBack;
 use crate::pool::listen::notify_listener::Listener;
 use crate::pool::prepared::parse_contexts;
 use crate::pool::prepared::statements::ClientStatements;
@@ -102,6 +103,8 @@ pub(crate) enum ClientState {
     Waiting(Waiting),
     /// Was told an error inside of a group that no server saw: everything up to its Sync is ignored.
     Ignoring,
+    /// Its transaction is gone with the connection to the primary, and it has not ended it yet.
+    RolledBack(RolledBack),
     /// Its statement was sent to a server that answers in order, after those of other clients, and waits for
     /// its turn there.
     QueuedBehind(QueuedBehind),
@@ -197,6 +200,8 @@ impl Opening {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ChangedParameters {
     all: u64,
+    /// Those that its statements have changed.
+    noted: u64,
     /// Those that had the server's own value before, without being set: the server does not list them when they have it again.
     from_own: u64,
 }
@@ -219,6 +224,12 @@ impl ChangedParameters {
             self.from_own |= bit;
         }
         self.all |= bit;
+        self.noted |= bit;
+    }
+
+    /// Its statements have changed some.
+    pub(crate) fn by_statements(self) -> bool {
+        self.noted != 0
     }
 
     pub(crate) fn has(self, position: usize) -> bool {

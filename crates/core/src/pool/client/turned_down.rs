@@ -108,6 +108,19 @@ impl Pool {
     }
 }
 
+/// The group at the front of a client's bytes is here as a whole, or what is here of it asks for answers (Flush).
+pub(super) fn is_whole_group(bytes: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+        if matches!(header.tag, tag::SYNC | tag::FLUSH | tag::QUERY | tag::FUNCTION_CALL | tag::TERMINATE) {
+            return true;
+        }
+        at += header.total();
+    }
+    // A header that is none is looked at by itself.
+    bytes.get(at..).is_some_and(|rest| Header::peek(rest).is_err())
+}
+
 /// The group at the front of a client's bytes: a Query or FunctionCall, or everything up to the next Sync. Bytes that are no
 /// header of a message are left for the code that looks at them next.
 fn group_extent(bytes: &[u8]) -> Extent {

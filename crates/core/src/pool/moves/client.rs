@@ -371,5 +371,7 @@ fn is_legal(from: &ClientState, to: &ClientState) -> bool {
             | (S::QueuedBehind(_), S::Linked(_) | S::Waiting(_))
             | (S::Linked(_), S::Idle | S::Waiting(_))
             | (S::Ignoring, S::Idle)
+            | (S::Idle, S::RolledBack(_))
+            | (S::RolledBack(_), S::RolledBack(_) | S::Idle)
     )
 }

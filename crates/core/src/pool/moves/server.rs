@@ -179,7 +179,12 @@ impl Pool {
         }
         let Some(server) = self.servers.get(id) else { return };
         let (client, said_fatal) = (server.state.client(), server.has_said_fatal());
-        if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
+        if let Some(client_id) = client.filter(|&client| self.outlives_server(cx, client, id)) {
+            self.log_debug(cx, |worker, _| {
+                let client = worker.clients.get(client_id)?;
+                Some(format!("{} goes on without its server: {reason}", worker.client_log_name(client)))
+            });
+        } else if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
             let fault = match self.lost_with_server(client_id) {
                 Some(lost) => Fault::PinnedServerLost(reason.clone(), lost),
                 None => Fault::ServerLost(reason.clone()),

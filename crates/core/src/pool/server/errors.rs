@@ -89,6 +89,11 @@ impl Pool {
     /// An error that answers nothing: the server is about to leave (57P01, 57P05 and similar codes).
     fn unasked_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8], fatal: bool) {
         let Some(server) = self.servers.get_mut(id) else { return };
+        let client = server.state.client();
+        if fatal && client.is_some_and(|client| self.outlives_server(cx, client, id)) {
+            return self.lose_server(cx, id, "the server ended the session".into());
+        }
+        let Some(server) = self.servers.get_mut(id) else { return };
         if fatal {
             server.says_goodbye();
         }

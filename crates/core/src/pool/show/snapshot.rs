@@ -109,7 +109,10 @@ pub(crate) fn shown_state(state: &ClientState) -> &'static str {
         ClientState::Linked(_) => "active",
         // Waiting for a pool's first server is waiting, too, and so is waiting for the turn on one.
         ClientState::Waiting(_) | ClientState::QueuedBehind(_) | ClientState::AwaitingServer(_) => "waiting",
-        ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => "idle",
+        ClientState::Idle
+        | ClientState::Ignoring
+        | ClientState::DeferredBegin(_)
+        | ClientState::RolledBack(_) => "idle",
     }
 }
 

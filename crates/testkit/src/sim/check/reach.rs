@@ -61,7 +61,7 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
 ];
 
 /// In any hundred and fifty worlds in which things happen to the nodes of a cluster.
-pub const IN_CLUSTERS: [&str; 16] = [
+pub const IN_CLUSTERS: [&str; 17] = [
     "clients told that there is no primary",
     "nodes back",
     "nodes crashed",
@@ -76,6 +76,7 @@ pub const IN_CLUSTERS: [&str; 16] = [
     "servers cut off",
     "servers of an older epoch closed",
     "storms of terminated processes",
+    "transactions lost by sessions that go on",
     "transactions told rolled back",
     "two primaries at a time",
 ];

@@ -33,6 +33,10 @@ pub struct Oracle {
     told: BTreeMap<String, String>,
     cancels_asked: u32,
     cancels_hit: u32,
+    /// Transactions that it was told are lost with their server.
+    losses: u32,
+    /// It was just told so, in place of an answer to what may end the transaction.
+    ends_lost: bool,
     /// The server process of this transaction (or session).
     pid: Option<Vec<u8>>,
 }
@@ -64,6 +68,8 @@ impl Oracle {
             told: BTreeMap::new(),
             cancels_asked: 0,
             cancels_hit: 0,
+            losses: 0,
+            ends_lost: false,
             pid: None,
         }
     }
@@ -94,6 +100,12 @@ impl Oracle {
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.is_settled() && !self.reference.in_group()
+    }
+
+    /// The number of its transactions that were lost with their server.
+    #[must_use]
+    pub fn losses(&self) -> u32 {
+        self.losses
     }
 
     /// A transaction or message group is open, as far as the client was told.
@@ -167,6 +179,17 @@ impl Oracle {
                 if text.severity == "FATAL" || text.severity == "PANIC" {
                     return Verdict::Fatal(text);
                 }
+                if text.code == "40001" {
+                    let Some(may_end) = self.reference.lose_transaction(&text.message) else {
+                        return Verdict::Wrong("a transaction was lost where none was open".to_owned());
+                    };
+                    self.ends_lost = may_end;
+                    self.pid = None;
+                    self.losses += 1;
+                }
+                if text.code == "25P02" && self.reference.is_failed() {
+                    self.reference.refuse_in_failed();
+                }
                 if text.code == "40P01" && !self.reference.deadlock_next() {
                     return Verdict::Wrong("a deadlock where nothing waits for a lock".to_owned());
                 }
@@ -195,6 +218,13 @@ impl Oracle {
                 Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
             }
         };
+        let ends_lost = std::mem::take(&mut self.ends_lost);
+        if ends_lost && message.tag == b'Z' && message.body == b"I" && due.body == b"E" {
+            // COMMIT was told that there is nothing to commit.
+            self.reference.leave_block();
+            return self.check_ready(message);
+        }
+        self.ends_lost = ends_lost && message.tag != b'Z';
         match self.compare(&due, message) {
             Ok(()) if due.tag == b'Z' => self.check_ready(message),
             Ok(()) => Verdict::Right,
@@ -236,7 +266,9 @@ impl Oracle {
                 let (due, got) = (ErrorText::read(due), ErrorText::read(got));
                 // Whose statement failed must be right; how a missing statement is called is the pooler's choice.
                 let same_text = due.message == got.message || !due.message.contains("c=");
-                (due.code == got.code && same_text).then_some(()).ok_or("another error")
+                // In a failed transaction, which error comes first may be the pooler's choice: it may have lost the server.
+                let is_choice = got.code == "25P02" && self.reference.is_failed();
+                (is_choice || due.code == got.code && same_text).then_some(()).ok_or("another error")
             }
             b'N' => (ErrorText::read(due) == ErrorText::read(got)).then_some(()).ok_or("another notice"),
             _ => (due.body == got.body).then_some(()).ok_or("other contents"),

@@ -434,7 +434,12 @@ impl Client {
         if message.tag == b'A' {
             return self.notified(cx, message);
         }
-        match self.oracle.check(message) {
+        let losses = self.oracle.losses();
+        let verdict = self.oracle.check(message);
+        if self.oracle.losses() > losses {
+            cx.count("transactions lost by sessions that go on");
+        }
+        match verdict {
             Verdict::Right => {}
             Verdict::Fatal(text) => self.disconnected(cx, Some(&text)),
             Verdict::Wrong(why) => self.wrong(cx, why),

@@ -360,6 +360,57 @@ impl Session {
     /// Cancels what was asked for before a server looks at it: what a reference does when the pooler says that a statement
     /// was cancelled while it waited. The whole group is given up. `false` if nothing could have waited here.
     pub fn cancel_waiting(&mut self) -> bool {
+        self.give_up_waiting(Block::None, &Refusal::new("57014", "canceling statement due to user request"))
+    }
+
+    /// The transaction that is open is gone, with the connection to the primary: what a reference does when the pooler says so in place
+    /// of an answer to what comes next. `Some(true)`: what comes next may end the transaction. `None` if that could not be.
+    pub fn lose_transaction(&mut self, text: &str) -> Option<bool> {
+        let ends = |message: &Message| match message.tag {
+            b'Q' | b'P' => {
+                let text = message.body.split(|byte| *byte == 0).rev().find(|part| part.len() > 2);
+                text.is_some_and(|text| {
+                    [&b"COMMIT"[..], b"END"].iter().any(|word| {
+                        text.get(..word.len()).is_some_and(|front| front.eq_ignore_ascii_case(word))
+                    })
+                })
+            }
+            // Perhaps of a statement that was prepared before.
+            b'B' => true,
+            _ => false,
+        };
+        let may_end = self.inbox.front().is_some_and(ends);
+        self.give_up_waiting(Block::Open, &Refusal::new("40001", text)).then_some(may_end)
+    }
+
+    /// The transaction has failed.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.block == Block::Failed
+    }
+
+    /// The pooler refuses what comes next, because the transaction has failed. A server would execute an empty statement; where the server
+    /// is lost, the pooler need not.
+    pub fn refuse_in_failed(&mut self) {
+        let mut ahead = self.clone();
+        let due = loop {
+            match ahead.step() {
+                Step::Say(due) => break due,
+                Step::NeedInput | Step::Quit => return,
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
+            }
+        };
+        if due.tag == b'1' {
+            self.give_up_waiting(Block::Failed, &Refusal::aborted());
+        }
+    }
+
+    /// The transaction is over.
+    pub fn leave_block(&mut self) {
+        self.block = Block::None;
+    }
+
+    fn give_up_waiting(&mut self, block: Block, refusal: &Refusal) -> bool {
         while matches!(self.outbox.front(), Some(Step::Flush)) {
             self.outbox.pop_front();
         }
@@ -369,7 +420,7 @@ impl Session {
         }
         let at_rest = self.outbox.is_empty() && matches!(self.doing, Doing::Nothing);
         let Some(first) = self.inbox.front().map(|message| message.tag) else { return false };
-        if !at_rest || self.block != Block::None || self.skipping || matches!(first, b'S' | b'X') {
+        if !at_rest || self.block != block || self.skipping || matches!(first, b'S' | b'X') {
             return false;
         }
         let simple = matches!(first, b'Q' | b'F');
@@ -377,7 +428,7 @@ impl Session {
             self.inbox.pop_front();
         }
         self.group_open |= !simple;
-        self.fail(&Refusal::new("57014", "canceling statement due to user request"), simple);
+        self.fail(refusal, simple);
         true
     }
 

@@ -1,0 +1,253 @@
+//! A client that outlives the server of its transaction. The connection to a cluster's primary ended while no statement of the client
+//! was under way: PostgreSQL has rolled the transaction back. The client is told so with its next statement, SQLSTATE 40001, after
+//! which applications repeat a transaction. Its session goes on; until it ends the transaction, it is in a failed one, which no
+//! server knows of.
+//!
+//! A client whose BEGIN no server has seen loses nothing: it goes on with another server.
+
+use pgweir_sql::{Block, Marks, Statements};
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::error::{Report, SqlState, encode_error};
+use pgweir_wire::frontend::{Query, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::client_handoff::Replication;
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::BEGIN_BYTES_MAX;
+use crate::pool::Pool;
+use crate::pool::Step;
+use crate::pool::client::state::{ClientState, DeferredBegin, Link, Opening};
+use crate::pool::client::turned_down::is_whole_group;
+use crate::pool::server::state::{Server, ServerState};
+
+/// What the client knows of the loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RolledBack {
+    /// Nothing yet: its next statement gets the error.
+    Untold,
+    /// It was told an error within a group: everything up to its Sync is ignored.
+    Ignoring,
+    /// It was told.
+    Told,
+}
+
+impl RolledBack {
+    /// The state of its transaction, as far as the client was told.
+    fn status(self) -> TxStatus {
+        match self {
+            RolledBack::Untold => TxStatus::InTransaction,
+            RolledBack::Ignoring | RolledBack::Told => TxStatus::Failed,
+        }
+    }
+}
+
+/// What a transaction may have done that a rollback takes back, so that nothing of the client's session is lost with the server. (SET
+/// of a parameter that servers report is looked at apart: the client would have to be told the former value.)
+const TAKEN_BACK: Marks = Marks::SETTINGS
+    .and(Marks::RESETS)
+    .and(Marks::CALLS_SETTINGS)
+    .and(Marks::LISTENS)
+    .and(Marks::CURSORS)
+    .and(Marks::TEMPORARY)
+    .and(Marks::ASKS_SEQUENCE)
+    .and(Marks::DRAWS_SEQUENCE)
+    .and(Marks::SHOWS_PREPARED)
+    .and(Marks::READS_LOCALLY);
+
+impl Pool {
+    /// The client's server is lost, or is about to be: its session goes on without it. `false`: it has lost more than its transaction.
+    pub(crate) fn outlives_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> bool {
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get(server_id)) else {
+            return false;
+        };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        if self.state.cluster.is_none()
+            || self.state.policy.keeps_server()
+            || client.account.replication != Replication::None
+            || !loses_nothing(link, server)
+        {
+            return false;
+        }
+        let begin = match std::mem::replace(&mut link.opening, Opening::Done) {
+            Opening::Unsent(text) => Some(text),
+            _ if server.tx == TxStatus::Idle => return false,
+            _ => None,
+        };
+        // In a transaction that has failed, the client knows that nothing will come of it.
+        let knows = if server.tx == TxStatus::Failed { RolledBack::Told } else { RolledBack::Untold };
+        self.unlink(cx.env, id);
+        self.end_cancels_for(cx, id);
+        let since_us = cx.env.now.mono_us;
+        self.set_client_state(
+            id,
+            match begin {
+                Some(text) => ClientState::DeferredBegin(DeferredBegin { text, since_us }),
+                None => ClientState::RolledBack(knows),
+            },
+        );
+        self.set_server_state(server_id, ServerState::Draining);
+        self.state.due.to_resume.push_back(id);
+        true
+    }
+
+    /// A message of a client whose transaction is gone.
+    pub(crate) fn rolled_back_client_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
+        let header = match self.first_header(cx, id, bytes) {
+            Ok(header) => header,
+            Err(step) => return step,
+        };
+        let Some(ClientState::RolledBack(knows)) = self.clients.get(id).map(|client| &client.state) else {
+            return Step::Wait;
+        };
+        let knows = *knows;
+        match header.tag {
+            tag::TERMINATE => return self.client_left(cx, id, "client close request"),
+            tag::SYNC if bytes.len() < header.total() => return Step::Wait,
+            tag::SYNC => {
+                self.tell(cx, id, None, Some(knows.status()));
+                if knows == RolledBack::Ignoring {
+                    self.set_client_state(id, ClientState::RolledBack(RolledBack::Told));
+                }
+                return Step::Used(header.total());
+            }
+            tag::FLUSH | tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => {
+                return self.discard(id, bytes.len(), header);
+            }
+            _ if knows == RolledBack::Ignoring => return self.discard(id, bytes.len(), header),
+            // It executes nothing.
+            tag::CLOSE if bytes.len() < header.total() => return Step::Wait,
+            tag::CLOSE => return self.close_after_loss(cx, id, header, bytes),
+            _ => {}
+        }
+        if is_empty_query(header, bytes) {
+            cx.env.scratch.clear();
+            backend::encode_empty_query(&mut cx.env.scratch);
+            backend::encode_ready(&mut cx.env.scratch, knows.status());
+            cx.driver.send(self.clients[id].conn, &cx.env.scratch);
+            return Step::Used(header.total());
+        }
+        if let Some(group) = self.end_at_front(cx.env, id, bytes) {
+            if group.is(Block::Commit) && knows == RolledBack::Untold {
+                self.tell_rolled_back(cx, id, Some(TxStatus::Idle));
+            } else {
+                self.answer_block(cx, id, group.rolling_back(), TxStatus::Idle);
+            }
+            self.set_client_state(id, ClientState::Idle);
+            return Step::Used(group.len);
+        }
+        if may_become_end(header, bytes) {
+            return Step::Wait;
+        }
+        let is_alone = matches!(header.tag, tag::QUERY | tag::FUNCTION_CALL);
+        let status = is_alone.then_some(TxStatus::Failed);
+        match knows {
+            RolledBack::Untold => self.tell_rolled_back(cx, id, status),
+            _ => self.tell_failed(cx, id, status),
+        }
+        let knows = if is_alone { RolledBack::Told } else { RolledBack::Ignoring };
+        self.set_client_state(id, ClientState::RolledBack(knows));
+        self.discard(id, bytes.len(), header)
+    }
+}
+
+impl Pool {
+    /// Close, also of a portal, which was gone with the transaction.
+    fn close_after_loss<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        header: Header,
+        bytes: &[u8],
+    ) -> Step {
+        match self.close_without_server(cx, id, &bytes[HEADER_LEN..header.total()]) {
+            Err(fault) => return self.refuse_client(cx, id, &fault),
+            Ok(true) => {}
+            Ok(false) => {
+                cx.env.scratch.clear();
+                backend::encode_close_complete(&mut cx.env.scratch);
+                cx.driver.send(self.clients[id].conn, &cx.env.scratch);
+            }
+        }
+        Step::Used(header.total())
+    }
+
+    /// The transaction is gone. `status`: the error is the end of what the client asked for.
+    fn tell_rolled_back<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, status: Option<TxStatus>) {
+        let text = "the transaction was rolled back: the connection to the primary was lost";
+        let report = Report::error(SqlState::SERIALIZATION_FAILURE, text)
+            .with_hint("Try the whole transaction again. The session goes on.");
+        self.tell(cx, id, Some(&report), status);
+    }
+
+    /// As PostgreSQL says it in a failed transaction.
+    fn tell_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, status: Option<TxStatus>) {
+        let text = "current transaction is aborted, commands ignored until end of transaction block";
+        let report = Report::error(SqlState::IN_FAILED_SQL_TRANSACTION, text);
+        self.tell(cx, id, Some(&report), status);
+    }
+
+    fn tell<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        report: Option<&Report<'_>>,
+        status: Option<TxStatus>,
+    ) {
+        let Some(client) = self.clients.get(id) else { return };
+        cx.env.scratch.clear();
+        if let Some(report) = report {
+            encode_error(&mut cx.env.scratch, report);
+        }
+        if let Some(status) = status {
+            backend::encode_ready(&mut cx.env.scratch, status);
+        }
+        cx.driver.send(client.conn, &cx.env.scratch);
+        if let Some(report) = report {
+            self.note_error(cx.env, id, report.code.as_bytes());
+        }
+    }
+}
+
+/// All that the client has asked for is answered, and no transaction but the open one is lost with the server.
+fn loses_nothing(link: &Link, server: &Server) -> bool {
+    let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
+    matches!(server.state, ServerState::Busy(_))
+        && server.ledger.is_at_rest()
+        && server.pipelined.is_alone()
+        && server.incoming.streaming.is_none()
+        && matches!(link.opening, Opening::Done | Opening::Unsent(_))
+        && link.streaming == 0
+        && link.kept == 0
+        && link.pin.is_none()
+        && marks.without(TAKEN_BACK).is_empty()
+        && !link.changed.by_statements()
+}
+
+/// A Query without a statement, which PostgreSQL answers in a failed transaction, too.
+fn is_empty_query(header: Header, bytes: &[u8]) -> bool {
+    let query = bytes.get(HEADER_LEN..header.total()).filter(|_| header.tag == tag::QUERY);
+    let query = query.and_then(|body| Query::parse(body).ok());
+    query.is_some_and(|query| pgweir_sql::traits(query.text).statements == Statements::None)
+}
+
+/// More of it is to come, and it may be the end of the transaction.
+fn may_become_end(header: Header, bytes: &[u8]) -> bool {
+    let is_whole = match header.tag {
+        tag::QUERY => bytes.len() >= header.total(),
+        tag::PARSE | tag::BIND => is_whole_group(bytes),
+        _ => true,
+    };
+    !is_whole && bytes.len().max(header.total()) <= BEGIN_BYTES_MAX
+}
