@@ -62,6 +62,11 @@ pub(crate) enum Fault {
         cluster: String,
         nodes: String,
     },
+    /// The same of standbys, for a client whose route is a standby.
+    NoStandby {
+        cluster: String,
+        nodes: String,
+    },
     /// The connection to the primary ended before what the client asked for was answered.
     OutcomeUnknown,
     /// It ended in a transaction of which nothing was under way.
@@ -150,6 +155,9 @@ impl Fault {
             Fault::NoPrimary { cluster, .. } => {
                 format!("cluster \"{cluster}\" has no primary (primary_wait)").into()
             }
+            Fault::NoStandby { cluster, .. } => {
+                format!("cluster \"{cluster}\" has no usable standby (primary_wait)").into()
+            }
             Fault::OutcomeUnknown => {
                 "the connection to the primary was lost; it is not known whether the statement took effect"
                     .into()
@@ -195,7 +203,9 @@ impl Fault {
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE
             }
             Fault::TooManyClients(_) => SqlState::TOO_MANY_CONNECTIONS,
-            Fault::ShuttingDown | Fault::NoPrimary { .. } => SqlState::CANNOT_CONNECT_NOW,
+            Fault::ShuttingDown | Fault::NoPrimary { .. } | Fault::NoStandby { .. } => {
+                SqlState::CANNOT_CONNECT_NOW
+            }
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
             Fault::RolledBack => SqlState::SERIALIZATION_FAILURE,
             Fault::ServerShuttingDown | Fault::DatabaseRemoved | Fault::ForcedDisconnect => {
@@ -245,7 +255,9 @@ impl Fault {
                     .into(),
                 )
             }
-            Fault::NoPrimary { nodes, .. } => Some(format!("The nodes are: {nodes}.").into()),
+            Fault::NoPrimary { nodes, .. } | Fault::NoStandby { nodes, .. } => {
+                Some(format!("The nodes are: {nodes}.").into())
+            }
             // The same for a user that exists and one that does not, and wherever it was looked for.
             Fault::Authentication(..) => Some("There is no such user, or the password is wrong.".into()),
             Fault::UnknownParameter(text) => Some(unsupported_parameter(text).into()),
@@ -277,7 +289,7 @@ impl Fault {
             Fault::TooManyPinned(_) => {
                 Some("Raise max_pinned, or use session state only inside of a transaction.")
             }
-            Fault::NoPrimary { .. } => {
+            Fault::NoPrimary { .. } | Fault::NoStandby { .. } => {
                 Some("The statement was not executed. SHOW NODES on the console has the details.")
             }
             Fault::OutcomeUnknown => {

@@ -46,6 +46,8 @@ pub enum Shutdown {
 pub enum Scarce {
     /// `max_db_connections`, of the database of this name.
     Database(Arc<str>),
+    /// The same at a standby of its cluster: the database and the node.
+    Standby(Arc<str>, Arc<str>),
     /// `max_user_connections`, of this server user.
     User(Arc<str>),
 }

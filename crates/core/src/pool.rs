@@ -40,7 +40,7 @@ use slotmap::SlotMap;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::pool::cancel::CancelConnection;
 use crate::pool::client::state::Client;
-pub(crate) use crate::pool::node::{Failure, ServerKind};
+pub(crate) use crate::pool::node::{Branch, Failure, ServerKind};
 use crate::pool::server::state::Server;
 pub(crate) use crate::pool::state::{Gate, PoolState};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::table::{ClusterOptions, Database, NodeOptions, UserOptions};
-use crate::{LoadBalanceHosts, PoolMode, SessionState};
+use crate::{LoadBalanceHosts, PoolMode, Route, SessionState};
 
 /// Zero is how the files say "no limit".
 fn limit(time: Duration) -> Option<Duration> {
@@ -121,6 +121,12 @@ impl Config {
     /// How old an unused server may become; zero means that each is used once.
     pub fn server_lifetime(&self, db: &Database) -> Duration {
         db.server_lifetime.unwrap_or(self.main.server_lifetime)
+    }
+
+    /// Which node the transactions of this user's clients run on, in a database with a cluster.
+    pub fn route(&self, db: &Database, user: &str) -> Route {
+        let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.route);
+        self.of_user(user, |u| u.route).or(db.route).or_else(of_cluster).unwrap_or(Route::Primary)
     }
 
     /// The user that asks a cluster's nodes for their role.

@@ -18,6 +18,7 @@ mod load;
 mod pages;
 mod password;
 mod reload;
+mod route;
 mod syntax;
 mod table;
 
@@ -33,6 +34,7 @@ pub use pages::packaged::packaged_ini;
 pub use pages::reference::reference_markdown;
 pub use password::Password;
 pub use reload::Diff;
+pub use route::Route;
 pub use syntax::ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
 pub use syntax::number::SECONDS_MAX;
 pub use syntax::slips::did_you_mean;

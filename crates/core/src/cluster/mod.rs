@@ -4,6 +4,7 @@
 //! Everything here is a function of observations and the time. This room must never open a connection, and never see a pool.
 
 pub(crate) mod answer;
+pub(crate) mod choice;
 pub(crate) mod node;
 mod roles;
 #[cfg(test)]
@@ -63,12 +64,20 @@ impl Limits {
 /// Checks are never nearer to each other.
 const HURRY_US_MIN: u64 = 20_000;
 
-/// A node as the primary, in one run.
+/// A node as the primary, in one run; or as a standby, since its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Term {
     /// The node's name.
     pub(crate) node: Arc<str>,
     pub(crate) run: Run,
+}
+
+impl Term {
+    /// The same server process, on whichever timeline: a standby follows its primary to the next one.
+    pub(crate) fn is_same_start(&self, other: &Term) -> bool {
+        let start = |term: &Term| (term.run.system_identifier, term.run.started_us);
+        self.node == other.node && start(self) == start(other)
+    }
 }
 
 /// What an administrator should know.
@@ -93,6 +102,8 @@ pub(crate) struct Cluster {
     timeline: u32,
     /// Since when nothing new can be sent to a primary (monotonic, µs).
     held_since_us: Option<u64>,
+    /// Since when there is no standby that reads may go to (monotonic, µs).
+    bare_since_us: Option<u64>,
     remarks: Vec<Remark>,
     next_id: u32,
 }
@@ -109,6 +120,7 @@ impl Cluster {
             identifier: None,
             timeline: 0,
             held_since_us: Some(now_us),
+            bare_since_us: Some(now_us),
             remarks: Vec::new(),
             next_id: 0,
         }

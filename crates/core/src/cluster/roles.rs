@@ -34,6 +34,8 @@ impl Cluster {
             Some(_) => None,
             None => self.held_since_us.or(Some(now_us)),
         };
+        let is_bare = self.standbys().next().is_none();
+        self.bare_since_us = is_bare.then(|| self.bare_since_us.unwrap_or(now_us));
         for at in 0..self.nodes.len() {
             self.remark(at);
         }

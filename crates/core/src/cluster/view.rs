@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::cluster::node::NodeState;
-use crate::cluster::{Cluster, Term};
+use crate::cluster::node::{Node, NodeState};
+use crate::cluster::{Cluster, Run, Term};
 use crate::driver::Endpoint;
+
+/// The share of a standby of weight 1 that is warm.
+pub(crate) const SHARE_WHOLE: u32 = 1000;
 
 /// See the file's head. It is sent to all workers whenever it changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,21 +15,35 @@ pub struct View {
     pub(crate) cluster: Arc<str>,
     pub(crate) epoch: u64,
     /// The node that everything new goes to; `None` while clients have to wait.
-    pub(crate) primary: Option<Primary>,
+    pub(crate) primary: Option<Target>,
     /// Since when there is none (monotonic, µs).
     pub(crate) held_since_us: Option<u64>,
+    /// The nodes that reads may go to.
+    pub(crate) standbys: Vec<Standby>,
+    /// Since when there is none of them (monotonic, µs).
+    pub(crate) bare_since_us: Option<u64>,
+    /// Nodes of which nothing is known at present: they get nothing new, and keep what they have.
+    pub(crate) undecided: Vec<Arc<str>>,
     /// Nodes whose servers are closed at once.
     pub(crate) cut_off: Vec<Arc<str>>,
-    /// Why there is no primary: each node, and what it is.
+    /// Why there is no primary, or no standby: each node, and what it is.
     pub(crate) obstacle: String,
 }
 
-/// The primary of a view.
+/// A node that servers are opened to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Primary {
+pub(crate) struct Target {
     pub(crate) term: Term,
     pub(crate) host: Arc<str>,
     pub(crate) port: u16,
+}
+
+/// A standby of a view.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Standby {
+    pub(crate) target: Target,
+    /// Its part of the reads: thousandths of a node of weight 1 that is warm. Zero: only reads that name it.
+    pub(crate) share: u32,
 }
 
 /// An operator's word on a node.
@@ -85,6 +102,9 @@ impl View {
             epoch: 0,
             primary: None,
             held_since_us: Some(now_us),
+            standbys: Vec::new(),
+            bare_since_us: Some(now_us),
+            undecided: Vec::new(),
             cut_off: Vec::new(),
             obstacle: "no node has been asked yet".to_owned(),
         }
@@ -103,7 +123,24 @@ impl View {
     }
 }
 
-impl Primary {
+impl View {
+    /// The standby of this name.
+    pub(crate) fn standby(&self, name: &str) -> Option<&Standby> {
+        self.standbys.iter().find(|standby| *standby.target.term.node == *name)
+    }
+
+    /// What becomes of a server that was opened to a standby. Those of one that is drained, promoted or gone end.
+    pub(crate) fn fate_at_standby(&self, opened_in: &Term) -> Fate {
+        match self.standby(&opened_in.node) {
+            _ if self.cut_off.contains(&opened_in.node) => Fate::Cut,
+            Some(standby) if standby.target.term.is_same_start(opened_in) => Fate::Stays,
+            None if self.undecided.contains(&opened_in.node) => Fate::Stays,
+            _ => Fate::Ends,
+        }
+    }
+}
+
+impl Target {
     /// Where to connect to.
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint::of_host(&self.host, self.port)
@@ -113,22 +150,42 @@ impl Primary {
 impl Cluster {
     /// What the workers are to go by now.
     pub(crate) fn view(&self) -> View {
-        let primary = self.serving().zip(self.last.clone()).map(|(node, term)| Primary {
-            term,
-            host: Arc::clone(&node.host),
-            port: node.port,
+        let at = |node: &Node, term| Target { term, host: Arc::clone(&node.host), port: node.port };
+        let primary = self.serving().zip(self.last.clone()).map(|(node, term)| at(node, term));
+        let standbys = self.standbys().map(|(node, run)| Standby {
+            target: at(node, Term { node: Arc::clone(&node.name), run }),
+            share: SHARE_WHOLE,
         });
+        let standbys: Vec<Standby> = standbys.collect();
         let cut_off = self.nodes.iter().filter(|node| node.state.is_cut_off());
         let cut_off = cut_off.map(|node| Arc::clone(&node.name)).collect();
-        let obstacle = if primary.is_some() { String::new() } else { self.obstacle() };
+        let is_undecided = |node: &&Node| {
+            node.switch == Switch::Attached
+                && matches!(node.state, NodeState::Unknown(_) | NodeState::Starting(_))
+        };
+        let undecided = self.nodes.iter().filter(is_undecided);
+        let undecided = undecided.map(|node| Arc::clone(&node.name)).collect();
+        let lacks = primary.is_none() || standbys.is_empty() && self.nodes.len() > 1;
+        let obstacle = if lacks { self.obstacle() } else { String::new() };
         View {
             cluster: Arc::clone(&self.name),
             epoch: self.epoch(),
             primary,
             held_since_us: self.held_since_us,
+            standbys,
+            bare_since_us: self.bare_since_us,
+            undecided,
             cut_off,
             obstacle,
         }
+    }
+
+    /// The nodes that reads may go to, and their runs.
+    pub(super) fn standbys(&self) -> impl Iterator<Item = (&Node, Run)> {
+        self.nodes.iter().filter_map(|node| match &node.state {
+            NodeState::Standby(member) if node.switch == Switch::Attached => Some((node, member.answer.run)),
+            _ => None,
+        })
     }
 
     fn obstacle(&self) -> String {

@@ -34,7 +34,7 @@ pub(crate) enum Row {
 impl Pool {
     /// A question waits for a server.
     pub(crate) fn queue_lookup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: Box<Lookup>) {
-        if self.known_failure(cx.env).is_some() {
+        if self.known_failure(cx.env, self.state.asks_at).is_some() {
             return answer_lookup(cx, &lookup, Answer::Unavailable(Obstacle::Failing));
         }
         self.state.empty_us = cx.env.now.mono_us;
@@ -45,7 +45,10 @@ impl Pool {
     /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
     pub(crate) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         while !self.state.queue.lookups.is_empty() {
-            let Place::Alone(server) = self.choose_server(cx, ServerRequest::Question) else { return };
+            let branch = self.state.asks_at;
+            let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Question) else {
+                return;
+            };
             let Some(lookup) = self.state.queue.lookups.pop_front() else { return };
             self.begin_lookup(cx, server, lookup);
         }

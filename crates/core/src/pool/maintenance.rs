@@ -11,8 +11,9 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, ServerId};
 use crate::pool::client::state::{Account, Client, ClientState, Opening, QueuedBehind, Waiting};
+use crate::pool::node::NodePool;
 use crate::pool::server::state::ServerState;
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Branch, Pool, ServerKind};
 use crate::worker::maintenance::{is_over, take_out};
 
 impl Pool {
@@ -103,10 +104,12 @@ impl Pool {
     /// The limits for a client that has waited for a server since this time, also for its pool's first one.
     fn wait_overdue(&self, env: &Env, account: &Account, since_us: u64) -> Option<Fault> {
         let (config, pool) = (&env.rules.config, &self.state);
-        if let Some(fault) = pool.cluster.as_ref().and_then(|cluster| cluster.overdue(env, since_us)) {
+        if let Some(fault) =
+            pool.cluster.as_ref().and_then(|cluster| cluster.overdue(env, account.branch, since_us))
+        {
             return Some(fault);
         }
-        let failure = || self.failure_while_waiting(env, since_us);
+        let failure = || self.failure_while_waiting(env, account.branch, since_us);
         if is_over(env, config.query_wait_timeout(&pool.config, &account.user), since_us) {
             return Some(Fault::Unserved("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW, failure()));
         }
@@ -120,14 +123,14 @@ impl Pool {
         if limit.is_zero() || !is_over(env, Some(limit), client.origin.since.mono_us) {
             return None;
         }
-        let failure = self.failure_while_waiting(env, client.account.request_us);
+        let failure = self.failure_while_waiting(env, client.account.branch, client.account.request_us);
         Some(Fault::Unserved("client_login_timeout (server down)", SqlState::CONNECTION_FAILURE, failure))
     }
 
     /// The error that kept the pool from opening a server while a client waited since this time.
-    fn failure_while_waiting(&self, env: &Env, since_us: u64) -> Option<String> {
-        let failure = self.state.node.failure.as_ref()?;
-        let retry_us = self.state.retry_us(env);
+    fn failure_while_waiting(&self, env: &Env, branch: Branch, since_us: u64) -> Option<String> {
+        let failure = self.state.node_at(branch).failure.as_ref()?;
+        let retry_us = self.state.retry_us(env, branch);
         (failure.at_us.saturating_add(retry_us) >= since_us).then(|| failure.text.clone())
     }
 
@@ -218,7 +221,7 @@ impl Pool {
             let unused_us = cx.env.now.mono_us.saturating_sub(server.active_us);
             let pool = &self.state;
             let min = cx.env.rules.config.min_pool_size(&pool.config);
-            if idle_us > 0 && unused_us >= idle_us && pool.node.servers_total() > min {
+            if idle_us > 0 && unused_us >= idle_us && pool.node_at(server.branch).servers_total() > min {
                 self.close_server(cx, server_id, "server idle timeout", CloseMode::Flush);
             }
         }
@@ -231,8 +234,11 @@ impl Pool {
         if size == 0 {
             return;
         }
-        let surplus = pool.node.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
-        for server_id in self.idle_servers().into_iter().take(surplus) {
+        let surplus =
+            |node: &NodePool| node.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
+        let too_many = pool.nodes().flat_map(|node| node.idle.iter().copied().take(surplus(node)));
+        let too_many: Vec<ServerId> = too_many.collect();
+        for server_id in too_many {
             self.close_server(cx, server_id, "too many servers in the pool", CloseMode::Flush);
         }
     }
@@ -247,12 +253,15 @@ impl Pool {
         if self.clients.is_empty() && pool.config.user.is_none() {
             return;
         }
-        while self.state.node.servers_total() < wanted
-            && self.may_dial(cx.env)
-            && self.state.node.servers(ServerKind::Login) < config.main.max_parallel_connects.max(1)
-            && self.take_place(cx, false)
-        {
-            self.dial_server(cx, None);
+        for branch in self.branches_in_use(&config) {
+            while self.state.node_at(branch).servers_total() < wanted
+                && self.may_dial(cx.env, branch)
+                && self.state.node_at(branch).servers(ServerKind::Login)
+                    < config.main.max_parallel_connects.max(1)
+                && self.take_place(cx, branch, false)
+            {
+                self.dial_server(cx, branch, None);
+            }
         }
     }
 
@@ -271,12 +280,13 @@ impl Pool {
         let automatic = !config.databases.contains_key(&*pool.database);
         let unknown = config.database(&pool.database).is_none();
         let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
-        let pool_is_idle = pool.node.servers_total() == 0 && limit(config.main.pool_idle_timeout);
+        let servers: u32 = pool.nodes().map(NodePool::servers_total).sum();
+        let pool_is_idle = servers == 0 && limit(config.main.pool_idle_timeout);
         // A pool that is asked by logins (`auth_query`) may have no client ever.
-        let is_asked = pool.node.servers(ServerKind::Active) > 0;
+        let is_asked = pool.nodes().any(|node| node.servers(ServerKind::Active) > 0);
         let database_is_idle = automatic && !is_asked && limit(config.main.autodb_idle_timeout);
         // If `auth_query` runs in the client's own database, it is asked for any name that a stranger makes up.
-        let never_served = pool.node.servers_total() == 0 && pool.greeting.is_none();
+        let never_served = servers == 0 && pool.greeting.is_none();
         let is_made_up = automatic && never_served && unused >= config.main.server_login_retry;
         if !unknown && !pool_is_idle && !database_is_idle && !is_made_up {
             return false;

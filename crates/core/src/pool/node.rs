@@ -1,12 +1,12 @@
-//! A pool's connections to one PostgreSQL: in which lists they are, whether further ones can be opened, the number that are worth to
-//! be busy. A pool has one node today.
+//! A pool's connections to one PostgreSQL: in which lists they are, who waits for them, whether further ones can be opened, the
+//! number that are worth to be busy. A pool has one node; with a cluster it has the primary, and each standby that it reads from.
 
 use std::collections::VecDeque;
 
 use pgweir_wire::error::SqlState;
 
 use crate::driver::Endpoint;
-use crate::ids::ServerId;
+use crate::ids::{ClientId, ServerId};
 use crate::pool::multiplex::pace::Pace;
 
 /// The lists a server can be in, as SHOW POOLS counts them (its `sv_used` is a server that idled for long).
@@ -22,11 +22,35 @@ pub(crate) enum ServerKind {
     Listening,
 }
 
+/// Which of a pool's nodes: the primary (the only one without a cluster), or a standby (`pool/cluster/standbys.rs`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Branch(pub(super) u8);
+
+impl Branch {
+    pub(crate) const PRIMARY: Branch = Branch(0);
+    /// No node: here clients wait for a standby while none is usable.
+    pub(crate) const NO_STANDBY: Branch = Branch(1);
+
+    pub(crate) fn is_primary(self) -> bool {
+        self == Branch::PRIMARY
+    }
+}
+
+/// After a failure in a cluster the next connection is tried so soon, then after twice as long, and so on up to the other limit.
+pub(crate) const REDIAL_US_MIN: u64 = 50_000;
+pub(crate) const REDIAL_US_MAX: u64 = 1_000_000;
+
 /// The number of kinds.
 const KINDS: usize = 6;
 
 /// See the file's head.
 pub(crate) struct NodePool {
+    /// Clients that wait for one of its servers, longest first. One that left stays until it is looked at.
+    pub(crate) clients: VecDeque<ClientId>,
+    /// The number of clients in this queue that really wait.
+    pub(crate) waiting: u32,
+    /// Proven clients that wait until the pool knows what to tell them.
+    pub(crate) awaiting: Vec<ClientId>,
     /// Free servers, in the order of their release.
     pub(crate) idle: VecDeque<ServerId>,
     /// Servers that are reset or checked, in no order: free soon.
@@ -37,6 +61,8 @@ pub(crate) struct NodePool {
     pub(crate) short: Vec<ServerId>,
     pub(crate) pace: Pace,
     pub(crate) failure: Option<Failure>,
+    /// In a cluster: how long after a failure the next connection is tried.
+    pub(crate) redial_us: u64,
     /// So many servers ended right after their login since one served a client.
     pub(crate) stillborn: u8,
     /// If there were several, no other is opened before this (monotonic, µs).
@@ -64,12 +90,16 @@ pub(crate) struct Failure {
 impl Default for NodePool {
     fn default() -> NodePool {
         NodePool {
+            clients: VecDeque::new(),
+            waiting: 0,
+            awaiting: Vec::new(),
             idle: VecDeque::new(),
             tested: Vec::new(),
             counts: [0; KINDS],
             short: Vec::new(),
             pace: Pace::new(),
             failure: None,
+            redial_us: REDIAL_US_MIN,
             stillborn: 0,
             dial_after_us: 0,
             speaks_only_3_0: false,
@@ -82,6 +112,7 @@ impl Default for NodePool {
 
 impl NodePool {
     /// A server came (`from` is `None`), moved, or left (`to` is `None`).
+    #[inline]
     pub(crate) fn list(&mut self, id: ServerId, from: Option<ServerKind>, to: Option<ServerKind>) {
         if let Some(from) = from {
             let place = &mut self.counts[from as usize];
@@ -120,9 +151,15 @@ impl NodePool {
         self.failed_hosts.iter().any(|(failed, _)| failed == host)
     }
 
+    /// It has no server, and no client waits for one.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.waiting == 0 && self.awaiting.is_empty() && self.counts.iter().all(|count| *count == 0)
+    }
+
     /// What was known of failures does not count any longer: the configuration changed, or an operator says so.
     pub(crate) fn forget_failures(&mut self) {
         self.failure = None;
+        self.redial_us = REDIAL_US_MIN;
         self.failed_hosts.clear();
         self.dial_after_us = 0;
         self.speaks_only_3_0 = false;

@@ -10,9 +10,10 @@ use crate::pool::catalog::reach::Reach;
 use crate::pool::catalog::routines::Routines;
 use crate::pool::checks::schedule::SessionChecks;
 use crate::pool::cluster::Membership;
+use crate::pool::cluster::standbys::StandbyPool;
 use crate::pool::known::Known;
 use crate::pool::listen::notify_listener::NotifyListener;
-use crate::pool::node::NodePool;
+use crate::pool::node::{Branch, NodePool};
 use crate::pool::numbers::Numbers;
 use crate::pool::policy::Policy;
 use crate::pool::queue::Queue;
@@ -30,8 +31,12 @@ pub(crate) struct PoolState {
     pub(crate) policy: Policy,
     /// The limits that it counts towards.
     pub(crate) shared: SharedCounts,
-    /// Its servers, of the one PostgreSQL that it has.
+    /// Its servers, of the one PostgreSQL that it has; in a cluster those of the primary.
     pub(crate) node: NodePool,
+    /// In a cluster: its servers of the standbys. The first place is no node: [`Branch::NO_STANDBY`].
+    pub(crate) standbys: Vec<StandbyPool>,
+    /// The node that questions of logins go to (`auth_query`).
+    pub(crate) asks_at: Branch,
     pub(crate) queue: Queue,
     pub(crate) count: ClientCounts,
     pub(crate) numbers: Numbers,
@@ -113,6 +118,8 @@ impl PoolState {
             policy: Policy::default(),
             shared: SharedCounts { database: counts.0, user: counts.1 },
             node: NodePool::default(),
+            standbys: Vec::new(),
+            asks_at: Branch::PRIMARY,
             queue: Queue::default(),
             count: ClientCounts::default(),
             numbers: Numbers::from(now_us),
@@ -160,13 +167,51 @@ impl PoolState {
         self.routines.doubt();
     }
 
-    /// Clients that cannot go on before there is a server.
-    pub(crate) fn demand(&self) -> u32 {
-        self.queue.demand(self.greeting.is_some())
+    /// Clients and questions that cannot go on before there is a server of this node.
+    pub(crate) fn demand_at(&self, branch: Branch) -> u32 {
+        let node = self.node_at(branch);
+        let lookups = if branch == self.asks_at { self.queue.lookups.len() as u32 } else { 0 };
+        let (waiting, awaiting) = (node.waiting.saturating_add(lookups), node.awaiting.len() as u32);
+        // The pool's first server serves all clients that only wait for the parameters of a greeting.
+        match self.greeting {
+            Some(_) => waiting.saturating_add(awaiting),
+            None => waiting.max(awaiting.min(1)),
+        }
     }
 
     /// A client waits for one of its connections, or for the room that one takes.
     pub(crate) fn is_starving(&self) -> bool {
-        self.demand() > 0 || !self.queue.replicating.is_empty()
+        !self.queue.replicating.is_empty()
+            || self.demand_at(Branch::PRIMARY) > 0
+            || self.standby_branches().any(|branch| self.demand_at(branch) > 0)
+    }
+
+    /// Nothing waits for a server of this node.
+    #[inline]
+    pub(crate) fn is_unwanted(&self, branch: Branch) -> bool {
+        let node = self.node_at(branch);
+        node.clients.is_empty()
+            && node.awaiting.is_empty()
+            && self.queue.replicating.is_empty()
+            && self.queue.lookups.is_empty()
+    }
+
+    /// Clients that wait with a statement.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.nodes().map(|node| node.waiting).sum()
+    }
+
+    /// Clients that are proven and not yet told so.
+    pub(crate) fn at_login(&self) -> u32 {
+        let awaiting: usize = self.nodes().map(|node| node.awaiting.len()).sum();
+        (awaiting + self.queue.replicating.len()) as u32
+    }
+
+    /// A client leaves before it was told that it is proven.
+    pub(crate) fn forget_at_login(&mut self, id: ClientId) {
+        for branch in self.branches() {
+            self.node_at_mut(branch).awaiting.retain(|&other| other != id);
+        }
+        self.queue.replicating.retain(|&other| other != id);
     }
 }

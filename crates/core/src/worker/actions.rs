@@ -151,10 +151,8 @@ impl Worker {
     fn is_reached<D: Driver>(&self, cx: &Cx<'_, D>, until: &Until) -> bool {
         match until {
             Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
-                pool.state.node.servers(ServerKind::Active)
-                    + pool.state.node.servers(ServerKind::Tested)
-                    + pool.state.node.servers(ServerKind::BeingCanceled)
-                    == 0
+                let kinds = [ServerKind::Active, ServerKind::Tested, ServerKind::BeingCanceled];
+                kinds.into_iter().all(|kind| pool.state.servers(kind) == 0)
             }),
             Until::Closed(database) => self
                 .pools_of(database.as_deref())
@@ -358,7 +356,7 @@ impl Worker {
                 if recycled || tls_changed {
                     pool.recycle_pool(cx, "database configuration changed");
                 }
-                pool.notice();
+                pool.place_again(cx);
             });
         }
         self.follow_clusters(cx);

@@ -87,12 +87,8 @@ impl Worker {
     }
 
     fn evict_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, of: &Scarce) -> bool {
-        let concerns = |pool: &Pool| match of {
-            Scarce::Database(name) => *name == pool.state.database,
-            Scarce::User(name) => *name == pool.state.user,
-        };
-        let longest = self.pools.iter().filter(|(_, pool)| concerns(pool)).filter_map(|(id, pool)| {
-            let (active_us, server) = pool.idle_longest()?;
+        let longest = self.pools.iter().filter_map(|(id, pool)| {
+            let (active_us, server) = pool.idle_longest(of)?;
             Some((active_us, id, server))
         });
         let Some((_, pool, server)) = longest.min_by_key(|(active_us, ..)| *active_us) else { return false };

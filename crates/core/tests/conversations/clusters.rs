@@ -7,7 +7,7 @@ use pgweir_settings::Config;
 
 use crate::rig::{End, Rig, be, fe, greeting};
 
-const MAIN: &str = "multiplex_depth = 0\nserver_check_query =";
+pub(super) const MAIN: &str = "multiplex_depth = 0\nserver_check_query =";
 
 /// Two nodes, asked every second, down after half of one.
 const CLUSTER: &str = "app = cluster=main\n\
@@ -15,7 +15,7 @@ const CLUSTER: &str = "app = cluster=main\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n";
 
 /// A row of a node's answer: `started_us` is its run.
-fn says(in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8> {
+pub(super) fn says(in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8> {
     let (role, timeline, started) =
         (in_recovery.to_string(), format!("{timeline:08X}"), started_us.to_string());
     let columns: [Option<&[u8]>; 8] = [
@@ -31,16 +31,16 @@ fn says(in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8> {
     [be::columns(), be::row_values(&columns), be::complete("SELECT 1"), be::ready('I')].concat()
 }
 
-fn primary(timeline: u32) -> Vec<u8> {
+pub(super) fn primary(timeline: u32) -> Vec<u8> {
     says(false, timeline, 1)
 }
 
-fn standby() -> Vec<u8> {
+pub(super) fn standby() -> Vec<u8> {
     says(true, 1, 2)
 }
 
 /// The watch's connections to both nodes, logged in and asked.
-fn watches(rig: &mut Rig) -> [End; 2] {
+pub(super) fn watches(rig: &mut Rig) -> [End; 2] {
     rig.pass_us(1);
     let mut dialed = [rig.dialed(), rig.dialed()];
     dialed.sort_by_key(|&end| rig.endpoint(end));
@@ -54,7 +54,7 @@ fn watches(rig: &mut Rig) -> [End; 2] {
     dialed
 }
 
-fn is_asked(rig: &mut Rig, watch: End) {
+pub(super) fn is_asked(rig: &mut Rig, watch: End) {
     let asked = String::from_utf8_lossy(&rig.raw(watch)).into_owned();
     assert!(asked.starts_with('Q') && asked.matches("pg_is_in_recovery").count() == 1, "{asked}");
 }
@@ -69,7 +69,7 @@ fn with_primary(workers: u16) -> (Rig, [End; 2]) {
 }
 
 /// The second node is promoted, and the first one is gone.
-fn fail_over(rig: &mut Rig, watches: [End; 2]) {
+pub(super) fn fail_over(rig: &mut Rig, watches: [End; 2]) {
     rig.eof(watches[0]);
     rig.pass_us(1_000_000);
     let again = rig.dialed();

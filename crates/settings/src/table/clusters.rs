@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::Password;
+use crate::{Password, Route};
 
 settings! {
     /// One primary and its standbys, and how pgweir watches them.
@@ -32,7 +32,12 @@ settings! {
         /// How old the primary's last answer may be, in milliseconds. With an older one nothing new is sent to it. It must be
         /// above `check_interval_ms`.
         primary_max_age_ms: u32 = "10000", Kind::Count(100, COUNT_MAX), Reload, Ours, InEffect;
-        /// How long clients wait while no primary is known. Then they get an error with SQLSTATE 57P03. With 0 they get it at once.
+        /// How long clients wait while no node is known that may serve them. Then they get an error with SQLSTATE 57P03. With 0
+        /// they get it at once.
         primary_wait: Duration = "60", Kind::Seconds, Reload, Ours, InEffect;
+        /// Which node clients' transactions run on: `primary`; `standby`, also if they fail there as they change something;
+        /// `prefer-standby`, which is the primary while no standby is usable; or `any`. A user's `route` goes before a
+        /// database's, and that before this one.
+        route: Route = "primary", Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
     }
 }

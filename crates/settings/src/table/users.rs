@@ -4,7 +4,7 @@ use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{PoolMode, SessionState};
+use crate::{PoolMode, Route, SessionState};
 
 settings! {
     /// What is set for one user; it goes before what is set for a database and globally.
@@ -12,6 +12,8 @@ settings! {
     group "Users" {
         /// When a server is released.
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
+        /// As `route` in `[clusters]`, for this user's clients in databases with a cluster.
+        route: Option<Route> = NULL, Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
         /// As the global `session_state`.
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// As the global `session_audit_sample`, for the pools of this user.

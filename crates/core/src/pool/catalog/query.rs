@@ -108,7 +108,7 @@ impl Pool {
         if pool.routines.none_changes() {
             return;
         }
-        for id in &pool.queue.clients {
+        for id in pool.nodes().flat_map(|node| &node.clients) {
             if let Some(ClientState::Waiting(waiting)) =
                 self.clients.get_mut(*id).map(|client| &mut client.state)
             {

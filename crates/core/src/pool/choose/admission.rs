@@ -15,7 +15,7 @@ use crate::pool::multiplex::pipelined::{MultiplexLimits, Room};
 use crate::pool::relay::group::{Group, group_at_front};
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::server::state::{Server, ServerState};
-use crate::pool::{Gate, Pool};
+use crate::pool::{Branch, Gate, Pool};
 
 /// A client wants a group that may be queued behind other clients' groups.
 #[derive(Clone, Copy)]
@@ -91,7 +91,8 @@ impl Pool {
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads())?;
         let limits = self.multiplex_limits()?;
         let pool = &self.state;
-        if pool.gate != Gate::Open
+        let branch = self.clients.get(id)?.account.branch;
+        if pool.gate_at(branch) != Gate::Open
             || env.activity != Activity::Active
             || env.stopping == Some(Shutdown::WaitForServers)
         {
@@ -101,12 +102,12 @@ impl Pool {
         Some(MultiplexWish { limits, names_statements: group.names_statements() })
     }
 
-    /// Looks at the servers that are busy with short reads, up to so many of them.
+    /// Looks at the servers of this node that are busy with short reads, up to so many of them.
     pub(super) fn look_at_pipelines<D: Driver>(
         &self,
         cx: &Cx<'_, D>,
-        id: ClientId,
-        wish: MultiplexWish,
+        branch: Branch,
+        (id, wish): (ClientId, MultiplexWish),
         among: u32,
     ) -> PipelineSurvey {
         let mut found = PipelineSurvey { takers: 0, best: None, full: false };
@@ -114,7 +115,7 @@ impl Pool {
             return found;
         };
         let mut least_us = u64::MAX;
-        for &server_id in &self.state.node.short {
+        for &server_id in &self.state.node_at(branch).short {
             if found.takers == among {
                 break;
             }
@@ -147,8 +148,8 @@ impl Pool {
 
     /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
     /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
-    pub(super) fn has_waited_enough(&self, env: &Env, id: ClientId) -> bool {
-        let enough_us = self.state.node.pace.wake_after_us();
+    pub(super) fn has_waited_enough(&self, env: &Env, branch: Branch, id: ClientId) -> bool {
+        let enough_us = self.state.node_at(branch).pace.wake_after_us();
         match self.clients.get(id).map(|client| &client.state) {
             Some(ClientState::Waiting(waiting)) => {
                 env.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
@@ -160,12 +161,18 @@ impl Pool {
     /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
     /// be short.
     #[cold]
-    pub(super) fn note_wake_up(&mut self, env: &mut Env, id: ClientId, limits: MultiplexLimits) {
-        let pool = &self.state;
-        let enough_us = pool.node.pace.wake_after_us();
+    pub(super) fn note_wake_up(
+        &mut self,
+        env: &mut Env,
+        branch: Branch,
+        id: ClientId,
+        limits: MultiplexLimits,
+    ) {
+        let node = self.state.node_at(branch);
+        let enough_us = node.pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
         let now_us = env.now.mono_us;
-        let heads = pool.node.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
+        let heads = node.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
         let long_us = heads.map(|head| head.since_us.saturating_add(limits.max_us + 1));
         let long_us = long_us.filter(|&due_us| due_us > now_us).min().unwrap_or(u64::MAX);
         let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);

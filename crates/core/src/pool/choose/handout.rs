@@ -15,7 +15,6 @@ use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::ClientState;
-use crate::pool::cluster::Membership;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::first_ask::FirstAsk;
@@ -25,24 +24,14 @@ use crate::pool::server::state::{Beginning, Ending, Incoming, Reached, Server, S
 use crate::pool::session::params::Params;
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::Opened;
-use crate::pool::{Gate, Pool, PoolState, ServerKind};
+use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 
 impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
     pub(crate) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        self.greet_waiting(cx);
-        self.serve_lookups(cx);
-        self.check_waiting_startups(cx);
-        let replicates = !self.state.queue.replicating.is_empty();
-        if replicates {
-            self.serve_replication(cx);
-        }
-        if self.serve_waiting(cx, replicates) {
-            self.grow(cx);
-        }
-        if replicates {
-            // Clients that waited longer have been served by now.
-            self.serve_replication(cx);
+        self.hand_out_at(cx, Branch::PRIMARY);
+        for branch in self.state.standby_branches() {
+            self.hand_out_at(cx, branch);
         }
         self.shorten_queue(cx);
         if cx.env.stopping == Some(Shutdown::WaitForServers) {
@@ -50,19 +39,41 @@ impl Pool {
         }
     }
 
+    /// The same for the servers of one node.
+    fn hand_out_at<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
+        self.greet_waiting(cx, branch);
+        if branch == self.state.asks_at {
+            self.serve_lookups(cx);
+        }
+        self.check_waiting_startups(cx, branch);
+        let replicates = branch.is_primary() && !self.state.queue.replicating.is_empty();
+        if replicates {
+            self.serve_replication(cx);
+        }
+        if self.serve_waiting(cx, branch, replicates) {
+            self.grow(cx, branch);
+        }
+        if replicates {
+            // Clients that waited longer have been served by now.
+            self.serve_replication(cx);
+        }
+    }
+
     /// pgweir opens no server any more. For each server that only a question of ours keeps from being free, one client keeps
     /// its place, those that wait longest first. The other clients are told. A free server that no client waits for goes.
     fn end_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let serves = self.state.gate == Gate::Open && cx.env.activity == Activity::Active;
-        let will_serve = |server: &&Server| serves && will_be_free(server);
-        let coming = self.servers.values().filter(will_serve).count();
-        let waits = |id: &ClientId| {
-            self.clients.get(*id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)))
-        };
-        let unserved: Vec<ClientId> =
-            self.state.queue.clients.iter().copied().filter(waits).skip(coming).collect();
-        for id in unserved {
-            self.refuse_client(cx, id, &Fault::ServerShuttingDown);
+        for branch in self.state.branches() {
+            let serves = self.state.gate_at(branch) == Gate::Open && cx.env.activity == Activity::Active;
+            let will_serve = |server: &&Server| serves && server.branch == branch && will_be_free(server);
+            let coming = self.servers.values().filter(will_serve).count();
+            let waits = |id: &ClientId| {
+                self.clients.get(*id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)))
+            };
+            let queue = self.state.node_at(branch).clients.iter();
+            let unserved: Vec<ClientId> = queue.copied().filter(waits).skip(coming).collect();
+            for id in unserved {
+                self.refuse_client(cx, id, &Fault::ServerShuttingDown);
+            }
         }
         for id in self.idle_servers() {
             if let Some(reason) = self.reason_to_close(cx.env, id) {
@@ -73,21 +84,21 @@ impl Pool {
 
     /// Places for the clients that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of
     /// their own.
-    fn serve_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, replicates: bool) -> bool {
-        while let Some(client) = self.next_waiter() {
+    fn serve_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, replicates: bool) -> bool {
+        while let Some(client) = self.next_waiter(branch) {
             if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
-            match self.choose_server(cx, ServerRequest::Next(client)) {
+            match self.choose_server(cx, branch, ServerRequest::Next(client)) {
                 Place::Alone(server) => {
-                    self.state.queue.clients.pop_front();
+                    self.state.node_at_mut(branch).clients.pop_front();
                     self.link(cx, client, server);
                     if !self.client_is_stalled(client) {
                         self.client_resume(cx, client);
                     }
                 }
                 Place::Behind(server) => {
-                    self.state.queue.clients.pop_front();
+                    self.state.node_at_mut(branch).clients.pop_front();
                     self.enqueue_behind(cx, client, server);
                 }
                 Place::Wait => return false,
@@ -98,19 +109,19 @@ impl Pool {
     }
 
     /// Greets clients that waited for the pool's first server, as its login says what to tell them.
-    fn greet_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    fn greet_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         let Some(greeting) = self.state.greeting.clone() else { return };
-        self.greet_with_own_servers(cx, &greeting);
-        for id in std::mem::take(&mut self.state.queue.awaiting) {
-            if self.awaits_own_server(cx.env, id) {
-                self.state.queue.awaiting.push(id);
+        self.greet_with_own_servers(cx, branch, &greeting);
+        for id in std::mem::take(&mut self.state.node_at_mut(branch).awaiting) {
+            if self.awaits_own_server(cx.env, branch, id) {
+                self.state.node_at_mut(branch).awaiting.push(id);
                 continue;
             }
             let checked = match self.known_startup(cx.env, id, &greeting) {
                 Known::Plain => None,
                 Known::CheckedStartup(checked) => Some(checked),
                 Known::Unknown => {
-                    self.state.queue.awaiting.push(id);
+                    self.state.node_at_mut(branch).awaiting.push(id);
                     continue;
                 }
             };
@@ -124,45 +135,52 @@ impl Pool {
 
     /// Opens connections: one for each client that waits and is not served by one that is being opened already, within
     /// every limit. A cold pool with many waiters so opens all it may at once.
-    fn grow<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    fn grow<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         loop {
             let pool = &self.state;
-            let parallel = pool.node.servers(ServerKind::Login);
-            let reserved = if parallel == 0 { 0 } else { self.logins_for_replication() };
-            let coming = parallel - reserved + pool.node.servers(ServerKind::Tested);
-            if pool.demand() <= coming || parallel >= cx.env.rules.config.main.max_parallel_connects.max(1) {
+            let node = pool.node_at(branch);
+            let parallel = node.servers(ServerKind::Login);
+            let reserved =
+                if parallel == 0 || !branch.is_primary() { 0 } else { self.logins_for_replication() };
+            let coming = parallel - reserved + node.servers(ServerKind::Tested);
+            if pool.demand_at(branch) <= coming
+                || parallel >= cx.env.rules.config.main.max_parallel_connects.max(1)
+            {
                 return;
             }
-            if !self.may_dial(cx.env) || !self.has_room(cx) || !self.take_place(cx, true) {
+            if !self.may_dial(cx.env, branch)
+                || !self.has_room(cx, branch)
+                || !self.take_place(cx, branch, true)
+            {
                 return;
             }
-            self.dial_server(cx, None);
+            self.dial_server(cx, branch, None);
         }
     }
 
-    /// Nothing keeps this pool from opening connections at all.
-    pub(crate) fn may_dial(&self, env: &Env) -> bool {
+    /// Nothing keeps this pool from opening connections to this node at all.
+    pub(crate) fn may_dial(&self, env: &Env, branch: Branch) -> bool {
         let pool = &self.state;
-        let retry_us = pool.retry_us(env);
-        let failing = pool
-            .node
+        let retry_us = pool.retry_us(env, branch);
+        let node = pool.node_at(branch);
+        let failing = node
             .failure
             .as_ref()
             .is_some_and(|failure| env.now.mono_us < failure.at_us.saturating_add(retry_us));
         !failing
-            && env.now.mono_us >= pool.node.dial_after_us
-            && pool.gate == Gate::Open
+            && env.now.mono_us >= node.dial_after_us
+            && pool.gate_at(branch) == Gate::Open
             && env.activity == Activity::Active
             && env.stopping != Some(Shutdown::WaitForServers)
     }
 
     /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
     /// open one regardless of its size: its clients could not even log in.
-    fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
+    fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) -> bool {
         let config = Arc::clone(&cx.env.rules.config);
         let pool = &self.state;
         let size = config.pool_size(&pool.config, &pool.user);
-        let total = pool.node.servers_total();
+        let total = pool.node_at(branch).servers_total();
         if size == 0 || total < size || (pool.greeting.is_none() && total == 0) {
             return true;
         }
@@ -171,7 +189,7 @@ impl Pool {
         if reserve == 0 || timeout_us == 0 || total >= size.saturating_add(reserve) {
             return false;
         }
-        let Some((first, since_us)) = self.first_waiting() else { return false };
+        let Some((first, since_us)) = self.first_waiting(branch) else { return false };
         if cx.env.now.mono_us.saturating_sub(since_us) < timeout_us {
             return false;
         }
@@ -183,10 +201,10 @@ impl Pool {
 
     /// Counts a connection towards the limits that span pools. If one is reached, the worker closes a free server for it
     /// (`evict`) and has this pool look again.
-    pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, evict: bool) -> bool {
+    pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, evict: bool) -> bool {
         let pool = &self.state;
-        let (by_database, by_user) = (Arc::clone(&pool.shared.database), Arc::clone(&pool.shared.user));
-        let of_database = Scarce::Database(Arc::clone(&pool.database));
+        let (by_database, by_user) = (Arc::clone(pool.counts_at(branch)), Arc::clone(&pool.shared.user));
+        let of_database = pool.scarce_at(branch);
         let of_user = Scarce::User(Arc::clone(&pool.user));
         let database_max = cx.env.rules.config.max_db_connections(&pool.config);
         let user_max = cx.env.rules.config.max_user_connections(&pool.user);
@@ -209,17 +227,18 @@ impl Pool {
     pub(crate) fn dial_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
+        branch: Branch,
         only_for: Option<ClientId>,
     ) -> ServerId {
-        let endpoint = self.next_endpoint(cx.env);
+        let endpoint = self.next_endpoint(cx.env, branch);
         let conn = cx.driver.dial(&endpoint);
         let mut server =
-            self.new_server(cx.env, conn, endpoint, ServerState::Dialing(Beginning { only_for }));
+            self.new_server(cx.env, branch, (conn, endpoint), ServerState::Dialing(Beginning { only_for }));
         if only_for.is_some() {
             server.serves = Serves::ReplicationClient;
         }
         let id = self.servers.insert(server);
-        self.state.node.list(id, None, Some(ServerKind::Login));
+        self.state.node_at_mut(branch).list(id, None, Some(ServerKind::Login));
         cx.env.set_role(conn, Role::Server(self.id, id));
         id
     }
@@ -227,8 +246,8 @@ impl Pool {
     pub(crate) fn new_server(
         &self,
         env: &Env,
-        conn: ConnId,
-        endpoint: Endpoint,
+        branch: Branch,
+        (conn, endpoint): (ConnId, Endpoint),
         state: ServerState,
     ) -> Server {
         Server {
@@ -257,7 +276,8 @@ impl Pool {
                 key: Box::default(),
             },
             work: Work::default(),
-            opened_in: self.state.cluster.as_deref().and_then(Membership::term),
+            branch,
+            opened_in: self.state.term_at(branch),
             active_us: env.now.mono_us,
             cancels: 0,
             retire: None,
@@ -267,13 +287,13 @@ impl Pool {
         }
     }
 
-    /// The host that is next, except those that failed just now. (Later: which nodes may serve this group of messages?)
-    fn next_endpoint(&mut self, env: &Env) -> Endpoint {
+    /// In a cluster the node; else the host that is next, except those that failed just now.
+    fn next_endpoint(&mut self, env: &Env, branch: Branch) -> Endpoint {
         let retry_us = duration_us(env.rules.config.main.server_login_retry);
-        let pool = &mut self.state;
-        if let Some(cluster) = &pool.cluster {
-            return cluster.endpoint();
+        if self.state.cluster.is_some() {
+            return self.state.endpoint_at(branch);
         }
+        let pool = &mut self.state;
         let count = pool.config.hosts.len();
         if count == 0 {
             return Endpoint::of_socket_in(&env.rules.config.main.unix_socket_dir, pool.config.port);
@@ -316,12 +336,18 @@ impl Pool {
 
     /// Free servers of a pool.
     pub(crate) fn idle_servers(&self) -> Vec<ServerId> {
-        self.state.node.idle.iter().copied().collect()
+        self.state.nodes().flat_map(|node| node.idle.iter().copied()).collect()
     }
 
-    /// The free server that idled longest, and since when (monotonic, µs).
-    pub(crate) fn idle_longest(&self) -> Option<(u64, ServerId)> {
-        let idle = self.state.node.idle.iter().filter_map(|&id| Some((self.servers.get(id)?.active_us, id)));
+    /// The free server that idled longest, and since when (monotonic, µs), of those that count towards a limit.
+    pub(crate) fn idle_longest(&self, of: &Scarce) -> Option<(u64, ServerId)> {
+        let pool = &self.state;
+        let counts = |branch: &Branch| match of {
+            Scarce::User(name) => *name == pool.user,
+            Scarce::Database(_) | Scarce::Standby(..) => pool.scarce_at(*branch) == *of,
+        };
+        let idle = pool.branches().filter(counts).flat_map(|branch| &pool.node_at(branch).idle);
+        let idle = idle.filter_map(|&id| Some((self.servers.get(id)?.active_us, id)));
         idle.min_by_key(|(active_us, _)| *active_us)
     }
 }

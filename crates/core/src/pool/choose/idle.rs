@@ -10,27 +10,28 @@ use crate::pool::choose::own_server::Fitness;
 use crate::pool::moves::server::comes_unasked;
 use crate::pool::sequences::state::Hold;
 use crate::pool::server::state::{Server, ServerState};
-use crate::pool::{Gate, Pool, ServerKind};
+use crate::pool::{Branch, Gate, Pool, ServerKind};
 
 /// The number of free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
 
 impl Pool {
-    /// A free server that may be used at once; `client` is the client that it is for, `None` for a question of pgweir's own. A
+    /// A free server of this node that may be used at once; `client` is the client that it is for, `None` for a question of pgweir's own. A
     /// server that is too old is closed; one that idled for long is checked first, and comes back by itself.
     pub(super) fn take_idle<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
+        branch: Branch,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
         let own = self.gets_own_server();
         loop {
-            if self.state.gate != Gate::Open || cx.env.activity != Activity::Active {
+            if self.state.gate_at(branch) != Gate::Open || cx.env.activity != Activity::Active {
                 return None;
             }
             let (fitness, id) = match own {
-                true => self.best_idle(cx.env, client, self.is_full(cx.env))?,
-                false => (Fitness::Plain, self.next_idle(cx.env, client)?),
+                true => self.best_idle(cx.env, branch, client, self.is_full(cx.env, branch))?,
+                false => (Fitness::Plain, self.next_idle(cx.env, branch, client)?),
             };
             let server = self.servers.get(id)?;
             if let Some(reason) = self.reason_to_close_now(cx.env, server) {
@@ -46,10 +47,10 @@ impl Pool {
             if !checks {
                 return Some(id);
             }
-            if !own && let Some(checked) = self.checked_idle(cx.env) {
+            if !own && let Some(checked) = self.checked_idle(cx.env, branch) {
                 return Some(checked);
             }
-            if self.state.node.servers(ServerKind::Tested) >= self.state.demand() {
+            if self.state.node_at(branch).servers(ServerKind::Tested) >= self.state.demand_at(branch) {
                 return None;
             }
             self.check_server(cx, id);
@@ -59,48 +60,47 @@ impl Pool {
     /// The free server that is next, if clients share servers. It is the one on which the client drew from a sequence, else one
     /// that carries the client's session, else the next in the list (`server_round_robin`); but none that is kept for
     /// another client for a moment.
-    fn next_idle(&mut self, env: &mut Env, client: Option<ClientId>) -> Option<ServerId> {
-        let idle = &self.state.node.idle;
+    fn next_idle(&mut self, env: &mut Env, branch: Branch, client: Option<ClientId>) -> Option<ServerId> {
+        let idle = &self.state.node_at(branch).idle;
         let first = *(if env.rules.config.main.server_round_robin { idle.front() } else { idle.back() })?;
-        let drawn_on = self.drawn_on(client);
-        let id = drawn_on.or_else(|| self.fitting_idle(first, client)).unwrap_or(first);
+        let drawn_on = self.drawn_on(branch, client);
+        let id = drawn_on.or_else(|| self.fitting_idle(branch, first, client)).unwrap_or(first);
         match self.state.affinities.is_empty() {
             true => Some(id),
-            false => self.beside_affinities(env, id, client),
+            false => self.beside_affinities(env, branch, id, client),
         }
     }
 
     /// A free server that has just been checked, at any place in the list: it goes first, else two could be checked in turns
     /// without end.
     #[cold]
-    fn checked_idle(&self, env: &Env) -> Option<ServerId> {
+    fn checked_idle(&self, env: &Env, branch: Branch) -> Option<ServerId> {
         let usable = |id: &ServerId| {
             self.reason_to_close(env, *id).is_none() && !self.needs_check(env, &self.servers[*id])
         };
-        self.state.node.idle.iter().copied().find(usable)
+        self.state.node_at(branch).idle.iter().copied().find(usable)
     }
 
     /// A free server that carries the client's session, if the one that is next does not.
-    fn fitting_idle(&self, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
+    fn fitting_idle(&self, branch: Branch, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
         let account = &self.clients.get(client?)?.account;
         let fits = |id: &ServerId| {
             self.servers.get(*id).is_some_and(|server| {
                 Arc::ptr_eq(&server.session, &account.session) && Arc::ptr_eq(&server.params, &account.params)
             })
         };
-        let pool = &self.state;
         if fits(&first) {
             return None;
         }
-        pool.node.idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
+        self.state.node_at(branch).idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
     }
 
     /// The free server on which the client drew last, if no other client has used it since.
-    fn drawn_on(&self, client: Option<ClientId>) -> Option<ServerId> {
+    fn drawn_on(&self, branch: Branch, client: Option<ClientId>) -> Option<ServerId> {
         let id = client?;
         let drawn = self.clients.get(id)?.account.draws.on?;
         let server = self.servers.get(drawn)?;
-        let own = server.users.last() == Some(id);
+        let own = server.users.last() == Some(id) && server.branch == branch;
         (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
     }
 
@@ -108,6 +108,7 @@ impl Pool {
     fn beside_affinities(
         &mut self,
         env: &mut Env,
+        branch: Branch,
         id: ServerId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
@@ -117,7 +118,8 @@ impl Pool {
         if pool.affinities.hold(id, client) == Hold::Free {
             return Some(id);
         }
-        let holds = || pool.node.idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
+        let idle = &pool.node_at(branch).idle;
+        let holds = || idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
         let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
         if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
             return Some(id);
@@ -163,7 +165,7 @@ impl Pool {
         if !server.opened.is_plain() && !self.gets_own_server() {
             return Some("opened for a session");
         }
-        if env.stopping == Some(Shutdown::WaitForServers) && pool.queue.waiting == 0 {
+        if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting() == 0 {
             return Some("server shutting down");
         }
         if pool.gate == Gate::Paused || env.activity == Activity::Paused {
@@ -176,10 +178,11 @@ impl Pool {
             return None;
         }
         // Servers that were opened together do not all end together.
-        let spread_us = lifetime_us / u64::from(pool.node.servers_total().max(1));
+        let node = pool.node_at(server.branch);
+        let spread_us = lifetime_us / u64::from(node.servers_total().max(1));
         let spread = lifetime_us == 0
-            || pool.node.aged_us == 0
-            || env.now.mono_us >= pool.node.aged_us.saturating_add(spread_us);
+            || node.aged_us == 0
+            || env.now.mono_us >= node.aged_us.saturating_add(spread_us);
         spread.then_some("server lifetime over")
     }
 }

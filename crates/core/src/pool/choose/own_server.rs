@@ -23,7 +23,7 @@ use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::session::params::Params;
 use crate::pool::startup::checked::{CheckedStartup, Opened};
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Branch, Pool, ServerKind};
 
 /// How well a free server fits a client, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,27 +49,29 @@ impl Pool {
     pub(crate) fn greet_with_own_servers<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
+        branch: Branch,
         greeting: &Arc<ServerGreeting>,
     ) {
         if !self.gets_own_server() {
             return;
         }
-        for id in self.state.queue.awaiting.clone() {
+        for id in self.state.node_at(branch).awaiting.clone() {
             self.note_opening(cx.env, id, greeting);
             if self.kept_is_coming(id) {
                 continue;
             }
-            if let Some(server) = self.find_own(cx, id) {
-                self.state.queue.awaiting.retain(|&other| other != id);
+            if let Some(server) = self.find_own(cx, branch, id) {
+                self.state.node_at_mut(branch).awaiting.retain(|&other| other != id);
                 self.greet_on_server(cx, id, server, greeting);
             }
         }
     }
 
     /// The client waits for a server that is being opened for it, or soon will be.
-    pub(crate) fn awaits_own_server(&self, env: &Env, id: ClientId) -> bool {
+    pub(crate) fn awaits_own_server(&self, env: &Env, branch: Branch, id: ClientId) -> bool {
         self.gets_own_server()
-            && (self.kept_is_coming(id) || !self.is_full(env) && self.opens_as_many_as_it_may(env))
+            && (self.kept_is_coming(id)
+                || !self.is_full(env, branch) && self.opens_as_many_as_it_may(env, branch))
     }
 
     /// The parameters that its login asks for, noted once.
@@ -98,7 +100,7 @@ impl Pool {
 
     /// A server that was opened for a similar client and is being brought back to that state: it is free sooner than a new
     /// one is opened.
-    fn soon_free(&self, env: &Env, client: ClientId) -> Option<ServerId> {
+    fn soon_free(&self, env: &Env, branch: Branch, client: ClientId) -> Option<ServerId> {
         let wanted = &self.clients.get(client)?.account.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
             let server = &self.servers[id];
@@ -110,7 +112,7 @@ impl Pool {
                 && !self.is_kept_for_another(server, id, Some(client))
                 && self.reason_to_retire(env, server).is_none()
         };
-        self.state.node.tested.iter().copied().find(fits)
+        self.state.node_at(branch).tested.iter().copied().find(fits)
     }
 
     /// Another client was told of it, and has not yet asked for anything.
@@ -134,10 +136,10 @@ impl Pool {
 
     /// A free server for a client that logs in. If there is none, the client gets the next server that becomes free, or one is
     /// opened if there is room.
-    fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Option<ServerId> {
+    fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, id: ClientId) -> Option<ServerId> {
         let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
-        let none_waits = self.state.queue.waiting == 0;
-        if let Some((_, server)) = self.best_idle(cx.env, Some(id), false).filter(free)
+        let none_waits = self.state.node_at(branch).waiting == 0;
+        if let Some((_, server)) = self.best_idle(cx.env, branch, Some(id), false).filter(free)
             && (none_waits || self.kept(id) == Some(server))
             && self.reason_to_close(cx.env, server).is_none()
         {
@@ -145,18 +147,18 @@ impl Pool {
             return Some(server);
         }
         if none_waits
-            && !self.is_full(cx.env)
-            && let Some(server) = self.soon_free(cx.env, id)
+            && !self.is_full(cx.env, branch)
+            && let Some(server) = self.soon_free(cx.env, branch, id)
         {
             self.keep(id, server);
             return None;
         }
-        if self.opens_as_many_as_it_may(cx.env) || !self.may_dial(cx.env) {
+        if self.opens_as_many_as_it_may(cx.env, branch) || !self.may_dial(cx.env, branch) {
             return None;
         }
-        if self.is_full(cx.env)
+        if self.is_full(cx.env, branch)
             && none_waits
-            && let Some((_, other)) = self.best_idle(cx.env, Some(id), false)
+            && let Some((_, other)) = self.best_idle(cx.env, branch, Some(id), false)
         {
             self.close_server(
                 cx,
@@ -165,23 +167,23 @@ impl Pool {
                 CloseMode::Flush,
             );
         }
-        if !self.is_full(cx.env) && self.take_place(cx, true) {
-            let server = self.dial_server(cx, None);
+        if !self.is_full(cx.env, branch) && self.take_place(cx, branch, true) {
+            let server = self.dial_server(cx, branch, None);
             self.keep(id, server);
         }
         None
     }
 
-    fn opens_as_many_as_it_may(&self, env: &Env) -> bool {
+    fn opens_as_many_as_it_may(&self, env: &Env, branch: Branch) -> bool {
         let limit = env.rules.config.main.max_parallel_connects.max(1);
-        self.state.node.servers(ServerKind::Login) >= limit
+        self.state.node_at(branch).servers(ServerKind::Login) >= limit
     }
 
     /// No further server can be opened in the ordinary way.
-    pub(super) fn is_full(&self, env: &Env) -> bool {
+    pub(super) fn is_full(&self, env: &Env, branch: Branch) -> bool {
         let pool = &self.state;
         let size = env.rules.config.pool_size(&pool.config, &pool.user);
-        size > 0 && pool.node.servers_total() >= size || !self.may_dial(env)
+        size > 0 && pool.node_at(branch).servers_total() >= size || !self.may_dial(env, branch)
     }
 
     /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
@@ -189,6 +191,7 @@ impl Pool {
     pub(super) fn best_idle(
         &self,
         env: &Env,
+        branch: Branch,
         client: Option<ClientId>,
         all: bool,
     ) -> Option<(Fitness, ServerId)> {
@@ -209,7 +212,7 @@ impl Pool {
             };
             (all || !taken).then(|| ((taken, fitness, self.needs_check(env, server)), id))
         };
-        let judged = pool.node.idle.iter().filter_map(judge);
+        let judged = pool.node_at(branch).idle.iter().filter_map(judge);
         let best = match env.rules.config.main.server_round_robin {
             true => judged.min_by_key(|(rank, _)| *rank),
             false => judged.rev().min_by_key(|(rank, _)| *rank),
@@ -239,6 +242,16 @@ impl Pool {
                 false => self.state.known.sessions.share(session),
             };
         }
+    }
+
+    /// The client goes to another node: the server that was kept for it is for a waiting client.
+    pub(crate) fn give_up_kept(&mut self, id: ClientId) {
+        let Some(kept) = self.kept(id) else { return };
+        self.servers[kept].kept_for = None;
+        if let Some(own) = self.clients.get_mut(id).and_then(|client| client.account.own.as_deref_mut()) {
+            own.kept = None;
+        }
+        self.notice();
     }
 
     /// The client leaves: the server that was kept for it is for a waiting client.

@@ -15,7 +15,7 @@ use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
 use crate::pool::Step;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::route::{Route, oversized, route};
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Branch, Pool, ServerKind};
 
 /// The decision for the front of a replication client's bytes.
 enum Front {
@@ -31,7 +31,7 @@ enum Front {
 impl Pool {
     /// A replication client that is proven needs its connection.
     pub(crate) fn request_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
-        if let Some(fault) = self.known_failure(cx.env) {
+        if let Some(fault) = self.known_failure(cx.env, Branch::PRIMARY) {
             self.refuse_client(cx, client, &fault);
             return;
         }
@@ -45,7 +45,7 @@ impl Pool {
             && self.make_room(cx)
         {
             self.state.queue.replicating.pop_front();
-            self.dial_server(cx, Some(client));
+            self.dial_server(cx, Branch::PRIMARY, Some(client));
         }
     }
 
@@ -54,8 +54,9 @@ impl Pool {
     pub(crate) fn next_replicating(&mut self, env: &Env) -> Option<ClientId> {
         let client = *self.state.queue.replicating.front()?;
         let since_us = self.clients.get(client)?.account.request_us;
-        let first = self.first_waiting();
-        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env)).then_some(client)
+        let first = self.first_waiting(Branch::PRIMARY);
+        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env, Branch::PRIMARY))
+            .then_some(client)
     }
 
     /// Takes a place for one more connection; a free server goes for it if necessary.
@@ -70,7 +71,7 @@ impl Pool {
             self.close_server(cx, idle, "evicted", CloseMode::Flush);
         }
         let full = size > 0 && self.state.node.servers_total() >= size;
-        !full && self.take_place(cx, true)
+        !full && self.take_place(cx, Branch::PRIMARY, true)
     }
 
     /// Connections that are being opened for one client each, and will never be the pool's.

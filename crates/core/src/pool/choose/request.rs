@@ -5,11 +5,10 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::mail::Shutdown;
-use crate::pool::Pool;
-use crate::pool::Step;
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::{ClientState, Waiting};
 use crate::pool::relay::group::Group;
+use crate::pool::{Branch, Pool, Step};
 
 impl Pool {
     /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
@@ -31,25 +30,27 @@ impl Pool {
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
         let waiting = Waiting { since_us: now_us, notified: false, group, begin };
+        let branch = self.branch_of_request(cx.env, id);
         self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.
         if self.state.affinities.is_for(id)
-            && let Place::Alone(server) = self.choose_server(cx, ServerRequest::Ahead(id))
+            && let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Ahead(id))
         {
             self.link(cx, id, server);
             return Step::Used(0);
         }
-        let pool = &mut self.state;
-        if pool.queue.waiting == 1
-            && self.state.queue.at_login() == 0
-            && let Place::Alone(server) = self.choose_server(cx, ServerRequest::Next(id))
+        let node = self.state.node_at(branch);
+        if node.waiting == 1
+            && node.awaiting.is_empty()
+            && self.state.queue.replicating.is_empty()
+            && let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Next(id))
         {
             self.link(cx, id, server);
             return Step::Used(0);
         }
-        self.state.queue.clients.push_back(id);
+        self.state.node_at_mut(branch).clients.push_back(id);
         self.notice();
-        if let Some(fault) = self.known_failure(cx.env) {
+        if let Some(fault) = self.known_failure(cx.env, branch) {
             return self.refuse_client(cx, id, &fault);
         }
         if cx.env.stopping == Some(Shutdown::WaitForServers) {
@@ -58,23 +59,23 @@ impl Pool {
         Step::Wait
     }
 
-    /// The client that is next to get a server, if there is one. It stays where it is.
-    pub(crate) fn next_waiter(&mut self) -> Option<ClientId> {
-        let pool = &mut self.state;
-        while let Some(&id) = pool.queue.clients.front() {
+    /// The client that is next to get a server of this node, if there is one. It stays where it is.
+    pub(crate) fn next_waiter(&mut self, branch: Branch) -> Option<ClientId> {
+        let node = self.state.node_at_mut(branch);
+        while let Some(&id) = node.clients.front() {
             let state = self.clients.get(id).map(|client| &client.state);
             if matches!(state, Some(ClientState::Waiting(_))) {
                 return Some(id);
             }
-            pool.queue.clients.pop_front();
+            node.clients.pop_front();
         }
-        debug_assert_eq!(pool.queue.waiting, 0, "a waiting client is in no queue");
+        debug_assert_eq!(node.waiting, 0, "a waiting client is in no queue");
         None
     }
 
-    /// The client that has waited longest, and since when (monotonic, µs).
-    pub(crate) fn first_waiting(&self) -> Option<(ClientId, u64)> {
-        self.state.queue.clients.iter().find_map(|&id| match &self.clients.get(id)?.state {
+    /// The client that has waited longest for a server of this node, and since when (monotonic, µs).
+    pub(crate) fn first_waiting(&self, branch: Branch) -> Option<(ClientId, u64)> {
+        self.state.node_at(branch).clients.iter().find_map(|&id| match &self.clients.get(id)?.state {
             ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
             _ => None,
         })

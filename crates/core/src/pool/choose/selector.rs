@@ -10,12 +10,12 @@
 //! 5. behind other clients, on a server that was left to come to rest.
 //!
 //! Anything else has its server for itself: a free one (`idle.rs` says which), or none, and then one is to be opened for it.
-//! Every connection that is opened asks `next_endpoint` where to: that is the choice of the node.
+//! All of them are servers of one node, which was chosen before (`pool/cluster/route.rs`).
 
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::Pool;
+use crate::pool::{Branch, Pool};
 
 /// The place of what waits for a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,39 +42,46 @@ pub(crate) enum ServerRequest {
 }
 
 impl Pool {
-    /// The server that may run what waits, and how. A server that is `Alone` is usable now, and is still in the list of free
+    /// The server of this node that may run what waits, and how. A server that is `Alone` is usable now, and is still in the list of free
     /// servers. On the way pgweir closes free servers that are too old, and has others checked.
-    pub(crate) fn choose_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, request: ServerRequest) -> Place {
+    pub(crate) fn choose_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        branch: Branch,
+        request: ServerRequest,
+    ) -> Place {
         let id = match request {
             ServerRequest::Next(id) => id,
             ServerRequest::Ahead(id) => {
-                return self.take_idle(cx, Some(id)).map_or(Place::Open, Place::Alone);
+                return self.take_idle(cx, branch, Some(id)).map_or(Place::Open, Place::Alone);
             }
-            ServerRequest::Question => return self.take_idle(cx, None).map_or(Place::Open, Place::Alone),
+            ServerRequest::Question => {
+                return self.take_idle(cx, branch, None).map_or(Place::Open, Place::Alone);
+            }
         };
         let Some(wish) = self.multiplex_wish(cx.env, id) else {
-            return self.take_idle(cx, Some(id)).map_or(Place::Open, Place::Alone);
+            return self.take_idle(cx, branch, Some(id)).map_or(Place::Open, Place::Alone);
         };
-        let target = self.state.node.pace.target(cx.env.rules.config.main.multiplex_servers);
-        let pipelines = self.look_at_pipelines(cx, id, wish, target);
+        let target = self.state.node_at(branch).pace.target(cx.env.rules.config.main.multiplex_servers);
+        let pipelines = self.look_at_pipelines(cx, branch, (id, wish), target);
         if pipelines.takers < target
-            && let Some(server) = self.take_idle(cx, Some(id))
+            && let Some(server) = self.take_idle(cx, branch, Some(id))
         {
             return Place::Alone(server);
         }
         if let Some(server) = pipelines.best {
             return Place::Behind(server);
         }
-        if pipelines.full && !self.has_waited_enough(cx.env, id) {
-            self.note_wake_up(cx.env, id, wish.limits);
+        if pipelines.full && !self.has_waited_enough(cx.env, branch, id) {
+            self.note_wake_up(cx.env, branch, id, wish.limits);
             return Place::Wait;
         }
-        if let Some(server) = self.take_idle(cx, Some(id)) {
-            self.state.node.pace.note_woken(pipelines.takers.saturating_add(1));
+        if let Some(server) = self.take_idle(cx, branch, Some(id)) {
+            self.state.node_at_mut(branch).pace.note_woken(pipelines.takers.saturating_add(1));
             return Place::Alone(server);
         }
         // Those that were left to come to rest may as well go on.
-        let anywhere = self.look_at_pipelines(cx, id, wish, u32::MAX);
+        let anywhere = self.look_at_pipelines(cx, branch, (id, wish), u32::MAX);
         anywhere.best.map_or(Place::Open, Place::Behind)
     }
 }

@@ -5,11 +5,11 @@ use crate::context::{Activity, Cx, Env, KeyOwner, Role};
 use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::Pool;
 use crate::pool::client::state::{Account, Client, ClientState};
-use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting};
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::CheckedStartup;
+use crate::pool::{Branch, Pool};
 use pgweir_auth::Learned;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::error::{Report, SqlState, encode_notice};
@@ -52,6 +52,8 @@ impl Pool {
                 statements: None,
                 unnamed: None,
                 refused_servers: 0,
+                branch: Branch::PRIMARY,
+                routing: None,
                 parse_context: None,
                 draws: crate::pool::sequences::state::Draws::default(),
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
@@ -70,6 +72,7 @@ impl Pool {
             self.request_replication(cx, id);
             return self.clients.contains_key(id).then_some(id);
         }
+        let branch = self.branch_of_login(cx.env, id);
         let greeting = self.state.greeting.clone().filter(|_| !self.gets_own_server());
         match greeting.as_ref().map(|greeting| (greeting, self.known_startup(cx.env, id, greeting))) {
             Some((greeting, Known::Plain)) => self.greet_client(cx, id, greeting, None, None),
@@ -77,11 +80,11 @@ impl Pool {
                 self.greet_client(cx, id, greeting, Some(&known), None);
             }
             Some((_, Known::Unknown)) | None => {
-                if let Some(fault) = self.known_failure(cx.env) {
+                if let Some(fault) = self.known_failure(cx.env, branch) {
                     self.refuse_client(cx, id, &fault);
                     return None;
                 }
-                self.state.queue.awaiting.push(id);
+                self.state.node_at_mut(branch).awaiting.push(id);
                 self.notice();
             }
         }
@@ -96,19 +99,20 @@ impl Pool {
         }
     }
 
-    /// Servers cannot be opened at present, and there is none: a client that needs one is told at once.
-    pub(crate) fn known_failure(&self, env: &Env) -> Option<Fault> {
+    /// Servers of this node cannot be opened at present, and there is none: a client that needs one is told at once.
+    pub(crate) fn known_failure(&self, env: &Env, branch: Branch) -> Option<Fault> {
         let pool = &self.state;
         if let Some(cluster) = &pool.cluster {
-            // Its primary may be another one soon: clients wait.
-            return cluster.refuses_at_once(env);
+            // Its nodes may be other ones soon: clients wait.
+            return cluster.refuses_at_once(env, branch);
         }
         let failure = pool.node.failure.as_ref()?;
-        let retry_us = pool.retry_us(env);
+        let retry_us = pool.retry_us(env, branch);
         let fresh = env.now.mono_us < failure.at_us.saturating_add(retry_us);
         // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
         let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.greeting.is_none();
-        (fresh && !passes && !self.has_usable_server()).then(|| Fault::ServerFailing(failure.text.clone()))
+        (fresh && !passes && !self.has_usable_server(branch))
+            .then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
     /// Everything a client must know, in one burst. If the client has its own server, it is told of that server's process.
@@ -128,10 +132,12 @@ impl Pool {
             return;
         }
         account.active_us = cx.env.now.mono_us;
+        let at_standby = !account.branch.is_primary();
+        let of_standby = at_standby.then(|| greeting.telling(IN_HOT_STANDBY, b"on")).flatten();
         let out = &mut cx.env.scratch;
         out.clear();
         backend::encode_auth_ok(out);
-        out.extend_from_slice(&greeting.fixed);
+        out.extend_from_slice(&of_standby.as_ref().unwrap_or(greeting).fixed);
         out.extend_from_slice(checked.map_or(&[][..], |checked| &checked.reported));
         self.state.known.tell_params(out, &cx.env.tracked, &account.params);
         let key = &account.cancel_key;

@@ -1,4 +1,4 @@
-//! A client that outlives the server of its transaction. The connection to a cluster's primary ended while no statement of the client
+//! A client that outlives the server of its transaction. The connection to a node of its cluster ended while no statement of the client
 //! was under way: PostgreSQL has rolled the transaction back. The client is told so with its next statement, SQLSTATE 40001, after
 //! which applications repeat a transaction. Its session goes on; until it ends the transaction, it is in a failed one, which no
 //! server knows of.
@@ -185,8 +185,10 @@ impl Pool {
 
     /// The transaction is gone. `status`: the error is the end of what the client asked for.
     fn tell_rolled_back<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, status: Option<TxStatus>) {
-        let text = "the transaction was rolled back: the connection to the primary was lost";
-        let report = Report::error(SqlState::SERIALIZATION_FAILURE, text)
+        let Some(client) = self.clients.get(id) else { return };
+        let node = if client.account.branch.is_primary() { "primary" } else { "standby" };
+        let text = format!("the transaction was rolled back: the connection to the {node} was lost");
+        let report = Report::error(SqlState::SERIALIZATION_FAILURE, &text)
             .with_hint("Try the whole transaction again. The session goes on.");
         self.tell(cx, id, Some(&report), status);
     }

@@ -8,8 +8,10 @@ use pgweir_settings::PoolMode;
 use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::driver::{ConnId, Peer};
 use crate::ids::{ServerId, StatementId};
+use crate::pool::Branch;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
+use crate::pool::cluster::route::Routing;
 use crate::pool::listen::notify_listener::Listener;
 use crate::pool::prepared::parse_contexts;
 use crate::pool::prepared::statements::ClientStatements;
@@ -69,6 +71,10 @@ pub(crate) struct Account {
     pub(crate) counted: Counted,
     /// Servers that could not be brought to its session, since it asked for one.
     pub(crate) refused_servers: u8,
+    /// The node that it waits for, or that served it last.
+    pub(crate) branch: Branch,
+    /// In a cluster: which nodes its transactions run on, as last found.
+    pub(crate) routing: Option<Box<Routing>>,
 }
 
 /// The unnamed statement, as Parse gave it.

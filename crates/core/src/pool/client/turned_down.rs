@@ -43,7 +43,8 @@ impl Pool {
         }
         account.active_us = cx.env.now.mono_us;
         // It may be back before the pool looks at its place, and has no right to that place then.
-        self.state.queue.clients.retain(|&other| other != id);
+        let branch = account.branch;
+        self.state.node_at_mut(branch).clients.retain(|&other| other != id);
         let inbox = std::mem::take(&mut client.inbox);
         let extent = group_extent(&inbox);
         client.skip = extent.to_come;
@@ -65,18 +66,24 @@ impl Pool {
     pub(crate) fn shorten_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let pool = &self.state;
         let limit = cx.env.rules.config.max_waiting_clients(&pool.config);
-        if limit == 0 || pool.queue.waiting <= limit {
+        let waiting = pool.waiting();
+        if limit == 0 || waiting <= limit {
             return;
         }
-        let surplus = (pool.queue.waiting - limit) as usize;
+        let surplus = (waiting - limit) as usize;
         let clients = &self.clients;
         let waits = |id: &&ClientId| {
             clients.get(**id).is_some_and(
                 |client| matches!(&client.state, ClientState::Waiting(waiting) if waiting.begin.is_none()),
             )
         };
-        let last: Vec<ClientId> =
-            pool.queue.clients.iter().rev().filter(waits).take(surplus).copied().collect();
+        let mut last: Vec<ClientId> =
+            pool.nodes().flat_map(|node| node.clients.iter().rev()).filter(waits).copied().collect();
+        if !pool.standbys.is_empty() {
+            let since_us = |id: &ClientId| clients.get(*id).map_or(0, |client| client.account.request_us);
+            last.sort_by_key(|id| std::cmp::Reverse(since_us(id)));
+        }
+        last.truncate(surplus);
         for id in last {
             self.turn_down(cx, id, Refusal::QueueFull);
         }

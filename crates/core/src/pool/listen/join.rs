@@ -15,7 +15,6 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::AUDIT_ATTEMPTS_MAX;
-use crate::pool::Pool;
 use crate::pool::client::state::{Account, ClientState};
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::relay::ledger::Purpose;
@@ -23,6 +22,7 @@ use crate::pool::server::state::{Replies, ServerState, Stage};
 use crate::pool::session::content::quote_identifier;
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::Reasons;
+use crate::pool::{Branch, Pool};
 
 impl Pool {
     /// The channels of a session are known. `true` if the notify listener must join some first; else the reasons decide.
@@ -114,10 +114,10 @@ impl Pool {
     /// Has the notify listener listen to these for a client, too; `false` if there is none to be had.
     fn join<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, new: &[Box<[u8]>]) -> bool {
         if self.state.notify_listener.is_none() {
-            if !self.may_dial(cx.env) || !self.take_place(cx, true) {
+            if !self.may_dial(cx.env, Branch::PRIMARY) || !self.take_place(cx, Branch::PRIMARY, true) {
                 return false;
             }
-            let server = self.dial_server(cx, None);
+            let server = self.dial_server(cx, Branch::PRIMARY, None);
             let mut secret = [0; 8];
             cx.driver.random(&mut secret);
             self.state.notify_listener = Some(Box::new(NotifyListener::new(server, secret)));

@@ -76,7 +76,8 @@ impl Pool {
         }
         let waiting = Waiting { since_us, notified: false, group: None, begin };
         self.set_client_state(id, ClientState::Waiting(waiting));
-        self.state.queue.clients.push_front(id);
+        let branch = self.clients[id].account.branch;
+        self.state.node_at_mut(branch).clients.push_front(id);
         self.end_cancels_for(cx, id);
         self.notice();
         self.client_unpause(cx, id);

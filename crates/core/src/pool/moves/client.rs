@@ -2,6 +2,7 @@
 
 use pgweir_settings::PoolMode;
 use pgweir_wire::error::{Report, SqlState, encode_notice};
+use slotmap::SlotMap;
 
 use crate::client_handoff::Replication;
 use crate::context::Activity;
@@ -14,14 +15,14 @@ use crate::pool::Step;
 use crate::pool::client::state::{Account, Client, ClientState, Link, Opening, QueuedBehind};
 use crate::pool::multiplex::pipelined::QueuedClient;
 use crate::pool::server::state::ServerState;
-use crate::pool::{Pool, PoolState};
+use crate::pool::{Branch, Pool, PoolState};
 
 impl PoolState {
     /// A client enters (or leaves) this state.
     #[inline]
-    pub(crate) fn count_state(&mut self, state: &ClientState, enters: bool) {
+    pub(crate) fn count_state(&mut self, branch: Branch, state: &ClientState, enters: bool) {
         let number = match state {
-            ClientState::Waiting(_) => &mut self.queue.waiting,
+            ClientState::Waiting(_) => &mut self.node_at_mut(branch).waiting,
             ClientState::QueuedBehind(_) => &mut self.count.queued_behind,
             ClientState::Linked(_) => &mut self.count.linked,
             _ => return,
@@ -37,8 +38,9 @@ impl Pool {
     pub(crate) fn set_client_state(&mut self, id: ClientId, state: ClientState) {
         let client = &mut self.clients[id];
         debug_assert!(is_legal(&client.state, &state), "a client cannot make this move");
-        self.state.count_state(&client.state, false);
-        self.state.count_state(&state, true);
+        let branch = client.account.branch;
+        self.state.count_state(branch, &client.state, false);
+        self.state.count_state(branch, &state, true);
         if let (ClientState::Linked(link), ClientState::Waiting(_)) = (&client.state, &state)
             && let Some(server) = self.servers.get_mut(link.server)
         {
@@ -72,7 +74,8 @@ impl Pool {
         };
         server.active_us = now_us;
         if !std::mem::replace(&mut server.work.used, true) {
-            self.state.node.stillborn = 0;
+            let branch = server.branch;
+            self.state.node_at_mut(branch).stillborn = 0;
         }
         server.work.waited_us = waited_us;
         server.work.unseen = server.work.unseen.saturating_add(1);
@@ -124,6 +127,34 @@ impl Pool {
         self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
         if let Some(client) = self.clients.get_mut(id) {
             client.inbox = inbox;
+        }
+    }
+
+    /// A client that waits, for a server or for its login, waits for a server of another node from here on. It keeps its time.
+    pub(crate) fn move_waiting(&mut self, id: ClientId, to: Branch) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let from = std::mem::replace(&mut client.account.branch, to);
+        let is_before = |clients: &SlotMap<ClientId, Client>, other: ClientId| {
+            let own_us = clients.get(id).map_or(0, |client| client.account.request_us);
+            clients.get(other).is_none_or(|other| other.account.request_us <= own_us)
+        };
+        match &client.state {
+            ClientState::Waiting(_) => {
+                let node = self.state.node_at_mut(from);
+                node.clients.retain(|&other| other != id);
+                node.waiting = node.waiting.saturating_sub(1);
+                let node = self.state.node_at_mut(to);
+                node.waiting += 1;
+                let place = node.clients.iter().rposition(|&other| is_before(&self.clients, other));
+                node.clients.insert(place.map_or(0, |place| place + 1), id);
+            }
+            ClientState::AwaitingServer(_) => {
+                self.state.node_at_mut(from).awaiting.retain(|&other| other != id);
+                let node = self.state.node_at_mut(to);
+                let place = node.awaiting.iter().rposition(|&other| is_before(&self.clients, other));
+                node.awaiting.insert(place.map_or(0, |place| place + 1), id);
+            }
+            _ => debug_assert!(false, "it does not wait"),
         }
     }
 
@@ -261,9 +292,9 @@ impl Pool {
         env.shared.note_client(env.worker, false);
         self.end_affinity(None, id);
         self.give_up_own(&account, id);
-        self.state.count_state(state, false);
+        self.state.count_state(account.branch, state, false);
         if let ClientState::AwaitingServer(_) = state {
-            self.state.queue.forget_at_login(id);
+            self.state.forget_at_login(id);
         }
         self.state.empty_us = env.now.mono_us;
     }

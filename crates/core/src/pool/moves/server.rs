@@ -16,7 +16,7 @@ use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Ending, ServerState};
 use crate::pool::session::pins::{Pin, Reasons};
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Branch, Pool, ServerKind};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
 impl Pool {
@@ -29,7 +29,8 @@ impl Pool {
         debug_assert!(is_legal(&server.state, &state), "a server cannot make this move");
         server.state = state;
         if from != to {
-            self.state.node.list(id, Some(from), Some(to));
+            let branch = server.branch;
+            self.state.node_at_mut(branch).list(id, Some(from), Some(to));
         }
     }
 
@@ -154,7 +155,8 @@ impl Pool {
                 self.login_failed(cx, id, reason, text);
             }
             _ => {
-                self.suspect_primary(cx.env, false);
+                let branch = server.branch;
+                self.suspect_node(cx.env, branch, false);
                 self.lose_server(cx, id, "server conn crashed?".into());
             }
         }
@@ -242,9 +244,9 @@ impl Pool {
             self.statement_evicted(cx.env, entry);
         }
         if reason == "server lifetime over" {
-            self.state.node.aged_us = cx.env.now.mono_us;
+            self.state.node_at_mut(server.branch).aged_us = cx.env.now.mono_us;
         }
-        self.give_back_server(cx);
+        self.give_back_server(cx, server.branch);
         self.notice();
         self.notify_listener_lost(cx, id);
     }
@@ -252,16 +254,16 @@ impl Pool {
     /// Takes a server out of its list before it is removed.
     pub(crate) fn set_unlisted(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        let kind = server.state.kind();
+        let (branch, kind) = (server.branch, server.state.kind());
         let pool = &mut self.state;
         pool.affinities.end(id);
-        pool.node.list(id, Some(kind), None);
+        pool.node_at_mut(branch).list(id, Some(kind), None);
     }
 
     /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
-    pub(crate) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         let pool = &self.state;
-        pool.shared.database.servers.give_back();
+        pool.counts_at(branch).servers.give_back();
         pool.shared.user.servers.give_back();
         if pool.policy.is_limited {
             cx.env.want(Effect::NoticeStarving);

@@ -40,7 +40,8 @@ impl Pool {
         let since_us = env.now.mono_us;
         self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
         if estimate_us.is_some() {
-            self.state.node.short.push(id);
+            let branch = self.servers[id].branch;
+            self.state.node_at_mut(branch).short.push(id);
         }
     }
 
@@ -55,7 +56,8 @@ impl Pool {
 
     /// Takes a server off the list of those that take further statements.
     pub(crate) fn leave_short(&mut self, id: ServerId) {
-        let short = &mut self.state.node.short;
+        let Some(branch) = self.servers.get(id).map(|server| server.branch) else { return };
+        let short = &mut self.state.node_at_mut(branch).short;
         if let Some(place) = short.iter().position(|&other| other == id) {
             short.remove(place);
         }
@@ -79,7 +81,7 @@ impl Pool {
             None => self.set_server_state(id, ServerState::Draining),
         }
         self.server_unpause(cx, id);
-        if self.state.queue.waiting > 0 {
+        if self.servers.get(id).is_some_and(|server| self.state.node_at(server.branch).waiting > 0) {
             self.notice();
         }
     }
@@ -147,9 +149,10 @@ impl Pool {
             let response_us = now_us.saturating_sub(account.request_us);
             let wait_us = response_us.saturating_sub(took_us);
             let pool = &mut self.state;
-            if pool.node.pace.note(now_us, response_us, wait_us) {
+            let branch = server.branch;
+            if pool.node_at_mut(branch).pace.note(now_us, response_us, wait_us) {
                 let size = env.rules.config.pool_size(&pool.config, &pool.user);
-                pool.node.pace.judge(now_us, if size == 0 { u32::MAX } else { size });
+                pool.node_at_mut(branch).pace.judge(now_us, if size == 0 { u32::MAX } else { size });
             }
         }
     }
@@ -199,11 +202,12 @@ impl Pool {
         if self.state.count.queued_behind == 0 {
             return;
         }
-        for id in self.state.node.short.clone() {
+        let short: Vec<ServerId> = self.state.nodes().flat_map(|node| node.short.iter().copied()).collect();
+        for id in short {
             let Some(server) = self.servers.get_mut(id) else { continue };
             let Some(due_us) = server.pipelined.rescue_us() else { continue };
             let is_due = due_us <= cx.env.now.mono_us;
-            if is_due && is_open && self.state.gate == Gate::Open {
+            if is_due && is_open && self.state.gate_at(server.branch) == Gate::Open {
                 let clients = server.pipelined.rescue();
                 clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
                 self.take_off(cx, id, &clients);
@@ -238,9 +242,9 @@ impl Pool {
     fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
         let waiting = Waiting { since_us, notified, group: None, begin: None };
         self.set_client_state(id, ClientState::Waiting(waiting));
-        let pool = &mut self.state;
-        pool.numbers.multiplexing.requeued += 1;
-        pool.queue.clients.push_front(id);
+        self.state.numbers.multiplexing.requeued += 1;
+        let branch = self.clients[id].account.branch;
+        self.state.node_at_mut(branch).clients.push_front(id);
         self.notice();
     }
 

@@ -18,7 +18,7 @@ use crate::pool::server::state::ServerState;
 
 impl Pool {
     /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns the client that is to be told.
-    pub(crate) fn parameter_changed(&mut self, env: &Env, id: ServerId, body: &[u8]) -> Option<ClientId> {
+    pub(crate) fn parameter_changed(&mut self, env: &mut Env, id: ServerId, body: &[u8]) -> Option<ClientId> {
         let Ok(status) = ParameterStatus::parse(body) else { return None };
         let server = self.servers.get_mut(id)?;
         let client_id = server.state.client();
@@ -26,7 +26,9 @@ impl Pool {
         let Some(position) = env.tracked.position(status.name) else {
             if status.name == IN_HOT_STANDBY {
                 self.state.greeting_telling(status.name, status.value);
+                self.role_reported(env, id);
             }
+            let server = self.servers.get_mut(id)?;
             if let ServerState::CheckingStartup(checking) = &mut server.state
                 && checking.reported.len() < SERVER_ERROR_BYTES_MAX
             {

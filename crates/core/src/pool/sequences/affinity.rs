@@ -258,7 +258,7 @@ impl Pool {
             return;
         }
         server.into_iter().for_each(|server| pool.affinities.end(server));
-        if pool.affinities.end_for(client) && pool.demand() > 0 {
+        if pool.affinities.end_for(client) && pool.is_starving() {
             self.notice();
         }
     }

@@ -16,7 +16,7 @@ use crate::ids::ServerId;
 use crate::limits::{AUDIT_ATTEMPTS_MAX, SESSION_BYTES_MAX};
 use crate::pool::Pool;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::greeting::{ServerGreeting, TOLD_ANEW};
+use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting, TOLD_ANEW};
 use crate::pool::server::state::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::pins::Touched;
@@ -142,7 +142,10 @@ impl Pool {
         if let Some(login) = login {
             let (params, session) = (Arc::clone(&server.params), Arc::clone(&server.session));
             let (fixed, in_doubt) = (login.messages(), login.in_doubt);
-            let greeting = Arc::new(ServerGreeting { fixed, params, session, in_doubt });
+            let greeting = ServerGreeting { fixed, params, session, in_doubt };
+            // What a standby's clients are told is added for them alone.
+            let as_primary = (!server.branch.is_primary()).then(|| greeting.telling(IN_HOT_STANDBY, b"off"));
+            let greeting = Arc::new(as_primary.flatten().unwrap_or(greeting));
             let lacks = pool.greeting.as_ref().is_none_or(|known| known.in_doubt && !in_doubt);
             // Other servers were started with a client's own parameters.
             if lacks && server.opened.is_plain() {

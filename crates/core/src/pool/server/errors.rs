@@ -138,11 +138,12 @@ impl Pool {
         if server.work.used || age_us >= STILLBORN_US {
             return;
         }
-        let pool = &mut self.state;
-        pool.node.stillborn = pool.node.stillborn.saturating_add(1);
-        if pool.node.stillborn >= STILLBORN_MAX {
-            let retry_us = pool.retry_us(env);
-            pool.node.dial_after_us = env.now.mono_us.saturating_add(retry_us);
+        let branch = server.branch;
+        let retry_us = self.state.retry_us(env, branch);
+        let node = self.state.node_at_mut(branch);
+        node.stillborn = node.stillborn.saturating_add(1);
+        if node.stillborn >= STILLBORN_MAX {
+            node.dial_after_us = env.now.mono_us.saturating_add(retry_us);
         }
     }
 

@@ -21,11 +21,12 @@ use crate::limits::{
 };
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
+use crate::pool::node::REDIAL_US_MIN;
 use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{AtLogin, Beginning, Ending, LoggingIn, Server, ServerState, Serves};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
-use crate::pool::{Failure, Pool, ServerKind};
+use crate::pool::{Branch, Failure, Pool, ServerKind};
 use crate::worker::login::inquiry::Obstacle;
 
 impl Pool {
@@ -148,7 +149,7 @@ impl Pool {
             }
         }
         let minor = match cx.env.rules.config.main.server_protocol {
-            ServerProtocol::V3_2 if !pool.node.speaks_only_3_0 => 2,
+            ServerProtocol::V3_2 if !pool.node_at(server.branch).speaks_only_3_0 => 2,
             _ => 0,
         };
         let mut packet = Vec::new();
@@ -317,8 +318,8 @@ impl Pool {
         }
         let (reported, only_for) = (std::mem::take(&mut login.reported), login.only_for);
         let notices = std::mem::take(&mut login.notices);
-        if self.is_no_primary(id, &reported) {
-            self.login_failed(cx, id, "connect failed", "the server is a standby");
+        if let Some(reason) = self.is_other_role(id, &reported) {
+            self.login_failed(cx, id, "connect failed", reason);
             return false;
         }
         let mut params = Params::unknown(&cx.env.tracked);
@@ -333,11 +334,9 @@ impl Pool {
         server.active_us = cx.env.now.mono_us;
         cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.at.since.mono_us));
         let pool = &mut self.state;
-        pool.node.failure = None;
-        self.trust_primary();
-        let server = &mut self.servers[id];
-        let pool = &mut self.state;
-        pool.node.failed_hosts.retain(|(failed, _)| *failed != server.at.endpoint);
+        let node = pool.node_at_mut(server.branch);
+        (node.failure, node.redial_us) = (None, REDIAL_US_MIN);
+        node.failed_hosts.retain(|(failed, _)| *failed != server.at.endpoint);
         let params = pool.known.share_params(params);
         server.params = Arc::clone(&params);
         server.session = pool.known.sessions.share(Session::default());
@@ -384,7 +383,7 @@ impl Pool {
         let code = fields.as_ref().and_then(ErrorFields::code).and_then(SqlState::from_bytes);
         let severity = fields.as_ref().and_then(ErrorFields::severity).unwrap_or(b"FATAL");
         let Some(server) = self.servers.get(id) else { return };
-        let only_for_replication = server.is_replication();
+        let (only_for_replication, branch) = (server.is_replication(), server.branch);
         let line = format!(
             "{} server login failed: {} {message}",
             self.server_log_name(server),
@@ -398,8 +397,8 @@ impl Pool {
         let goes_on = self.fail_login(cx, id, "login failed", &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: clients that wait go on waiting.
         let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
-        if !waits && !only_for_replication && !self.has_usable_server() {
-            self.refuse_waiting(cx, &Fault::ServerRefused(code, message));
+        if !waits && !only_for_replication && !self.has_usable_server(branch) {
+            self.refuse_waiting(cx, branch, &Fault::ServerRefused(code, message));
         }
     }
 
@@ -414,7 +413,8 @@ impl Pool {
         let line = format!("{} is asked for protocol 3.0 from here on", self.server_log_name(server));
         cx.log(Level::Log, &line);
         let only_for = server.state.client();
-        self.state.node.speaks_only_3_0 = true;
+        let branch = server.branch;
+        self.state.node_at_mut(branch).speaks_only_3_0 = true;
         if let Some(client) = only_for {
             self.state.queue.replicating.push_front(client);
         }
@@ -436,11 +436,12 @@ impl Pool {
         let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
             && reason == "login failed"
             && !server.is_replication();
+        let branch = server.branch;
         let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
         let goes_on = self.fail_login(cx, id, reason, &told, None);
-        if in_exchange && !goes_on && !self.has_usable_server() {
+        if in_exchange && !goes_on && !self.has_usable_server(branch) {
             let text = format!("server login failed: {text}");
-            self.refuse_waiting(cx, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
+            self.refuse_waiting(cx, branch, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
         }
     }
 
@@ -455,10 +456,10 @@ impl Pool {
         code: Option<SqlState>,
     ) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        let (only_for, endpoint) = (server.state.client(), server.at.endpoint.clone());
+        let (only_for, endpoint, branch) = (server.state.client(), server.at.endpoint.clone(), server.branch);
         cx.env.counters.connect_failures += 1;
         let goes_on = self.host_failed(cx.env, &endpoint);
-        self.suspect_primary(cx.env, true);
+        self.suspect_node(cx.env, branch, true);
         match only_for {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
@@ -469,35 +470,44 @@ impl Pool {
             None if goes_on => {}
             None => {
                 let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
-                self.state.node.failure = Some(Failure { at_us: cx.env.now.mono_us, text, code });
+                self.state.node_at_mut(branch).failure =
+                    Some(Failure { at_us: cx.env.now.mono_us, text, code });
             }
         }
         self.close_server(cx, id, reason, CloseMode::Now);
+        if !branch.is_primary() {
+            self.place_again(cx);
+        }
         goes_on
     }
 
-    /// A server of the pool may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
+    /// A server of this node may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
     /// replication client.
-    pub(crate) fn has_usable_server(&self) -> bool {
-        let pool = &self.state;
+    pub(crate) fn has_usable_server(&self, branch: Branch) -> bool {
+        let node = self.state.node_at(branch);
         let is_usable = |server: &Server| {
             let kind = server.state.kind();
             !matches!(kind, ServerKind::Login | ServerKind::Listening)
                 && server.retire.is_none()
+                && server.branch == branch
                 && !server.is_replication()
         };
-        pool.node.servers_total() > pool.node.servers(ServerKind::Login)
-            && self.servers.values().any(is_usable)
+        node.servers_total() > node.servers(ServerKind::Login) && self.servers.values().any(is_usable)
     }
 
-    /// Tells every client that waits for a server of this pool why there is none.
-    pub(crate) fn refuse_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, fault: &Fault) {
-        self.refuse_lookups(cx, Obstacle::Unreachable);
-        while let Some(client) = self.next_waiter() {
+    /// Tells every client that waits for a server of this node why there is none.
+    pub(crate) fn refuse_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, fault: &Fault) {
+        if branch == self.state.asks_at {
+            self.refuse_lookups(cx, Obstacle::Unreachable);
+        }
+        while let Some(client) = self.next_waiter(branch) {
             self.refuse_client(cx, client, fault);
         }
-        for client in std::mem::take(&mut self.state.queue.awaiting) {
+        for client in std::mem::take(&mut self.state.node_at_mut(branch).awaiting) {
             self.refuse_client(cx, client, fault);
+        }
+        if !branch.is_primary() {
+            return;
         }
         for client in std::mem::take(&mut self.state.queue.replicating) {
             self.refuse_client(cx, client, fault);

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Endpoint};
 use crate::ids::ServerId;
+use crate::pool::node::NodePool;
 use crate::pool::{Pool, ServerKind};
 
 /// Why such a server is closed.
@@ -38,7 +39,7 @@ impl Pool {
     /// Servers that are there are to be closed at their next rest; what is known of them and of failures is forgotten.
     pub(crate) fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
         self.state.greeting = None;
-        self.state.node.forget_failures();
+        self.state.nodes_mut().for_each(NodePool::forget_failures);
         let servers: Vec<ServerId> = self.servers.keys().collect();
         for server_id in servers {
             self.recycle_server(cx, server_id, reason);

@@ -23,7 +23,7 @@ use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::Reasons;
 use crate::pool::startup::checked::Opened;
-use crate::pool::{PoolState, ServerKind};
+use crate::pool::{Branch, PoolState, ServerKind};
 use crate::stats::statements::{Followed, Recent, Running};
 use crate::stats::times::Split;
 use crate::stats::trace::Traced;
@@ -59,7 +59,9 @@ pub(crate) struct Server {
     pub(crate) at: Reached,
     /// What it is at, for the statistics and timeouts.
     pub(crate) work: Work,
-    /// The primary that it was opened to, in a pool with a cluster.
+    /// Which of its pool's nodes it is of.
+    pub(crate) branch: Branch,
+    /// The node that it was opened to, in a pool with a cluster.
     pub(crate) opened_in: Option<Term>,
     /// When anything last happened on it. Monotonic, µs.
     pub(crate) active_us: u64,

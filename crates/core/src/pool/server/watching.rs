@@ -8,7 +8,7 @@ use crate::driver::{CloseMode, ConnId, Driver};
 use crate::ids::ServerId;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Replies, ServerState, Serves, Watching};
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Branch, Pool, ServerKind};
 
 /// Where a watch stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,10 +25,10 @@ pub(crate) enum WatchState {
 impl Pool {
     /// Opens the connection.
     pub(crate) fn dial_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> Option<ConnId> {
-        if !self.take_place(cx, false) {
+        if !self.take_place(cx, Branch::PRIMARY, false) {
             return None;
         }
-        let id = self.dial_server(cx, None);
+        let id = self.dial_server(cx, Branch::PRIMARY, None);
         let server = self.servers.get_mut(id)?;
         server.serves = Serves::Watch;
         Some(server.conn)

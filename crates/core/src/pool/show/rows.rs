@@ -207,7 +207,7 @@ impl Pool {
         let sent = self.cancels.len();
         let hosts = pool.config.hosts.len() > 1;
         let balance = hosts.then(|| env.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
-        let waiting = (pool.queue.waiting + pool.count.queued_behind) as usize + pool.queue.at_login();
+        let waiting = (pool.waiting() + pool.count.queued_behind + pool.at_login()) as usize;
         let asking = pool.queue.lookups.len();
         let mut row = vec![
             cell(&pool.database),
@@ -216,19 +216,19 @@ impl Pool {
             cell(waiting + asking),
             cell(sent),
             cell(pool.queue.cancels.len()),
-            cell(pool.node.servers(ServerKind::Active)),
+            cell(pool.servers(ServerKind::Active)),
             cell(sent),
-            cell(pool.node.servers(ServerKind::BeingCanceled)),
-            cell(pool.node.servers(ServerKind::Idle) - used),
+            cell(pool.servers(ServerKind::BeingCanceled)),
+            cell(pool.servers(ServerKind::Idle) - used),
             cell(used),
-            cell(pool.node.servers(ServerKind::Tested)),
-            cell(pool.node.servers(ServerKind::Login)),
+            cell(pool.servers(ServerKind::Tested)),
+            cell(pool.servers(ServerKind::Login)),
             cell(wait_us / 1_000_000),
             cell(wait_us % 1_000_000),
             cell(pool.policy.mode),
             balance,
             cell(pool.node.pace.target(env.rules.config.main.multiplex_servers)),
-            cell(pool.node.short.len()),
+            cell(pool.nodes().map(|node| node.short.len()).sum::<usize>()),
             cell(pool.count.queued_behind),
             cell(pool.numbers.multiplexing.multiplexed),
             cell(pool.numbers.multiplexing.requeued),
@@ -237,7 +237,7 @@ impl Pool {
             cell(pool.count.pinned),
         ];
         row.extend(pool.numbers.continuity.each().map(|(_, _, count)| cell(count)));
-        row.push(pool.node.failure.as_ref().map(|failure| failure.text.clone()));
+        row.push(pool.failure().map(|failure| failure.text.clone()));
         row
     }
 }

@@ -19,8 +19,8 @@ impl Pool {
         let cancels_sent = self.cancels.len();
         let clients = count(self.clients.len());
         let pool = &mut self.state;
-        let awaiting = count(pool.queue.at_login());
-        let busy = pool.queue.waiting + awaiting + pool.count.linked + pool.count.queued_behind;
+        let awaiting = pool.at_login();
+        let busy = pool.waiting() + awaiting + pool.count.linked + pool.count.queued_behind;
         let has_more = pool.numbers.shown_queries != Some(pool.numbers.stats.queries);
         pool.numbers.shown_queries = Some(pool.numbers.stats.queries);
         PoolSnapshot {
@@ -35,7 +35,7 @@ impl Pool {
                 idle_in_transaction,
                 queued_behind: pool.count.queued_behind,
                 // A client for which `auth_query` has still to ask is no client of the pool yet, but waits for it.
-                waiting: pool.queue.waiting
+                waiting: pool.waiting()
                     + pool.count.queued_behind
                     + awaiting
                     + count(pool.queue.lookups.len()),
@@ -44,17 +44,17 @@ impl Pool {
                 cancels_waiting: count(pool.queue.cancels.len()),
             },
             servers: ServerNumbers {
-                active: pool.node.servers(ServerKind::Active),
+                active: pool.servers(ServerKind::Active),
                 active_cancel: count(cancels_sent),
-                being_canceled: pool.node.servers(ServerKind::BeingCanceled),
-                idle: pool.node.servers(ServerKind::Idle).saturating_sub(used),
+                being_canceled: pool.servers(ServerKind::BeingCanceled),
+                idle: pool.servers(ServerKind::Idle).saturating_sub(used),
                 used,
-                tested: pool.node.servers(ServerKind::Tested),
-                login: pool.node.servers(ServerKind::Login),
+                tested: pool.servers(ServerKind::Tested),
+                login: pool.servers(ServerKind::Login),
             },
             multiplexing: MultiplexNumbers {
                 target: pool.node.pace.target(env.rules.config.main.multiplex_servers),
-                busy: count(pool.node.short.len()),
+                busy: count(pool.nodes().map(|node| node.short.len()).sum()),
                 decisions: pool.node.pace.decisions(),
                 multiplexed: pool.numbers.multiplexing.multiplexed,
                 requeued: pool.numbers.multiplexing.requeued,
@@ -65,7 +65,7 @@ impl Pool {
             stats: pool.numbers.stats,
             errors: pool.numbers.errors,
             times: pool.numbers.times.as_ref().filter(|_| has_more).cloned(),
-            failure: pool.node.failure.as_ref().map(|failure| {
+            failure: pool.failure().map(|failure| {
                 let retry_us = crate::context::duration_us(env.rules.config.main.server_login_retry);
                 let next_us = failure.at_us.saturating_add(retry_us).max(pool.node.dial_after_us);
                 ConnectFailure {
@@ -78,27 +78,28 @@ impl Pool {
 
     /// Servers of a pool that are free for longer than `server_check_delay`.
     pub(crate) fn long_idle_servers(&self, env: &Env) -> u32 {
-        let idle = self.state.node.idle.iter().filter_map(|&server| self.servers.get(server));
+        let idle =
+            self.state.nodes().flat_map(|node| &node.idle).filter_map(|&server| self.servers.get(server));
         count(idle.filter(|server| self.is_long_idle(env, server)).count())
     }
 
     /// How long the client that waits longest has waited, in microseconds.
     pub(crate) fn wait_oldest_us(&self, env: &Env) -> u64 {
         let pool = &self.state;
-        let queued = self.first_waiting().map(|(_, since_us)| since_us);
-        let at_login = pool.queue.awaiting.first().into_iter().chain(pool.queue.replicating.front());
+        let queued = pool.branches().filter_map(|branch| Some(self.first_waiting(branch)?.1));
+        let awaiting = pool.nodes().filter_map(|node| node.awaiting.first());
+        let at_login = awaiting.chain(pool.queue.replicating.front());
         let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.request_us));
         let behind = pool
-            .node
-            .short
-            .iter()
+            .nodes()
+            .flat_map(|node| &node.short)
             .filter_map(|&id| self.servers.get(id))
             .flat_map(|server| server.pipelined.behind());
         let behind = behind.filter_map(|queued| match &self.clients.get(queued.client)?.state {
             ClientState::QueuedBehind(queued_behind) => Some(queued_behind.since_us),
             _ => None,
         });
-        let since_us = queued.into_iter().chain(at_login).chain(behind).min();
+        let since_us = queued.chain(at_login).chain(behind).min();
         since_us.map_or(0, |since_us| env.now.mono_us.saturating_sub(since_us))
     }
 }

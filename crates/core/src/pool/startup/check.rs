@@ -9,7 +9,6 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::Pool;
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
@@ -18,6 +17,7 @@ use crate::pool::server::state::{CheckingStartup, Replies, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::pool::startup::checked::{Asked, CheckedStartup, is_plain_name};
+use crate::pool::{Branch, Pool};
 
 use crate::pool::session::audit::values_of;
 
@@ -85,7 +85,7 @@ impl Pool {
         let reported = std::mem::take(&mut checking.reported);
         if let Some((code, text)) = answer.failed {
             self.clear_session(cx, server_id, None);
-            self.state.queue.awaiting.retain(|&other| other != client_id);
+            self.state.forget_at_login(client_id);
             self.refuse_client(cx, client_id, &Fault::of_startup(code, text));
             return;
         }
@@ -113,16 +113,18 @@ impl Pool {
     }
 
     /// Clients whose startup parameters are to be tried get a server each, while there are free ones.
-    pub(crate) fn check_waiting_startups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let waiting = self.state.queue.awaiting.clone();
+    pub(crate) fn check_waiting_startups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
+        let waiting = self.state.node_at(branch).awaiting.clone();
         for client in waiting {
             let trying = self.servers.values().any(|server| {
                 matches!(&server.state, ServerState::CheckingStartup(checking) if checking.client == client)
             });
-            if trying || self.awaits_own_server(cx.env, client) {
+            if trying || self.awaits_own_server(cx.env, branch, client) {
                 continue;
             }
-            let Place::Alone(server) = self.choose_server(cx, ServerRequest::Question) else { return };
+            let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Question) else {
+                return;
+            };
             self.check_startup(cx, client, server);
         }
     }

@@ -29,7 +29,7 @@ use crate::pool::takeover::carried::{CarriedClient, CarriedPool, CarriedServer, 
 use crate::pool::takeover::leaving::{
     learned, opened_by, replication, shared_name, unpack_peer, unpack_term,
 };
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Branch, Pool, ServerKind};
 
 impl Pool {
     pub(crate) fn pair_arrives<D: Driver>(
@@ -96,6 +96,7 @@ impl Pool {
             session,
             prepared,
             term,
+            at_standby,
         } = carried;
         let endpoint = match port {
             0 => Endpoint::Unix { path: host.into() },
@@ -105,8 +106,13 @@ impl Pool {
         let all_known = env.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
         let params = self.state.known.share_params(params);
         let state = ServerState::Busy(ClientId::default());
-        let mut server = self.new_server(env, conn, endpoint, state);
-        server.opened_in = term.map(unpack_term);
+        let term = term.map(unpack_term);
+        let branch = match &term {
+            Some(term) if at_standby == Some(true) => self.state.branch_of(env, &term.node),
+            _ => Branch::PRIMARY,
+        };
+        let mut server = self.new_server(env, branch, (conn, endpoint), state);
+        server.opened_in = term;
         server.at.local = local;
         (server.at.pid, server.at.key) = (pid, Vec::from(key).into());
         (server.params, server.work.used) = (params, used);
@@ -133,9 +139,10 @@ impl Pool {
         let id = self.servers.insert(server);
         env.set_role(conn, Role::Server(self.id, id));
         let pool = &mut self.state;
-        pool.node.list(id, None, Some(ServerKind::Active));
+        let branch = self.servers[id].branch;
+        pool.node_at_mut(branch).list(id, None, Some(ServerKind::Active));
         // It exists, even if the limits are lower now.
-        let _ = pool.shared.database.servers.try_take(0);
+        let _ = pool.counts_at(branch).servers.try_take(0);
         let _ = pool.shared.user.servers.try_take(0);
         id
     }
@@ -227,6 +234,8 @@ impl Pool {
             (None, Some(text)) => ClientState::DeferredBegin(DeferredBegin { text, since_us: now_us }),
             (None, None) => ClientState::Idle,
         };
+        let branch = server.and_then(|server| self.servers.get(server)).map(|server| server.branch);
+        let branch = branch.unwrap_or_default();
         let account = Account {
             user: shared_name(carried.user, &self.state.user),
             replication,
@@ -246,6 +255,8 @@ impl Pool {
             active_us: now_us,
             counted,
             refused_servers: 0,
+            branch,
+            routing: None,
         };
         let id = self.clients.insert(Client {
             conn,
@@ -257,7 +268,7 @@ impl Pool {
             origin: Box::new(origin),
             account,
         });
-        self.state.count_state(&self.clients[id].state, true);
+        self.state.count_state(branch, &self.clients[id].state, true);
         let owner = KeyOwner::Client(pool_id, id);
         let account = &mut self.clients[id].account;
         match cx.env.cancel_keys.entry(account.cancel_key.head()) {

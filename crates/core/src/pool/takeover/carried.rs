@@ -220,6 +220,9 @@ pub struct CarriedServer {
     /// The primary that it was opened to, if its database has a cluster.
     #[n(16)]
     pub(crate) term: Option<CarriedTerm>,
+    /// It was opened to that node as a standby.
+    #[n(17)]
+    pub(crate) at_standby: Option<bool>,
 }
 
 /// A node of a cluster as the primary, in one run.
@@ -348,6 +351,7 @@ mod tests {
                 timeline: 3,
                 started_us: -1,
             }),
+            at_standby: Some(true),
         }
     }
 

@@ -170,6 +170,9 @@ impl Pool {
             active_us: _,
             counted: _,
             refused_servers: _,
+            // The successor asks anew where it goes.
+            branch: _,
+            routing: _,
         } = account;
         if listener.as_deref().is_some_and(|listener| !listener.is_idle()) {
             // Another connection would need to listen to its channels without a gap.
@@ -250,6 +253,7 @@ impl Pool {
             prepared: Some(prepared(&server.session)),
             opened_by: opened_by(&self.state.config),
             term: server.opened_in.as_ref().map(pack_term),
+            at_standby: (!server.branch.is_primary()).then_some(true),
         }
     }
 
@@ -274,7 +278,7 @@ impl Pool {
         for statement in server.statements.drain() {
             cx.env.statements.give_back(statement);
         }
-        self.give_back_server(cx);
+        self.give_back_server(cx, server.branch);
     }
 }
 

@@ -21,9 +21,9 @@ impl Worker {
         let rows = views.into_iter().map(|view| {
             let of_cluster = |pool: &&crate::pool::Pool| {
                 let cluster = pool.state.cluster.as_ref();
-                cluster.is_some_and(|cluster| cluster.view.cluster == view.cluster && cluster.is_held())
+                cluster.is_some_and(|cluster| cluster.view.cluster == view.cluster)
             };
-            let held: u32 = self.pools.values().filter(of_cluster).map(|pool| pool.state.queue.held()).sum();
+            let held: u32 = self.pools.values().filter(of_cluster).map(|pool| pool.state.held()).sum();
             let primary = view.primary.as_ref();
             vec![
                 cell(&view.cluster),

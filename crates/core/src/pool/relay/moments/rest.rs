@@ -418,7 +418,8 @@ impl Pool {
             return;
         }
         server.active_us = cx.env.now.mono_us;
-        if !self.state.queue.is_empty() || cx.env.stopping.is_some() {
+        let branch = server.branch;
+        if !self.state.is_unwanted(branch) || cx.env.stopping.is_some() {
             self.notice();
         }
         match self.servers.get(id).and_then(|server| self.reason_to_close_now(cx.env, server)) {
@@ -426,7 +427,7 @@ impl Pool {
             None => {
                 self.set_server_state(id, ServerState::Idle);
                 let pool = &self.state;
-                if !pool.is_starving() && pool.policy.is_limited {
+                if pool.policy.is_limited && !pool.is_starving() {
                     // Another pool may have waited for one of this pool's servers to become free.
                     cx.env.want(Effect::OfferRoom);
                 }

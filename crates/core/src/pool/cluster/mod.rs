@@ -1,32 +1,38 @@
-//! A pool whose servers are in a cluster: they are connections to the node that is the primary now. When that changes, a fence
-//! falls: a server of an older epoch takes nothing more. While no primary is known, clients wait.
+//! A pool whose servers are in a cluster: connections to the node that is the primary now, and to standbys. When the primary changes,
+//! a fence falls: a server of an older epoch takes nothing more. While the node that a client needs is not there, it waits.
+//!
+//! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys.
+
+pub(crate) mod route;
+pub(crate) mod standbys;
 
 use std::sync::Arc;
 
 use crate::cluster::Term;
 use crate::cluster::view::{Fate, View};
 use crate::context::{Cx, Effect, Env, Suspicion, duration_us};
-use crate::driver::{CloseMode, Driver, Endpoint};
+use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
+use crate::pool::node::{NodePool, REDIAL_US_MAX};
 use crate::pool::relay::ledger::Owner;
+use crate::pool::server::greeting::IN_HOT_STANDBY;
 use crate::pool::server::state::{Reported, Server, ServerState, Serves};
-use crate::pool::{Gate, Pool, PoolState, ServerKind};
+use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 use pgweir_wire::backend::TxStatus;
 
 /// Why a server of an older epoch is closed.
 const FENCED: &str = "the primary has changed";
 /// Why a server is closed whose node is down or refused.
 const CUT_OFF: &str = "the node is not the primary any more";
-/// After a failure the next connection is tried so soon, then after twice as long, and so on up to the other limit.
-const REDIAL_US_MIN: u64 = 50_000;
-const REDIAL_US_MAX: u64 = 1_000_000;
+/// The same of a standby.
+const DOWN: &str = "the standby is down or refused";
+/// Why a server of a standby is closed that is drained, promoted or gone.
+const LEFT: &str = "the node takes no more reads";
 
 /// What a pool knows of its cluster.
 pub(crate) struct Membership {
     pub(crate) view: Arc<View>,
-    /// How long after the last failure the next connection is tried.
-    redial_us: u64,
 }
 
 impl Membership {
@@ -35,32 +41,35 @@ impl Membership {
         self.view.primary.as_ref().map(|primary| primary.term.clone())
     }
 
-    /// Where the primary is. Without one no connection is opened (`PoolState::gate`): the address is one that refuses.
-    pub(crate) fn endpoint(&self) -> Endpoint {
-        let nowhere = || Endpoint::Unix { path: "@pgweir-no-primary".into() };
-        self.view.primary.as_ref().map_or_else(nowhere, |primary| primary.endpoint())
+    /// `primary_wait=0`: a client that needs a server is told at once that there is no node for it.
+    pub(crate) fn refuses_at_once(&self, env: &Env, branch: Branch) -> Option<Fault> {
+        let refuses = self.held_since_us(branch).is_some() && self.wait_us(env) == 0;
+        refuses.then(|| self.fault(branch))
     }
 
-    /// `primary_wait=0`: a client that needs a server is told at once that there is no primary.
-    pub(crate) fn refuses_at_once(&self, env: &Env) -> Option<Fault> {
-        let refuses = self.is_held() && self.wait_us(env) == 0;
-        refuses.then(|| self.fault())
-    }
-
-    /// A client has waited since this time (monotonic, µs), and no primary has been known for as long as it may wait.
-    pub(crate) fn overdue(&self, env: &Env, since_us: u64) -> Option<Fault> {
-        let since_us = since_us.max(self.view.held_since_us?);
+    /// A client has waited since this time (monotonic, µs), and no node for it has been known for as long as it may wait.
+    pub(crate) fn overdue(&self, env: &Env, branch: Branch, since_us: u64) -> Option<Fault> {
+        let since_us = since_us.max(self.held_since_us(branch)?);
         let is_over = env.now.mono_us.saturating_sub(since_us) >= self.wait_us(env);
-        is_over.then(|| self.fault())
+        is_over.then(|| self.fault(branch))
     }
 
-    /// No primary is known: clients wait.
-    pub(crate) fn is_held(&self) -> bool {
-        self.view.primary.is_none()
+    /// Since when no node is known for the clients that wait there (monotonic, µs). A client that waits for one standby is asked
+    /// again when that goes.
+    fn held_since_us(&self, branch: Branch) -> Option<u64> {
+        match branch {
+            Branch::PRIMARY => self.view.held_since_us,
+            Branch::NO_STANDBY => Some(self.view.bare_since_us.unwrap_or_default()),
+            _ => None,
+        }
     }
 
-    fn fault(&self) -> Fault {
-        Fault::NoPrimary { cluster: self.view.cluster.to_string(), nodes: self.view.obstacle.clone() }
+    fn fault(&self, branch: Branch) -> Fault {
+        let (cluster, nodes) = (self.view.cluster.to_string(), self.view.obstacle.clone());
+        match branch {
+            Branch::PRIMARY => Fault::NoPrimary { cluster, nodes },
+            _ => Fault::NoStandby { cluster, nodes },
+        }
     }
 
     /// `primary_wait`. As long as there was no primary yet, clients wait until a node that does not answer would be down.
@@ -85,14 +94,21 @@ impl PoolState {
                 .get(name)
                 .cloned()
                 .unwrap_or_else(|| Arc::new(View::unknown(name, env.now.mono_us)));
-            Box::new(Membership { view, redial_us: REDIAL_US_MIN })
+            Box::new(Membership { view })
         });
+        match self.cluster.as_ref().map(|cluster| Arc::clone(&cluster.view)) {
+            Some(view) => self.follow_standbys(env, &view),
+            None => {
+                self.standbys.iter_mut().for_each(|known| known.standby = None);
+                self.asks_at = Branch::PRIMARY;
+            }
+        }
         self.set_paused(self.gate == Gate::Paused);
     }
 
     /// PAUSE and RESUME of its database.
     pub(crate) fn set_paused(&mut self, paused: bool) {
-        let held = self.cluster.as_ref().is_some_and(|cluster| cluster.is_held());
+        let held = self.cluster.as_ref().is_some_and(|cluster| cluster.view.primary.is_none());
         self.gate = match (paused, held) {
             (true, _) => Gate::Paused,
             (_, true) => Gate::Held,
@@ -101,10 +117,10 @@ impl PoolState {
     }
 
     /// How long after a failure no other connection is tried.
-    pub(crate) fn retry_us(&self, env: &Env) -> u64 {
+    pub(crate) fn retry_us(&self, env: &Env, branch: Branch) -> u64 {
         match &self.cluster {
             None => duration_us(env.rules.config.main.server_login_retry),
-            Some(cluster) => cluster.redial_us,
+            Some(_) => self.node_at(branch).redial_us,
         }
     }
 }
@@ -117,19 +133,22 @@ impl Pool {
             return;
         }
         cluster.view = Arc::clone(view);
-        cluster.redial_us = REDIAL_US_MIN;
         self.state.set_paused(self.state.gate == Gate::Paused);
-        self.state.node.forget_failures();
+        self.state.nodes_mut().for_each(NodePool::forget_failures);
+        self.state.follow_standbys(cx.env, view);
         let servers: Vec<ServerId> = self.servers.keys().collect();
         servers.into_iter().for_each(|id| self.fence_server(cx, id));
-        self.notice();
+        self.place_again(cx);
     }
 
     /// A server that is not of the present epoch takes nothing more.
     pub(crate) fn fence_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let (Some(cluster), Some(server)) = (&self.state.cluster, self.servers.get(id)) else { return };
-        let fate = cluster.view.fate(server.opened_in.as_ref());
-        let reason = if fate == Fate::Cut { CUT_OFF } else { FENCED };
+        let (fate, cut, ends) = match &server.opened_in {
+            Some(term) if !server.branch.is_primary() => (cluster.view.fate_at_standby(term), DOWN, LEFT),
+            term => (cluster.view.fate(term.as_ref()), CUT_OFF, FENCED),
+        };
+        let reason = if fate == Fate::Cut { cut } else { ends };
         match (fate, server.state.kind()) {
             (Fate::Stays, _) => {}
             (_, ServerKind::Login) if server.state.client().is_none() => {
@@ -143,31 +162,46 @@ impl Pool {
             (Fate::Ends, _) if server.is_replication() || is_kept_at_rest(server) => {
                 self.lose_server(cx, id, reason.into());
             }
-            (Fate::Ends, _) => self.servers[id].retire = Some(FENCED),
+            (Fate::Ends, _) => self.servers[id].retire = Some(ends),
         }
     }
 
     /// The transaction on this server is over, and its client would keep the server: not behind a fence.
     pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let is_behind = |server: &Server| server.retire == Some(FENCED) && is_kept_at_rest(server);
+        let is_behind =
+            |server: &Server| matches!(server.retire, Some(FENCED | LEFT)) && is_kept_at_rest(server);
         if self.servers.get(id).is_some_and(is_behind) {
-            self.lose_server(cx, id, FENCED.into());
+            let reason = self.servers[id].retire.unwrap_or(FENCED);
+            self.lose_server(cx, id, reason.into());
         }
     }
 
-    /// A server logs in that says it is a standby: no connection to it serves clients.
-    pub(crate) fn is_no_primary(&self, id: ServerId, reported: &[Reported]) -> bool {
-        let serves = self.servers.get(id).is_some_and(|server| server.serves != Serves::Watch);
-        let says = |(name, value): &Reported| **name == *b"in_hot_standby" && **value == *b"on";
-        self.state.cluster.is_some() && serves && reported.iter().any(says)
+    /// A server logs in that says it has another role than its node should have: no connection to it serves clients.
+    pub(crate) fn is_other_role(&self, id: ServerId, reported: &[Reported]) -> Option<&'static str> {
+        let server = self.servers.get(id).filter(|server| server.serves != Serves::Watch)?;
+        self.state.cluster.as_ref()?;
+        let says = |(name, value): &Reported| **name == *IN_HOT_STANDBY && **value == *b"on";
+        match (reported.iter().any(says), server.branch.is_primary()) {
+            (true, true) => Some("the server is a standby"),
+            (false, false) => Some("the server is no standby"),
+            _ => None,
+        }
     }
 
-    /// A connection failed or ended: the node is asked at once what it is, and the next connection is tried soon.
-    pub(crate) fn suspect_primary(&mut self, env: &mut Env, failed: bool) {
+    /// A connection failed or ended: the nodes are asked at once what they are, and the next connection is tried soon.
+    pub(crate) fn suspect_node(&mut self, env: &mut Env, branch: Branch, failed: bool) {
         self.suspect(env, failed);
-        if let Some(cluster) = self.state.cluster.as_deref_mut().filter(|_| failed) {
-            env.wake_at(env.now.mono_us.saturating_add(cluster.redial_us).saturating_add(1));
-            cluster.redial_us = (cluster.redial_us * 2).min(REDIAL_US_MAX);
+        if failed && self.state.cluster.is_some() {
+            let node = self.state.node_at_mut(branch);
+            env.wake_at(env.now.mono_us.saturating_add(node.redial_us).saturating_add(1));
+            node.redial_us = (node.redial_us * 2).min(REDIAL_US_MAX);
+        }
+    }
+
+    /// A server says in the middle of its life whether it is a standby: it was promoted. Its node is asked.
+    pub(crate) fn role_reported(&mut self, env: &mut Env, id: ServerId) {
+        if self.servers.get(id).is_some_and(|server| !server.branch.is_primary()) {
+            self.suspect(env, false);
         }
     }
 
@@ -190,15 +224,8 @@ impl Pool {
             server.state.kind() == ServerKind::Login
                 && env.now.mono_us.saturating_sub(server.at.since.mono_us) > limit_us
         };
-        if self.state.node.servers(ServerKind::Login) > 0 && self.servers.values().any(is_slow) {
+        if self.state.servers(ServerKind::Login) > 0 && self.servers.values().any(is_slow) {
             self.suspect(env, true);
-        }
-    }
-
-    /// A connection succeeded.
-    pub(crate) fn trust_primary(&mut self) {
-        if let Some(cluster) = self.state.cluster.as_deref_mut() {
-            cluster.redial_us = REDIAL_US_MIN;
         }
     }
 
@@ -206,7 +233,8 @@ impl Pool {
     /// cluster.
     pub(crate) fn lost_with_primary(&self, client: ClientId, id: ServerId) -> Option<Fault> {
         self.state.cluster.as_ref()?;
-        let server = self.servers.get(id)?;
+        // At a standby there is nothing to take effect.
+        let server = self.servers.get(id).filter(|server| server.branch.is_primary())?;
         let is_owed = |owner: Owner| owner == Owner::Client(client);
         let owes =
             server.ledger.entries().any(|entry| is_owed(entry.owner)) || server.incoming.streaming.is_some();

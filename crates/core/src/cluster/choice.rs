@@ -1,0 +1,112 @@
+//! Which of several standbys the next read goes to. Values only.
+//!
+//! The standby with the least load for its share is next. Among equals they take turns, each as often as its share says.
+
+/// A standby that may be chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Candidate {
+    /// The last connection to it failed.
+    pub(crate) is_failing: bool,
+    /// Clients that it serves, or that wait for it.
+    pub(crate) load: u32,
+    /// Its part of the reads, in thousandths; zero is never chosen.
+    pub(crate) share: u32,
+    /// How far it has come in the turns: see [`Turns`].
+    pub(crate) pass: u64,
+}
+
+/// How far a turn brings a standby of share 1.
+const STRIDE: u64 = 1 << 20;
+
+impl Candidate {
+    /// Its load is this many times its share, in thousandths.
+    fn pressure(&self) -> u64 {
+        u64::from(self.load) * 1_000_000 / u64::from(self.share.max(1))
+    }
+}
+
+/// The place of the next one among them; `None` if none may be chosen.
+pub(crate) fn next(candidates: &[Candidate]) -> Option<usize> {
+    let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.share > 0);
+    open.min_by_key(|(_, candidate)| (candidate.is_failing, candidate.pressure(), candidate.pass))
+        .map(|(place, _)| place)
+}
+
+/// Where the one that was chosen has come in the turns.
+pub(crate) fn passed(candidate: &Candidate) -> u64 {
+    candidate.pass.saturating_add(STRIDE * 1000 / u64::from(candidate.share.max(1)))
+}
+
+/// Load that a home may have beyond the best standby's before its clients leave it.
+const HOME_SLACK: u64 = 2_000;
+
+/// A client stays at the standby that served it last: that is not half as loaded again as the best one.
+pub(crate) fn stays(home: &Candidate, best: &Candidate) -> bool {
+    home.share > 0
+        && home.is_failing <= best.is_failing
+        && home.pressure() <= best.pressure() + best.pressure() / 2 + HOME_SLACK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn candidate(load: u32, share: u32) -> Candidate {
+        Candidate { is_failing: false, load, share, pass: 0 }
+    }
+
+    #[test]
+    fn the_least_loaded_for_its_share_is_next() {
+        assert_eq!(next(&[candidate(3, 1000), candidate(2, 1000)]), Some(1));
+        assert_eq!(next(&[candidate(3, 2000), candidate(2, 1000)]), Some(0));
+        assert_eq!(next(&[candidate(0, 0), candidate(9, 100)]), Some(1), "weight 0 gets nothing");
+        assert_eq!(next(&[candidate(0, 0)]), None);
+        let failing = Candidate { is_failing: true, ..candidate(0, 1000) };
+        assert_eq!(next(&[failing, candidate(50, 1000)]), Some(1));
+        assert_eq!(next(&[failing]), Some(0), "the only one is tried");
+    }
+
+    #[test]
+    fn equals_take_turns_by_their_shares() {
+        let mut both = [candidate(0, 2000), candidate(0, 1000)];
+        let mut times = [0; 2];
+        for _ in 0..300 {
+            let place = next(&both).expect("both are open");
+            times[place] += 1;
+            both[place].pass = passed(&both[place]);
+        }
+        assert_eq!(times, [200, 100]);
+    }
+
+    #[test]
+    fn a_home_is_left_for_much_less_load_only() {
+        assert!(stays(&candidate(2, 1000), &candidate(0, 1000)));
+        assert!(!stays(&candidate(3, 1000), &candidate(0, 1000)));
+        assert!(stays(&candidate(17, 1000), &candidate(10, 1000)));
+        assert!(!stays(&candidate(18, 1000), &candidate(10, 1000)));
+        assert!(!stays(&candidate(0, 0), &candidate(10, 1000)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_chosen_is_open_and_no_other_has_less_load_for_its_share(
+            all in prop::collection::vec((any::<bool>(), 0u32..1000, 0u32..3000, 0u64..1000), 0..8)
+        ) {
+            let all: Vec<Candidate> = all
+                .into_iter()
+                .map(|(is_failing, load, share, pass)| Candidate { is_failing, load, share, pass })
+                .collect();
+            match next(&all) {
+                None => prop_assert!(all.iter().all(|candidate| candidate.share == 0)),
+                Some(place) => {
+                    let chosen = &all[place];
+                    prop_assert!(chosen.share > 0);
+                    for other in all.iter().filter(|other| other.share > 0 && other.is_failing <= chosen.is_failing) {
+                        prop_assert!(chosen.pressure() <= other.pressure());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A pool's servers of the standbys of its cluster: a [`NodePool`] for each. A place in the list is a node's as long as it has servers
+//! or clients; then another node may get it.
+
+use std::sync::Arc;
+
+use pgweir_settings::{Config, Route};
+
+use crate::cluster::Term;
+use crate::cluster::choice::{self, Candidate};
+use crate::cluster::view::{Standby, View};
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Endpoint};
+use crate::ids::ClientId;
+use crate::mail::Scarce;
+use crate::pool::node::{NodePool, REDIAL_US_MAX};
+use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
+use crate::shared::Counts;
+
+/// Longest list of standbys that a pool goes by: `[clusters]` takes fewer nodes.
+const STANDBYS_MAX: usize = 250;
+
+/// For so long after a failed connection other standbys come first.
+const FAILING_US: u64 = REDIAL_US_MAX;
+
+/// A pool's servers of one standby.
+pub(crate) struct StandbyPool {
+    /// The node's name; "" at [`Branch::NO_STANDBY`].
+    pub(crate) name: Arc<str>,
+    pub(crate) node: NodePool,
+    /// Where it is, as long as it gets new work.
+    pub(crate) standby: Option<Standby>,
+    /// What counts towards `max_db_connections`, which holds for each node.
+    counts: Arc<Counts>,
+    /// How far it has come in the turns of equals.
+    pass: u64,
+    /// Transactions that it got.
+    pub(crate) reads: u64,
+}
+
+impl StandbyPool {
+    fn new(name: Arc<str>, counts: Arc<Counts>) -> StandbyPool {
+        StandbyPool { name, node: NodePool::default(), standby: None, counts, pass: 0, reads: 0 }
+    }
+
+    /// No server of it is free, and none could be opened a short time ago.
+    fn is_failing(&self, now_us: u64) -> bool {
+        let failed = |failure: &Failure| now_us.saturating_sub(failure.at_us) < FAILING_US;
+        self.node.idle.is_empty() && self.node.failure.as_ref().is_some_and(failed)
+    }
+
+    /// What the choice goes by.
+    fn candidate(&self, now_us: u64) -> Candidate {
+        Candidate {
+            is_failing: self.is_failing(now_us),
+            load: self.node.servers(ServerKind::Active).saturating_add(self.node.waiting),
+            share: self.standby.as_ref().map_or(0, |standby| standby.share),
+            pass: self.pass,
+        }
+    }
+}
+
+impl Branch {
+    /// The standby at this place of the list.
+    fn of_place(place: usize) -> Branch {
+        Branch(u8::try_from(place + 1).unwrap_or(u8::MAX))
+    }
+
+    fn place(self) -> usize {
+        usize::from(self.0).saturating_sub(1)
+    }
+}
+
+impl PoolState {
+    /// A node's part of the pool.
+    #[inline]
+    pub(crate) fn node_at(&self, branch: Branch) -> &NodePool {
+        if branch.is_primary() { &self.node } else { self.standby_node(branch) }
+    }
+
+    #[inline]
+    pub(crate) fn node_at_mut(&mut self, branch: Branch) -> &mut NodePool {
+        if branch.is_primary() { &mut self.node } else { self.standby_node_mut(branch) }
+    }
+
+    #[cold]
+    fn standby_node(&self, branch: Branch) -> &NodePool {
+        debug_assert!(branch.place() < self.standbys.len(), "there is no such branch");
+        self.standbys.get(branch.place()).map_or(&self.node, |standby| &standby.node)
+    }
+
+    #[cold]
+    fn standby_node_mut(&mut self, branch: Branch) -> &mut NodePool {
+        debug_assert!(branch.place() < self.standbys.len(), "there is no such branch");
+        self.standbys.get_mut(branch.place()).map_or(&mut self.node, |standby| &mut standby.node)
+    }
+
+    /// The standby of a branch; `None` for the primary's.
+    pub(crate) fn standby_at(&self, branch: Branch) -> Option<&StandbyPool> {
+        if branch.is_primary() { None } else { self.standbys.get(branch.place()) }
+    }
+
+    /// All branches, the primary's first.
+    pub(crate) fn branches(&self) -> impl Iterator<Item = Branch> + use<> {
+        std::iter::once(Branch::PRIMARY).chain(self.standby_branches())
+    }
+
+    pub(crate) fn standby_branches(&self) -> impl Iterator<Item = Branch> + use<> {
+        (0..self.standbys.len()).map(Branch::of_place)
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodePool> {
+        std::iter::once(&self.node).chain(self.standbys.iter().map(|standby| &standby.node))
+    }
+
+    pub(crate) fn nodes_mut(&mut self) -> impl Iterator<Item = &mut NodePool> {
+        let standbys = self.standbys.iter_mut().map(|standby| &mut standby.node);
+        std::iter::once(&mut self.node).chain(standbys)
+    }
+
+    /// Servers of a kind, of all nodes.
+    pub(crate) fn servers(&self, kind: ServerKind) -> u32 {
+        self.nodes().map(|node| node.servers(kind)).sum()
+    }
+
+    /// The last failure to open a server, of any node.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.nodes().filter_map(|node| node.failure.as_ref()).max_by_key(|failure| failure.at_us)
+    }
+
+    /// Whether a node's servers are handed out.
+    #[inline]
+    pub(crate) fn gate_at(&self, branch: Branch) -> Gate {
+        if branch.is_primary() { self.gate } else { self.gate_at_standby(branch) }
+    }
+
+    #[cold]
+    fn gate_at_standby(&self, branch: Branch) -> Gate {
+        let is_usable = self.standby_at(branch).is_some_and(|standby| standby.standby.is_some());
+        match self.gate {
+            Gate::Paused => Gate::Paused,
+            _ if is_usable => Gate::Open,
+            _ => Gate::Held,
+        }
+    }
+
+    /// Clients that wait for a node that is not there, at login or with a statement.
+    pub(crate) fn held(&self) -> u32 {
+        let held = self.branches().filter(|&branch| self.gate_at(branch) == Gate::Held);
+        let clients = held.map(|branch| {
+            let node = self.node_at(branch);
+            let replicating = if branch.is_primary() { self.queue.replicating.len() } else { 0 };
+            node.waiting as usize + node.awaiting.len() + replicating
+        });
+        u32::try_from(clients.sum::<usize>()).unwrap_or(u32::MAX)
+    }
+
+    /// The counter of `max_db_connections` for a node.
+    pub(crate) fn counts_at(&self, branch: Branch) -> &Arc<Counts> {
+        self.standby_at(branch).map_or(&self.shared.database, |standby| &standby.counts)
+    }
+
+    /// What is lacking if that counter is at its limit.
+    pub(crate) fn scarce_at(&self, branch: Branch) -> Scarce {
+        let database = Arc::clone(&self.database);
+        match self.standby_at(branch) {
+            None => Scarce::Database(database),
+            Some(standby) => Scarce::Standby(database, Arc::clone(&standby.name)),
+        }
+    }
+
+    /// The node that a new server is opened to.
+    pub(crate) fn term_at(&self, branch: Branch) -> Option<Term> {
+        match self.standby_at(branch) {
+            None => self.cluster.as_deref()?.term(),
+            Some(standby) => standby.standby.as_ref().map(|standby| standby.target.term.clone()),
+        }
+    }
+
+    /// Where it is. While the node gets nothing new no connection is opened ([`PoolState::gate_at`]): the address is one that refuses.
+    pub(crate) fn endpoint_at(&self, branch: Branch) -> Endpoint {
+        let nowhere = || Endpoint::Unix { path: "@pgweir-no-node".into() };
+        let target = match self.standby_at(branch) {
+            None => self.cluster.as_deref().and_then(|cluster| cluster.view.primary.as_ref()),
+            Some(standby) => standby.standby.as_ref().map(|standby| &standby.target),
+        };
+        target.map_or_else(nowhere, |target| target.endpoint())
+    }
+
+    /// The place in which clients wait while no standby is usable.
+    fn begin_standbys(&mut self) {
+        if self.standbys.is_empty() {
+            self.standbys.push(StandbyPool::new("".into(), Arc::default()));
+        }
+    }
+
+    /// The branch of a node, made if it is new; [`Branch::NO_STANDBY`] if there are too many.
+    pub(crate) fn branch_of(&mut self, env: &Env, name: &Arc<str>) -> Branch {
+        self.begin_standbys();
+        if let Some(place) = self.standbys.iter().position(|known| known.name == *name) {
+            return Branch::of_place(place);
+        }
+        let counts = env.shared.database(&format!("{}\0{name}", self.database));
+        let mut new = StandbyPool::new(Arc::clone(name), counts);
+        // It takes its turns from here on, and makes up for none.
+        new.pass = self.standbys.iter().map(|known| known.pass).max().unwrap_or(0);
+        let is_free = |known: &StandbyPool| known.standby.is_none() && known.node.is_vacant();
+        if let Some(place) = self.standbys.iter().skip(1).position(is_free) {
+            self.standbys[place + 1] = new;
+            return Branch::of_place(place + 1);
+        }
+        if self.standbys.len() >= STANDBYS_MAX {
+            return Branch::NO_STANDBY;
+        }
+        self.standbys.push(new);
+        Branch::of_place(self.standbys.len() - 1)
+    }
+
+    /// Follows a view: which standbys get new work.
+    pub(super) fn follow_standbys(&mut self, env: &Env, view: &View) {
+        self.begin_standbys();
+        for known in self.standbys.iter_mut().skip(1) {
+            known.standby = view.standby(&known.name).cloned();
+        }
+        for standby in &view.standbys {
+            let branch = self.branch_of(env, &standby.target.term.node);
+            if let Some(known) =
+                self.standbys.get_mut(branch.place()).filter(|_| branch != Branch::NO_STANDBY)
+            {
+                known.standby = Some(standby.clone());
+            }
+        }
+        let usable = |branch: &Branch| self.gate_at(*branch) == Gate::Open;
+        let held = self.cluster.as_deref().is_some_and(|cluster| cluster.view.primary.is_none());
+        let other = self.standby_branches().find(usable).filter(|_| held);
+        self.asks_at = other.unwrap_or(Branch::PRIMARY);
+    }
+
+    /// The standby that the next read goes to; `home` is the one that served its client last.
+    pub(super) fn next_standby(&mut self, now_us: u64, home: Branch, stays: bool) -> Option<Branch> {
+        let candidates: Vec<Candidate> =
+            self.standbys.iter().map(|standby| standby.candidate(now_us)).collect();
+        let place = choice::next(&candidates)?;
+        let at_home = self.standby_at(home).map(|standby| standby.candidate(now_us));
+        let is_home = |own: &Candidate| own.share > 0 && (stays || choice::stays(own, &candidates[place]));
+        if at_home.as_ref().is_some_and(is_home) {
+            return Some(home);
+        }
+        self.standbys[place].pass = choice::passed(&candidates[place]);
+        Some(Branch::of_place(place))
+    }
+
+    /// The load of the node that has least, for `route=any`.
+    pub(super) fn is_primary_freer(&self, than: Branch) -> bool {
+        let load = |node: &NodePool| node.servers(ServerKind::Active).saturating_add(node.waiting);
+        self.gate == Gate::Open && load(&self.node) < load(self.node_at(than))
+    }
+}
+
+impl Pool {
+    /// The nodes that `min_pool_size` holds for: those that the clients of its database go to.
+    pub(crate) fn branches_in_use(&self, config: &Config) -> Vec<Branch> {
+        let pool = &self.state;
+        let is_used = |branch: &Branch| match config.route(&pool.config, &pool.user) {
+            Route::Primary => branch.is_primary(),
+            Route::Standby | Route::PreferStandby => !branch.is_primary(),
+            Route::Any => true,
+        };
+        pool.branches().filter(|branch| pool.cluster.is_none() || is_used(branch)).collect()
+    }
+
+    /// The nodes have changed, or one of them fails: clients that wait are asked again where to. Those that move keep their time.
+    pub(crate) fn place_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if !self.state.standbys.is_empty() {
+            let at = |node: &NodePool| node.clients.iter().chain(&node.awaiting).copied().collect::<Vec<_>>();
+            let clients: Vec<ClientId> = self.state.nodes().flat_map(at).collect();
+            clients.into_iter().for_each(|id| self.place_client(cx.env, id));
+        }
+        self.notice();
+    }
+}

@@ -1,0 +1,371 @@
+//! Reads from standbys: which node a client's transactions run on, and what becomes of them when that node is gone.
+
+use std::collections::VecDeque;
+
+use crate::clusters::{MAIN, primary, says};
+use crate::rig::{End, Rig, be, fe, greeting};
+
+/// Three nodes, and a database for each route.
+const CLUSTER: &str = "app = cluster=main\n\
+    app_ro = cluster=main dbname=app route=standby\n\
+    app_prefer = cluster=main dbname=app route=prefer-standby\n\
+    app_any = cluster=main dbname=app route=any\n\
+    [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
+    [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\nm3 = host=10.0.0.3\n";
+
+/// A cluster of three nodes that answers its watches.
+struct Stage {
+    rig: Rig,
+    watches: Vec<(End, usize)>,
+    /// Servers that are connected and not greeted, and their nodes.
+    servers: VecDeque<(End, usize)>,
+    /// What each node says of itself; `None`: it cannot be reached.
+    says: [Option<Vec<u8>>; 3],
+}
+
+impl Stage {
+    fn new(main: &str) -> Stage {
+        Stage::of(Rig::with(&format!("{MAIN}\n{main}"), CLUSTER, 1))
+    }
+
+    fn of(rig: Rig) -> Stage {
+        let says = [primary(1), says(true, 1, 2), says(true, 1, 3)].map(Some);
+        let mut stage = Stage { rig, watches: Vec::new(), servers: VecDeque::new(), says };
+        stage.pass_us(1);
+        stage
+    }
+
+    /// Time passes, and the watches are answered.
+    fn pass_us(&mut self, us: u64) {
+        let mut left = us;
+        while left > 0 {
+            let step = left.min(50_000);
+            left -= step;
+            self.rig.pass_us(step);
+            self.answer_watches();
+        }
+    }
+
+    fn answer_watches(&mut self) {
+        for (watch, node) in self.watches.clone() {
+            if self.rig.is_closed(watch) || self.rig.raw(watch).is_empty() {
+                continue;
+            }
+            match &self.says[node - 1] {
+                Some(answer) => self.rig.send(watch, answer),
+                None => self.rig.eof(watch),
+            }
+        }
+        while self.rig.new_dials() > 0 {
+            let end = self.rig.dialed();
+            let place = self.rig.endpoint(end);
+            let node = (1..=3).find(|node| place == format!("10.0.0.{node}:5432")).expect("a node");
+            let Some(answer) = self.says[node - 1].clone() else {
+                self.rig.refuse_dial(end, "no route to host");
+                continue;
+            };
+            if self.rig.connect(end).contains("user carol") {
+                self.watches.push((end, node));
+                self.rig.send(end, &greeting());
+                self.rig.raw(end);
+                self.rig.send(end, &answer);
+            } else {
+                self.servers.push_back((end, node));
+            }
+        }
+    }
+
+    /// The next server that is dialed, connected and not greeted; and its node.
+    fn dialed(&mut self) -> (End, usize) {
+        self.answer_watches();
+        self.servers.pop_front().expect("no server was dialed")
+    }
+
+    fn dials_nothing(&mut self) {
+        self.answer_watches();
+        assert!(self.servers.is_empty(), "{} servers were dialed", self.servers.len());
+    }
+
+    /// It logs us in, in this role.
+    fn greet(&mut self, server: End, in_hot_standby: bool) {
+        let role = be::parameter("in_hot_standby", if in_hot_standby { "on" } else { "off" });
+        let (told, auth) = (greeting(), be::auth_ok());
+        self.rig.send(server, &[&auth[..], &role, &told[auth.len()..]].concat());
+    }
+
+    /// A server that is up, and its node.
+    fn server(&mut self) -> (End, usize) {
+        let (server, node) = self.dialed();
+        self.greet(server, node > 1);
+        (server, node)
+    }
+
+    /// A client that is served by a server of its own.
+    fn served(&mut self, database: &str) -> (End, End, usize) {
+        let client = self.rig.knock("alice", database);
+        let (server, node) = self.server();
+        assert_eq!(self.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+        (client, server, node)
+    }
+
+    /// The client's text goes to this server, and is answered.
+    fn runs(&mut self, client: End, server: End, text: &str, tag: &str, status: char) {
+        self.rig.gets_raw(client);
+        self.rig.send(client, &fe::query(text));
+        assert_eq!(self.rig.gets(server), [format!("Query {text}")]);
+        self.rig.send(server, &[be::complete(tag), be::ready(status)].concat());
+        assert_eq!(self.rig.gets(client).last(), Some(&format!("Ready {status}")));
+    }
+
+    fn command(&mut self, text: &str) {
+        let console = self.rig.console();
+        self.rig.command(console, text);
+        self.answer_watches();
+    }
+}
+
+#[test]
+fn a_database_with_route_standby_is_served_by_standbys_alone() {
+    let mut stage = Stage::new("");
+    let client = stage.rig.knock("alice", "app_ro");
+    let (server, node) = stage.server();
+    assert_ne!(node, 1);
+    let told = stage.rig.gets(client);
+    assert!(told.iter().any(|line| line.contains("in_hot_standby") && line.contains("on")), "{told:?}");
+    stage.rig.send(client, &fe::query("insert into t values (1)"));
+    assert_eq!(stage.rig.gets(server), ["Query insert into t values (1)"]);
+    let refused = be::error("25006", "cannot execute INSERT in a read-only transaction");
+    stage.rig.send(server, &[refused, be::ready('I')].concat());
+    assert!(stage.rig.gets(client)[0].contains("25006"), "PostgreSQL judges");
+    stage.dials_nothing();
+}
+
+#[test]
+fn other_databases_stay_at_the_primary() {
+    let mut stage = Stage::new("");
+    let (client, server, node) = stage.served("app");
+    assert_eq!(node, 1);
+    stage.runs(client, server, "select 1", "SELECT 1", 'I');
+}
+
+#[test]
+fn a_server_that_says_it_is_no_standby_serves_no_read() {
+    let mut stage = Stage::new("");
+    let client = stage.rig.knock("alice", "app_ro");
+    let (server, node) = stage.dialed();
+    stage.greet(server, false);
+    assert!(stage.rig.is_closed(server) && stage.rig.logged("the server is no standby"));
+    stage.rig.gets_nothing(client);
+    let (_, next) = stage.server();
+    assert_ne!(node, next, "the other standby is tried at once");
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn clients_are_spread_over_the_standbys_by_load() {
+    let mut stage = Stage::new("default_pool_size = 9");
+    let (first, _, node) = stage.served("app_ro");
+    let mut clients = vec![first];
+    clients.extend((0..5).map(|_| stage.rig.knock("alice", "app_ro")));
+    let mut at = vec![node];
+    for client in clients {
+        stage.rig.gets_raw(client);
+        stage.rig.send(client, &fe::query("begin"));
+        stage.answer_watches();
+        if !stage.servers.is_empty() {
+            at.push(stage.server().1);
+        }
+    }
+    let counts = [2, 3].map(|node| at.iter().filter(|at| **at == node).count());
+    assert_eq!(counts.iter().sum::<usize>(), at.len());
+    assert!(counts.iter().all(|count| *count >= 2), "{at:?}");
+}
+
+#[test]
+fn a_client_waits_for_a_standby_and_is_told_what_each_node_is() {
+    let mut stage = Stage::new("");
+    stage.command("DRAIN NODE main.m2");
+    stage.command("DRAIN NODE main.m3");
+    let client = stage.rig.knock("alice", "app_ro");
+    stage.dials_nothing();
+    let (_, _, node) = stage.served("app_prefer");
+    assert_eq!(node, 1, "the primary serves it");
+    stage.rig.gets_nothing(client);
+    stage.pass_us(4_900_000);
+    stage.rig.gets_nothing(client);
+    stage.pass_us(600_000);
+    let told = stage.rig.gets(client);
+    assert_eq!(told, ["FATAL 57P03 cluster \"main\" has no usable standby (primary_wait)"]);
+}
+
+#[test]
+fn a_client_that_waits_goes_to_the_standby_that_comes() {
+    let mut stage = Stage::new("");
+    stage.command("DRAIN NODE main.m2");
+    stage.command("DRAIN NODE main.m3");
+    let client = stage.rig.knock("alice", "app_ro");
+    let patient = stage.rig.knock("alice", "app_ro");
+    stage.pass_us(1_000_000);
+    stage.rig.gets_nothing(client);
+    stage.dials_nothing();
+    stage.command("ATTACH NODE main.m3");
+    let (server, node) = stage.server();
+    assert_eq!(node, 3);
+    stage.rig.gets_raw(patient);
+    stage.runs(client, server, "select 1", "SELECT 1", 'I');
+}
+
+#[test]
+fn reads_go_on_without_a_primary() {
+    let mut stage = Stage::new("");
+    stage.says[0] = None;
+    stage.pass_us(3_000_000);
+    assert!(stage.rig.logged("node m1 is down"));
+    let (client, server, node) = stage.served("app_ro");
+    assert_ne!(node, 1);
+    stage.runs(client, server, "select 1", "SELECT 1", 'I');
+}
+
+#[test]
+fn a_standby_that_is_promoted_gives_its_servers_up() {
+    let mut stage = Stage::new("");
+    stage.command("DRAIN NODE main.m3");
+    let (client, server, node) = stage.served("app_ro");
+    assert_eq!(node, 2);
+    let (idle_client, idle) = {
+        stage.runs(client, server, "begin", "BEGIN", 'T');
+        let other = stage.rig.knock("alice", "app_ro");
+        stage.rig.send(other, &fe::query("select 1"));
+        let (idle, _) = stage.server();
+        stage.rig.send(idle, &[be::complete("SELECT 1"), be::ready('I')].concat());
+        (other, idle)
+    };
+    stage.says[0] = None;
+    stage.says[1] = Some(says(false, 2, 2));
+    stage.command("ATTACH NODE main.m3");
+    stage.pass_us(2_000_000);
+    assert!(stage.rig.logged("m2 is the primary"));
+    assert!(stage.rig.is_closed(idle) && stage.rig.logged("closing because: the node takes no more reads"));
+    assert!(!stage.rig.is_closed(server), "it ends with its transaction");
+    stage.runs(client, server, "commit", "COMMIT", 'I');
+    assert!(stage.rig.is_closed(server));
+    stage.rig.send(idle_client, &fe::query("select 2"));
+    assert_eq!(stage.server().1, 3);
+}
+
+#[test]
+fn a_node_that_says_it_was_promoted_is_asked() {
+    let mut stage = Stage::new("");
+    let (client, server, node) = stage.served("app_ro");
+    stage.pass_us(500_000);
+    stage.says[0] = None;
+    stage.says[node - 1] = Some(says(false, 2, i64::try_from(node).expect("small")));
+    stage.rig.send(client, &fe::query("select 1"));
+    stage.rig.gets_raw(server);
+    let off = be::parameter("in_hot_standby", "off");
+    stage.rig.send(server, &[be::complete("SELECT 1"), off, be::ready('I')].concat());
+    let told = stage.rig.gets(client);
+    assert!(told.iter().any(|line| line.contains("in_hot_standby")), "{told:?}");
+    stage.pass_us(50_000);
+    assert!(stage.rig.logged(&format!("node m{node} is ")), "it was asked before its interval was over");
+}
+
+#[test]
+fn a_session_says_where_it_goes() {
+    let mut stage = Stage::new("");
+    let (client, server, node) = stage.served("app");
+    assert_eq!(node, 1);
+    stage.rig.send(client, &fe::query("set pgweir.route = 'read-only'"));
+    assert_eq!(stage.rig.gets(server), ["Query set pgweir.route = 'read-only'"]);
+    stage.rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
+    // It is asked what its session holds.
+    let asked = String::from_utf8_lossy(&stage.rig.raw(server)).into_owned();
+    assert!(asked.contains("pgweir.route"), "{asked}");
+    stage.rig.send(server, &be::answer(&[&["read-only"]]));
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    stage.rig.send(client, &fe::query("select 1"));
+    let (standby, node) = stage.server();
+    assert_ne!(node, 1);
+    let asked = String::from_utf8_lossy(&stage.rig.raw(standby)).into_owned();
+    assert!(asked.contains("pgweir.route") && asked.contains("select 1"), "its session is replayed: {asked}");
+}
+
+#[test]
+fn a_startup_option_says_where_the_session_goes() {
+    for (words, is_standby) in [("standby", true), ("nowhere", false)] {
+        let mut stage = Stage::new("ignore_startup_parameters = pgweir.x");
+        let client = stage.rig.accept();
+        let option = format!("-c pgweir.route={words}");
+        let startup = fe::startup(&[("user", "alice"), ("database", "app"), ("options", &option)]);
+        stage.rig.send(client, &startup);
+        assert_eq!(stage.dialed().1 > 1, is_standby, "{words}");
+    }
+}
+
+#[test]
+fn a_session_pooled_client_has_its_server_at_a_standby() {
+    let mut stage = Stage::new("pool_mode = session\nserver_reset_query =");
+    let client = stage.rig.knock("alice", "app_ro");
+    let (first, node) = stage.server();
+    assert_ne!(node, 1);
+    let mut own = first;
+    stage.answer_watches();
+    while !stage.servers.is_empty() {
+        let (server, at) = stage.server();
+        assert_ne!(at, 1);
+        own = server;
+    }
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    stage.runs(client, own, "select 1", "SELECT 1", 'I');
+    stage.runs(client, own, "select 2", "SELECT 1", 'I');
+}
+
+#[test]
+fn the_sizes_hold_for_each_node() {
+    let mut stage = Stage::new("default_pool_size = 1\nmax_db_connections = 1");
+    let (first, _, node) = stage.served("app_any");
+    let mut clients = vec![first];
+    clients.extend((0..5).map(|_| stage.rig.knock("alice", "app_any")));
+    let mut at = vec![node];
+    for client in clients {
+        stage.rig.gets_raw(client);
+        stage.rig.send(client, &fe::query("begin"));
+        stage.answer_watches();
+        while !stage.servers.is_empty() {
+            at.push(stage.server().1);
+        }
+    }
+    at.sort_unstable();
+    assert_eq!(at, [1, 2, 3]);
+}
+
+#[test]
+fn a_standby_that_is_down_has_its_servers_closed() {
+    let mut stage = Stage::new("");
+    let (client, server, node) = stage.served("app_ro");
+    stage.runs(client, server, "begin", "BEGIN", 'T');
+    stage.says[node - 1] = None;
+    stage.pass_us(4_000_000);
+    assert!(stage.rig.is_closed(server));
+    stage.rig.send(client, &fe::query("commit"));
+    let told = stage.rig.gets(client);
+    let lost = "ERROR 40001 the transaction was rolled back: the connection to the standby was lost";
+    assert_eq!(told, [lost, "Ready I"]);
+    let other = stage.rig.client_with(&[("user", "alice"), ("database", "app_ro")]);
+    stage.rig.send(other, &fe::query("select 1"));
+    assert_ne!(stage.server().1, node);
+}
+
+#[test]
+fn a_successor_keeps_a_client_at_its_standby() {
+    let mut stage = Stage::new("");
+    let (client, server, _) = stage.served("app_ro");
+    stage.runs(client, server, "begin", "BEGIN", 'T');
+    stage.rig.take_over(MAIN, CLUSTER);
+    let mut stage = Stage::of(stage.rig);
+    stage.pass_us(100_000);
+    assert!(!stage.rig.is_closed(server));
+    stage.runs(client, server, "commit", "COMMIT", 'I');
+    assert!(!stage.rig.is_closed(server));
+    stage.runs(client, server, "select 1", "SELECT 1", 'I');
+}

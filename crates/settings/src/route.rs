@@ -1,0 +1,74 @@
+//! `route`: which node of a cluster a client's transactions run on.
+
+use crate::Kind;
+use crate::syntax::value::Value;
+
+/// Which node of a cluster a client's transactions run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Route {
+    /// On the primary.
+    Primary,
+    /// On a standby. While none is usable, the client waits.
+    Standby,
+    /// On a standby. While none is usable, on the primary.
+    PreferStandby,
+    /// On any node that is usable.
+    Any,
+}
+
+impl Route {
+    /// The words that may stand in the file.
+    pub const WORDS: &'static [&'static str] = &["primary", "standby", "prefer-standby", "any"];
+
+    const ALL: [Route; 4] = [Route::Primary, Route::Standby, Route::PreferStandby, Route::Any];
+
+    /// The word for this value.
+    pub fn as_str(self) -> &'static str {
+        Route::WORDS[self as usize]
+    }
+
+    /// The value of a word, in any case. libpq's `read-write` and `read-only` are the primary and a standby.
+    pub fn of_word(word: &str) -> Option<Route> {
+        let is_meant = |route: &Route| word.eq_ignore_ascii_case(route.as_str());
+        match word {
+            _ if word.eq_ignore_ascii_case("read-write") => Some(Route::Primary),
+            _ if word.eq_ignore_ascii_case("read-only") => Some(Route::Standby),
+            _ => Route::ALL.into_iter().find(is_meant),
+        }
+    }
+}
+
+impl std::fmt::Display for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Value for Route {
+    fn parse(text: &str, _: Kind) -> Result<Self, String> {
+        Route::of_word(text).ok_or_else(|| format!("it must be one of {}", Route::WORDS.join(", ")))
+    }
+
+    fn show(&self, _: Kind) -> Option<String> {
+        Some(self.as_str().to_owned())
+    }
+
+    fn unset() -> Self {
+        Route::Primary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_is_read_and_written() {
+        for route in Route::ALL {
+            assert_eq!(Route::of_word(&route.as_str().to_ascii_uppercase()), Some(route));
+        }
+        assert_eq!(Route::of_word("Read-Only"), Some(Route::Standby));
+        assert_eq!(Route::of_word("read-write"), Some(Route::Primary));
+        assert_eq!(Route::of_word("primary "), None);
+    }
+}
