@@ -6,11 +6,14 @@ use crate::cluster::Run;
 /// `search_path`.
 ///
 /// The timeline of a primary is that of the file that it writes: behind a promotion the control file has the old one until the next
-/// checkpoint (PostgreSQL's `xlogfuncs.c` and `xlog.c`).
+/// checkpoint (PostgreSQL's `xlogfuncs.c` and `xlog.c`). A standby's is at least the highest of which one of three tells: where it would
+/// restart, how far it must recover at least, and what it receives; the last is told only to members of `pg_read_all_stats`.
 pub(crate) const QUESTION: &str = "SELECT r::text, \
     (CASE WHEN r THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text, \
     pg_catalog.pg_last_wal_receive_lsn()::text, pg_catalog.pg_last_wal_replay_lsn()::text, \
-    CASE WHEN r THEN pg_catalog.to_hex((SELECT timeline_id FROM pg_catalog.pg_control_checkpoint())) \
+    CASE WHEN r THEN pg_catalog.to_hex(GREATEST((SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()), \
+    (SELECT min_recovery_end_timeline FROM pg_catalog.pg_control_recovery()), \
+    (SELECT received_tli FROM pg_catalog.pg_stat_get_wal_receiver()))) \
     ELSE pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
     (SELECT system_identifier FROM pg_catalog.pg_control_system())::text, \
     (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text, \
@@ -79,9 +82,10 @@ fn number<T: std::str::FromStr>(text: Option<&str>) -> Option<T> {
 
 impl Lsn {
     /// `0/1A2B3C4D`.
-    fn parse(text: &str) -> Option<Lsn> {
+    pub(crate) fn parse(text: &str) -> Option<Lsn> {
         let (high, low) = text.split_once('/')?;
-        let half = |text: &str| u32::from_str_radix(text, 16).ok();
+        let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let half = |text: &str| u32::from_str_radix(text, 16).ok().filter(|_| is_hex(text));
         Some(Lsn(u64::from(half(high)?) << 32 | u64::from(half(low)?)))
     }
 }
