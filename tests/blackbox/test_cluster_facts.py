@@ -11,17 +11,17 @@ from harness.cluster import Cluster
 from harness.machine import eventually
 
 CLUSTER = pathlib.Path(__file__).resolve().parents[2] / "crates/core/src/cluster"
+#: The question that pgweir asks each node, as it stands in its source.
+WATCH = re.sub(r"\\\n\s*", "", re.search(r'QUESTION: &str = "(.*?)";', (CLUSTER / "answer.rs").read_text(), re.S).group(1))
 
-
-def question(file, name):
-    """A question of pgweir's, as it stands in its source."""
-    text = re.search(rf'{name}: &(?:str|\[u8\]) = b?"(.*?)";', (CLUSTER / file).read_text(), re.S).group(1)
-    return re.sub(r"\\\n\s*", "", text)
-
-
-PRIMARY = question("token.rs", "PRIMARY_QUESTION")
-STANDBY = question("token.rs", "STANDBY_QUESTION")
-WATCH = question("answer.rs", "QUESTION")
+#: A primary's position: the end of its last record, so that each standby comes there. Right behind the header of a page (24 bytes, 40 in
+#: the first page of a segment) no record ends; the insert position of an idle primary may be there, and a standby stays at the page's
+#: start. It is the insert position, as a commit with `synchronous_commit=off` is ahead of what is written.
+PRIMARY = """select (case
+    when at % pg_size_bytes(current_setting('wal_segment_size')) = 40 then lsn - 40::numeric
+    when at % current_setting('wal_block_size')::numeric = 24 then lsn - 24::numeric else lsn end)::text
+    from (select lsn, lsn - '0/0' as at from pg_current_wal_insert_lsn() as lsn) as inserts"""
+STANDBY = "select pg_last_wal_replay_lsn()::text"
 
 
 class Pair:
@@ -46,7 +46,7 @@ class Pair:
         self.primary.discard()
 
 
-@pytest.fixture(scope="module", params=["14", "15", "16", "17", "18"])
+@pytest.fixture(scope="module", params=["14", "16", "18"])
 def pair(request, certificates):
     pair = Pair(request.param, certificates)
     yield pair
