@@ -226,7 +226,7 @@ pub struct SimDriver<'a> {
 }
 
 /// What the machine tells in its log of events that no peer sees, and what that is counted as.
-const TOLD: [(&str, &str); 14] = [
+const TOLD: [(&str, &str); 17] = [
     ("a cancel request waits until its statement is the first", "cancels held back"),
     ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
     ("keeps its server:", "pins"),
@@ -241,6 +241,9 @@ const TOLD: [(&str, &str); 14] = [
     ("pooler error: the transaction was rolled back: the connection", "transactions told rolled back"),
     ("pooler error: the connection to the primary was lost; it is not", "outcomes told unknown"),
     ("has no primary (primary_wait)", "clients told that there is no primary"),
+    ("has no usable standby (primary_wait)", "clients told that there is no standby"),
+    ("closing because: the node takes no more reads", "servers of standbys ended"),
+    ("closing because: the standby is down", "servers of standbys cut off"),
 ];
 
 /// `Driver::send` passes a piece on at once if it is this large and nothing is queued before it.

@@ -158,6 +158,8 @@ pub struct ClusterPlan {
     pub primary_max_age_ms: u64,
     /// primary_wait in seconds.
     pub primary_wait_s: u64,
+    /// route of each database, in their order.
+    pub routes: Vec<&'static str>,
 }
 
 /// Everything that follows from a seed before the first event.
@@ -278,6 +280,11 @@ impl Plan {
             down_after_ms: rng.between(100, 600),
             primary_max_age_ms: check_interval_ms + rng.between(1000, 2000),
             primary_wait_s: *rng.pick(&[0, 1, 5, 20, 20]),
+            routes: plan
+                .databases
+                .iter()
+                .map(|_| *rng.pick(&["primary", "primary", "standby", "prefer-standby", "any"]))
+                .collect(),
         });
         plan
     }
@@ -461,12 +468,23 @@ impl Plan {
         ["off", "packet", "server"][(self.seed % 3) as usize]
     }
 
+    /// Which nodes a database's clients go to, if the servers are in a cluster.
+    #[must_use]
+    pub fn route_of(&self, database: &str) -> Option<&'static str> {
+        let routes = &self.cluster.as_ref()?.routes;
+        let place = self.databases.iter().position(|known| known == database);
+        place.and_then(|place| routes.get(place).copied()).or(Some("primary"))
+    }
+
     /// The configuration as the pooler reads it.
     #[must_use]
     pub fn ini(&self) -> String {
         let mut ini = String::from("[databases]\n");
         for database in &self.databases {
-            let place = if self.cluster.is_some() { "cluster=main" } else { "host=server port=5432" };
+            let place = match self.route_of(database) {
+                Some(route) => format!("cluster=main route={route}"),
+                None => "host=server port=5432".to_owned(),
+            };
             let _ = write!(ini, "{database} = {place} dbname={database}");
             let (_, user) = self.pool_of(database, "");
             if !user.is_empty() {

@@ -30,8 +30,11 @@ impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
     pub(crate) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         self.hand_out_at(cx, Branch::PRIMARY);
-        for branch in self.state.standby_branches() {
-            self.hand_out_at(cx, branch);
+        if !self.state.standbys.is_empty() {
+            self.place_overdue(cx);
+            for branch in self.state.standby_branches() {
+                self.hand_out_at(cx, branch);
+            }
         }
         self.shorten_queue(cx);
         if cx.env.stopping == Some(Shutdown::WaitForServers) {

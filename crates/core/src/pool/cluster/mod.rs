@@ -43,14 +43,14 @@ impl Membership {
 
     /// `primary_wait=0`: a client that needs a server is told at once that there is no node for it.
     pub(crate) fn refuses_at_once(&self, env: &Env, branch: Branch) -> Option<Fault> {
-        let refuses = self.held_since_us(branch).is_some() && self.wait_us(env) == 0;
+        let refuses = self.held_since_us(branch).is_some() && self.wait_us(env, branch) == 0;
         refuses.then(|| self.fault(branch))
     }
 
     /// A client has waited since this time (monotonic, µs), and no node for it has been known for as long as it may wait.
     pub(crate) fn overdue(&self, env: &Env, branch: Branch, since_us: u64) -> Option<Fault> {
         let since_us = since_us.max(self.held_since_us(branch)?);
-        let is_over = env.now.mono_us.saturating_sub(since_us) >= self.wait_us(env);
+        let is_over = env.now.mono_us.saturating_sub(since_us) >= self.wait_us(env, branch);
         is_over.then(|| self.fault(branch))
     }
 
@@ -73,11 +73,15 @@ impl Membership {
     }
 
     /// `primary_wait`. As long as there was no primary yet, clients wait until a node that does not answer would be down.
-    fn wait_us(&self, env: &Env) -> u64 {
+    fn wait_us(&self, env: &Env, branch: Branch) -> u64 {
         let Some(cluster) = env.rules.config.clusters.get(&*self.view.cluster) else { return 0 };
         let wait_us = duration_us(cluster.primary_wait);
         let first_us = u64::from(cluster.down_after_ms) * 1000;
-        if self.view.epoch == 0 { wait_us.max(first_us) } else { wait_us }
+        let is_new = match branch {
+            Branch::PRIMARY => self.view.epoch == 0,
+            _ => self.view.epoch == 0 || !self.view.undecided.is_empty(),
+        };
+        if is_new { wait_us.max(first_us) } else { wait_us }
     }
 }
 

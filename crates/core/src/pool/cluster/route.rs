@@ -102,8 +102,8 @@ impl Pool {
         route
     }
 
-    /// A client that waits is asked again which node it waits for.
-    pub(super) fn place_client(&mut self, env: &Env, id: ClientId) {
+    /// A client that waits is asked again which node it waits for; `home` is where it stays if nothing is much better.
+    pub(super) fn place_client(&mut self, env: &Env, id: ClientId, home: Branch) {
         let Some(client) = self.clients.get(id) else { return };
         let from = client.account.branch;
         let waits = matches!(client.state, ClientState::Waiting(_) | ClientState::AwaitingServer(_));
@@ -111,7 +111,7 @@ impl Pool {
             return;
         }
         let route = self.route_of(env, id);
-        let to = self.branch_by(env.now.mono_us, route, from);
+        let to = self.branch_by(env.now.mono_us, route, home);
         if to != from {
             self.give_up_kept(id);
             self.move_waiting(id, to);

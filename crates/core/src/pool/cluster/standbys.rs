@@ -22,6 +22,9 @@ const STANDBYS_MAX: usize = 250;
 /// For so long after a failed connection other standbys come first.
 const FAILING_US: u64 = REDIAL_US_MAX;
 
+/// A client that waits for so long is asked again where to, if a server of another node is free.
+const ASKED_AGAIN_US: u64 = 5_000;
+
 /// A pool's servers of one standby.
 pub(crate) struct StandbyPool {
     /// The node's name; "" at [`Branch::NO_STANDBY`].
@@ -268,12 +271,39 @@ impl Pool {
         pool.branches().filter(|branch| pool.cluster.is_none() || is_used(branch)).collect()
     }
 
+    /// Clients that wait for some time at one node while a server of another one is free are asked again where to.
+    pub(crate) fn place_overdue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let is_free = |branch: &Branch| {
+            !self.state.node_at(*branch).idle.is_empty() && self.state.gate_at(*branch) == Gate::Open
+        };
+        if !self.state.branches().any(|branch| is_free(&branch)) {
+            return;
+        }
+        let now_us = cx.env.now.mono_us;
+        for branch in self.state.branches() {
+            while let Some((id, since_us)) = self.first_waiting(branch) {
+                let due_us = since_us.saturating_add(ASKED_AGAIN_US);
+                if due_us > now_us {
+                    cx.env.wake_at(due_us);
+                    break;
+                }
+                self.place_client(cx.env, id, Branch::NO_STANDBY);
+                if self.clients[id].account.branch == branch {
+                    break;
+                }
+            }
+        }
+    }
+
     /// The nodes have changed, or one of them fails: clients that wait are asked again where to. Those that move keep their time.
     pub(crate) fn place_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if !self.state.standbys.is_empty() {
             let at = |node: &NodePool| node.clients.iter().chain(&node.awaiting).copied().collect::<Vec<_>>();
             let clients: Vec<ClientId> = self.state.nodes().flat_map(at).collect();
-            clients.into_iter().for_each(|id| self.place_client(cx.env, id));
+            for id in clients {
+                let home = self.clients.get(id).map_or(Branch::PRIMARY, |client| client.account.branch);
+                self.place_client(cx.env, id, home);
+            }
         }
         self.notice();
     }

@@ -35,6 +35,8 @@ pub(in crate::sim) struct PoolWatch {
 #[derive(Debug)]
 struct ServerWatch {
     pool: Option<PoolName>,
+    /// The node that it is at; 0 where there is no cluster.
+    node: usize,
     /// As the pooler sees it: neither closed by it, nor was it told of the end.
     open: bool,
     /// Its login will never be answered.
@@ -202,35 +204,43 @@ impl Checks {
     }
 
     /// A dialed connection reached the server.
-    pub fn server_opened(&mut self, link: LinkId) {
-        self.servers.insert(link, ServerWatch { pool: None, open: true, hangs: false, listens: false });
+    pub fn server_opened(&mut self, link: LinkId, node: usize) {
+        self.servers.insert(link, ServerWatch { pool: None, node, open: true, hangs: false, listens: false });
     }
 
-    /// A server connection said which pool it belongs to.
-    pub fn server_named(&mut self, link: LinkId, pool: PoolName) {
+    /// A server connection said which pool it belongs to. `was_promoted`: the pool may have others at this node from before.
+    pub fn server_named(&mut self, link: LinkId, pool: PoolName, was_promoted: bool) {
+        let mut node = 0;
         if let Some(server) = self.servers.get_mut(&link) {
             server.pool = Some(pool.clone());
+            node = server.node;
         }
         if !self.plan.has_limits {
             return;
         }
         let size = self.plan.pool_size.max(self.pool_size_max) + self.plan.reserve_pool_size;
-        let count = |same: &dyn Fn(&PoolName) -> bool| {
-            let of_pool = |server: &&ServerWatch| server.open && server.pool.as_ref().is_some_and(same);
-            self.servers.values().filter(of_pool).count()
+        let count = |same: &dyn Fn(&PoolName, usize) -> bool| {
+            let is_same =
+                |server: &ServerWatch| server.pool.as_ref().is_some_and(|pool| same(pool, server.node));
+            self.servers.values().filter(|server| server.open && is_same(server)).count()
         };
         let listens = |server: &&ServerWatch| {
             server.open && server.listens && server.pool.as_ref().is_some_and(|other| *other == pool)
         };
+        let parts = if was_promoted { 2 } else { 1 };
         let listening = self.servers.values().filter(listens).count();
         // This one may be about to.
-        let pool_limit = size as usize + listening.max(usize::from(self.plan.has_hubs()));
+        let pool_limit = size as usize * parts + listening.max(usize::from(self.plan.has_hubs()));
         let found = [
-            ("pool_size", count(&|other| *other == pool), pool_limit),
-            ("max_db_connections", count(&|other| other.0 == pool.0), self.plan.max_db_connections as usize),
+            ("pool_size", count(&|other, at| *other == pool && at == node), pool_limit),
+            (
+                "max_db_connections",
+                count(&|other, at| other.0 == pool.0 && at == node),
+                self.plan.max_db_connections as usize * parts,
+            ),
             (
                 "max_user_connections",
-                count(&|other| other.1 == pool.1),
+                count(&|other, _| other.1 == pool.1),
                 self.plan.max_user_connections as usize,
             ),
         ];
@@ -473,8 +483,8 @@ mod tests {
 
     fn open(checks: &mut Checks, users: &[&str]) {
         for (i, user) in users.iter().enumerate() {
-            checks.server_opened(LinkId(i));
-            checks.server_named(LinkId(i), pool(user));
+            checks.server_opened(LinkId(i), 0);
+            checks.server_named(LinkId(i), pool(user), false);
         }
     }
 
@@ -498,8 +508,8 @@ mod tests {
         let mut checks = Checks::new(plan(|_| {}));
         open(&mut checks, &["a", "a"]);
         checks.pooler_closed(LinkId(0), Side::Server, 0);
-        checks.server_opened(LinkId(9));
-        checks.server_named(LinkId(9), pool("a"));
+        checks.server_opened(LinkId(9), 0);
+        checks.server_named(LinkId(9), pool("a"), false);
         assert_eq!(broken(&checks), None);
         checks.at_end();
         assert_eq!(broken(&checks), Some("a client that vanishes costs at most one server"));

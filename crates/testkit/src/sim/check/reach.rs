@@ -61,8 +61,9 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
 ];
 
 /// In any hundred and fifty worlds in which things happen to the nodes of a cluster.
-pub const IN_CLUSTERS: [&str; 17] = [
+pub const IN_CLUSTERS: [&str; 21] = [
     "clients told that there is no primary",
+    "clients told that there is no standby",
     "nodes back",
     "nodes crashed",
     "nodes cut off",
@@ -75,6 +76,9 @@ pub const IN_CLUSTERS: [&str; 17] = [
     "primaries found",
     "servers cut off",
     "servers of an older epoch closed",
+    "servers of standbys cut off",
+    "servers of standbys ended",
+    "statements at standbys",
     "storms of terminated processes",
     "transactions lost by sessions that go on",
     "transactions told rolled back",

@@ -69,6 +69,10 @@ impl<E: Subject> World<E> {
             if !client.waits_for_server(&self.cx, before_us) {
                 continue;
             }
+            // Which of its nodes a client waits for is the pooler's to know.
+            if self.cx.plan.route_of(&pool.0).is_some_and(|route| route != "primary") {
+                continue;
+            }
             let served = |backend: &Backend| backend.may_serve(id, &self.cx);
             let queued = |backend: &Backend| {
                 let is_stuck =

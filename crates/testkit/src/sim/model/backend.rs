@@ -61,6 +61,8 @@ pub struct Backend {
     pub(super) pool: Option<PoolName>,
     /// The client whose transaction or message group is open.
     owner: Option<u32>,
+    /// When the last of them was done.
+    rested_us: u64,
     used: bool,
     /// More was there when the last answer was complete, and whose that was.
     followed: bool,
@@ -92,6 +94,9 @@ pub struct Backend {
 /// PostgreSQL's PQ_SEND_BUFFER_SIZE.
 const SEND_BUFFER_BYTES: usize = 8192;
 
+/// What comes so soon behind the end of an answer was sent before that end was seen.
+const FOLLOWS_US: u64 = 50_000;
+
 impl Backend {
     /// A process that was just started for a connection.
     #[must_use]
@@ -113,6 +118,7 @@ impl Backend {
             readies: 0,
             pool: None,
             owner: None,
+            rested_us: 0,
             used: false,
             followed: false,
             answered: None,
@@ -426,10 +432,17 @@ impl Backend {
     fn runs_at_node(&self, cx: &mut SimContext) {
         // What was sent before the pooler gave the server up is carried out all the same, as far as it was received.
         let is_given_up = cx.link(self.link).pooler == PoolerEnd::Gone;
-        let (begins, now_us) = (self.owner.is_none() && !is_given_up, cx.now_us);
-        let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.runs(self.node, begins, now_us));
+        // What follows at once was sent before, too.
+        let follows = cx.now_us < self.rested_us + FOLLOWS_US;
+        let (begins, now_us) = (self.owner.is_none() && !is_given_up && !follows, cx.now_us);
+        let database = self.pool.as_ref().map(|(database, _)| database.as_str()).unwrap_or_default();
+        let route = cx.plan.route_of(database).unwrap_or("primary");
+        let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.runs(self.node, begins, now_us, route));
         if let Some(text) = wrong {
-            cx.fail("what is new goes to the primary", format!("server {}: {text}", self.pid));
+            cx.fail("what is new goes to a node of its route", format!("server {}: {text}", self.pid));
+        }
+        if cx.nodes.as_ref().is_some_and(|nodes| nodes.nodes[self.node].in_recovery) {
+            cx.count("statements at standbys");
         }
     }
 
@@ -478,6 +491,7 @@ impl Backend {
         self.readies += 1;
         if message.body == b"I" {
             self.owner = None;
+            self.rested_us = cx.now_us;
             self.followed = !self.splitter.rest().is_empty();
         }
         self.commit(cx, message.body == b"I");

@@ -34,7 +34,7 @@ impl Cluster {
             cx.note(|| format!("server {pid} will have this outcome: {outcome:?}"));
         }
         self.backends.push(Backend::new(pid, link, outcome, secret, node));
-        cx.checks.server_opened(link);
+        cx.checks.server_opened(link, node);
     }
 
     /// What is due happens to the nodes, and to the processes there.

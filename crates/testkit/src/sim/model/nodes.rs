@@ -35,6 +35,8 @@ pub struct Node {
     started: i64,
     /// When another node was promoted in its place.
     term_ended_us: Option<u64>,
+    /// When it was promoted last.
+    promoted_us: Option<u64>,
     /// When it was cut off last, and came back: what was sent before arrives then.
     healed_us: u64,
 }
@@ -93,6 +95,9 @@ pub struct Nodes {
 /// After this time all workers and all statements under way are past a change.
 const NEWS_US: u64 = 200_000;
 
+/// What was sent is at the server after this time, even if that is busy with an answer to a slow client.
+const ARRIVAL_US: u64 = 2_000_000;
+
 impl Nodes {
     /// One primary and its standbys, and what will happen to them.
     #[must_use]
@@ -104,6 +109,7 @@ impl Nodes {
             timeline: 1,
             started: i64::try_from(number).unwrap_or(0),
             term_ended_us: None,
+            promoted_us: None,
             healed_us: 0,
         };
         let mut nodes = Nodes {
@@ -129,7 +135,7 @@ impl Nodes {
                 false => self.rng.between(1_000, 400_000),
             };
             let later_us = soon_us + self.rng.between(1_000, 900_000);
-            let (acts, next) = match self.rng.below(9) {
+            let (acts, next) = match self.rng.below(10) {
                 // It dies, and another one is promoted.
                 0 | 1 => (vec![(0, Act::Crash(primary)), (soon_us, Act::Promote(standby))], standby),
                 2 => (vec![(0, Act::Stop(primary)), (soon_us, Act::Promote(standby))], standby),
@@ -150,6 +156,8 @@ impl Nodes {
                 // It restarts in place.
                 6 => (vec![(0, Act::Stop(primary))], primary),
                 7 => (vec![(0, Act::Crash(standby))], primary),
+                // A standby is cut off, perhaps until it is down.
+                8 => (vec![(0, Act::Part(standby)), (soon_us + later_us, Act::Heal(standby))], primary),
                 _ => (
                     (0..8)
                         .map(|i| {
@@ -219,6 +227,7 @@ impl Nodes {
                 }
                 let node = &mut self.nodes[promoted];
                 (node.in_recovery, node.timeline, node.term_ended_us) = (false, newest + 1, None);
+                node.promoted_us = Some(now_us);
             }
             Act::Part(node) => self.nodes[node].isolated = true,
             Act::Heal(node) => {
@@ -273,9 +282,15 @@ impl Nodes {
         ]
     }
 
-    /// A client's statement runs at a node; `begins` a transaction. What is wrong with that, if anything.
-    pub fn runs(&mut self, node: usize, begins: bool, now_us: u64) -> Option<String> {
+    /// A client's statement runs at a node; `begins` a transaction. What is wrong with that, if anything. `route` is the client's.
+    pub fn runs(&mut self, node: usize, begins: bool, now_us: u64, route: &str) -> Option<String> {
         let timeline = self.nodes[node].timeline;
+        if route == "standby" {
+            return self.reads(node, begins, now_us);
+        }
+        if self.nodes[node].in_recovery && route != "primary" {
+            return None;
+        }
         if self.nodes[node].in_recovery {
             return Some(format!("a client's statement runs at node{node}, which is a standby"));
         }
@@ -284,6 +299,22 @@ impl Nodes {
         let healed_us = self.nodes[node].healed_us;
         let is_late = begins && newer.is_some_and(|since_us| now_us > since_us.max(healed_us) + NEWS_US);
         is_late.then(|| format!("a transaction begins at node{node}, and a newer primary serves clients"))
+    }
+
+    /// A statement of a client that goes to standbys runs at a node.
+    fn reads(&self, node: usize, begins: bool, now_us: u64) -> Option<String> {
+        let Node { in_recovery, promoted_us, healed_us, .. } = self.nodes[node];
+        // Until the pooler has asked it, and what was sent before has arrived: a server whose client reads slowly takes nothing.
+        let known_us = (self.plan.check_interval_ms + self.plan.check_timeout_ms) * 1000 + ARRIVAL_US;
+        let is_known = promoted_us.is_none_or(|since_us| now_us > since_us.max(healed_us) + known_us);
+        (begins && !in_recovery && is_known)
+            .then(|| format!("a statement of route=standby begins at node{node}, which is a primary"))
+    }
+
+    /// A pool may have servers there from the time when it was a standby, and others as the primary's.
+    #[must_use]
+    pub fn was_promoted(&self, node: usize) -> bool {
+        self.nodes[node].promoted_us.is_some()
     }
 
     /// A client's change is committed at a node. What is wrong with that, if anything.
@@ -297,13 +328,17 @@ impl Nodes {
 }
 
 /// Words that clients may be told once something has happened to a node.
-pub const TOLD: [&str; 8] = [
+pub const TOLD: [&str; 12] = [
     "the connection to the primary was lost",
     "has no primary",
     "the primary has changed",
     "the node is not the primary any more",
     "notifications may have been missed",
     "the server is a standby",
+    "the server is no standby",
+    "has no usable standby",
+    "the node takes no more reads",
+    "the standby is down or refused",
     "server conn crashed?",
     "",
 ];
