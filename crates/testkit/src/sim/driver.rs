@@ -235,6 +235,7 @@ const TOLD: [(&str, &str); 17] = [
     ("is the primary (epoch", "primaries found"),
     ("is refused: it is an old primary", "old primaries refused"),
     ("is unsure: another node", "two primaries at a time"),
+    ("closing because: the standby is down", "servers of standbys cut off"),
     ("is down", "nodes found down"),
     ("closing because: the primary has changed", "servers of an older epoch closed"),
     ("closing because: the node is not the primary", "servers cut off"),
@@ -243,7 +244,6 @@ const TOLD: [(&str, &str); 17] = [
     ("has no primary (primary_wait)", "clients told that there is no primary"),
     ("has no usable standby (primary_wait)", "clients told that there is no standby"),
     ("closing because: the node takes no more reads", "servers of standbys ended"),
-    ("closing because: the standby is down", "servers of standbys cut off"),
 ];
 
 /// `Driver::send` passes a piece on at once if it is this large and nothing is queued before it.
