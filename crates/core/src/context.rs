@@ -18,6 +18,7 @@ use crate::pool::multiplex::estimate::Estimates;
 use crate::pool::prepared::parse_contexts::ParseContexts;
 use crate::pool::prepared::statements::Statements;
 use crate::pool::prepared::texts::Texts;
+use crate::pool::relay::ahead::Ahead;
 use crate::pool::relay::known_answers::KnownAnswers;
 use crate::pool::session::params::{Params, Tracked};
 use crate::pool::show::measure::share_bytes;
@@ -94,6 +95,8 @@ pub(crate) struct Env {
     pub(crate) wake_us: Option<u64>,
     /// For messages that are put together before they are sent.
     pub(crate) scratch: Vec<u8>,
+    /// What goes ahead of the client's message that is being passed on.
+    pub(crate) ahead: Ahead,
     pub(crate) buffers: BufferPool,
     pub(crate) activity: Activity,
     pub(crate) stopping: Option<Shutdown>,
@@ -193,6 +196,7 @@ impl Env {
             slow: VecDeque::new(),
             wake_us: None,
             scratch: Vec::new(),
+            ahead: Ahead::default(),
             buffers: BufferPool::default(),
             activity: Activity::Active,
             stopping: None,

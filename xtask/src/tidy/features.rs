@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &str, &str); 2] = [
 /// Where it is acted on what features answer.
 const ACTING: [&str; 2] = ["relay", "moves"];
 /// What a room calls there.
-const ACTS: [(&str, &[&str]); 5] = [
+const ACTS: [(&str, &[&str]); 4] = [
     // It answers a client in place of a server, and the server may leave.
     ("begin", &["answer_message", "client_left", "send_sync", "server_rests", "set_client_state"]),
     // The notify listener is a server of its own: nothing else opens, asks or closes it.
@@ -36,7 +36,7 @@ const ACTS: [(&str, &[&str]); 5] = [
         "multiplex",
         &["begin_tap", "close_server", "server_unpause", "set_client_state", "set_server_state", "unlink"],
     ),
-    ("sequences", &["send_hidden"]),
+    // What is asked at the end of a transaction, and a replay's end.
     ("session", &["send_hidden", "send_hidden_aside", "send_sync"]),
 ];
 

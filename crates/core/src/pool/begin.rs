@@ -287,14 +287,8 @@ impl Pool {
         }
     }
 
-    /// The BEGIN that was answered goes to the server, before the client's next message.
-    pub(crate) fn send_begin_first<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        bytes: &[u8],
-    ) {
+    /// The BEGIN that was answered goes to the server ahead of the client's next message.
+    pub(crate) fn begin_ahead(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         if !matches!(link.opening, Opening::Unsent(_))
@@ -303,23 +297,22 @@ impl Pool {
             return;
         }
         let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Sent) else { return };
-        let server = &mut self.servers[server_id];
-        for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
-            server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
-        }
-        // The transaction's time began when the server became its client's.
-        server.note_begin(cx.env.now.mono_us);
-        cx.env.scratch.clear();
-        frontend::encode_parse(&mut cx.env.scratch, b"", &text, &[]);
-        frontend::encode_bind_head(&mut cx.env.scratch, b"", b"", NO_PARAMETERS.len());
-        cx.env.scratch.extend_from_slice(&NO_PARAMETERS);
-        frontend::encode_execute(&mut cx.env.scratch, b"", 0);
+        let owner = Owner::Prerequisite(id);
+        let ahead = &mut env.ahead;
+        ahead.add(Entry::new(owner, Kind::Parse), |out| frontend::encode_parse(out, b"", &text, &[]));
+        ahead.add(Entry::new(owner, Kind::Bind), |out| {
+            frontend::encode_bind_head(out, b"", b"", NO_PARAMETERS.len());
+            out.extend_from_slice(&NO_PARAMETERS);
+        });
+        ahead.add(Entry::new(owner, Kind::Execute), |out| frontend::encode_execute(out, b"", 0));
         if uses_earlier_portal(bytes) {
             // It would be that of BEGIN.
-            frontend::encode_close(&mut cx.env.scratch, Target::Portal, b"");
-            server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
+            let closes = |out: &mut Vec<u8>| frontend::encode_close(out, Target::Portal, b"");
+            ahead.add(Entry::new(owner, Kind::Close), closes);
         }
-        cx.driver.send(server.conn, &cx.env.scratch);
+        let server = &mut self.servers[server_id];
+        // The transaction's time began when the server became its client's.
+        server.note_begin(env.now.mono_us);
         server.first_ask.note_begin(text);
     }
 

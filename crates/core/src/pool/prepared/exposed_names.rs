@@ -12,11 +12,11 @@ use pgweir_sql::{Marks, NameUse, Statements, Traits, prepared_names};
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::{self, Target, tag};
 
-use crate::context::{Cx, Env};
-use crate::driver::Driver;
+use crate::context::Env;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::client::state::{Client, ClientState, OwnNames};
 use crate::pool::prepared::messages::{OUR_PREFIX, PREPARED_TWICE};
+use crate::pool::relay::ahead::Ahead;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Purpose};
 use crate::pool::session::content::Prepared;
 use crate::pool::session::pins::{Reasons, Touched};
@@ -99,9 +99,9 @@ impl Pool {
     }
 
     /// A text of a linked client is about to go to its server.
-    pub(crate) fn meet_names<D: Driver>(
+    pub(crate) fn meet_names(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         (text, traits): (&[u8], &Traits),
@@ -114,57 +114,48 @@ impl Pool {
         {
             link.names_used_in = Some(self.servers[server_id].ledger.group());
         }
-        self.meet(cx, id, server_id, concern)
+        self.meet(env, id, server_id, concern)
     }
 
     /// A name is about to be prepared, in a group with a text that uses names and may still have to run: as if that text met
     /// this name.
-    pub(crate) fn meet_new_name<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) -> Named {
+    pub(crate) fn meet_new_name(&mut self, env: &mut Env, id: ClientId, server_id: ServerId) -> Named {
         let state = self.clients.get(id).map(|client| &client.state);
         let Some(ClientState::Linked(link)) = state else { return Named::Unchanged };
         let is_used = link.names_used_in == Some(self.servers[server_id].ledger.group());
         match is_used && self.may_expose(id) {
-            true => self.meet(cx, id, server_id, Concern::Meets),
+            true => self.meet(env, id, server_id, Concern::Meets),
             false => Named::Unchanged,
         }
     }
 
-    fn meet<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        concern: Concern,
-    ) -> Named {
+    fn meet(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, concern: Concern) -> Named {
         if concern == Concern::Nothing || self.servers[server_id].ledger.is_skipping() {
             return Named::Unchanged;
         }
         if self.waits_for_names(id, server_id) {
             return Named::Waits(Owed::IsAsked);
         }
-        if concern != Concern::Ours && self.asks_status(cx, server_id) {
-            return Named::Waits(self.owed(server_id));
+        if concern != Concern::Ours
+            && let Some(owed) = self.asks_status(env, server_id)
+        {
+            return Named::Waits(owed);
         }
         // Every Parse or Execute in a failed transaction fails.
         let has_failed = self.servers[server_id].tx == TxStatus::Failed;
         match concern {
-            Concern::Ours => self.hide_names(cx, server_id),
+            Concern::Ours => self.hide_names(env, server_id),
             Concern::Ends(name, ticket) if !has_failed => {
-                self.put_empty_statement(cx, id, server_id, (name, ticket));
+                self.put_empty_statement(env, id, server_id, (name, ticket));
             }
             Concern::Meets if !has_failed => {
                 let ledger = &self.servers[server_id].ledger;
                 if !ledger.is_between_groups() && !ledger.is_empty() {
                     // If the group fails, none of the names is there, and the messages after the group must not count on
                     // them.
-                    return Named::Waits(self.owed(server_id));
+                    return Named::Waits(owed(ledger));
                 }
-                self.expose_names(cx, id, server_id);
+                self.expose_names(env, id, server_id);
                 return Named::Exposed;
             }
             _ => {}
@@ -174,19 +165,16 @@ impl Pool {
 
     /// The transaction had failed when the open group began, and this group may have rolled it back: only a ReadyForQuery tells.
     /// In a failed transaction, and after its end, a Sync changes nothing else.
-    fn asks_status<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
-        let server = &mut self.servers[server_id];
+    fn asks_status(&mut self, env: &mut Env, server_id: ServerId) -> Option<Owed> {
+        let server = &self.servers[server_id];
         if server.tx != TxStatus::Failed || server.ledger.is_between_groups() {
-            return false;
+            return None;
         }
-        let is_answered = server.ledger.is_empty();
-        if is_answered {
-            server.ledger.push(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync));
-            cx.env.scratch.clear();
-            frontend::encode_sync(&mut cx.env.scratch);
-            cx.driver.send(server.conn, &cx.env.scratch);
+        if !server.ledger.is_empty() {
+            return Some(Owed::IsAsked);
         }
-        true
+        env.ahead.add(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync), frontend::encode_sync);
+        Some(Owed::Comes)
     }
 
     /// The meaning of a name in a text depends on answers that are owed.
@@ -201,12 +189,6 @@ impl Pool {
             link.waits.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
         // The possible actions depend on whether the transaction has failed.
         uncertain || !server.ledger.is_status_known()
-    }
-
-    /// What a message waits for that waits until everything is answered that its server owes.
-    fn owed(&self, server_id: ServerId) -> Owed {
-        let ledger = self.servers.get(server_id).map(|server| &server.ledger);
-        if ledger.is_none_or(Ledger::is_between_groups) { Owed::Comes } else { Owed::IsAsked }
     }
 
     fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, sent: Sent) -> Concern {
@@ -250,23 +232,21 @@ impl Pool {
     }
 
     /// The server forgets the names by which it knows the protocol's statements.
-    pub(crate) fn hide_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn hide_names(&mut self, env: &mut Env, server_id: ServerId) {
         let ours: Vec<StatementId> = self.servers[server_id].statements.iter().collect();
-        ours.into_iter().for_each(|statement| self.evict_statement(cx, server_id, statement));
-        let server = &mut self.servers[server_id];
-        cx.env.scratch.clear();
-        frontend::encode_close(&mut cx.env.scratch, Target::Statement, PREPARED_TWICE);
-        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close));
-        cx.driver.send(server.conn, &cx.env.scratch);
+        ours.into_iter().for_each(|statement| self.evict_statement(env, server_id, statement));
+        env.ahead.add(Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close), |out| {
+            frontend::encode_close(out, Target::Statement, PREPARED_TWICE);
+        });
     }
 
     /// The server knows the client's statements by the client's own names from here on, and no others.
     ///
     /// Between two groups each statement is prepared in a separate group: a statement that cannot be prepared any more is
     /// missing then, and no other statement fails with it. In the middle of a group the first that fails ends that group.
-    fn expose_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+    fn expose_names(&mut self, env: &mut Env, id: ClientId, server_id: ServerId) {
         let owner = owner_of_names(&self.servers[server_id].ledger, id);
-        self.hide_names(cx, server_id);
+        self.hide_names(env, server_id);
         let account = self.clients.get(id).map(|client| &client.account);
         let own = account.and_then(|account| account.statements.as_deref());
         let mut names: Vec<_> = own
@@ -275,14 +255,11 @@ impl Pool {
             .collect();
         // As the client prepared them: one may execute another.
         names.sort_unstable_by_key(|(.., ticket)| *ticket);
-        let server = &mut self.servers[server_id];
-        cx.env.scratch.clear();
         for (name, statement, ticket) in names {
-            let Some(known) = cx.env.statements.get(statement) else { continue };
+            let Some(known) = env.statements.get(statement) else { continue };
             let statement = (name, &*known.query, &*known.types);
-            prepare_name(&mut cx.env.scratch, &mut server.ledger, (owner, ticket), statement);
+            prepare_name(&mut env.ahead, (owner, ticket), statement);
         }
-        cx.driver.send(server.conn, &cx.env.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.own_names = OwnNames::Exposed;
         }
@@ -324,18 +301,15 @@ impl Pool {
 
     /// The name stands for an empty statement while the text that ends it runs. If it is still there after that, it is
     /// closed.
-    fn put_empty_statement<D: Driver>(
+    fn put_empty_statement(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         (name, ticket): (Box<[u8]>, u32),
     ) {
-        let server = &mut self.servers[server_id];
-        let owner = owner_of_names(&server.ledger, id);
-        cx.env.scratch.clear();
-        prepare_name(&mut cx.env.scratch, &mut server.ledger, (owner, 0), (&name, b"", b""));
-        cx.driver.send(server.conn, &cx.env.scratch);
+        let owner = owner_of_names(&self.servers[server_id].ledger, id);
+        prepare_name(&mut env.ahead, (owner, 0), (&name, b"", b""));
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.waits.discards = true;
             link.own_names = OwnNames::Ending(name, ticket);
@@ -357,25 +331,17 @@ impl Pool {
     }
 
     /// The end of a group of messages was passed on: the server forgets the name that the group was about.
-    pub(crate) fn take_name_back<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) {
+    pub(crate) fn take_name_back(&mut self, env: &mut Env, id: ClientId) {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return;
         };
         let OwnNames::Ending(name, _) = &link.own_names else { return };
         let owner = Owner::Hidden(Purpose::OwnName);
-        let server = &mut self.servers[server_id];
-        cx.env.scratch.clear();
-        frontend::encode_close(&mut cx.env.scratch, Target::Statement, name);
-        frontend::encode_sync(&mut cx.env.scratch);
-        server.ledger.push(Entry::new(owner, Kind::Close));
-        server.ledger.push(Entry::new(owner, Kind::Sync));
+        env.ahead.add(Entry::new(owner, Kind::Close), |out| {
+            frontend::encode_close(out, Target::Statement, name);
+        });
+        env.ahead.add(Entry::new(owner, Kind::Sync), frontend::encode_sync);
         link.own_names = OwnNames::Hidden;
-        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
     /// See [`Pool::take_name_back`].
@@ -444,20 +410,25 @@ fn owner_of_names(ledger: &Ledger, id: ClientId) -> Owner {
     if ledger.is_between_groups() { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) }
 }
 
+/// What a message waits for that waits until everything is answered that its server owes.
+fn owed(ledger: &Ledger) -> Owed {
+    if ledger.is_between_groups() { Owed::Comes } else { Owed::IsAsked }
+}
+
 /// The server prepares this text under this name, even if the name stood for another statement before.
 fn prepare_name(
-    out: &mut Vec<u8>,
-    ledger: &mut Ledger,
+    ahead: &mut Ahead,
     (owner, ticket): (Owner, u32),
     (name, query, types): (&[u8], &[u8], &[u8]),
 ) {
-    frontend::encode_close(out, Target::Statement, name);
-    frontend::encode_parse(out, name, query, types);
-    ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Close) });
-    ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Parse) });
+    ahead.add(Entry { ticket, ..Entry::new(owner, Kind::Close) }, |out| {
+        frontend::encode_close(out, Target::Statement, name);
+    });
+    ahead.add(Entry { ticket, ..Entry::new(owner, Kind::Parse) }, |out| {
+        frontend::encode_parse(out, name, query, types);
+    });
     if matches!(owner, Owner::Hidden(_)) {
-        frontend::encode_sync(out);
-        ledger.push(Entry::new(owner, Kind::Sync));
+        ahead.add(Entry::new(owner, Kind::Sync), frontend::encode_sync);
     }
 }
 

@@ -5,7 +5,7 @@
 use pgweir_sql::Marks;
 use pgweir_wire::WireError;
 use pgweir_wire::backend::{self, TxStatus};
-use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag};
+use pgweir_wire::frontend::{self, Close, Describe, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::{Cx, Env};
@@ -18,11 +18,12 @@ use crate::pool::Step;
 use crate::pool::client::state::ClientState;
 use crate::pool::prepared::exposed_names::is_ours;
 use crate::pool::prepared::statements::{ClientStatements, ServerName};
-use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose, Pushed};
+use crate::pool::relay::ahead::Ahead;
+use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose};
 
 /// A client's statement on a server.
-struct Provided {
-    statement: StatementId,
+pub(crate) struct Provided {
+    pub(crate) statement: StatementId,
     /// The server's name for it.
     name: ServerName,
     /// What it may do to a session.
@@ -47,12 +48,36 @@ pub(crate) fn is_whole(header: Header, message: &[u8]) -> Result<bool, Fault> {
     Ok(message.len() >= header.total())
 }
 
+/// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
+/// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in its
+/// error. The statement that the error leaves there is closed the next time.
+fn parse_again(ahead: &mut Ahead, id: ClientId, ticket: u32, parse: &Parse<'_>) {
+    let encode =
+        |out: &mut Vec<u8>| frontend::encode_parse(out, PREPARED_TWICE, parse.query, parse.param_types);
+    ahead.add(Entry::new(Owner::Prerequisite(id), Kind::Close), |out| {
+        frontend::encode_close(out, Target::Statement, PREPARED_TWICE);
+    });
+    ahead.add(Entry::new(Owner::Prerequisite(id), Kind::Parse), encode);
+    ahead.add(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::ParseAgain) }, encode);
+}
+
+/// The client may have prepared something else by SQL under this name. Only the server knows, and only in its turn: if so,
+/// it says so after it has looked at the text, and skips the messages that follow; if not, the name is given back.
+fn try_own_name(ahead: &mut Ahead, id: ClientId, parse: &Parse<'_>) {
+    ahead.add(Entry::new(Owner::Prerequisite(id), Kind::Parse), |out| {
+        frontend::encode_parse(out, parse.name, parse.query, parse.param_types);
+    });
+    ahead.add(Entry::new(Owner::Prerequisite(id), Kind::Close), |out| {
+        frontend::encode_close(out, Target::Statement, parse.name);
+    });
+}
+
 impl Pool {
     /// A Parse, Describe or Close that names a prepared statement goes to its server, under the server's name for it. The fault
     /// ends the client.
-    pub(crate) fn prepared_message<D: Driver>(
+    pub(crate) fn prepared_message(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server: ServerId,
         header: Header,
@@ -61,16 +86,16 @@ impl Pool {
         let Some(body) = message.get(HEADER_LEN..header.total()) else { return Ok(Step::Wait) };
         let bad = |error: WireError| Fault::Protocol(error.to_string().into());
         match header.tag {
-            tag::PARSE => self.parse(cx, id, server, &Parse::parse(body).map_err(bad)?)?,
-            tag::DESCRIBE => self.describe(cx, id, server, &Describe::parse(body).map_err(bad)?),
-            _ => self.close(cx, id, server, &Close::parse(body).map_err(bad)?),
+            tag::PARSE => self.parse(env, id, server, &Parse::parse(body).map_err(bad)?)?,
+            tag::DESCRIBE => self.describe(env, id, server, &Describe::parse(body).map_err(bad)?),
+            _ => self.close(env, id, server, &Close::parse(body).map_err(bad)?),
         }
         Ok(Step::Used(header.total()))
     }
 
-    fn parse<D: Driver>(
+    fn parse(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         parse: &Parse<'_>,
@@ -80,15 +105,15 @@ impl Pool {
         };
         self.state.numbers.stats.client_parses += 1;
         if account.statement(parse.name).is_none() && self.may_be_taken_by_sql(id, parse.name) {
-            self.try_own_name(cx, id, server_id, parse);
+            try_own_name(&mut env.ahead, id, parse);
         }
-        let parse_context = self.parse_context_of(cx.env, id);
+        let parse_context = self.parse_context_of(env, id);
         let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return Ok(());
         };
         let statements = account.statements.get_or_insert_default();
         if let Some(ticket) = statements.ticket(parse.name) {
-            self.parse_again(cx, id, server_id, ticket, parse);
+            parse_again(&mut env.ahead, id, ticket, parse);
             return Ok(());
         }
         if statements.len() >= CLIENT_STATEMENTS_MAX {
@@ -96,65 +121,24 @@ impl Pool {
                 format!("a client may have {CLIENT_STATEMENTS_MAX} prepared statements").into(),
             ));
         }
-        cx.env.statements.enter_age(cx.env.shared.age());
-        let statement = cx.env.statements.take(parse.query, parse.param_types, parse_context);
+        env.statements.enter_age(env.shared.age());
+        let statement = env.statements.take(parse.query, parse.param_types, parse_context);
         let ticket = statements.insert(parse.name, statement);
         let owner = Owner::Client(id);
         let server = &mut self.servers[server_id];
         let has = server.statements.touch(statement);
         if has && (server.tx == TxStatus::Failed || !server.ledger.is_status_known()) {
             // In a failed transaction PostgreSQL refuses every Parse, even of a statement that it has: so it is asked.
-            self.evict_statement(cx, server_id, statement);
-            self.send_parse(cx, server_id, statement, owner, ticket);
+            self.evict_statement(env, server_id, statement);
+            self.parse_ahead(env, server_id, statement, owner, ticket);
         } else if has {
             let entry =
                 Entry { owner, kind: Kind::Local(Local::ParseComplete), statement: Some(statement), ticket };
-            self.push_local(cx, server_id, entry);
+            self.answer_local(env, server_id, entry);
         } else {
-            self.send_parse(cx, server_id, statement, owner, ticket);
+            self.parse_ahead(env, server_id, statement, owner, ticket);
         }
         Ok(())
-    }
-
-    /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
-    /// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in its
-    /// error. The statement that the error leaves there is closed the next time.
-    fn parse_again<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        ticket: u32,
-        parse: &Parse<'_>,
-    ) {
-        let server = &mut self.servers[server_id];
-        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
-        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Parse));
-        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::ParseAgain) });
-        cx.env.scratch.clear();
-        frontend::encode_close(&mut cx.env.scratch, Target::Statement, PREPARED_TWICE);
-        for _ in 0..2 {
-            frontend::encode_parse(&mut cx.env.scratch, PREPARED_TWICE, parse.query, parse.param_types);
-        }
-        cx.driver.send(server.conn, &cx.env.scratch);
-    }
-
-    /// The client may have prepared something else by SQL under this name. Only the server knows, and only in its turn: if so,
-    /// it says so after it has looked at the text, and skips the messages that follow; if not, the name is given back.
-    fn try_own_name<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        parse: &Parse<'_>,
-    ) {
-        let server = &mut self.servers[server_id];
-        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Parse));
-        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
-        cx.env.scratch.clear();
-        frontend::encode_parse(&mut cx.env.scratch, parse.name, parse.query, parse.param_types);
-        frontend::encode_close(&mut cx.env.scratch, Target::Statement, parse.name);
-        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
     /// Parse of a client that has no server: needs none if a server has prepared the same before. `false` if it needs one.
@@ -210,74 +194,64 @@ impl Pool {
         }
     }
 
-    /// Sends Parse for a statement that the server lacks; the oldest one goes when the server has too many.
-    fn send_parse<D: Driver>(
+    /// Parse for a statement that the server lacks; the oldest one goes when the server has too many.
+    fn parse_ahead(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         server_id: ServerId,
         statement: StatementId,
         owner: Owner,
         ticket: u32,
     ) {
-        self.evict_statements(cx, server_id);
+        self.evict_statements(env, server_id);
         let server = &mut self.servers[server_id];
         let entry = Entry { owner, kind: Kind::Parse, statement: Some(statement), ticket };
-        if server.ledger.push(entry) == Pushed::Ignored {
+        if server.ledger.is_skipping() {
             // The server skips to the next Sync: it will not have the statement, and the client not the name.
-            self.forget_name(cx.env, entry);
+            self.forget_name(env, entry);
         } else {
             server.statements.insert(statement);
-            cx.env.statements.share(statement);
+            env.statements.share(statement);
         }
-        let Some(known) = cx.env.statements.get(statement) else { return };
-        cx.env.scratch.clear();
-        frontend::encode_parse(
-            &mut cx.env.scratch,
-            known.server_name().as_bytes(),
-            &known.query,
-            &known.types,
-        );
-        let server = &self.servers[server_id];
+        let Some(known) = env.statements.get(statement) else { return };
+        env.ahead.add(entry, |out| {
+            frontend::encode_parse(out, known.server_name().as_bytes(), &known.query, &known.types);
+        });
         self.state.numbers.stats.server_parses += 1;
-        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    fn evict_statements<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
-        let limit = cx.env.rules.config.main.max_prepared_statements as usize;
+    fn evict_statements(&mut self, env: &mut Env, server_id: ServerId) {
+        let limit = env.rules.config.main.max_prepared_statements as usize;
         while let Some(oldest) = self.servers[server_id].statements.surplus(limit.max(1)) {
             if self.servers[server_id].ledger.is_skipping() {
                 return;
             }
-            self.evict_statement(cx, server_id, oldest);
+            self.evict_statement(env, server_id, oldest);
         }
     }
 
     /// Has the server forget a statement. Its use by the server ends when the Close is answered; a Close that is skipped gives
     /// it back.
-    pub(crate) fn evict_statement<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        server_id: ServerId,
-        statement: StatementId,
-    ) {
+    pub(crate) fn evict_statement(&mut self, env: &mut Env, server_id: ServerId, statement: StatementId) {
         let server = &mut self.servers[server_id];
-        let mut entry = Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close);
-        entry.statement = Some(statement);
-        if server.ledger.push(entry) == Pushed::Ignored {
+        if server.ledger.is_skipping() {
             return;
         }
         server.statements.remove(statement);
-        if let Some(known) = cx.env.statements.get(statement) {
-            cx.env.scratch.clear();
-            frontend::encode_close(&mut cx.env.scratch, Target::Statement, known.server_name().as_bytes());
-            cx.driver.send(server.conn, &cx.env.scratch);
-        }
+        let mut entry = Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close);
+        entry.statement = Some(statement);
+        let name = env.statements.get(statement).map(|known| known.server_name());
+        env.ahead.add(entry, |out| {
+            if let Some(name) = name {
+                frontend::encode_close(out, Target::Statement, name.as_bytes());
+            }
+        });
     }
 
     /// Makes sure that the server has the statement that a client's name stands for when the next message arrives there.
-    fn provide<D: Driver>(
+    fn provide(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         (name, statement): (&[u8], StatementId),
@@ -285,18 +259,18 @@ impl Pool {
         if self.servers[server_id].statements.touch(statement) {
             return statement;
         }
-        let reread = self.reread_statement(cx.env, id, name, statement);
+        let reread = self.reread_statement(env, id, name, statement);
         if reread == statement || !self.servers[server_id].statements.touch(reread) {
-            self.send_parse(cx, server_id, reread, Owner::Prerequisite(id), 0);
+            self.parse_ahead(env, server_id, reread, Owner::Prerequisite(id), 0);
         }
         reread
     }
 
     /// What a client's name stands for on this server, once [`Pool::provide`] saw to it; a name that the client never prepared
     /// goes as it is, for the server's own error.
-    fn server_name<D: Driver>(
+    fn server_name(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server: ServerId,
         (name, named): (&[u8], Option<(StatementId, u32)>),
@@ -304,12 +278,12 @@ impl Pool {
         let Some((statement, ticket)) = named else {
             if is_ours(name) {
                 // Servers know another client's statement by it.
-                self.hide_names(cx, server);
+                self.hide_names(env, server);
             }
             return None;
         };
-        let statement = self.provide(cx, id, server, (name, statement));
-        let known = cx.env.statements.get(statement)?;
+        let statement = self.provide(env, id, server, (name, statement));
+        let known = env.statements.get(statement)?;
         Some(Provided { statement, name: known.server_name(), marks: known.marks(), ticket })
     }
 
@@ -322,46 +296,25 @@ impl Pool {
         self.clients.get(id)?.account.statements.as_ref()?.named(name)
     }
 
-    /// A Bind goes to its server: `tail` is what follows its names, as far as it is here. Returns the client's statement that it
-    /// is about; that may be another one than the name stood for before.
-    pub(crate) fn bind<D: Driver>(
+    /// The statement that a Bind is about, for this server. It may be another one than the client's name stood for before.
+    pub(crate) fn bound_statement(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
-        (head, named): (&BindHead<'_>, Option<(StatementId, u32)>),
-        (header, tail): (Header, &[u8]),
-    ) -> Option<StatementId> {
-        let known = self.server_name(cx, id, server_id, (head.statement, named));
-        if let Some(known) = &known {
-            self.note_ending(id, known.marks);
-        }
-        let (name, ticket) = told(&known, head.statement);
-        let tail_len = header.body_len as usize - head.tail;
-        cx.env.scratch.clear();
-        frontend::encode_bind_head(&mut cx.env.scratch, head.portal, name, tail_len);
-        let server = &mut self.servers[server_id];
-        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::Bind) });
-        cx.driver.send(server.conn, &cx.env.scratch);
-        cx.driver.send(server.conn, tail);
-        known.map(|known| known.statement)
+        (name, named): (&[u8], Option<(StatementId, u32)>),
+    ) -> Option<Provided> {
+        let known = self.server_name(env, id, server_id, (name, named))?;
+        self.note_ending(id, known.marks);
+        Some(known)
     }
 
-    fn describe<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        describe: &Describe<'_>,
-    ) {
+    fn describe(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, describe: &Describe<'_>) {
         let named = self.client_named(id, describe.name);
-        let known = self.server_name(cx, id, server_id, (describe.name, named));
+        let known = self.server_name(env, id, server_id, (describe.name, named));
         let (name, ticket) = told(&known, describe.name);
-        cx.env.scratch.clear();
-        frontend::encode_describe(&mut cx.env.scratch, Target::Statement, name);
-        let server = &mut self.servers[server_id];
-        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) });
-        cx.driver.send(server.conn, &cx.env.scratch);
+        let entry = Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) };
+        env.ahead.add(entry, |out| frontend::encode_describe(out, Target::Statement, name));
     }
 
     /// A text with these marks is sent or bound. If it may end or change names, their meaning is uncertain until it is answered.
@@ -375,13 +328,11 @@ impl Pool {
     }
 
     /// Servers keep the statement for other clients that use it; the client's name goes.
-    fn close<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId, close: &Close<'_>) {
+    fn close(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, close: &Close<'_>) {
         if self.closes_by_sql(id, close.name) {
-            cx.env.scratch.clear();
-            frontend::encode_close(&mut cx.env.scratch, Target::Statement, close.name);
-            let server = &mut self.servers[server_id];
-            server.ledger.push(Entry::new(Owner::Client(id), Kind::Close));
-            cx.driver.send(server.conn, &cx.env.scratch);
+            env.ahead.add(Entry::new(Owner::Client(id), Kind::Close), |out| {
+                frontend::encode_close(out, Target::Statement, close.name);
+            });
             return;
         }
         let mut entry = Entry::new(Owner::Client(id), Kind::Local(Local::CloseComplete));
@@ -390,7 +341,7 @@ impl Pool {
         if let Some((ticket, statement)) = statements.and_then(|statements| statements.close(close.name)) {
             (entry.ticket, entry.statement) = (ticket, Some(statement));
         }
-        self.push_local(cx, server_id, entry);
+        self.answer_local(env, server_id, entry);
     }
 
     /// Close of a named statement by a client that has no server: needs none. `false` if it is about something else. The fault
@@ -425,11 +376,12 @@ impl Pool {
         }
     }
 
-    fn push_local<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, entry: Entry) {
-        if self.servers[server_id].ledger.push(entry) == Pushed::Ignored {
-            self.undo(cx.env, server_id, entry);
+    /// pgweir answers the client's message in its turn; if the server skips what comes, it has no answer.
+    fn answer_local(&mut self, env: &mut Env, server_id: ServerId, entry: Entry) {
+        if self.servers[server_id].ledger.is_skipping() {
+            self.undo(env, server_id, entry);
         } else {
-            self.conclude_statements(cx, server_id);
+            env.ahead.add_local(entry);
         }
     }
 
@@ -566,6 +518,6 @@ impl Pool {
 
 /// The name that goes to the server, and the ticket of the client's name; a statement that the client never prepared has
 /// none.
-fn told<'a>(known: &'a Option<Provided>, name: &'a [u8]) -> (&'a [u8], u32) {
+pub(crate) fn told<'a>(known: &'a Option<Provided>, name: &'a [u8]) -> (&'a [u8], u32) {
     known.as_ref().map_or((name, 0), |known| (known.name.as_bytes(), known.ticket))
 }

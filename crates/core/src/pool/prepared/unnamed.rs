@@ -11,8 +11,7 @@ use pgweir_sql::Traits;
 use pgweir_wire::frontend::{self, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use crate::context::Cx;
-use crate::driver::Driver;
+use crate::context::Env;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::UNNAMED_BYTES_MAX;
 use crate::pool::Pool;
@@ -108,25 +107,23 @@ impl Pool {
     }
 
     /// The server gets the client's unnamed statement, or none if the client has none.
-    pub(crate) fn send_unnamed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+    pub(crate) fn unnamed_ahead(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
-        let unnamed = client.account.unnamed.as_ref();
-        let unnamed = unnamed.map(|unnamed| (unnamed.query.clone(), unnamed.types.clone()));
-        let server = &mut self.servers[server_id];
-        cx.env.scratch.clear();
-        let kind = match &unnamed {
-            Some((query, types)) => {
-                frontend::encode_parse(&mut cx.env.scratch, b"", query, types);
-                Kind::Parse
-            }
-            None => {
-                frontend::encode_close(&mut cx.env.scratch, Target::Statement, b"");
-                Kind::Close
-            }
-        };
-        server.ledger.push(Entry::unnamed(Owner::Prerequisite(id), kind));
-        server.note_begin(cx.env.now.mono_us);
-        cx.driver.send(server.conn, &cx.env.scratch);
+        let owner = Owner::Prerequisite(id);
+        match client.account.unnamed.as_deref() {
+            Some(Unnamed { query, types }) => env.ahead.add(Entry::unnamed(owner, Kind::Parse), |out| {
+                frontend::encode_parse(out, b"", query, types);
+            }),
+            None => env.ahead.add(Entry::unnamed(owner, Kind::Close), |out| {
+                frontend::encode_close(out, Target::Statement, b"");
+            }),
+        }
+    }
+
+    /// See [`Pool::unnamed_ahead`]: it was sent.
+    pub(crate) fn unnamed_sent(&mut self, env: &Env, id: ClientId, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.note_begin(env.now.mono_us);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             own_from_here(link, &server.ledger);
         }

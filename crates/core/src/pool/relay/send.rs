@@ -83,13 +83,15 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
+        debug_assert!(cx.env.ahead.is_empty(), "a feature's messages were not sent");
         let Some(group) = self.group_to_send(id, server_id, bytes) else { return Step::Wait };
         // A group that others may follow has no BEGIN ahead of it.
         if group.is_none() {
             if let Some(step) = self.begin_with_server(cx, id, server_id, bytes) {
                 return step;
             }
-            self.send_begin_first(cx, id, server_id, bytes);
+            self.begin_ahead(cx.env, id, server_id, bytes);
+            self.send_ahead(cx, server_id);
         }
         let mut tracking = self.client_tracks_statements(id) && !self.has_exposed_names(id);
         let judged = group.filter(|group| !group.may_touch()).map_or(0, |group| group.len as usize);
@@ -376,7 +378,8 @@ impl Pool {
         }
         if self.is_ending_name(id, header.tag) {
             self.flush_cursor(cx, server_id, cursor);
-            self.take_name_back(cx, id, server_id);
+            self.take_name_back(cx.env, id);
+            self.send_ahead(cx, server_id);
         }
         Passed::Message
     }

@@ -16,14 +16,12 @@ use pgweir_settings::SequenceAffinity;
 use pgweir_sql::{Marks, Traits};
 use pgweir_wire::backend::TxStatus;
 
+use crate::context::Env;
 use crate::context::duration_us;
-use crate::context::{Cx, Env};
-use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{Account, ClientState, Opening};
-use crate::pool::relay::hidden::{ASIDE, encode_aside};
-use crate::pool::relay::ledger::{Entry, Owner, Purpose};
+use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::sequences::state::{self as sequences, Drawing, Habit, Measure, Users};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::content::{Prepared, Session};
@@ -46,9 +44,9 @@ impl Pool {
 
     /// A statement of a linked client, which [`Pool::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
     /// else a message of the extended protocol.
-    pub(crate) fn use_sequences<D: Driver>(
+    pub(crate) fn use_sequences(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         (text, traits): (&[u8], &Traits),
@@ -96,30 +94,13 @@ impl Pool {
             }
         }
         if asks {
-            self.remember_currval_client(cx.env, id);
+            self.remember_currval_client(env, id);
         }
         match before {
             None => {}
-            Some((_, text)) if simple => self.send_hidden(cx, server_id, Purpose::Sequences, &text),
-            Some((_, text)) => self.send_in_group(cx, id, server_id, &text),
+            Some((_, text)) if simple => env.ahead.add_hidden(Purpose::Sequences, &text),
+            Some((_, text)) => env.ahead.add_aside(Owner::Prerequisite(id), &text),
         }
-    }
-
-    /// In the middle of a group of extended messages: its unnamed statement and portal stay what they are.
-    fn send_in_group<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        text: &[u8],
-    ) {
-        let server = &mut self.servers[server_id];
-        for kind in ASIDE {
-            server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
-        }
-        cx.env.scratch.clear();
-        encode_aside(&mut cx.env.scratch, text);
-        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
     /// Clients of this user and `application_name` ask: their servers are kept for them, from here on.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
 
-use crate::context::Cx;
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
@@ -25,9 +25,9 @@ pub(crate) const NOT_RESTORED: &str = "session could not be restored";
 impl Pool {
     /// Sends the statements that bring the server to its client's session; the client's next message follows right after them.
     /// `false` if that is not possible, and nothing was sent.
-    pub(crate) fn replay<D: Driver>(
+    pub(crate) fn replay(
         &mut self,
-        cx: &mut Cx<'_, D>,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         statements: &[Vec<u8>],
@@ -49,20 +49,18 @@ impl Pool {
         }
         // No group may be queued behind it.
         link.group = None;
-        cx.env.scratch.clear();
-        let out = &mut cx.env.scratch;
+        let owner = Owner::Hidden(Purpose::Replay);
         let texts = statements.iter().map(Vec::as_slice);
         for text in [&b"BEGIN"[..]].into_iter().chain(texts).chain([&b"COMMIT"[..]]) {
-            frontend::encode_parse(out, b"", text, &[]);
-            frontend::encode_bind_head(out, b"", b"", NO_PARAMETERS.len());
-            out.extend_from_slice(&NO_PARAMETERS);
-            frontend::encode_execute(out, b"", 0);
-            for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
-                server.ledger.push(Entry::new(Owner::Hidden(Purpose::Replay), kind));
-            }
+            let ahead = &mut env.ahead;
+            ahead.add(Entry::new(owner, Kind::Parse), |out| frontend::encode_parse(out, b"", text, &[]));
+            ahead.add(Entry::new(owner, Kind::Bind), |out| {
+                frontend::encode_bind_head(out, b"", b"", NO_PARAMETERS.len());
+                out.extend_from_slice(&NO_PARAMETERS);
+            });
+            ahead.add(Entry::new(owner, Kind::Execute), |out| frontend::encode_execute(out, b"", 0));
         }
         server.first_ask.note_replay();
-        cx.driver.send(server.conn, &cx.env.scratch);
         self.state.numbers.continuity.replays += 1;
         true
     }

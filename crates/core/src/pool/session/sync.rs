@@ -61,7 +61,7 @@ impl Pool {
             let text = String::from_utf8_lossy(&sets).into_owned();
             (!sets.is_empty()).then(|| format!("{} varcache_apply: {text}", worker.server_log_name(server)))
         });
-        if lacking.is_empty() && self.replay(cx, id, server_id, &statements) {
+        if lacking.is_empty() && self.replay(cx.env, id, server_id, &statements) {
             return None;
         }
         self.send_session_sync(cx, server_id, &params, &session, Purpose::SyncSession);

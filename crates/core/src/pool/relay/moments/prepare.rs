@@ -9,7 +9,7 @@
 //!
 //! Ahead of the first message:
 //!
-//! 3. `begin`: the BEGIN that was answered here (`send_begin_first`).
+//! 3. `begin`: the BEGIN that was answered here (`begin_ahead`).
 //!
 //! Ahead of each message with a text that is not known to touch nothing:
 //!
@@ -19,11 +19,15 @@
 //! 6. `session`: notes what the text may do to the session; `prepared`, whether it may end names of statements (`note_ending`).
 //! 7. `prepared`: the statement that the server lacks, or the client's unnamed statement.
 //!
-//! A feature sends what it needs, each message with its entry in the ledger, and answers whether the client's message may follow
-//! (`Named`, `Step`).
+//! A feature writes down what the server needs (`relay/ahead.rs`), each message with its entry in the ledger, and answers whether
+//! the client's message may follow (`Named`, `UnnamedUse`) or ends its client (`Fault`). `relay` sends the list after each feature, so
+//! that the next one finds it in the ledger.
+//!
+//! If a session cannot be brought to the server in that way, the server is asked by itself and the client's message waits
+//! (`session/sync.rs`).
 
 use pgweir_sql::{Marks, Traits};
-use pgweir_wire::frontend::{BindHead, Close, Describe, Target, tag};
+use pgweir_wire::frontend::{self, BindHead, Close, Describe, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Cx;
@@ -33,9 +37,9 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::ClientState;
 use crate::pool::prepared::exposed_names::{Named, Owed, Sent};
-use crate::pool::prepared::messages::is_whole;
+use crate::pool::prepared::messages::{is_whole, told};
 use crate::pool::prepared::unnamed::UnnamedUse;
-use crate::pool::relay::ledger::Kind;
+use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::text_of;
 use crate::pool::server::state::ServerState;
 
@@ -63,6 +67,7 @@ impl Pool {
             if let Some(syncing) = self.sync_session(cx, id, server_id, clears) {
                 self.set_server_state(server_id, ServerState::SyncingSession(syncing));
             }
+            self.send_ahead(cx, server_id);
         }
     }
 
@@ -82,16 +87,18 @@ impl Pool {
         (sent, simple): (Sent, bool),
     ) -> Named {
         let named = match self.may_meet_names(id, traits) {
-            true => self.meet_names(cx, id, server_id, (text, traits), sent),
+            true => self.meet_names(cx.env, id, server_id, (text, traits), sent),
             false => Named::Unchanged,
         };
+        self.send_ahead(cx, server_id);
         self.act_on_names(cx, id, server_id, named);
         if matches!(named, Named::Waits(_)) {
             return named;
         }
         // A Parse or Describe of a statement that has a name executes nothing.
         if sent != Sent::Named && self.concerns_sequences(text, traits) {
-            self.use_sequences(cx, id, server_id, (text, traits), simple);
+            self.use_sequences(cx.env, id, server_id, (text, traits), simple);
+            self.send_ahead(cx, server_id);
         }
         named
     }
@@ -131,7 +138,9 @@ impl Pool {
         if let Some(step) = self.prepare_named(cx, id, server_id, header, message).keeps_message() {
             return step;
         }
-        match self.prepared_message(cx, id, server_id, header, message) {
+        let handled = self.prepared_message(cx.env, id, server_id, header, message);
+        self.send_ahead(cx, server_id);
+        match handled {
             Ok(step) => step,
             Err(fault) => self.refuse_client(cx, id, &fault),
         }
@@ -162,12 +171,21 @@ impl Pool {
             None => self.prepare_bound_by_sql(cx, id, server_id, head.statement),
         }
         let tail = &body[head.tail..];
-        let bound = self.bind(cx, id, server_id, (&head, named), (header, tail));
+        let known = self.bound_statement(cx.env, id, server_id, (head.statement, named));
+        self.send_ahead(cx, server_id);
+        let (name, ticket) = told(&known, head.statement);
+        cx.env.scratch.clear();
+        let tail_len = header.body_len as usize - head.tail;
+        frontend::encode_bind_head(&mut cx.env.scratch, head.portal, name, tail_len);
+        let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
+        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::Bind) });
+        cx.driver.send(server.conn, &cx.env.scratch);
+        cx.driver.send(server.conn, tail);
         if asks == Asks::NoFeature {
             return Step::Used(header.total());
         }
-        if let Some(statement) = bound {
-            self.note_statement(cx.env, id, statement);
+        if let Some(known) = known {
+            self.note_statement(cx.env, id, known.statement);
             self.note_values(id, tail);
         }
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -189,7 +207,8 @@ impl Pool {
         match header.tag {
             tag::PARSE => {
                 // An earlier text of its group may use the name that it prepares.
-                let named = self.meet_new_name(cx, id, server_id);
+                let named = self.meet_new_name(cx.env, id, server_id);
+                self.send_ahead(cx, server_id);
                 self.act_on_names(cx, id, server_id, named);
                 match text_of(cx.env, header, message) {
                     Some((text, traits)) if named == Named::Unchanged => {
@@ -248,7 +267,8 @@ impl Pool {
         let Some(text) = text else { return };
         let traits = pgweir_sql::traits(&text);
         if self.concerns_sequences(&text, &traits) {
-            self.use_sequences(cx, id, server_id, (&text, &traits), false);
+            self.use_sequences(cx.env, id, server_id, (&text, &traits), false);
+            self.send_ahead(cx, server_id);
         }
         let inside = if self.changes_inside(&text) { Marks::ROUTINES } else { Marks::NONE };
         let marks = traits.marks.without(Marks::PREPARED).and(inside);
@@ -285,7 +305,9 @@ impl Pool {
             self.note_ending(id, traits.marks);
         }
         if lacks {
-            self.send_unnamed(cx, id, server_id);
+            self.unnamed_ahead(cx.env, id);
+            self.send_ahead(cx, server_id);
+            self.unnamed_sent(cx.env, id, server_id);
         }
         true
     }
