@@ -50,6 +50,9 @@ pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
 
 /// What of `value` the protocol can carry as a text.
 pub(crate) fn until_nul(value: &[u8]) -> &[u8] {
+    if value.is_empty() {
+        return value;
+    }
     split_text(value).map_or(value, |(text, _)| text)
 }
 

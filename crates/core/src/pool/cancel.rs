@@ -207,11 +207,15 @@ impl Pool {
     }
 
     /// The target has no server any more: cancels that waited for its statement have nothing to cancel.
+    #[inline]
     pub(crate) fn end_cancels_for<D: Driver>(&mut self, cx: &mut Cx<'_, D>, target: ClientId) {
-        let pool = &mut self.state;
-        if pool.queue.cancels.is_empty() {
-            return;
+        if !self.state.queue.cancels.is_empty() {
+            self.end_cancels_of(cx, target);
         }
+    }
+
+    fn end_cancels_of<D: Driver>(&mut self, cx: &mut Cx<'_, D>, target: ClientId) {
+        let pool = &mut self.state;
         let mut idle = Vec::new();
         pool.queue.cancels.retain(|waiting| {
             let aimed = waiting.target == target;

@@ -28,8 +28,8 @@ pub fn encode_parse(out: &mut Vec<u8>, name: &[u8], query: &[u8], param_types: &
 pub fn encode_bind_head(out: &mut Vec<u8>, portal: &[u8], statement: &[u8], tail_len: usize) {
     let (portal, statement) = (writer::until_nul(portal), writer::until_nul(statement));
     let len = tail_len.saturating_add(portal.len() + statement.len() + 6);
-    out.push(tag::BIND);
-    writer::u32(out, writer::wire_len(len));
+    let [a, b, c, d] = writer::wire_len(len).to_be_bytes();
+    out.extend_from_slice(&[tag::BIND, a, b, c, d]);
     for name in [portal, statement] {
         out.extend_from_slice(name);
         out.push(0);

@@ -158,7 +158,8 @@ impl Pool {
         }
     }
 
-    /// Linked → Idle: the client's transaction (or session) is over. The caller sets the server's next state.
+    /// Linked → Idle: the client's transaction (or session) is over. The caller sets the server's next state. If the client has sent
+    /// more, it goes on when all bytes of its server were looked at.
     pub(crate) fn unlink(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &client.state else {
@@ -173,6 +174,9 @@ impl Pool {
             }
         }
         client.account.active_us = env.now.mono_us;
+        if !client.inbox.is_empty() || client.reads_paused {
+            self.state.due.to_resume.push_back(id);
+        }
         self.set_client_state(id, ClientState::Idle);
     }
 

@@ -74,7 +74,6 @@ impl Pool {
         if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
             self.unlink(cx.env, client);
             self.end_cancels_for(cx, client);
-            self.state.due.to_resume.push_back(client);
         }
         match next.and_then(|next| Some((next, self.queued_behind(next, id)?))) {
             Some((next, queued_behind)) => self.promote(cx, id, next, queued_behind),

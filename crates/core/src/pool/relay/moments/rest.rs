@@ -246,8 +246,6 @@ impl Pool {
         if drew {
             self.begin_affinity(cx.env, id, client_id);
         }
-        // Messages that it sent after a DISCARD waited for this; mostly there are none.
-        self.state.due.to_resume.push_back(client_id);
     }
 
     /// The second list of this file's head.
