@@ -130,10 +130,11 @@ impl Import {
         write::rules(&self.plan, self.written_by)
     }
 
-    /// Whether the configuration file has a password in it: one that a database needs and the list of users cannot have.
+    /// Whether the configuration file has a password in it: one that a database or a cluster needs and the list of users cannot have.
     #[must_use]
     pub fn ini_has_secret(&self) -> bool {
         self.plan.databases.iter().any(|database| database.password.is_some())
+            || self.plan.clusters.iter().any(|cluster| cluster.check_password.is_some())
     }
 
     /// The last look: what was written is read again, so that nothing leaves here that pgweir would refuse.

@@ -11,6 +11,10 @@ pub(crate) struct Plan {
     pub(crate) settings: BTreeMap<&'static str, String>,
     /// The databases that clients may ask for.
     pub(crate) databases: Vec<Database>,
+    /// Servers of clusters.
+    pub(crate) nodes: Vec<Node>,
+    /// Primaries with their standbys.
+    pub(crate) clusters: Vec<Cluster>,
     /// Settings of users.
     pub(crate) users: BTreeMap<String, BTreeMap<&'static str, String>>,
     /// Passwords, or what is stored in their place, by user.
@@ -30,6 +34,8 @@ pub(crate) struct Database {
     pub(crate) name: String,
     pub(crate) host: String,
     pub(crate) port: u16,
+    /// The cluster that serves it; then it has neither host nor port.
+    pub(crate) cluster: Option<String>,
     /// Its name on the server, if that is another one.
     pub(crate) dbname: Option<String>,
     /// The user of all its server connections, if that is not the client's.
@@ -39,6 +45,25 @@ pub(crate) struct Database {
     pub(crate) options: BTreeMap<&'static str, String>,
     /// Lines that stand above the entry.
     pub(crate) comments: Vec<String>,
+}
+
+/// An entry of `[nodes]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// An entry of `[clusters]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cluster {
+    pub(crate) name: String,
+    /// The names of its nodes.
+    pub(crate) nodes: Vec<String>,
+    /// The password of `check_user`, if the list of users has none.
+    pub(crate) check_password: Option<Secret>,
+    pub(crate) options: BTreeMap<&'static str, String>,
 }
 
 /// Clients of one database and one user.

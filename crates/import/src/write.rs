@@ -7,7 +7,7 @@ use pgweir_settings::{ADMIN_DATABASE, MAIN_ROWS};
 
 use crate::finding::shown;
 use crate::limits::SHOWN_LEN_MAX;
-use crate::plan::{Database, Plan, Pool};
+use crate::plan::{Cluster, Database, Plan, Pool, Secret};
 
 /// Where the files will be, as the ini names them.
 #[derive(Clone, Debug)]
@@ -45,6 +45,13 @@ pub(crate) fn unwritable(plan: &Plan) -> Vec<String> {
             faults.insert("a database has no name".to_owned());
         }
     }
+    for cluster in &plan.clusters {
+        let nodes =
+            plan.nodes.iter().flat_map(|node| [("name", node.name.clone()), ("host", node.host.clone())]);
+        if cluster_pairs(cluster, false).into_iter().chain(nodes).any(|(_, text)| breaks(&text)) {
+            faults.insert(format!("cluster {} would have line breaks", shown(&cluster.name, SHOWN_LEN_MAX)));
+        }
+    }
     for (user, secret) in &plan.secrets {
         if breaks(user) || breaks(secret.reveal()) {
             faults.insert(format!("user {} or its password has line breaks", shown(user, SHOWN_LEN_MAX)));
@@ -69,17 +76,14 @@ pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
         for comment in &database.comments {
             let _ = writeln!(out, "; {}", shown(comment, usize::MAX));
         }
-        let pairs = pairs(database, places.hide_secrets);
-        let pairs: Vec<String> =
-            pairs.iter().map(|(name, text)| format!("{name}={}", quoted(text))).collect();
-        let _ = writeln!(out, "{} = {}", key(&database.name), pairs.join(" "));
+        out.push_str(&entry(&database.name, &pairs(database, places.hide_secrets)));
     }
+    clusters(plan, places, &mut out);
     if !plan.users.is_empty() {
         out.push_str("\n[users]\n");
         for (user, options) in &plan.users {
-            let options: Vec<String> =
-                options.iter().map(|(name, text)| format!("{name}={}", quoted(text))).collect();
-            let _ = writeln!(out, "{} = {}", key(user), options.join(" "));
+            let options: Vec<_> = options.iter().map(|(name, text)| (*name, text.clone())).collect();
+            out.push_str(&entry(user, &options));
         }
     }
     out.push_str("\n[pgbouncer]\n");
@@ -106,22 +110,55 @@ pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
     out
 }
 
+/// The sections of nodes and clusters.
+fn clusters(plan: &Plan, places: &Places, out: &mut String) {
+    if plan.clusters.is_empty() {
+        return;
+    }
+    out.push_str("\n[clusters]\n");
+    for cluster in &plan.clusters {
+        out.push_str(&entry(&cluster.name, &cluster_pairs(cluster, places.hide_secrets)));
+    }
+    out.push_str("\n[nodes]\n");
+    for node in &plan.nodes {
+        out.push_str(&entry(&node.name, &[("host", node.host.clone()), ("port", node.port.to_string())]));
+    }
+}
+
+fn cluster_pairs(cluster: &Cluster, hide_secrets: bool) -> Vec<(&'static str, String)> {
+    let mut pairs = vec![("nodes", cluster.nodes.join(","))];
+    pairs.extend(cluster.options.iter().map(|(name, text)| (*name, text.clone())));
+    pairs
+        .extend(cluster.check_password.as_ref().map(|secret| ("check_password", told(secret, hide_secrets))));
+    pairs
+}
+
+/// A line `name = key=value ...`.
+fn entry(name: &str, pairs: &[(&'static str, String)]) -> String {
+    let pairs: Vec<String> = pairs.iter().map(|(name, text)| format!("{name}={}", quoted(text))).collect();
+    format!("{} = {}\n", key(name), pairs.join(" "))
+}
+
+fn told(secret: &Secret, hide_secrets: bool) -> String {
+    if hide_secrets { "***".to_owned() } else { secret.reveal().to_owned() }
+}
+
 fn auth_type(method: &str) -> &str {
     if method == "password" { "plain" } else { method }
 }
 
 fn pairs(database: &Database, hide_secrets: bool) -> Vec<(&'static str, String)> {
     let mut pairs = Vec::new();
-    if !database.host.is_empty() {
-        pairs.push(("host", database.host.clone()));
+    match &database.cluster {
+        Some(cluster) => pairs.push(("cluster", cluster.clone())),
+        None => {
+            pairs.push(("host", database.host.clone()));
+            pairs.push(("port", database.port.to_string()));
+        }
     }
-    pairs.push(("port", database.port.to_string()));
-    let secret = |secret: &crate::plan::Secret| {
-        if hide_secrets { "***".to_owned() } else { secret.reveal().to_owned() }
-    };
     pairs.extend(database.dbname.clone().map(|name| ("dbname", name)));
     pairs.extend(database.user.clone().map(|user| ("user", user)));
-    pairs.extend(database.password.as_ref().map(|password| ("password", secret(password))));
+    pairs.extend(database.password.as_ref().map(|password| ("password", told(password, hide_secrets))));
     pairs.extend(database.options.iter().map(|(name, text)| (*name, text.clone())));
     pairs.retain(|(_, text)| !text.is_empty());
     pairs
@@ -149,7 +186,7 @@ pub(crate) fn users(plan: &Plan) -> Option<String> {
         return None;
     }
     let double = |text: &str| text.replace('"', "\"\"");
-    let line = |(user, secret): (&String, &crate::plan::Secret)| {
+    let line = |(user, secret): (&String, &Secret)| {
         format!("\"{}\" \"{}\"\n", double(user), double(secret.reveal()))
     };
     Some(plan.secrets.iter().map(line).collect())

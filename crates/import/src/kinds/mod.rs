@@ -7,6 +7,7 @@ mod pg_doorman;
 mod pgcat;
 mod pgdog;
 mod pgpool;
+mod pgpool_cluster;
 mod pgpool_rows;
 pub(crate) mod process;
 

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::pgpool_rows::ROWS;
+use super::pgpool_cluster::{Backend, cluster};
+use super::pgpool_rows::{BALANCE, ROWS};
 use super::{add_database, has_line, standbys};
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;
@@ -208,51 +209,59 @@ fn logging(table: &Table, reader: &mut Reader<'_, '_>) {
     }
 }
 
-struct Backend {
-    line: u32,
-    host: String,
-    port: u16,
-    is_primary: bool,
-}
-
 fn backends(table: &Table, reader: &mut Reader<'_, '_>) {
     let mut backends = BTreeMap::new();
     for (key, node) in &table.0 {
         let Some(index) = key.strip_prefix("backend_hostname") else { continue };
         let (Ok(number), Some(host)) = (index.parse::<u32>(), node.text()) else { continue };
-        let port =
-            table.text(&format!("backend_port{index}")).and_then(|port| port.parse().ok()).unwrap_or(5432);
-        let flags = table.text(&format!("backend_flag{index}")).unwrap_or_default();
+        let text = |stem: &str| table.text(&format!("{stem}{index}"));
+        let port = text("backend_port").and_then(|port| port.parse().ok()).unwrap_or(5432);
+        let name = text("backend_application_name").map(str::to_owned);
+        let flags = text("backend_flag").unwrap_or_default();
         let is_primary = flags.split('|').any(|flag| flag.trim().eq_ignore_ascii_case("ALWAYS_PRIMARY"));
-        backends.insert(number, Backend { line: node.line, host: host.to_owned(), port, is_primary });
-    }
-    let mut backends: Vec<Backend> = backends.into_values().collect();
-    if backends.is_empty() {
-        return reader.fault(0, "it has no backend_hostname0");
-    }
-    let at = backends.iter().position(|backend| backend.is_primary).unwrap_or(0);
-    let primary = backends.remove(at);
-    let mut database =
-        Database { name: "*".to_owned(), host: primary.host, port: primary.port, ..Database::default() };
-    let others: Vec<(String, u16)> = backends.iter().map(|other| (other.host.clone(), other.port)).collect();
-    let line = backends.first().map_or(0, |other| other.line);
-    standbys(reader, line, &mut database, &others);
-    if !others.is_empty() && !is_known_primary(table) {
-        let why = format!(
-            "{} is taken for the primary, as the first node; pgpool asks the servers. Change `host` if it is another one",
-            database.host
+        backends.insert(
+            number,
+            Backend { line: node.line, index: number, host: host.to_owned(), port, name, is_primary },
         );
-        reader.differs(primary.line, "primary", &why);
     }
-    add_database(&mut reader.plan, database);
+    let backends: Vec<Backend> = backends.into_values().collect();
+    let mode = table.text("backend_clustering_mode").unwrap_or("streaming_replication");
+    match backends.as_slice() {
+        [] => return reader.fault(0, "it has no backend_hostname0"),
+        // Standbys of one primary: that is what a cluster is.
+        [_, _, ..] if mode.eq_ignore_ascii_case("streaming_replication") => {
+            cluster(table, &backends, reader);
+            balancing(table, reader);
+        }
+        _ => one_server(backends, reader),
+    }
     let pool = Pool { database: "*".to_owned(), method: "md5", ..Pool::default() };
     reader.plan.pools.push(pool);
 }
 
-fn is_known_primary(table: &Table) -> bool {
-    table.0.iter().any(|(key, node)| {
-        key.starts_with("backend_flag") && node.text().is_some_and(|flags| flags.contains("ALWAYS_PRIMARY"))
-    })
+/// The one node that all statements go to. pgpool asks the nodes of logical replication; it does not ask those of `raw`.
+fn one_server(mut backends: Vec<Backend>, reader: &mut Reader<'_, '_>) {
+    let known = backends.iter().position(|backend| backend.is_primary);
+    let Backend { line: at, host, port, .. } = backends.remove(known.unwrap_or(0));
+    let mut database = Database { name: "*".to_owned(), host, port, ..Database::default() };
+    let line = backends.first().map_or(0, |other| other.line);
+    let others: Vec<(String, u16)> = backends.iter().map(|other| (other.host.clone(), other.port)).collect();
+    standbys(reader, line, &mut database, &others);
+    if !others.is_empty() && known.is_none() {
+        let why = format!(
+            "{} is taken for the primary, as the first node. Change `host` if it is another one",
+            database.host
+        );
+        reader.differs(at, "primary", &why);
+    }
+    add_database(&mut reader.plan, database);
+}
+
+/// Reads that pgpool spreads over the nodes.
+fn balancing(table: &Table, reader: &mut Reader<'_, '_>) {
+    if table.get("load_balance_mode").is_none() || is_on(table, "load_balance_mode") {
+        reader.missing(line(table, "load_balance_mode"), "load_balance_mode", BALANCE);
+    }
 }
 
 /// `pool_passwd`: `user:md5...`, `user:TEXTpassword`, `user:AES...`.

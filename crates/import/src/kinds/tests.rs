@@ -96,8 +96,11 @@ fn pgpool() {
     has(
         &read,
         &[
-            "; database_standby1 = host=db2.example port=5433 dbname=database",
-            "* = host=db1.example port=5432",
+            "* = cluster=main",
+            "main = nodes=node0,node1 check_interval_ms=10000 check_timeout_ms=20000 check_user=checker primary_max_age_ms=20000 \
+             primary_wait=300 check_password=hunter2",
+            "node0 = host=db1.example port=5432",
+            "node1 = host=db2.example port=5433",
             "listen_addr = *",
             "listen_port = 9999",
             "unix_socket_dir = /var/run/postgresql",
@@ -118,15 +121,11 @@ fn pgpool() {
     assert_eq!(about(&read, FindingKind::Unknown), ["no_such_key"]);
     assert_eq!(
         about(&read, FindingKind::Missing),
-        [
-            "health_check_period",
-            "health_check_timeout",
-            "failover_command",
-            "reads from standbys (db2.example:5433)",
-            "password of carol"
-        ],
+        ["failover_command", "load_balance_mode", "password of carol"],
         "what is switched off is not told"
     );
+    assert_eq!(about(&read, FindingKind::Differs), ["health_check_period"]);
+    assert!(read.ini_has_secret(), "the password of the checks");
     assert!(read.findings().iter().any(|finding| finding.line == 35 && finding.what == "no_such_key"));
 }
 
@@ -145,6 +144,45 @@ fn pgpool_refuses_what_would_be_wrong() {
     let refused = read_with(Kind::Pgpool, "backend_hostname0 = 'a'\nenable_pool_hba = on\n", &rules);
     let refused = refused.err().expect("a rule that keeps clients out must not be lost");
     assert!(refused[0].to_string().contains("pool_hba.conf:1: this rule rejects clients"), "{refused:?}");
+}
+
+#[test]
+fn pgpools_nodes_are_a_cluster() {
+    let text = "backend_hostname0 = 'a'\nbackend_application_name0 = 'server0'\nbackend_hostname1 = 'b'\nbackend_port1 = 5433\n\
+                backend_application_name1 = 'server1'\nhealth_check_period = 5\nhealth_check_timeout = 2s\nhealth_check_max_retries = 3\n\
+                health_check_user = 'prober'\nhealth_check_database = 'template1'\nhealth_check_password = 'AESabc'\n\
+                search_primary_node_timeout = 0\nload_balance_mode = off\npool_passwd = ''\n";
+    let read = read(Kind::Pgpool, text);
+    has(
+        &read,
+        &[
+            "* = cluster=main",
+            "main = nodes=server0,server1 check_dbname=template1 check_interval_ms=5000 check_timeout_ms=2000 check_user=prober \
+             down_after_ms=9000 primary_wait=86400",
+            "server0 = host=a port=5432",
+            "server1 = host=b port=5433",
+        ],
+    );
+    assert_eq!(about(&read, FindingKind::Missing), ["health_check_password", "pool_passwd"]);
+    assert_eq!(about(&read, FindingKind::Differs), ["search_primary_node_timeout"]);
+    assert!(!read.ini_has_secret());
+}
+
+#[test]
+fn pgpools_nodes_without_checks_or_in_other_modes() {
+    let two = "backend_hostname0 = 'a'\nbackend_hostname1 = 'b'\nbackend_application_name0 = 'x'\nbackend_application_name1 = 'x'\npool_passwd = ''\n";
+    let plain = read(Kind::Pgpool, two);
+    has(&plain, &["main = nodes=node0,node1 check_user=nobody primary_wait=300", "node1 = host=b port=5432"]);
+    assert_eq!(about(&plain, FindingKind::Differs), ["sr_check_user"]);
+    assert!(about(&plain, FindingKind::Missing).contains(&"load_balance_mode"), "it is on by default");
+    let raw = format!("{two}backend_clustering_mode = 'raw'\n");
+    has(
+        &read(Kind::Pgpool, &raw),
+        &["* = host=a port=5432", "; database_standby1 = host=b port=5432 dbname=database"],
+    );
+    let flagged = format!("{raw}backend_flag1 = 'ALWAYS_PRIMARY|DISALLOW_TO_FAILOVER'\n");
+    has(&read(Kind::Pgpool, &flagged), &["* = host=b port=5432"]);
+    has(&read(Kind::Pgpool, "backend_hostname0 = 'a'\npool_passwd = ''\n"), &["* = host=a port=5432"]);
 }
 
 #[test]
