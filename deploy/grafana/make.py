@@ -52,6 +52,16 @@ def heat(title, query, unit="s", hint="", w=12, h=8):
     }  # fmt: skip
 
 
+def lanes(title, *queries, hint="", w=24, h=9):
+    """A line of time for each series that has a value."""
+    return {
+        "type": "state-timeline", "title": title, "description": hint, "datasource": SOURCE, "w": w, "h": h,
+        "targets": [target(letter, query) for letter, query in zip("ABCDEFGH", queries)],
+        "fieldConfig": {"defaults": {"custom": {"fillOpacity": 70, "lineWidth": 0}, "color": {"mode": "palette-classic-by-name"}}, "overrides": []},
+        "options": {"showValue": "never", "mergeValues": True, "alignValue": "left", "rowHeight": 0.8, "legend": {"showLegend": False}, "tooltip": {"mode": "single"}},
+    }  # fmt: skip
+
+
 def row(title):
     """A heading."""
     return {"type": "row", "title": title, "collapsed": False, "panels": [], "w": 24, "h": 1}
@@ -183,6 +193,36 @@ PGWEIR = [
     graph("Open files", ("open", f'pgbouncer_process_open_fds{{{HERE}}}'), ("limit", f'pgbouncer_process_max_fds{{{HERE}}}')),
 ]
 
+CLUSTER = 'instance=~"$instance",cluster=~"$cluster"'
+
+
+def nodes_in(*states):
+    """The number of nodes in one of these states."""
+    return f'sum(pgweir_node_state{{{CLUSTER},state=~"{"|".join(states)}"}})'
+
+
+CLUSTERS = [
+    row("Now"),
+    figure("Clusters with a primary", f"sum(pgweir_cluster_available{{{CLUSTER}}})", hint="Clients of the others wait."),
+    figure("Clusters without a primary", f"sum(1 - pgweir_cluster_available{{{CLUSTER}}})", hint="Their clients wait until a standby is promoted.", steps=[(1, "red")]),
+    figure("Held clients", f"sum(pgweir_cluster_held_clients{{{CLUSTER}}})", hint="They wait for a primary.", steps=[(1, "orange")]),
+    figure("Standbys", nodes_in("standby")),
+    figure("Nodes that are down or refused", nodes_in("down", "refused"), steps=[(1, "red")]),
+    figure("New epochs in a day", f"sum(changes(pgweir_cluster_epoch{{{CLUSTER}}}[1d]))", hint="Number of times that a cluster's primary changed or was restarted."),
+    row("Nodes"),
+    lanes(
+        "State of each node",
+        ("{{cluster}}.{{node}} {{state}}", f"pgweir_node_state{{{CLUSTER}}} == 1"),
+        hint="A line for each state that a node was in, as long as it was in it.",
+    ),
+    graph("Lag of standbys", ("{{cluster}}.{{node}}", f"pgweir_node_lag_bytes{{{CLUSTER}}}"), unit="bytes", hint="Bytes of log by which a standby is behind its primary."),
+    graph("Nodes by state", ("{{state}}", f"sum by (state) (pgweir_node_state{{{CLUSTER}}})"), stack=True),
+    row("Failovers"),
+    graph("Epoch", ("{{cluster}}", f"pgweir_cluster_epoch{{{CLUSTER}}}"), hint="One more for each change of the primary, and for each restart of it."),
+    graph("Held clients", ("{{cluster}}", f"pgweir_cluster_held_clients{{{CLUSTER}}}"), hint="Clients that wait until the cluster has a primary."),
+    graph("Available", ("{{cluster}}", f"pgweir_cluster_available{{{CLUSTER}}}"), hint="1 while the cluster has a primary that clients are sent to.", w=24),
+]
+
 # The panels that the articles on poolers show: what a pooler changes at PostgreSQL. They need postgres_exporter; versions before
 # 0.13 name some counters without _total.
 ACTIVITY = 'pg_stat_activity_count{instance=~"$postgres",datname=~"$database"}'
@@ -236,6 +276,7 @@ def dashboard(uid, title, description, panels, variables):
 INSTANCE = variable("instance", "Pooler", "label_values(pgbouncer_up, instance)")
 DATABASE = variable("database", "Database", 'label_values(pgbouncer_pools_client_active_connections{instance=~"$instance"}, database)')
 USER = variable("user", "User", 'label_values(pgbouncer_pools_client_active_connections{instance=~"$instance",database=~"$database"}, user)')
+CLUSTER_NAME = variable("cluster", "Cluster", 'label_values(pgweir_cluster_epoch{instance=~"$instance"}, cluster)')
 POSTGRES = variable("postgres", "PostgreSQL", "label_values(pg_up, instance)")
 
 
@@ -243,6 +284,9 @@ def files():
     """The text of each file."""
     made = {
         "pgweir.json": dashboard("pgweir", "pgweir", "Many clients over few PostgreSQL connections.", PGWEIR, [INSTANCE, DATABASE, USER]),
+        "clusters.json": dashboard(
+            "pgweir-clusters", "pgweir: clusters", "Primaries, standbys and failovers as pgweir sees them.", CLUSTERS, [INSTANCE, CLUSTER_NAME]
+        ),
         "benchmark.json": dashboard(
             "pgweir-benchmark", "pgweir: benchmark", "What a pooler changes at PostgreSQL, beside what it sees itself.", BENCHMARK, [INSTANCE, POSTGRES, DATABASE, USER]
         ),

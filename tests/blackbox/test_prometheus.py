@@ -9,11 +9,12 @@ import time
 import urllib.request
 
 import pytest
-from harness.machine import REPOSITORY, free_port
+from harness.machine import REPOSITORY, eventually, free_port
 from harness.monitoring import Prometheus, program
+from test_clusters import clustered, node_states, nodes  # noqa: F401: fixtures
 
 DEPLOY = REPOSITORY / "deploy"
-CHOICES = {"$__rate_interval": "4s", "$instance": ".*", "$postgres": ".*", "$database": "bench", "$user": "alice"}
+CHOICES = {"$__rate_interval": "4s", "$instance": ".*", "$postgres": ".*", "$database": "bench", "$user": "alice", "$cluster": "main"}
 """What Grafana puts for the variables of a dashboard."""
 
 ROUNDS = 30
@@ -47,7 +48,7 @@ def queries(name):
 
 @pytest.mark.needs("metrics over HTTP")
 def test_every_panel_shows_data(poolers, pg):
-    """Each query of both dashboards has a result with a number while pgbench runs through the pooler; so has each alert's subject."""
+    """Each query of the dashboards for pools has a result with a number while pgbench runs through the pooler; so has each alert's subject."""
     if not pg.sql("select 1 from pg_database where datname = 'bench'"):
         pg.sql("create database bench owner alice")
         subprocess.run(["pgbench", "-i", "-q", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"], check=True, capture_output=True)
@@ -60,7 +61,7 @@ def test_every_panel_shows_data(poolers, pg):
     process = subprocess.Popen([*load, "-f", str(script), "bench"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     prometheus = Prometheus(http, pg)
     try:
-        wanted = queries("pgweir") + queries("benchmark") + [("an alert", name) for name in alerted_on()]
+        wanted = queries("pgweir") + queries("benchmark") + [("an alert", name) for name in alerted_on() if not is_of_clusters(name)]
         missing = []
 
         def all_there():
@@ -80,6 +81,30 @@ def test_every_panel_shows_data(poolers, pg):
         process.kill()
         process.wait()
         prometheus.stop()
+
+
+@pytest.mark.needs("metrics over HTTP")
+def test_every_panel_of_clusters_shows_data(nodes, clustered, pg):  # noqa: F811: fixtures
+    """The same for the dashboard of clusters, and for the alerts on them."""
+    http = free_port()
+    pooler = clustered(nodes(2), http_listen=f"127.0.0.1:{http}", http_anonymous="all")
+    eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
+    prometheus = Prometheus(http, pg)
+    try:
+        wanted = queries("clusters") + [("an alert", name) for name in alerted_on() if is_of_clusters(name)]
+        missing = wanted
+        for _ in range(ROUNDS):
+            missing = [(title, expression) for title, expression in missing if not has_number(prometheus.query(expression))]
+            if not missing:
+                break
+            time.sleep(1)
+        assert not missing, "no data for:\n" + "\n".join(f"{title}: {expression}" for title, expression in missing)
+    finally:
+        prometheus.stop()
+
+
+def is_of_clusters(name):
+    return name.startswith(("pgweir_cluster_", "pgweir_node_"))
 
 
 def alerted_on():
