@@ -45,6 +45,12 @@ if ! [ -x /usr/sbin/pgbouncer ] && [ "$(id -u)" = 0 ] && command -v apt-get >/de
         echo "pgbouncer could not be installed: the comparison with it is skipped" >&2
 fi
 
+# etcd: Patroni keeps its state there. Not started by its installation either.
+if ! [ -x /usr/bin/etcd ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends etcd-server etcd-client ||
+        echo "etcd could not be installed: tests of Patroni are skipped" >&2
+fi
+
 venv="$root/.cache/venv"
 want=$(cksum < requirements.txt)
 if [ ! -x "$venv/bin/pytest" ] || [ "$(cat "$venv/.ready" 2>/dev/null)" != "$want" ]; then

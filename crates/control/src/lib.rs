@@ -13,6 +13,7 @@ pub mod log;
 mod login;
 mod plane;
 pub mod process;
+mod sources;
 pub mod stopping;
 pub mod supervisor;
 #[cfg(any(feature = "traces", test))]
@@ -24,6 +25,7 @@ pub use config::files::{TlsFiles, TlsSide};
 pub use keys::Keys;
 pub use login::auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
 pub use plane::{Event, Fleet, Plane, log_targets};
+pub use sources::{LookUp, Sources};
 
 #[cfg(test)]
 mod scratch;

@@ -1,6 +1,7 @@
 //! The control loop: one thread that hears signals and the workers' questions, one at a time, and answers.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::ids::UnpooledId;
 use pgweir_core::inquiry::{Answer, Obstacle};
 use pgweir_core::mail::{Mail, Question, Shutdown};
+use pgweir_core::source::SourceReport;
 use pgweir_core::stats::Window;
 use pgweir_core::trace::TracedStatement;
 use pgweir_settings::Main;
@@ -19,6 +21,7 @@ use crate::keys::Keys;
 use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
 use crate::login::auth_workers::AuthWorkers;
+use crate::sources::{Request, Sources};
 use crate::stopping::{Order, Stopping};
 use crate::supervisor::{self, News};
 #[cfg(any(feature = "traces", test))]
@@ -39,6 +42,17 @@ pub enum Event {
     Asked(WorkerId, Question),
     /// What a login of a worker's client wanted to know is known.
     Answered(WorkerId, UnpooledId, Answer),
+    /// The source of a cluster has answered, or could not be asked.
+    Source(Arc<SourceReport>),
+    /// Patroni has switched over, or has not.
+    Switched {
+        /// The cluster.
+        cluster: Arc<str>,
+        /// The number of the switchover.
+        number: u64,
+        /// Done, or why not.
+        result: Result<(), String>,
+    },
 }
 
 /// The workers, as the control plane sees them. All calls return at once.
@@ -77,6 +91,7 @@ pub struct Plane<F> {
     web: Option<Web>,
     auth_workers: Option<AuthWorkers>,
     keys: Option<Keys>,
+    sources: Option<Sources>,
     #[cfg(any(feature = "traces", test))]
     traces: Option<Traces>,
 }
@@ -96,6 +111,7 @@ impl<F: Fleet> Plane<F> {
             web: None,
             auth_workers: None,
             keys: None,
+            sources: None,
             #[cfg(any(feature = "traces", test))]
             traces: None,
         }
@@ -120,18 +136,32 @@ impl<F: Fleet> Plane<F> {
         Plane { keys: Some(keys), ..self }
     }
 
+    /// With a thread that asks the sources of clusters.
+    #[must_use]
+    pub fn with_sources(self, sources: Sources) -> Plane<F> {
+        Plane { sources: Some(sources), ..self }
+    }
+
     /// Handles events until the process is to end, and gives the fleet back. Also ends when no sender is left that could
     /// send an event.
     #[must_use]
     pub fn run(mut self, events: &Receiver<Event>) -> F {
         self.follow_traces();
         self.follow_users();
+        self.follow_sources();
         while let Some(event) = self.next(events) {
             match event {
                 Event::Signal(signal) => self.signal(signal),
                 Event::Shutdown(kind) => self.shutdown(kind),
                 Event::Asked(from, question) => self.asked(from, question),
                 Event::Answered(to, client, answer) => self.answered(to, client, answer),
+                // One worker watches the cluster; the others have no use for these.
+                Event::Switched { cluster, number, result } => self.mail_all(|| Mail::Switched {
+                    cluster: Arc::clone(&cluster),
+                    number,
+                    result: result.clone(),
+                }),
+                Event::Source(report) => self.mail_all(|| Mail::Source(Arc::clone(&report))),
             }
             if let Some(words) = self.stopping.last_words() {
                 if !words.is_empty() {
@@ -198,6 +228,13 @@ impl<F: Fleet> Plane<F> {
             Question::Login(inquiry) => match &self.auth_workers {
                 Some(auth_workers) => auth_workers.ask(inquiry),
                 None => self.answered(from, inquiry.client, Answer::Unavailable(Obstacle::Unreachable)),
+            },
+            Question::Switchover { cluster, number, from: primary, to } => match &self.sources {
+                Some(sources) => sources.switch_over(Request { cluster, number, from: primary, to }),
+                None => {
+                    let result = Err("no source is asked".to_owned());
+                    self.fleet.mail(from, Mail::Switched { cluster, number, result });
+                }
             },
             Question::Shutdown(kind) => self.shutdown(kind),
             Question::Drained(worker) => {
@@ -323,6 +360,7 @@ impl<F: Fleet> Plane<F> {
             web.follow(rules.clone());
         }
         self.follow_users();
+        self.follow_sources();
         Ok(())
     }
 
@@ -330,6 +368,13 @@ impl<F: Fleet> Plane<F> {
     fn follow_users(&mut self) {
         if let Some(keys) = &mut self.keys {
             keys.follow(self.config_state.rules());
+        }
+    }
+
+    /// The sources of clusters are asked as the configuration says.
+    fn follow_sources(&mut self) {
+        if let Some(sources) = &mut self.sources {
+            sources.follow(self.config_state.rules());
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pgweir_auth::{Access, UserList};
 use pgweir_settings::Config;
 
+use crate::cluster::source::SourceReport;
 use crate::cluster::view::View;
 use crate::context::Suspicion;
 use crate::driver::WorkerId;
@@ -121,6 +122,28 @@ pub enum Mail {
     SuccessorGone,
     /// What is known of a cluster has changed.
     View(Arc<View>),
+    /// The source of a cluster has answered, or could not be asked.
+    Source(Arc<SourceReport>),
+    /// A switchover drains: how many transactions are open at the sender. The receiver watches the cluster.
+    OpenTransactions {
+        /// The cluster.
+        cluster: Arc<str>,
+        /// The switchover's number.
+        number: u64,
+        /// The worker that counts.
+        from: WorkerId,
+        /// Their number.
+        open: u32,
+    },
+    /// Patroni has answered [`Question::Switchover`].
+    Switched {
+        /// The cluster.
+        cluster: Arc<str>,
+        /// As in the question.
+        number: u64,
+        /// Done, or why not.
+        result: Result<(), String>,
+    },
     /// A connection to the primary of a cluster that the receiver watches failed or ended.
     Suspect(Suspicion),
     /// The control plane looks; [`Question::Seen`] answers.
@@ -167,6 +190,17 @@ pub enum Question {
     },
     /// A login has to know something: [`Mail::Answered`] to the worker that asked, when it is known.
     Login(Box<Inquiry>),
+    /// Patroni is to make another node the primary: [`Mail::Switched`] when it has, or has not.
+    Switchover {
+        /// The cluster.
+        cluster: Arc<str>,
+        /// The switchover's number.
+        number: u64,
+        /// The primary.
+        from: Arc<str>,
+        /// The node that is to be the primary.
+        to: Arc<str>,
+    },
     /// SHUTDOWN was typed on a console: all workers are to be told.
     Shutdown(Shutdown),
     /// This worker has nothing left that a shutdown waits for.

@@ -26,6 +26,7 @@ mod tests;
 pub use listening::activation::Passed;
 pub use listening::listen::{ListenError, ListenSettings, Listeners, open_listeners};
 pub use options::SocketOptions;
+pub use resolve::addresses_of;
 pub use socket2::Socket;
 pub use takeover::{Arrivals, Giver, GivingError, Leftovers, Takeover, TakeoverError};
 pub use tls::{Pems, ServerTls, Side, TlsConfigs, TlsSetupError, certificate_end_point, own_certificate};

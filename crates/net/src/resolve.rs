@@ -274,6 +274,20 @@ impl Known {
     }
 }
 
+/// Looks a host up, which may block: in the name servers of `resolv_conf`, or with an empty one as the operating system does.
+///
+/// # Errors
+/// Why it has no addresses.
+pub fn addresses_of(resolv_conf: &str, host: &str) -> Result<Vec<IpAddr>, String> {
+    let found = match resolv_conf {
+        "" => ask_system(host),
+        path => ask_servers(Path::new(path), host),
+    };
+    found
+        .map(|addresses| addresses.into_iter().map(|address| address.ip()).collect())
+        .map_err(|unresolved| unresolved.text)
+}
+
 /// Asks, which may block.
 fn look_up(about: About, resolv_conf: Option<&Path>) -> Answer {
     match about {

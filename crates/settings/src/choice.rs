@@ -190,3 +190,27 @@ choice! {
         V3_2 = "3.2",
     }
 }
+
+choice! {
+    /// How pgweir learns of a cluster's nodes.
+    Discovery {
+        /// `nodes` is the list, and the nodes are asked what they are.
+        Sql = "sql",
+        /// A host name has the address of each node, and the nodes are asked what they are.
+        Dns = "dns",
+        /// Patroni's REST API has the list, and says which node is the primary.
+        Patroni = "patroni",
+        /// Patroni's keys in etcd have the list, and say which node is the primary.
+        Etcd = "etcd",
+    }
+}
+
+choice! {
+    /// What counts while the source of a cluster is silent.
+    SourceLost {
+        /// A node's own word, if no other node claims to be the primary.
+        Trust = "trust",
+        /// Nothing: clients wait.
+        Hold = "hold",
+    }
+}

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::FALLBACK_DATABASE;
 use crate::config::{Config, Place};
-use crate::error::LoadError;
+use crate::error::{LoadError, Warning};
+use crate::syntax::hosts::{SourceUrl, fault_of_allowed};
 use crate::syntax::slips::did_you_mean;
 use crate::table::ClusterOptions;
+use crate::{Discovery, FALLBACK_DATABASE};
 
 /// Maximum number of nodes of a cluster.
 const NODES_MAX: usize = 64;
+/// The lowest `ttl` that Patroni takes, in milliseconds: after so long it may promote another node.
+const PATRONI_TTL_MS_MIN: u32 = 20_000;
 
 /// Every fault between the lines, at the line that has to change.
 pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
@@ -31,16 +34,15 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
             }
         }
     }
+    faults.extend(faults_of_sources(config));
+    faults.extend(nodes_without_host(config));
     faults.extend(shared_addresses(config));
     faults.extend(unknown_clusters(config));
     faults
 }
 
 fn faults_of_options(config: &Config, cluster: &ClusterOptions) -> Vec<String> {
-    let mut faults = Vec::new();
-    if cluster.nodes.is_empty() {
-        faults.push("a cluster needs nodes".to_owned());
-    }
+    let mut faults = faults_of_way(config, cluster);
     if cluster.nodes.len() > NODES_MAX {
         faults.push(format!("a cluster has at most {NODES_MAX} nodes"));
     }
@@ -54,6 +56,100 @@ fn faults_of_options(config: &Config, cluster: &ClusterOptions) -> Vec<String> {
         faults.push("check_interval_ms must be below primary_max_age_ms".to_owned());
     }
     faults
+}
+
+/// What the cluster's way of discovery needs.
+fn faults_of_way(config: &Config, cluster: &ClusterOptions) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut needs = |given: bool, what: &str| {
+        if !given {
+            faults.push(format!("a cluster with discovery={} needs {what}", cluster.discovery));
+        }
+    };
+    match cluster.discovery {
+        Discovery::Sql if cluster.nodes.is_empty() => faults.push("a cluster needs nodes".to_owned()),
+        Discovery::Sql => {}
+        Discovery::Dns => needs(cluster.host.is_some(), "host"),
+        Discovery::Patroni => {
+            needs(!cluster.patroni_api.is_empty(), "patroni_api");
+            needs(!config.main.allow_discovered_hosts.is_empty(), "the global allow_discovered_hosts");
+        }
+        Discovery::Etcd => {
+            needs(cluster.etcd_prefix.is_some(), "etcd_prefix");
+            needs(!config.main.etcd_endpoints.is_empty(), "the global etcd_endpoints");
+            needs(!config.main.allow_discovered_hosts.is_empty(), "the global allow_discovered_hosts");
+        }
+    }
+    faults.extend(faults_of_urls(config, "patroni_api", &cluster.patroni_api));
+    if cluster.patroni_user.is_some() != cluster.patroni_password.is_some() {
+        faults.push("patroni_user and patroni_password need each other".to_owned());
+    }
+    faults
+}
+
+fn faults_of_urls(config: &Config, key: &str, list: &[String]) -> Vec<String> {
+    let fault = |text: &String| match SourceUrl::parse(text) {
+        Err(_) if text.contains('@') => Some(format!("{key}: an address has no user and no password")),
+        Err(reason) => Some(format!("{key}: \"{text}\": {reason}")),
+        Ok(url) if url.tls && config.main.source_tls_ca_file.is_empty() => {
+            Some(format!("{key}: {url} needs the global source_tls_ca_file"))
+        }
+        Ok(_) => None,
+    };
+    list.iter().filter_map(fault).collect()
+}
+
+/// The settings of the whole process that are about sources.
+fn faults_of_sources(config: &Config) -> Vec<LoadError> {
+    let main = &config.main;
+    let mut faults = Vec::new();
+    let mut say = |key: &str, reason: String| {
+        if let Some(place) = config.given.get(key) {
+            faults.push(place.error(format!("{reason} ({place})"), reason));
+        }
+    };
+    let urls = faults_of_urls(config, "etcd_endpoints", &main.etcd_endpoints);
+    urls.into_iter().for_each(|reason| say("etcd_endpoints", reason));
+    for reason in main.allow_discovered_hosts.iter().filter_map(|text| fault_of_allowed(text)) {
+        say("allow_discovered_hosts", format!("allow_discovered_hosts: {reason}"));
+    }
+    for [one, other] in [
+        ["etcd_user", "etcd_password"],
+        ["etcd_password", "etcd_user"],
+        ["source_tls_cert_file", "source_tls_key_file"],
+        ["source_tls_key_file", "source_tls_cert_file"],
+    ] {
+        if config.given.contains_key(one) && !config.given.contains_key(other) {
+            say(one, format!("{one} needs {other}"));
+        }
+    }
+    faults
+}
+
+/// A node that a cluster lists needs an address; so does one that no cluster can discover.
+fn nodes_without_host(config: &Config) -> Vec<LoadError> {
+    let discovers = config.clusters.values().any(|cluster| cluster.discovery != Discovery::Sql);
+    let is_listed = |name: &String| config.clusters.values().any(|cluster| cluster.nodes.contains(name));
+    let lacking =
+        config.nodes.iter().filter(|(name, node)| node.host.is_empty() && (!discovers || is_listed(name)));
+    let fault =
+        |name: &String| Some(fault(config.node_places.get(name)?, "node", name, "a node needs a host"));
+    lacking.filter_map(|(name, _)| fault(name)).collect()
+}
+
+/// What an administrator should know of clusters.
+pub(crate) fn warnings(config: &Config) -> Vec<Warning> {
+    let warning = |(name, cluster): (&String, &ClusterOptions)| {
+        let by_patroni = matches!(cluster.discovery, Discovery::Patroni | Discovery::Etcd);
+        let is_late = by_patroni && cluster.primary_max_age_ms > PATRONI_TTL_MS_MIN;
+        let place = config.cluster_places.get(name).filter(|_| is_late)?;
+        Some(place.warning(format!(
+            "cluster \"{name}\": primary_max_age_ms={} is above {PATRONI_TTL_MS_MIN}: with a short ttl Patroni promotes another \
+             node before pgweir gives up a primary that it cannot reach",
+            cluster.primary_max_age_ms
+        )))
+    };
+    config.clusters.iter().filter_map(warning).collect()
 }
 
 /// Two names for one server would be two primaries.

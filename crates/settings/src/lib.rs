@@ -24,8 +24,8 @@ mod table;
 
 pub use auto::AutoCount;
 pub use choice::{
-    Anonymous, AuthType, DeferBegin, LoadBalanceHosts, LogFormat, PoolMode, SequenceAffinity, ServerProtocol,
-    SessionState, SslMode, WorkerScheduling,
+    Anonymous, AuthType, DeferBegin, Discovery, LoadBalanceHosts, LogFormat, PoolMode, SequenceAffinity,
+    ServerProtocol, SessionState, SourceLost, SslMode, WorkerScheduling,
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};
@@ -35,6 +35,7 @@ pub use pages::reference::reference_markdown;
 pub use password::Password;
 pub use reload::Diff;
 pub use route::Route;
+pub use syntax::hosts::{SourceUrl, is_allowed_host};
 pub use syntax::ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
 pub use syntax::number::SECONDS_MAX;
 pub use syntax::slips::did_you_mean;

@@ -48,6 +48,8 @@ impl Config {
         warn_of_main(&mut config);
         let mut errors = loader.errors;
         errors.extend(clusters::faults(&config));
+        let warnings = clusters::warnings(&config);
+        config.warnings.extend(warnings);
         (config, errors)
     }
 }

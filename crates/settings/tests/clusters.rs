@@ -3,6 +3,7 @@
 mod common;
 
 use common::{faults, load};
+use pgweir_settings::{Discovery, SourceLost};
 
 const GOOD: &str = "[pgbouncer]\nauth_user = asker\n[clusters]\nmain = nodes=m1,m2 check_interval_ms=200 primary_wait=5\n\
                     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2 port=5433 attached=0\n\
@@ -60,4 +61,87 @@ fn every_fault_between_the_lines_is_told_with_its_place() {
         );
     }
     assert_eq!(found.len(), 13, "{}", found.join("\n"));
+}
+
+const DISCOVERED: &str = "[pgbouncer]\netcd_endpoints = http://10.1.0.1:2379,https://etcd.local:2379\netcd_user = u\netcd_password = secret-of-etcd\n\
+                          source_tls_ca_file = /ca.crt\nallow_discovered_hosts = 10.1.0.0/16, *.db.local\nauth_user = asker\n\
+                          [clusters]\none = discovery=dns host=pg-nodes port=5433\n\
+                          two = discovery=patroni patroni_api=http://10.1.0.1:8008,http://10.1.0.2:8008 patroni_user=p patroni_password=secret-of-api\n\
+                          three = discovery=etcd etcd_prefix=/service/main source_lost=hold\n\
+                          [nodes]\n10.1.0.9 = attached=0\npg-0.db = attached=0\n[databases]\napp = cluster=one\n";
+
+#[test]
+fn clusters_that_are_discovered() {
+    let config = load(DISCOVERED).expect("a good file");
+    assert_eq!(config.clusters["one"].discovery, Discovery::Dns);
+    assert_eq!(
+        (config.clusters["one"].host.as_deref(), config.clusters["one"].port),
+        (Some("pg-nodes"), 5433)
+    );
+    assert_eq!(config.clusters["two"].patroni_api, ["http://10.1.0.1:8008", "http://10.1.0.2:8008"]);
+    assert_eq!(config.clusters["three"].source_lost, SourceLost::Hold);
+    assert!(!config.nodes["10.1.0.9"].attached, "a line has options for a node that is found");
+    let shown = format!("{config:?} {:?}", config.show());
+    assert!(!shown.contains("secret-of"), "no secret is shown");
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+}
+
+#[test]
+fn every_fault_of_a_discovered_cluster_is_told_with_its_place() {
+    let text = "[pgbouncer]\nauth_user = a\netcd_endpoints = 10.0.0.1:2379\nallow_discovered_hosts = 10.0.0.0/33\nsource_tls_cert_file = /c\netcd_user = u\n\
+                [clusters]\na = nodes=m1 port=5432\nb = discovery=dns nodes=m2 source_lost=hold\nc = discovery=patroni etcd_prefix=/x patroni_user=u\n\
+                d = discovery=patroni patroni_api=https://h:1,http://u:pw-in-url@h:1,h\ne = discovery=etcd\nf = discovery=zk\n\
+                [nodes]\nm1 = port=1\nm2 = attached=0\n";
+    let found = faults(text);
+    for (line, words) in [
+        (3, "etcd_endpoints: \"10.0.0.1:2379\": an address must be http://host:port"),
+        (4, "allow_discovered_hosts: \"10.0.0.0/33\": it must be"),
+        (5, "source_tls_cert_file needs source_tls_key_file"),
+        (6, "etcd_user needs etcd_password"),
+        (8, "port needs discovery=dns, and this cluster has discovery=sql"),
+        (9, "nodes needs discovery=sql, and this cluster has discovery=dns"),
+        (9, "source_lost needs discovery=patroni or etcd"),
+        (9, "a cluster with discovery=dns needs host"),
+        (10, "etcd_prefix needs discovery=etcd"),
+        (10, "a cluster with discovery=patroni needs patroni_api"),
+        (10, "patroni_user and patroni_password need each other"),
+        (11, "patroni_api: https://h:1 needs the global source_tls_ca_file"),
+        (11, "patroni_api: an address has no user and no password"),
+        (11, "patroni_api: \"h\": an address must be"),
+        (12, "a cluster with discovery=etcd needs etcd_prefix"),
+        (13, "it must be one of sql, dns, patroni, etcd"),
+        (15, "node \"m1\": a node needs a host"),
+    ] {
+        let place = format!("t.ini:{line}");
+        assert!(
+            found.iter().any(|fault| fault.contains(words) && fault.contains(&place)),
+            "{words} at {place}\n{}",
+            found.join("\n")
+        );
+    }
+    assert!(
+        found.iter().all(|fault| !fault.contains("pw-in-url")),
+        "a password in an address is not repeated"
+    );
+    let bare = faults(
+        "[pgbouncer]\nauth_user=a\n[clusters]\nc = discovery=patroni patroni_api=http://h:1\ne = discovery=etcd etcd_prefix=/x\n",
+    );
+    for words in [
+        "patroni needs the global allow_discovered_hosts",
+        "etcd needs the global etcd_endpoints",
+        "etcd needs the global allow_discovered_hosts",
+    ] {
+        assert!(bare.iter().any(|fault| fault.contains(words)), "{words}\n{}", bare.join("\n"));
+    }
+}
+
+#[test]
+fn a_primary_that_is_trusted_longer_than_patronis_ttl_is_warned_of() {
+    let config =
+        load(&DISCOVERED.replace("source_lost=hold", "primary_max_age_ms=30000")).expect("a good file");
+    let [warning] = config.warnings.as_slice() else { panic!("{:?}", config.warnings) };
+    assert!(
+        warning.text.contains("cluster \"three\": primary_max_age_ms=30000 is above 20000")
+            && warning.line == 11
+    );
 }

@@ -7,6 +7,12 @@ pub(crate) mod answer;
 pub(crate) mod choice;
 pub(crate) mod node;
 mod roles;
+pub mod source;
+#[cfg(test)]
+mod source_tests;
+pub(crate) mod switchover;
+#[cfg(test)]
+mod switchover_tests;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -16,7 +22,10 @@ use std::sync::Arc;
 use pgweir_settings::{ClusterOptions, NodeOptions};
 
 use crate::cluster::node::{Node, NodeState, Observation};
+use crate::cluster::source::Source;
+use crate::cluster::switchover::{Ended, Switchover};
 use crate::cluster::view::Switch;
+use crate::context::duration_us;
 use crate::driver::Level;
 
 /// A node of a cluster. A node that gets another address is another node.
@@ -41,6 +50,10 @@ pub(crate) struct Limits {
     pub(crate) down_after_us: u64,
     pub(crate) recovery_wait_us: u64,
     pub(crate) primary_max_age_us: u64,
+    pub(crate) primary_wait_us: u64,
+    /// `switchover_drain_ms`, `switchover_max_lag_bytes`
+    pub(crate) drain_us: u64,
+    pub(crate) max_lag_bytes: u64,
 }
 
 impl Limits {
@@ -52,6 +65,9 @@ impl Limits {
             down_after_us: us(options.down_after_ms),
             recovery_wait_us: us(options.recovery_wait_ms),
             primary_max_age_us: us(options.primary_max_age_ms),
+            primary_wait_us: duration_us(options.primary_wait),
+            drain_us: us(options.switchover_drain_ms),
+            max_lag_bytes: options.switchover_max_lag_bytes.into(),
         }
     }
 
@@ -60,6 +76,9 @@ impl Limits {
         if hurries { (self.interval_us / 10).max(HURRY_US_MIN) } else { self.interval_us }
     }
 }
+
+/// Nodes that are gone and are remembered, so that what is open there ends once another node is the primary.
+const GONE_MAX: usize = 64;
 
 /// Checks are never nearer to each other.
 const HURRY_US_MIN: u64 = 20_000;
@@ -92,6 +111,10 @@ pub(crate) struct Cluster {
     pub(crate) name: Arc<str>,
     pub(crate) nodes: Vec<Node>,
     limits: Limits,
+    /// What says of the nodes what they are, besides themselves.
+    source: Option<Source>,
+    /// Nodes that the source does not name any more.
+    gone: Vec<Arc<str>>,
     /// One more at each change of the primary, and at each restart of it. 0: there was none yet.
     epoch: u64,
     /// The primary that it had last.
@@ -104,6 +127,12 @@ pub(crate) struct Cluster {
     held_since_us: Option<u64>,
     /// Since when there is no standby that reads may go to (monotonic, µs).
     bare_since_us: Option<u64>,
+    /// New work waits for a switchover that is under way: ours, or one that the source announces.
+    planned: bool,
+    switchover: Option<Switchover>,
+    ended: Option<Ended>,
+    /// Number of the last switchover.
+    switchovers: u64,
     remarks: Vec<Remark>,
     next_id: u32,
 }
@@ -115,18 +144,36 @@ impl Cluster {
             name: name.into(),
             nodes: Vec::new(),
             limits,
+            source: None,
+            gone: Vec::new(),
             epoch: 0,
             last: None,
             identifier: None,
             timeline: 0,
             held_since_us: Some(now_us),
             bare_since_us: Some(now_us),
+            planned: false,
+            switchover: None,
+            ended: None,
+            switchovers: 0,
             remarks: Vec::new(),
             next_id: 0,
         }
     }
 
-    /// Follows the configuration: nodes that stay keep what is known of them.
+    /// Follows the configuration of the source. With another way of discovery, what the old source said counts no longer.
+    pub(crate) fn follow_source(&mut self, options: &ClusterOptions) {
+        match &mut self.source {
+            Some(source) if source.discovery() == options.discovery => source.follow(options),
+            source => *source = Source::of(options),
+        }
+    }
+
+    pub(crate) fn source(&self) -> Option<&Source> {
+        self.source.as_ref()
+    }
+
+    /// Follows the list of nodes: those that stay keep what is known of them.
     pub(crate) fn follow(&mut self, limits: Limits, nodes: &[(&str, &NodeOptions)], now_us: u64) {
         self.limits = limits;
         let mut old = std::mem::take(&mut self.nodes);
@@ -142,6 +189,11 @@ impl Cluster {
             node.follow(options);
             self.nodes.push(node);
         }
+        self.gone.extend(old.into_iter().map(|node| node.name));
+        let nodes = &self.nodes;
+        self.gone.retain(|name| nodes.iter().all(|node| node.name != *name));
+        let excess = self.gone.len().saturating_sub(GONE_MAX);
+        self.gone.drain(..excess);
         self.decide(now_us);
     }
 
@@ -196,7 +248,12 @@ impl Cluster {
 
     /// The primary, if it takes new work.
     pub(crate) fn serving(&self) -> Option<&Node> {
-        self.primary().filter(|node| node.switch == Switch::Attached)
+        self.primary().filter(|node| node.switch == Switch::Attached && !self.is_planned())
+    }
+
+    /// A switchover is under way, so clients wait although the primary is known.
+    pub(crate) fn is_planned(&self) -> bool {
+        self.planned
     }
 
     /// Checks follow faster: no primary is known, or the one that is did not answer its last check.
@@ -211,9 +268,12 @@ impl Cluster {
     }
 
     /// When [`Cluster::expire`] is to be called although no check has ended (monotonic, µs).
-    pub(crate) fn expires_us(&self) -> Option<u64> {
-        let member = self.primary()?.state.member()?;
-        Some(member.heard_us.saturating_add(self.limits.primary_max_age_us).saturating_add(1))
+    pub(crate) fn expires_us(&self, now_us: u64) -> Option<u64> {
+        let member = self.primary().and_then(|node| node.state.member());
+        let member_us = member
+            .map(|member| member.heard_us.saturating_add(self.limits.primary_max_age_us).saturating_add(1));
+        let source_us = self.source_expires_us(now_us);
+        member_us.into_iter().chain(source_us).chain(self.switchover_expires_us()).min()
     }
 
     pub(crate) fn epoch(&self) -> u64 {

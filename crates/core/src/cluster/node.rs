@@ -33,8 +33,9 @@ pub(crate) struct Member {
     pub(crate) answer: Answer,
     /// When that came (monotonic, µs).
     pub(crate) heard_us: u64,
-    /// So many answers in a row gave it the same role in the same run.
+    /// So many answers in a row gave it the same role in the same run, and when the first of them came (monotonic, µs).
     pub(crate) checks: u32,
+    pub(crate) same_since_us: u64,
     /// Its checks have failed since that answer.
     pub(crate) failing: Option<Failing>,
 }
@@ -108,6 +109,10 @@ pub(crate) enum Doubt {
     TwoPrimaries,
     /// An operator has detached it.
     Detached,
+    /// The cluster's source says that it is not.
+    Source,
+    /// The cluster's source is silent, and without it no node counts as the primary.
+    SourceSilent,
 }
 
 /// Why a node is not used.
@@ -239,8 +244,10 @@ impl Node {
         let same = |member: &&Member| {
             member.answer.in_recovery == answer.in_recovery && member.answer.run == answer.run
         };
-        let checks = self.state.member().filter(same).map_or(0, |member| member.checks).saturating_add(1);
-        let member = Member { answer, heard_us: now_us, checks, failing: None };
+        let before = self.state.member().filter(same).map(|member| (member.checks, member.same_since_us));
+        let (checks, same_since_us) = before.unwrap_or((0, now_us));
+        let checks = checks.saturating_add(1);
+        let member = Member { answer, heard_us: now_us, checks, same_since_us, failing: None };
         let state = match &self.state {
             _ if answer.in_recovery => NodeState::Standby(member),
             NodeState::Primary(_) => NodeState::Primary(member),
@@ -347,6 +354,8 @@ impl std::fmt::Display for Doubt {
             Doubt::Unconfirmed => "it has not confirmed that it is the primary (primary_max_age_ms)",
             Doubt::TwoPrimaries => "another node says that it is the primary, too",
             Doubt::Detached => "it is detached",
+            Doubt::Source => "the source of the cluster does not name it as the primary",
+            Doubt::SourceSilent => "the source of the cluster does not answer (source_lost)",
         })
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::cluster::node::{Doubt, Member, Node, NodeState, Refusal, Refused, Unsure};
+use crate::cluster::source::Standing;
 use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
 use crate::driver::Level;
@@ -12,6 +13,9 @@ use crate::driver::Level;
 const CHECKS_MIN: u32 = 3;
 /// The first version that reports `in_hot_standby`.
 const VERSION_MIN: u32 = 140_000;
+
+/// Nodes are looked at together so often, at most, until nothing changes.
+const ROUNDS_MAX: usize = 8;
 
 /// What a node is, as far as it answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +26,11 @@ enum Verdict {
     Refused(Refusal),
 }
 
+/// It says that it is the primary, and the source has taken that claim away.
+fn is_doubted(verdict: &Option<Verdict>) -> bool {
+    matches!(verdict, Some(Verdict::Unsure(Doubt::Source | Doubt::SourceSilent | Doubt::TwoPrimaries)))
+}
+
 impl Cluster {
     /// Looks at all nodes together. It changes nothing if it is called twice at the same time.
     pub(super) fn decide(&mut self, now_us: u64) {
@@ -30,6 +39,7 @@ impl Cluster {
             // The primary says which database this is: only now is it known of the others whether they are copies of it.
             self.assign(now_us);
         }
+        self.plan(now_us);
         self.held_since_us = match self.serving() {
             Some(_) => None,
             None => self.held_since_us.or(Some(now_us)),
@@ -39,10 +49,23 @@ impl Cluster {
         for at in 0..self.nodes.len() {
             self.remark(at);
         }
+        self.remark_source(now_us);
     }
 
+    /// What becomes of one node may change what becomes of another: until nothing changes any more.
     fn assign(&mut self, now_us: u64) {
-        let verdicts = self.verdicts(now_us);
+        let mut verdicts = self.verdicts(now_us);
+        for _ in 0..ROUNDS_MAX {
+            self.apply(verdicts.clone(), now_us);
+            let next = self.verdicts(now_us);
+            if next == verdicts {
+                break;
+            }
+            verdicts = next;
+        }
+    }
+
+    fn apply(&mut self, verdicts: Vec<Option<Verdict>>, now_us: u64) {
         for (node, verdict) in self.nodes.iter_mut().zip(verdicts) {
             let (Some(verdict), Some(member)) = (verdict, node.state.member().cloned()) else { continue };
             let state = match verdict {
@@ -79,11 +102,14 @@ impl Cluster {
     fn verdicts(&self, now_us: u64) -> Vec<Option<Verdict>> {
         let mut verdicts: Vec<Option<Verdict>> =
             self.nodes.iter().map(|node| self.first_look(node)).collect();
+        self.hear_source(now_us, &mut verdicts);
         let claims = |at: usize| verdicts[at] == Some(Verdict::Unsure(Doubt::New));
         let claimants: Vec<usize> = (0..self.nodes.len()).filter(|&at| claims(at)).collect();
-        // The highest timeline that any copy of this database has.
+        let doubted: Vec<usize> = (0..self.nodes.len()).filter(|&at| is_doubted(&verdicts[at])).collect();
+        // The highest timeline that any copy of this database has; of a primary that the source does not name it says nothing.
         let counts = |at: &usize| {
             !matches!(verdicts[*at], Some(Verdict::Refused(_)) | None)
+                && !doubted.contains(at)
                 && self.nodes[*at].switch != Switch::Detached
         };
         let timelines = (0..self.nodes.len()).filter(counts).filter_map(|at| self.timeline_of(at));
@@ -92,20 +118,22 @@ impl Cluster {
             claimants.iter().for_each(|&at| verdicts[at] = Some(Verdict::Unsure(Doubt::TwoPrimaries)));
             return verdicts;
         }
-        let (contenders, older): (Vec<usize>, Vec<usize>) =
+        let (contenders, mut older): (Vec<usize>, Vec<usize>) =
             claimants.iter().partition(|&&at| self.timeline_of(at) == Some(newest));
+        older.extend(doubted.iter().filter(|&&at| self.timeline_of(at).is_some_and(|own| own < newest)));
         // Both live, and the newer one has not been seen often enough: nothing new is sent to either.
         let proven = |&at: &usize| match &self.nodes[at].state {
             NodeState::Primary(_) => true,
+            _ if self.standing(&self.nodes[at], now_us) == Standing::Agrees => true,
             state => state.member().is_some_and(|member| member.checks >= CHECKS_MIN),
         };
-        let contradicts = |&at: &usize| {
-            self.is_confirmed(at, now_us) && !matches!(self.nodes[at].state, NodeState::Refused(_))
-        };
+        let contradicts = |&at: &usize| self.contradicts(at, now_us);
         let waits = !contenders.is_empty() && !contenders.iter().any(proven) && older.iter().any(contradicts);
         for &at in &older {
             let is_refused = matches!(self.nodes[at].state, NodeState::Refused(_));
-            verdicts[at] = Some(if waits && contradicts(&at) {
+            // Of two that only contradict each other, neither is the old one for certain.
+            let of_two = verdicts[at] == Some(Verdict::Unsure(Doubt::TwoPrimaries));
+            verdicts[at] = Some(if of_two || waits && contradicts(&at) {
                 Verdict::Unsure(Doubt::TwoPrimaries)
             } else if !is_refused && !self.is_confirmed(at, now_us) {
                 // It may be dead: whether it lives on is seen by its next answer.
@@ -115,12 +143,55 @@ impl Cluster {
                 Verdict::Refused(Refusal::OldPrimary { timeline, newer: newest })
             });
         }
-        if waits {
+        // A newer one has come, and the source was not heard since: its word for the older one may be old.
+        let overtaken = |&&at: &&usize| {
+            self.timeline_of(at).is_some_and(|own| own > newest)
+                && self.is_confirmed(at, now_us)
+                && !self.source_heard_since(&self.nodes[at])
+        };
+        if waits || doubted.iter().any(|at| overtaken(&at)) {
             contenders.iter().for_each(|&at| verdicts[at] = Some(Verdict::Unsure(Doubt::TwoPrimaries)));
             return verdicts;
         }
         self.choose(&contenders, now_us, &mut verdicts);
         verdicts
+    }
+
+    /// Takes the claim of a node that the source does not name.
+    fn hear_source(&self, now_us: u64, verdicts: &mut [Option<Verdict>]) {
+        let claims = |at: usize| verdicts[at] == Some(Verdict::Unsure(Doubt::New));
+        let claimants: Vec<usize> = (0..self.nodes.len()).filter(|&at| claims(at)).collect();
+        for &at in &claimants {
+            let standing = self.standing(&self.nodes[at], now_us);
+            // What the cluster's history has left behind, or the source contradicts, is no rival.
+            let is_rival = |&other: &usize| {
+                other != at
+                    && self.standing(&self.nodes[other], now_us) != Standing::Contradicts
+                    && self.contradicts(other, now_us)
+                    && self.timeline_of(other).is_some_and(|own| own >= self.timeline)
+            };
+            // One that was refused, or does not answer, goes by the rules for all.
+            let rivals = self.contradicts(at, now_us) && claimants.iter().any(is_rival);
+            if let Some(why) = self.doubt_by_source(standing, rivals) {
+                verdicts[at] = Some(Verdict::Unsure(why));
+            }
+        }
+    }
+
+    /// New work waits while a switchover is under way, or announced, until another node is the primary.
+    fn plan(&mut self, now_us: u64) {
+        self.go_on_with_switchover(now_us);
+        let planned = self.announced(now_us).is_some() || self.switchover.is_some();
+        if planned && !self.planned {
+            let text = format!("cluster {}: a switchover is under way, new transactions wait", self.name);
+            self.remarks.push(Remark { level: Level::Log, text });
+        }
+        self.planned = planned;
+    }
+
+    /// It answers, and what it says of itself counts.
+    fn contradicts(&self, at: usize, now_us: u64) -> bool {
+        self.is_confirmed(at, now_us) && !matches!(self.nodes[at].state, NodeState::Refused(_))
     }
 
     /// What a node's own answer says; [`Doubt::New`] of one that says it is the primary.

@@ -13,12 +13,15 @@ use super::{Cluster, Limits, NodeId, Run, Term};
 
 const MS: u64 = 1000;
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     interval_us: 1000 * MS,
     timeout_us: 1000 * MS,
     down_after_us: 5000 * MS,
     recovery_wait_us: 60_000 * MS,
     primary_max_age_us: 10_000 * MS,
+    primary_wait_us: 60_000 * MS,
+    drain_us: 10_000 * MS,
+    max_lag_bytes: 1 << 24,
 };
 
 fn options(host: &str) -> NodeOptions {
@@ -94,7 +97,7 @@ impl Rig {
 }
 
 /// Of the server at this node. A standby that is promoted keeps its process.
-fn answer(in_recovery: bool, timeline: u32, node: usize, identifier: u64) -> Answer {
+pub(super) fn answer(in_recovery: bool, timeline: u32, node: usize, identifier: u64) -> Answer {
     let started_us = i64::try_from(node).expect("few nodes");
     Answer {
         in_recovery,
@@ -237,7 +240,7 @@ fn a_server_that_does_not_report_its_role_is_refused() {
 fn a_primary_that_does_not_confirm_its_role_loses_it_in_time() {
     let mut rig = Rig::new(1);
     rig.primary(1, 1);
-    let expires_us = rig.cluster.expires_us().expect("it has a primary");
+    let expires_us = rig.cluster.expires_us(rig.now_us).expect("it has a primary");
     rig.pass(10_000);
     assert_eq!((rig.goes_to(), rig.now_us + 1), (Some(1), expires_us));
     rig.pass(1);

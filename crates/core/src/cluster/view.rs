@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cluster::node::{Node, NodeState};
+use crate::cluster::switchover::Drain;
 use crate::cluster::{Cluster, Run, Term};
 use crate::driver::Endpoint;
 
@@ -24,6 +25,10 @@ pub struct View {
     pub(crate) bare_since_us: Option<u64>,
     /// Nodes of which nothing is known at present: they get nothing new, and keep what they have.
     pub(crate) undecided: Vec<Arc<str>>,
+    /// There is none because a switchover is under way: clients wait, however short `primary_wait` is.
+    pub(crate) is_planned: bool,
+    /// What is done about open transactions.
+    pub(crate) drain: Option<Drain>,
     /// Nodes whose servers are closed at once.
     pub(crate) cut_off: Vec<Arc<str>>,
     /// Why there is no primary, or no standby: each node, and what it is.
@@ -105,6 +110,8 @@ impl View {
             standbys: Vec::new(),
             bare_since_us: Some(now_us),
             undecided: Vec::new(),
+            is_planned: false,
+            drain: None,
             cut_off: Vec::new(),
             obstacle: "no node has been asked yet".to_owned(),
         }
@@ -158,7 +165,10 @@ impl Cluster {
         });
         let standbys: Vec<Standby> = standbys.collect();
         let cut_off = self.nodes.iter().filter(|node| node.state.is_cut_off());
-        let cut_off = cut_off.map(|node| Arc::clone(&node.name)).collect();
+        let mut cut_off: Vec<Arc<str>> = cut_off.map(|node| Arc::clone(&node.name)).collect();
+        if primary.is_some() && self.source.is_some() {
+            cut_off.extend(self.gone.iter().cloned());
+        }
         let is_undecided = |node: &&Node| {
             node.switch == Switch::Attached
                 && matches!(node.state, NodeState::Unknown(_) | NodeState::Starting(_))
@@ -175,6 +185,8 @@ impl Cluster {
             standbys,
             bare_since_us: self.bare_since_us,
             undecided,
+            is_planned: self.is_planned(),
+            drain: self.drain(),
             cut_off,
             obstacle,
         }
@@ -189,6 +201,14 @@ impl Cluster {
     }
 
     fn obstacle(&self) -> String {
+        if self.is_planned() {
+            return "a switchover is under way".to_owned();
+        }
+        if self.nodes.is_empty() {
+            let source = self.source.as_ref();
+            let why = source.and_then(|source| source.error()).unwrap_or("it has not answered yet");
+            return format!("the source has named no node: {why}");
+        }
         let nodes = self.nodes.iter().map(|node| {
             let why = match &node.state {
                 _ if node.switch != Switch::Attached => node.switch.word().to_owned(),

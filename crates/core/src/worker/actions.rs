@@ -36,6 +36,11 @@ impl Worker {
             Mail::Continue => self.resume_by_signal(cx),
             Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
             Mail::View(view) => self.take_view(cx, &view),
+            Mail::OpenTransactions { cluster, number, from, open } => {
+                self.count_open(cx, &cluster, number, from, open);
+            }
+            Mail::Switched { cluster, number, result } => self.switched(cx, &cluster, number, &result),
+            Mail::Source(report) => self.take_source(cx, &report),
             Mail::Suspect(suspicion) => self.suspect(cx, suspicion),
             Mail::AllArrived => self.awaits_arrivals = false,
             Mail::SuccessorGone => self.serve_on(cx.env),
@@ -82,6 +87,15 @@ impl Worker {
             Command::KillClient(serial) => self.kill_client(cx, serial),
             Command::SwitchNode { to, cluster, node } => self.switch_node(cx, to, &cluster, &node),
             Command::Recheck(cluster) => self.recheck(cx, &cluster),
+            Command::Switchover { cluster, to, force } => {
+                match self.begin_switchover(cx, &cluster, to.as_deref(), force) {
+                    Ok(Some(number)) => {
+                        return self.answer_when(cx, from, ticket, Until::Switched { cluster, number });
+                    }
+                    Ok(None) => Outcome::Done,
+                    Err(why) => Outcome::Failed(why),
+                }
+            }
             Command::Disable(database) => {
                 cx.env.shared.switch(&database, |switches| switches.disabled = true);
                 Outcome::Done
@@ -116,6 +130,14 @@ impl Worker {
     pub(crate) fn check_commands<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let tasks = std::mem::take(&mut self.tasks);
         for task in tasks {
+            if let Until::Switched { cluster, number } = &task.until {
+                match self.clusters.switched(cluster, *number) {
+                    Some(Ok(())) => self.answer(cx, task.from, task.ticket, Outcome::Done),
+                    Some(Err(why)) => self.answer(cx, task.from, task.ticket, Outcome::Failed(why)),
+                    None => self.tasks.push_back(task),
+                }
+                continue;
+            }
             let outcome = match self.undone_by(cx.env, &task.until) {
                 Some(text) => Outcome::Undone(text),
                 None if self.is_reached(cx, &task.until) => {
@@ -144,7 +166,7 @@ impl Worker {
             Until::Released(_) => Some("PAUSE was undone by RESUME"),
             Until::Flushed { .. } if env.activity == Activity::Suspended => None,
             Until::Flushed { .. } => Some("SUSPEND was undone by RESUME"),
-            Until::Closed(_) => None,
+            Until::Closed(_) | Until::Switched { .. } => None,
         }
     }
 
@@ -154,6 +176,8 @@ impl Worker {
                 let kinds = [ServerKind::Active, ServerKind::Tested, ServerKind::BeingCanceled];
                 kinds.into_iter().all(|kind| pool.state.servers(kind) == 0)
             }),
+            // `check_commands` looks for its end.
+            Until::Switched { .. } => false,
             Until::Closed(database) => self
                 .pools_of(database.as_deref())
                 .all(|(_, pool)| pool.servers.values().all(|server| server.retire.is_none())),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::ADMIN_DATABASE;
 use crate::config::{DATABASE_NAME_MAX, Place};
 use crate::error::{LoadError, Warning};
 use crate::password::masked_pairs;
@@ -12,6 +11,7 @@ use crate::table::{
     CLUSTER_ROWS, ClusterOptions, DATABASE_ROWS, Database, Kind, NODE_ROWS, NodeOptions, PEER_ID_MAX,
     PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
 };
+use crate::{ADMIN_DATABASE, Discovery};
 
 /// A `name = value` line.
 pub(crate) struct Entry<'a> {
@@ -116,21 +116,48 @@ pub(crate) fn user(entry: &Entry<'_>) -> Outcome<UserOptions> {
 }
 
 pub(crate) fn cluster(entry: &Entry<'_>) -> Outcome<ClusterOptions> {
-    match unfit_name(entry, "cluster") {
-        Some(reason) => Outcome::refused(entry.fault_of_pairs(CLUSTER_ROWS, &reason)),
-        None => options(entry, ClusterOptions::default(), CLUSTER_ROWS, "cluster"),
+    if let Some(reason) = unfit_name(entry, "cluster", "") {
+        return Outcome::refused(entry.fault_of_pairs(CLUSTER_ROWS, &reason));
     }
+    let mut outcome = options(entry, ClusterOptions::default(), CLUSTER_ROWS, "cluster");
+    if let Some(options) = &outcome.options {
+        outcome.faults.extend(keys_of_another_way(entry, options.discovery));
+    }
+    outcome
+}
+
+/// The keys that only some ways of discovery have.
+const KEYS_OF_WAYS: [(&str, &[Discovery]); 8] = [
+    ("nodes", &[Discovery::Sql]),
+    ("host", &[Discovery::Dns]),
+    ("port", &[Discovery::Dns]),
+    ("patroni_api", &[Discovery::Patroni]),
+    ("patroni_user", &[Discovery::Patroni, Discovery::Etcd]),
+    ("patroni_password", &[Discovery::Patroni, Discovery::Etcd]),
+    ("etcd_prefix", &[Discovery::Etcd]),
+    ("source_lost", &[Discovery::Patroni, Discovery::Etcd]),
+];
+
+fn keys_of_another_way(entry: &Entry<'_>, way: Discovery) -> Vec<LoadError> {
+    let pairs = connstr::pairs(entry.value).unwrap_or_default();
+    let wrong = KEYS_OF_WAYS
+        .iter()
+        .filter(|(name, ways)| !ways.contains(&way) && pairs.iter().any(|(key, _)| key == name));
+    let fault = |(name, ways): &(&str, &[Discovery])| {
+        let ways: Vec<&str> = ways.iter().map(|way| way.as_str()).collect();
+        let reason =
+            format!("{name} needs discovery={}, and this cluster has discovery={way}", ways.join(" or "));
+        entry.fault_of_pairs(CLUSTER_ROWS, &reason)
+    };
+    wrong.map(fault).collect()
 }
 
 pub(crate) fn node(entry: &Entry<'_>) -> Outcome<NodeOptions> {
-    if let Some(reason) = unfit_name(entry, "node") {
+    // A discovered node has the name that its source gives it, which may be an address.
+    if let Some(reason) = unfit_name(entry, "node", ".:") {
         return Outcome::refused(entry.fault_of_pairs(NODE_ROWS, &reason));
     }
     let mut outcome = options(entry, NodeOptions::default(), NODE_ROWS, "node");
-    let lacks_host = outcome.options.as_ref().is_some_and(|node| node.host.is_empty());
-    if outcome.faults.is_empty() && lacks_host {
-        outcome.faults.push(entry.fault_of_pairs(NODE_ROWS, "a node needs a host"));
-    }
     if outcome.options.as_ref().is_some_and(|node| node.host.contains(',')) {
         outcome
             .faults
@@ -139,12 +166,15 @@ pub(crate) fn node(entry: &Entry<'_>) -> Outcome<NodeOptions> {
     outcome
 }
 
-/// Console commands name a node as `cluster.node`.
-fn unfit_name(entry: &Entry<'_>, what: &str) -> Option<String> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    let fits = entry.name.len() <= DATABASE_NAME_MAX && entry.name.bytes().all(is_plain);
+/// Console commands name a node as `cluster.node`. `more`: signs that it may have besides.
+fn unfit_name(entry: &Entry<'_>, what: &str, more: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-') || more.contains(c);
+    let fits = entry.name.len() <= DATABASE_NAME_MAX && entry.name.chars().all(is_plain);
+    let signs: String = more.chars().map(|sign| format!(", {sign}")).collect();
     (!fits).then(|| {
-        format!("the name of a {what} must have letters, digits, _ and - only, {DATABASE_NAME_MAX} at most")
+        format!(
+            "the name of a {what} must have letters, digits{signs}, _ and - only, {DATABASE_NAME_MAX} at most"
+        )
     })
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod connstr;
 pub(crate) mod entries;
+pub(crate) mod hosts;
 pub(crate) mod ini;
 pub(crate) mod number;
 pub(crate) mod slips;

@@ -3,14 +3,35 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{Password, Route};
+use crate::{Discovery, Password, Route, SourceLost};
 
 settings! {
     /// One primary and its standbys, and how pgweir watches them.
     struct ClusterOptions, CLUSTER_ROWS;
     group "Clusters" {
-        /// The names of the cluster's nodes, which are entries of `[nodes]`. It is required.
+        /// How pgweir learns of the nodes: `sql` from `nodes`; `dns` from the addresses of `host`; `patroni` from Patroni's REST
+        /// API; `etcd` from Patroni's keys in etcd. With the last two, a node is the primary only if the source agrees. Each
+        /// way has its keys, and no others may be set.
+        discovery: Discovery = "sql", Kind::Choice(Discovery::WORDS), Reload, Ours, InEffect;
+        /// The names of the cluster's nodes, which are entries of `[nodes]`. `discovery=sql` needs it.
         nodes: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// A host name with the address of each node, such as a headless service of Kubernetes. It is looked up every 5 seconds.
+        /// `discovery=dns` needs it. The nodes are named by their addresses.
+        host: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
+        /// The port of the nodes that `host` names.
+        port: u16 = "5432", Kind::Count(1, 65535), Reload, Ours, InEffect;
+        /// The addresses of Patroni's agents, as `http://host:port` or `https://host:port`. `discovery=patroni` needs it. Some
+        /// of the agents are enough: the others are in the list that an agent gives.
+        patroni_api: Vec<String> = NULL, Kind::List, Reload, Ours, InEffect;
+        /// The user of Patroni's REST API (`restapi.authentication`), for `SWITCHOVER`.
+        patroni_user: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
+        /// The password of `patroni_user`.
+        patroni_password: Option<Password> = NULL, Kind::Secret, Reload, Ours, InEffect;
+        /// What Patroni's keys of this cluster begin with: `/service/main/` for the scope `main`. `discovery=etcd` needs it.
+        etcd_prefix: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
+        /// What counts while Patroni or etcd has not answered for `primary_max_age_ms`: `trust` a node's own word, if no
+        /// other node claims to be the primary; `hold` nothing, so clients wait.
+        source_lost: SourceLost = "trust", Kind::Choice(SourceLost::WORDS), Reload, Ours, InEffect;
         /// The user that pgweir logs in as to ask a node for its role. It needs nothing but LOGIN. `auth_user` when it is not
         /// set; one of the two is required.
         check_user: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
@@ -39,5 +60,10 @@ settings! {
         /// `prefer-standby`, which is the primary while no standby is usable; or `any`. A user's `route` goes before a
         /// database's, and that before this one.
         route: Route = "primary", Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
+        /// How long transactions that are open may go on in a SWITCHOVER, in milliseconds. It then gives up, or with FORCE
+        /// ends them. A switchover that Patroni announces in etcd holds new transactions for at most as long.
+        switchover_drain_ms: u32 = "10000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// The number of bytes of log that the target of a SWITCHOVER may be behind.
+        switchover_max_lag_bytes: u32 = "16777216", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
     }
 }

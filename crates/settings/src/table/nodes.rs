@@ -3,10 +3,12 @@
 use super::{Kind, settings};
 
 settings! {
-    /// One PostgreSQL server of a cluster.
+    /// One PostgreSQL server of a cluster. For a node that a cluster discovers the line has its options, under the name that the
+    /// source gives it.
     struct NodeOptions, NODE_ROWS;
     group "Nodes" {
-        /// Where the server is: a host name, an address, or the directory of a unix socket. It is required.
+        /// Where the server is: a host name, an address, or the directory of a unix socket. A node that a cluster lists needs it;
+        /// the address of a discovered node comes from the source.
         host: String = "", Kind::Text, Reload, Ours, InEffect;
         /// The server's port.
         port: u16 = "5432", Kind::Count(1, 65535), Reload, Ours, InEffect;

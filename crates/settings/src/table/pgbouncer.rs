@@ -307,6 +307,23 @@ settings! {
         resolv_conf: String = "", Kind::Path, Restart, PgBouncer, InEffect;
     }
 
+    group "Sources of clusters" {
+        /// The addresses of etcd, as `http://host:port` or `https://host:port`: for clusters with `discovery=etcd`.
+        etcd_endpoints: Vec<String> = "", Kind::List, Reload, Ours, InEffect;
+        /// The user that reads etcd's keys, if etcd has users.
+        etcd_user: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
+        /// The password of `etcd_user`.
+        etcd_password: Option<Password> = NULL, Kind::Secret, Reload, Ours, InEffect;
+        /// The authorities that the certificates of etcd and Patroni have to come from. Addresses with `https` need it.
+        source_tls_ca_file: String = "", Kind::Path, Reload, Ours, InEffect;
+        /// The certificate that etcd and Patroni are shown.
+        source_tls_cert_file: String = "", Kind::Path, Reload, Ours, InEffect;
+        /// The private key of `source_tls_cert_file`.
+        source_tls_key_file: String = "", Kind::Path, Reload, Ours, InEffect;
+        /// The hosts that etcd and Patroni may name as nodes: addresses, networks (`10.1.0.0/16`), host names, host names that
+        /// begin with `*`, or `*` for any. pgweir logs in to no other host. Clusters with `discovery=etcd` or `patroni` need it.
+        allow_discovered_hosts: Vec<String> = "", Kind::List, Reload, Ours, InEffect;
+    }
     group "TLS" {
         /// Whether clients may or have to use TLS.
         client_tls_sslmode: SslMode = "disable", Kind::Choice(SslMode::WORDS), Reload, PgBouncer, InEffect;

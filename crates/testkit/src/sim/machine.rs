@@ -69,6 +69,7 @@ impl Subject for Machine {
                 (from, ticket)
             }
             Question::Shutdown(_)
+            | Question::Switchover { .. }
             | Question::Drained(_)
             | Question::PeriodOver(_)
             | Question::Login(_)

@@ -24,6 +24,18 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
     for row in clusters {
         page.labelled(&[("cluster", &name(row))], row.number("held_clients").unwrap_or(0));
     }
+    page.gauge("pgweir_cluster_switchover", "Whether a SWITCHOVER of the cluster is under way");
+    for row in clusters {
+        page.labelled(&[("cluster", &name(row))], u32::from(row.get("switchover").is_some()));
+    }
+    page.gauge(
+        "pgweir_cluster_source_age_seconds",
+        "How long ago the source of the cluster (Patroni, etcd, a name server) answered",
+    );
+    for row in clusters.iter().filter(|row| row.get("source_age_ms").is_some()) {
+        let age_s = row.number("source_age_ms").unwrap_or(0) / 1000;
+        page.labelled(&[("cluster", &name(row))], age_s);
+    }
     page.gauge("pgweir_node_state", "1 for the state that the node is in, 0 for the others");
     for row in nodes {
         let node = row.get("node").unwrap_or_default();

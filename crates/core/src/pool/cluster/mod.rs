@@ -23,6 +23,8 @@ use pgweir_wire::backend::TxStatus;
 
 /// Why a server of an older epoch is closed.
 const FENCED: &str = "the primary has changed";
+/// Why a server is closed whose transaction lasted longer than a switchover waits.
+const SWITCHED_OVER: &str = "the cluster switches over";
 /// Why a server is closed whose node is down or refused.
 const CUT_OFF: &str = "the node is not the primary any more";
 /// The same of a standby.
@@ -43,15 +45,22 @@ impl Membership {
 
     /// `primary_wait=0`: a client that needs a server is told at once that there is no node for it.
     pub(crate) fn refuses_at_once(&self, env: &Env, branch: Branch) -> Option<Fault> {
-        let refuses = self.held_since_us(branch).is_some() && self.wait_us(env, branch) == 0;
+        let is_held = self.held_since_us(branch).is_some() && !self.is_planned(branch);
+        let refuses = is_held && self.wait_us(env, branch) == 0;
         refuses.then(|| self.fault(branch))
     }
 
     /// A client has waited since this time (monotonic, µs), and no node for it has been known for as long as it may wait.
     pub(crate) fn overdue(&self, env: &Env, branch: Branch, since_us: u64) -> Option<Fault> {
         let since_us = since_us.max(self.held_since_us(branch)?);
-        let is_over = env.now.mono_us.saturating_sub(since_us) >= self.wait_us(env, branch);
+        let waited_us = env.now.mono_us.saturating_sub(since_us);
+        let is_over = !self.is_planned(branch) && waited_us >= self.wait_us(env, branch);
         is_over.then(|| self.fault(branch))
+    }
+
+    /// They wait for a switchover: however short `primary_wait` is.
+    fn is_planned(&self, branch: Branch) -> bool {
+        branch == Branch::PRIMARY && self.view.is_planned
     }
 
     /// Since when no node is known for the clients that wait there (monotonic, µs). A client that waits for one standby is asked
@@ -170,6 +179,26 @@ impl Pool {
         }
     }
 
+    /// The number of servers of this cluster's primary that are at work: in a transaction, or with an answer to come.
+    pub(crate) fn open_transactions(&self, cluster: &str) -> u32 {
+        let is_ours = self.state.cluster.as_ref().is_some_and(|own| *own.view.cluster == *cluster);
+        if !is_ours {
+            return 0;
+        }
+        let open = self.servers.values().filter(|server| is_at_work(server)).count();
+        u32::try_from(open).unwrap_or(u32::MAX)
+    }
+
+    /// A switchover waits no longer for the transactions that are open.
+    pub(crate) fn cut_open<D: Driver>(&mut self, cx: &mut Cx<'_, D>, cluster: &str) {
+        if self.open_transactions(cluster) == 0 {
+            return;
+        }
+        let open: Vec<ServerId> =
+            self.servers.iter().filter(|(_, server)| is_at_work(server)).map(|(id, _)| id).collect();
+        open.into_iter().for_each(|id| self.lose_server(cx, id, SWITCHED_OVER.into()));
+    }
+
     /// The transaction on this server is over, and its client would keep the server: not behind a fence.
     pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let is_behind =
@@ -248,6 +277,12 @@ impl Pool {
         }
         (server.tx != TxStatus::Idle).then_some(Fault::RolledBack)
     }
+}
+
+/// A server of the primary has something to do for a client, or after one.
+fn is_at_work(server: &Server) -> bool {
+    let is_counted = server.branch.is_primary() && !server.is_replication();
+    is_counted && server.state.kind() != ServerKind::Login && !server.is_at_rest()
 }
 
 /// A client has it, and no transaction is open on it.

@@ -308,7 +308,9 @@ impl CarriedSwitches {
             shared.switch(name, |switches| switches.disabled = true);
         }
         for (cluster, node, number) in self.nodes.iter().flatten() {
-            let is_listed = config.clusters.get(cluster).is_some_and(|cluster| cluster.nodes.contains(node));
+            let is_listed = config.clusters.get(cluster).is_some_and(|cluster| {
+                cluster.discovery != pgweir_settings::Discovery::Sql || cluster.nodes.contains(node)
+            });
             if let Some(switch) = Switch::of_number(*number).filter(|_| is_listed) {
                 shared.switch_node(cluster, node, switch);
             }

@@ -1,5 +1,7 @@
 //! Commands about clusters and their nodes. The worker that watches the cluster carries them out.
 
+use pgweir_settings::Discovery;
+
 use crate::cluster::view::Switch;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
@@ -12,12 +14,16 @@ impl Worker {
         let (name, node) = match command {
             Command::SwitchNode { cluster, node, .. } => (cluster, Some(node)),
             Command::Recheck(cluster) => (cluster, None),
+            Command::Switchover { cluster, to, .. } => (cluster, to.as_ref()),
             _ => return Ok(()),
         };
         let Some(cluster) = env.rules.config.clusters.get(name) else {
             return Err(format!("no such cluster: {name}"));
         };
-        match node.filter(|node| !cluster.nodes.contains(node)) {
+        // Of discovered nodes the worker that watches them knows.
+        let is_unknown =
+            |node: &&String| cluster.discovery == Discovery::Sql && !cluster.nodes.contains(node);
+        match node.filter(is_unknown) {
             Some(node) => Err(format!("cluster {name} has no node {node}")),
             None => Ok(()),
         }
@@ -33,7 +39,9 @@ impl Worker {
     ) -> Outcome {
         let Some(watched) = self.clusters.watched.get_mut(name) else { return Outcome::Done };
         let cluster = &mut watched.cluster;
-        let Some(id) = cluster.node_named(node).map(|node| node.id) else { return Outcome::Done };
+        let Some(id) = cluster.node_named(node).map(|node| node.id) else {
+            return Outcome::Failed(format!("cluster {name} has no node {node}"));
+        };
         let is_primary = cluster.primary().is_some_and(|primary| primary.id == id);
         if to == Switch::Detached && is_primary {
             let text = format!("node {node} is the primary of cluster {name}; DRAIN NODE holds its clients");

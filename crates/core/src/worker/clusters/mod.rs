@@ -2,6 +2,8 @@
 
 mod commands;
 pub(crate) mod report;
+mod sources;
+mod switchover;
 mod watch;
 
 use std::collections::HashMap;
@@ -10,13 +12,15 @@ use std::sync::Arc;
 use pgweir_settings::{Config, NodeOptions};
 use slotmap::SlotMap;
 
+use crate::cluster::switchover::Ended;
 use crate::cluster::view::View;
 use crate::cluster::{Cluster, Limits};
-use crate::context::{Cx, Suspicion};
-use crate::driver::Driver;
+use crate::context::{Cx, Env, Suspicion};
+use crate::driver::{Driver, WorkerId};
 use crate::ids::WatchId;
 use crate::mail::Mail;
 use crate::worker::Worker;
+use crate::worker::clusters::switchover::Draining;
 use crate::worker::clusters::watch::NodeWatch;
 
 /// The clusters that a worker watches.
@@ -25,6 +29,8 @@ pub(crate) struct Clusters {
     watches: SlotMap<WatchId, NodeWatch>,
     /// When something has to be looked at (monotonic, µs). Each turn asks for it.
     pub(crate) due_us: u64,
+    /// Switchovers that drain, whichever worker watches the cluster: what this worker said last of its open transactions.
+    drains: HashMap<Arc<str>, Draining>,
     /// The configuration that they follow.
     config: Option<Arc<Config>>,
 }
@@ -34,20 +40,55 @@ pub(crate) struct Watched {
     pub(crate) cluster: Cluster,
     /// What the workers were told last.
     told: Option<Arc<View>>,
+    /// Transactions that are open at each worker, while a switchover drains.
+    open: HashMap<WorkerId, u32>,
+    /// How the last switchover ended.
+    ended: Option<Ended>,
 }
 
 impl Default for Clusters {
     fn default() -> Clusters {
-        Clusters { watched: HashMap::new(), watches: SlotMap::with_key(), due_us: u64::MAX, config: None }
+        Clusters {
+            watched: HashMap::new(),
+            watches: SlotMap::with_key(),
+            due_us: u64::MAX,
+            drains: HashMap::new(),
+            config: None,
+        }
+    }
+}
+
+impl Watched {
+    /// Follows the list of nodes: that of the configuration, or of the cluster's source.
+    fn follow(&mut self, env: &Env) {
+        let config = &env.rules.config;
+        let name = Arc::clone(&self.cluster.name);
+        let Some(options) = config.clusters.get(&*name) else { return };
+        let now_us = env.now.mono_us;
+        let discovered = self.cluster.discovered(config);
+        let listed = config.nodes_of_cluster(Some(options));
+        let nodes: Vec<(&str, &NodeOptions)> = match self.cluster.source() {
+            None => listed.collect(),
+            Some(_) => discovered.iter().map(|(name, options)| (&**name, options)).collect(),
+        };
+        self.cluster.follow(Limits::of(options), &nodes, now_us);
+        self.cluster.keep_switches(|node| env.shared.node_switch(&name, node), now_us);
+        for node in self.cluster.nodes.iter().filter(|node| !node.is_new()) {
+            // `attached` may have changed.
+            if env.shared.node_switch(&name, &node.name).is_some_and(|known| known != node.switch) {
+                env.shared.switch_node(&name, &node.name, node.switch);
+            }
+        }
     }
 }
 
 impl Clusters {
     /// Finds out when something has to be looked at.
-    fn rearm(&mut self) {
+    fn rearm(&mut self, now_us: u64) {
         let checks = self.watches.values().map(|watch| watch.due_us);
-        let terms = self.watched.values().filter_map(|watched| watched.cluster.expires_us());
-        self.due_us = checks.chain(terms).min().unwrap_or(u64::MAX);
+        let terms = self.watched.values().filter_map(|watched| watched.cluster.expires_us(now_us));
+        let counts = self.drains.values().map(|draining| draining.due_us);
+        self.due_us = checks.chain(terms).chain(counts).min().unwrap_or(u64::MAX);
     }
 }
 
@@ -65,19 +106,15 @@ impl Worker {
         cx.env.views.retain(|name, _| config.clusters.contains_key(&**name));
         for (name, options) in config.clusters.iter().filter(|(name, _)| is_ours(name)) {
             let now_us = cx.env.now.mono_us;
-            let nodes: Vec<(&str, &NodeOptions)> = config.nodes_of_cluster(Some(options)).collect();
-            let limits = Limits::of(options);
             let watched = self.clusters.watched.entry(name.as_str().into());
-            let watched = watched
-                .or_insert_with(|| Watched { cluster: Cluster::new(name, limits, now_us), told: None });
-            watched.cluster.follow(limits, &nodes, now_us);
-            watched.cluster.keep_switches(|node| cx.env.shared.node_switch(name, node), now_us);
-            for node in watched.cluster.nodes.iter().filter(|node| !node.is_new()) {
-                // `attached` may have changed.
-                if cx.env.shared.node_switch(name, &node.name).is_some_and(|known| known != node.switch) {
-                    cx.env.shared.switch_node(name, &node.name, node.switch);
-                }
-            }
+            let watched = watched.or_insert_with(|| Watched {
+                cluster: Cluster::new(name, Limits::of(options), now_us),
+                told: None,
+                open: HashMap::new(),
+                ended: None,
+            });
+            watched.cluster.follow_source(options);
+            watched.follow(cx.env);
         }
         self.follow_nodes(cx);
         self.tell_views(cx);
@@ -90,6 +127,7 @@ impl Worker {
             for remark in watched.cluster.take_remarks() {
                 cx.log(remark.level, &remark.text);
             }
+            watched.ended = watched.cluster.take_ended().or(watched.ended.take());
             let view = watched.cluster.view();
             if watched.told.as_deref() != Some(&view) {
                 let view = Arc::new(view);
@@ -109,6 +147,8 @@ impl Worker {
     pub(crate) fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
         cx.env.views.insert(Arc::clone(&view.cluster), Arc::clone(view));
         self.for_pools(cx, |pool, cx| pool.follow_view(cx, view));
+        self.follow_drain(cx, view);
+        self.check_commands(cx);
     }
 
     /// A connection to a cluster's primary failed or ended: its nodes are asked now.

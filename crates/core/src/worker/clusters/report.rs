@@ -9,9 +9,11 @@ use crate::pool::show::rows::time_text;
 use crate::worker::Worker;
 use crate::worker::console::report::{Row, cell};
 
-/// The places of `epoch` and `held_clients` among the columns of SHOW CLUSTERS.
+/// The places of columns among those of SHOW CLUSTERS.
 const EPOCH: usize = 2;
 const HELD_CLIENTS: usize = 5;
+/// The first of the columns that one worker fills.
+const OF_WATCHER: usize = 8;
 
 impl Worker {
     /// What this worker knows of each cluster, and how many of its clients wait for a primary.
@@ -25,6 +27,10 @@ impl Worker {
             };
             let held: u32 = self.pools.values().filter(of_cluster).map(|pool| pool.state.held()).sum();
             let primary = view.primary.as_ref();
+            let discovery = env.rules.config.clusters.get(&*view.cluster).map(|options| options.discovery);
+            let watched = self.clusters.watched.get(&view.cluster);
+            let source = watched.and_then(|watched| watched.cluster.source());
+            let age_ms = |heard_us: u64| cell(env.now.mono_us.saturating_sub(heard_us) / 1000);
             vec![
                 cell(&view.cluster),
                 primary.map(|primary| primary.term.node.to_string()),
@@ -34,6 +40,11 @@ impl Worker {
                 cell(held),
                 view.held_since_us.map(|since_us| time_text(env, since_us)),
                 primary.is_none().then(|| view.obstacle.clone()),
+                discovery.map(|discovery| discovery.to_string()),
+                source.and_then(|source| source.by()).map(str::to_owned),
+                source.and_then(|source| source.heard_us()).and_then(age_ms),
+                source.and_then(|source| source.error()).map(str::to_owned),
+                watched.and_then(|watched| watched.switchover_text()),
             ]
         });
         rows.collect()
@@ -87,8 +98,11 @@ pub(crate) fn merged_clusters(rows: Vec<Row>) -> Vec<Row> {
             continue;
         };
         let held = number(known, HELD_CLIENTS) + number(&row, HELD_CLIENTS);
-        if number(&row, EPOCH) > number(known, EPOCH) {
-            *known = row;
+        let is_newer = number(&row, EPOCH) > number(known, EPOCH);
+        let other = if is_newer { std::mem::replace(known, row) } else { row };
+        // Of the source only the worker that watches the cluster knows.
+        for (own, other) in known.iter_mut().zip(other).skip(OF_WATCHER) {
+            *own = own.take().or(other);
         }
         known[HELD_CLIENTS] = cell(held);
     }

@@ -80,7 +80,7 @@ impl Worker {
                 self.clusters.watches.insert(watch);
             }
         }
-        self.clusters.rearm();
+        self.clusters.rearm(cx.env.now.mono_us);
         self.check_clusters(cx);
     }
 
@@ -90,13 +90,14 @@ impl Worker {
             return;
         }
         let now_us = cx.env.now.mono_us;
+        self.count_drains(cx);
         let due = self.clusters.watches.iter().filter(|(_, watch)| watch.due_us <= now_us);
         let due: Vec<WatchId> = due.map(|(id, _)| id).collect();
         due.into_iter().for_each(|id| self.act(cx, id));
         for watched in self.clusters.watched.values_mut() {
             watched.cluster.expire(now_us);
         }
-        self.clusters.rearm();
+        self.clusters.rearm(now_us);
         self.tell_views(cx);
     }
 
@@ -110,7 +111,7 @@ impl Worker {
                 watch.due_us = watch.due_us.min(now_us.max(watch.began_us + apart_us));
             }
         }
-        self.clusters.rearm();
+        self.clusters.rearm(now_us);
     }
 
     /// Lets the pool of a watch act. Then the worker looks at what came of it.
@@ -127,7 +128,7 @@ impl Worker {
             self.carry_out(cx);
         }
         self.settle(cx, id);
-        self.clusters.rearm();
+        self.clusters.rearm(cx.env.now.mono_us);
     }
 
     /// A check begins, or has taken too long.

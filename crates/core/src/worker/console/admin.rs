@@ -324,7 +324,7 @@ impl Worker {
         }
     }
 
-    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE): it waits no longer, and the command's effects are
+    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE, SWITCHOVER): it waits no longer, and the command's effects are
     /// undone.
     pub(crate) fn cancel_console<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         let Some(ticket) = self.console(id).and_then(|console| console.pending) else { return };
@@ -337,6 +337,9 @@ impl Worker {
             Command::Pause(database) => Some(Command::Resume(database.clone())),
             Command::Suspend => Some(Command::Resume(None)),
             Command::WaitClose(_) => None,
+            Command::Switchover { cluster, .. } => {
+                Some(Command::Switchover { cluster: cluster.clone(), to: None, force: false })
+            }
             _ => return,
         };
         let text = format!("canceling {} due to user request", pending.command.tag());

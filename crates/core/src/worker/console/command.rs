@@ -139,6 +139,15 @@ pub enum Command {
     },
     /// RECHECK a cluster.
     Recheck(String),
+    /// SWITCHOVER of a cluster.
+    Switchover {
+        /// The cluster.
+        cluster: String,
+        /// The node that is to be the primary; `None`: the switchover that is under way is canceled.
+        to: Option<String>,
+        /// Transactions that do not end in time are cut.
+        force: bool,
+    },
     /// SUSPEND.
     Suspend,
     /// RELOAD.
@@ -178,6 +187,9 @@ impl Command {
         }
         if let Some(to) = switch_of(&verb) {
             return switch_node(to, words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
+        }
+        if verb == "switchover" {
+            return switchover(words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
         }
         let argument = words.next();
         if argument.is_some_and(|argument| argument.len() > NAME_BYTES_MAX) {
@@ -238,6 +250,7 @@ impl Command {
             Command::WaitClose(_) => "WAIT_CLOSE".to_owned(),
             Command::SwitchNode { to, .. } => format!("{} NODE", verb_of(*to)),
             Command::Recheck(_) => "RECHECK".to_owned(),
+            Command::Switchover { .. } => "SWITCHOVER".to_owned(),
             Command::Suspend => "SUSPEND".to_owned(),
             Command::Reload => "RELOAD".to_owned(),
             Command::TakeOver => "TAKE_OVER".to_owned(),
@@ -252,6 +265,10 @@ impl Command {
             (Command::KillClient(id), _) => format!("KILL_CLIENT {id}"),
             (Command::SwitchNode { cluster, node, .. }, _) => format!("{} {cluster}.{node}", self.tag()),
             (Command::Recheck(cluster), _) => format!("RECHECK {cluster}"),
+            (Command::Switchover { cluster, to: None, .. }, _) => format!("SWITCHOVER {cluster} CANCEL"),
+            (Command::Switchover { cluster, to: Some(to), force }, _) => {
+                format!("SWITCHOVER {cluster} TO {to}{}", if *force { " FORCE" } else { "" })
+            }
             (_, Some(database)) => format!("{} {database}", self.tag()),
             (_, None) => self.tag(),
         }
@@ -277,6 +294,20 @@ fn switch_node(to: Switch, words: &[&str]) -> Option<Command> {
     let (cluster, node) = name.split_once('.')?;
     let is_node = keyword.eq_ignore_ascii_case("node") && name.len() <= 2 * NAME_BYTES_MAX + 1;
     is_node.then(|| Command::SwitchNode { to, cluster: cluster.to_owned(), node: node.to_owned() })
+}
+
+/// `cluster TO node [FORCE]`, or `cluster CANCEL`.
+fn switchover(words: &[&str]) -> Option<Command> {
+    let is = |word: &str, known: &str| word.eq_ignore_ascii_case(known);
+    let (cluster, to, force) = match words {
+        [cluster, cancel] if is(cancel, "cancel") => (cluster, None, false),
+        [cluster, keyword, to] if is(keyword, "to") => (cluster, Some(to), false),
+        [cluster, keyword, to, force] if is(keyword, "to") && is(force, "force") => (cluster, Some(to), true),
+        _ => return None,
+    };
+    let fits = [Some(cluster), to].into_iter().flatten().all(|name| name.len() <= NAME_BYTES_MAX);
+    let to = to.map(|to| (*to).to_owned());
+    fits.then(|| Command::Switchover { cluster: (*cluster).to_owned(), to, force })
 }
 
 const SWITCH_VERBS: [(&str, Switch); 3] =
@@ -435,6 +466,13 @@ pub(crate) enum Until {
     Released(Option<String>),
     /// No server of the database (or of any) is marked to be closed: WAIT_CLOSE.
     Closed(Option<String>),
+    /// The switchover of this number has ended.
+    Switched {
+        /// The cluster.
+        cluster: String,
+        /// Its number.
+        number: u64,
+    },
     /// Nothing is buffered, or this time has come: SUSPEND.
     Flushed {
         /// Monotonic, µs.
@@ -485,6 +523,13 @@ mod tests {
         assert_eq!(switched.as_ref().map(Command::text), Ok("DRAIN NODE main.m1".to_owned()));
         assert_eq!(switched, Ok(wanted));
         assert_eq!(Command::parse("RECHECK main"), Ok(Command::Recheck("main".into())));
+        let switchover = |to: Option<&str>, force| {
+            Ok(Command::Switchover { cluster: "main".into(), to: to.map(Into::into), force })
+        };
+        assert_eq!(Command::parse("switchover main to m2;"), switchover(Some("m2"), false));
+        assert_eq!(Command::parse("SWITCHOVER main TO m2 FORCE"), switchover(Some("m2"), true));
+        assert_eq!(Command::parse("SWITCHOVER main CANCEL"), switchover(None, false));
+        assert!(Command::parse("SWITCHOVER main m2").is_err() && Command::parse("SWITCHOVER").is_err());
         for wrong in ["attach", "attach node", "attach node main", "attach main.m1", "detach node a.b c"] {
             assert!(Command::parse(wrong).is_err(), "{wrong}");
         }

@@ -98,7 +98,7 @@ const STATS: [(&str, Type); 23] = [
 const STATS_OURS: [(&str, Type); 2] =
     [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
 
-const CLUSTERS: [(&str, Type); 8] = [
+const CLUSTERS: [(&str, Type); 13] = [
     ("cluster", Text),
     ("primary", Text),
     ("epoch", Int8),
@@ -107,6 +107,11 @@ const CLUSTERS: [(&str, Type); 8] = [
     ("held_clients", Int4),
     ("held_since", Text),
     ("reason", Text),
+    ("discovery", Text),
+    ("source", Text),
+    ("source_age_ms", Int8),
+    ("source_error", Text),
+    ("switchover", Text),
 ];
 
 const NODES: [(&str, Type); 13] = [

@@ -1,0 +1,321 @@
+//! `discovery=etcd`: Patroni's keys in etcd, through its JSON gateway (`/v3/`): <https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/>.
+//!
+//! The keys are read, then watched until one changes, then read again: every five seconds at the latest, because a watch may be lost without
+//! a word, and renewing a lease makes no event.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pgweir_core::source::{Announced, SourceMember, SourceRole, SourceWord};
+use pgweir_settings::SourceUrl;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::http::{Call, Reply};
+use super::json::{self, is_name, quoted, text, too_many};
+use super::patroni::{agent, refusal};
+use super::{Agents, Login, Spec, World};
+
+/// The keys are read again after so long, whatever the watch says.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+/// Two readings are never nearer to each other.
+const APART: Duration = Duration::from_millis(10);
+/// When no endpoint could be asked, all are tried again after so long.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+
+pub(super) async fn ask(
+    spec: &Spec,
+    world: &World,
+    endpoints: &[SourceUrl],
+    login: Option<&Login>,
+    prefix: &str,
+    agents: &Agents,
+) {
+    let (mut at, mut failures) = (0, 0);
+    while let Some(endpoint) = endpoints.get(at) {
+        let mut reader =
+            Reader { spec, world, endpoint, login, prefix, agents, token: None, has_read: false };
+        let why = reader.run().await;
+        at = (at + 1) % endpoints.len();
+        failures = if reader.has_read { 1 } else { failures + 1 };
+        // The other endpoints are asked at once.
+        if failures >= endpoints.len() {
+            world.report(spec, Err(why));
+            sleep(TRY_AGAIN).await;
+            failures = 0;
+        }
+    }
+    world.report(spec, Err("etcd_endpoints is empty".to_owned()));
+}
+
+/// Reads from one endpoint.
+struct Reader<'a> {
+    spec: &'a Spec,
+    world: &'a World,
+    endpoint: &'a SourceUrl,
+    login: Option<&'a Login>,
+    prefix: &'a str,
+    agents: &'a Agents,
+    /// What a user gets in exchange for the password.
+    token: Option<String>,
+    has_read: bool,
+}
+
+impl Reader<'_> {
+    /// Reads and watches until that fails; returns why.
+    async fn run(&mut self) -> String {
+        loop {
+            let revision = match self.read().await {
+                Ok(revision) => revision,
+                Err(why) => return why,
+            };
+            self.has_read = true;
+            if let Ok(Err(why)) = timeout(READ_AGAIN, self.watch(revision + 1)).await {
+                return why;
+            }
+            sleep(APART).await;
+        }
+    }
+
+    /// Reads the keys, and reports them. Returns the revision that they are of.
+    async fn read(&mut self) -> Result<u64, String> {
+        if self.login.is_some() && self.token.is_none() {
+            self.token = Some(self.authenticate().await?);
+        }
+        let (key, end) = range(self.prefix);
+        let body = json!({"key": key, "range_end": end}).to_string();
+        let answer = self.call("/v3/kv/range", body).await?;
+        let revision = number(answer.get("header").and_then(|header| header.get("revision")));
+        let revision = revision.ok_or_else(|| format!("{}: the answer has no revision", self.endpoint))?;
+        let keys = Keys::read(&answer, self.prefix).map_err(|why| format!("{}: {why}", self.endpoint))?;
+        let (word, agents) = keys
+            .word(self.endpoint, &self.spec.allowed)
+            .map_err(|why| format!("{}: {why}", self.endpoint))?;
+        *self.agents.borrow_mut() = agents.into_iter().collect();
+        self.world.report(self.spec, Ok(word));
+        Ok(revision)
+    }
+
+    async fn authenticate(&self) -> Result<String, String> {
+        let Some(login) = self.login else { return Err("no user is set".to_owned()) };
+        let body = json!({"name": login.user, "password": login.password.reveal()}).to_string();
+        let answer = self.call("/v3/auth/authenticate", body).await?;
+        let token = text(&answer, "token").map(str::to_owned);
+        token.ok_or_else(|| format!("{}: the answer has no token", self.endpoint))
+    }
+
+    async fn call(&self, path: &str, body: String) -> Result<Value, String> {
+        let call = Call::post(path, body).with(self.token.clone());
+        let Reply { status, body } = self.world.client.call(self.endpoint, call, self.spec.timeout).await?;
+        let fault = |why: String| format!("{}: {why}", self.endpoint);
+        match status {
+            200 => json::parse(&body).map_err(fault),
+            _ => Err(fault(format!("status {status}: {}", quoted(&body)))),
+        }
+    }
+
+    /// Waits until one of the keys has changed in this revision or later.
+    async fn watch(&self, revision: u64) -> Result<(), String> {
+        let (key, end) = range(self.prefix);
+        let create = json!({"key": key, "range_end": end, "start_revision": revision.to_string()});
+        let body = json!({"create_request": create}).to_string();
+        let call = Call::post("/v3/watch", body).with(self.token.clone());
+        let fault = |why: String| format!("{}: {why}", self.endpoint);
+        let mut stream = self.world.client.open(self.endpoint, call, self.spec.timeout).await?;
+        while let Some(line) = stream.line().await.map_err(fault)? {
+            let message = json::parse(&line).map_err(fault)?;
+            let result = message.get("result").ok_or_else(|| fault(quoted(&line)))?;
+            if result.get("canceled").and_then(Value::as_bool) == Some(true) {
+                return Err(fault("the watch was canceled".to_owned()));
+            }
+            if result.get("events").and_then(Value::as_array).is_some_and(|events| !events.is_empty()) {
+                return Ok(());
+            }
+        }
+        Err(fault("the watch has ended".to_owned()))
+    }
+}
+
+/// All keys that begin with the prefix, as the gateway wants it.
+fn range(prefix: &str) -> (String, String) {
+    let mut end = prefix.as_bytes().to_vec();
+    // The prefix ends with a slash, so there is a next byte.
+    if let Some(last) = end.last_mut() {
+        *last = last.saturating_add(1);
+    }
+    (STANDARD.encode(prefix), STANDARD.encode(end))
+}
+
+/// The gateway writes numbers of 64 bits as texts.
+fn number(value: Option<&Value>) -> Option<u64> {
+    match value? {
+        Value::String(text) => text.parse().ok(),
+        value => value.as_u64(),
+    }
+}
+
+/// Agents by the names of their nodes.
+type AgentList = Vec<(Arc<str>, SourceUrl)>;
+
+/// Patroni's keys, as far as they count here.
+#[derive(Default)]
+struct Keys {
+    leader: Option<String>,
+    /// Name and value.
+    members: Vec<(String, Value)>,
+    announced: Option<Announced>,
+}
+
+impl Keys {
+    /// Reads the answer to a range. Keys that are not understood are left out.
+    fn read(answer: &Value, prefix: &str) -> Result<Keys, String> {
+        let pairs = answer.get("kvs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let mut keys = Keys::default();
+        for pair in pairs {
+            let decoded = |name| STANDARD.decode(text(pair, name)?).ok();
+            let (Some(key), value) = (decoded("key"), decoded("value").unwrap_or_default()) else { continue };
+            let Some(name) = std::str::from_utf8(&key).ok().and_then(|key| key.strip_prefix(prefix)) else {
+                continue;
+            };
+            match (name, name.strip_prefix("members/")) {
+                ("leader", _) => keys.leader = String::from_utf8(value).ok(),
+                ("failover", _) => keys.announced = announced(&value),
+                (_, Some(name)) => {
+                    keys.members.extend(json::parse(&value).ok().map(|value| (name.to_owned(), value)));
+                }
+                _ => {}
+            }
+            if let Some(fault) = too_many(keys.members.len()) {
+                return Err(fault);
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The word of the source, and the agents by the names of their nodes.
+    fn word(&self, by: &SourceUrl, allowed: &[String]) -> Result<(SourceWord, AgentList), String> {
+        let (mut members, mut agents, mut left_out) = (Vec::new(), Vec::new(), None);
+        for (name, value) in &self.members {
+            // A node that has no server yet has no address.
+            let Some((host, port)) = text(value, "conn_url").and_then(address) else { continue };
+            if let Some(why) = refusal(name, host, allowed) {
+                left_out = Some(why);
+                continue;
+            }
+            let leads = self.leader.as_deref() == Some(name);
+            let role = if leads { SourceRole::Primary } else { SourceRole::Other };
+            let name: Arc<str> = name.as_str().into();
+            if let Some(agent) = text(value, "api_url").and_then(|url| agent(url, allowed)) {
+                agents.push((Arc::clone(&name), agent));
+            }
+            members.push(SourceMember { name, host: host.into(), port, role });
+        }
+        match left_out {
+            Some(why) if members.is_empty() => Err(why),
+            _ => Ok((
+                SourceWord { by: by.to_string().into(), members, announced: self.announced.clone() },
+                agents,
+            )),
+        }
+    }
+}
+
+/// The key `failover`: a switchover that begins at once. One for later, and what an old one has left, is none.
+fn announced(value: &[u8]) -> Option<Announced> {
+    let value = json::parse(value).ok()?;
+    let name = |key| text(&value, key).filter(|name| is_name(name));
+    let is_for_later = value.get("scheduled_at").is_some_and(|at| !at.is_null());
+    let begins = name("leader").is_some() || name("member").is_some();
+    (begins && !is_for_later).then(|| Announced { to: name("member").map(Into::into) })
+}
+
+/// Host and port of `postgres://host:port/postgres`.
+fn address(url: &str) -> Option<(&str, u16)> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?']).next()?;
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, authority)| authority);
+    let (host, port) = authority.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Some((host, port.parse().ok().filter(|port| *port > 0)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn answer(pairs: &[(&str, &str)]) -> Value {
+        let pair = |(key, value): &(&str, &str)| json!({"key": STANDARD.encode(format!("/service/main/{key}")), "value": STANDARD.encode(value)});
+        json!({"header": {"revision": "12"}, "kvs": pairs.iter().map(pair).collect::<Vec<_>>()})
+    }
+
+    fn word(pairs: &[(&str, &str)]) -> Result<SourceWord, String> {
+        let keys = Keys::read(&answer(pairs), "/service/main/")?;
+        let by = SourceUrl::parse("http://10.0.0.9:2379").expect("an address");
+        keys.word(&by, &["10.0.0.0/16".to_owned()]).map(|(word, _)| word)
+    }
+
+    const M1: (&str, &str) = (
+        "members/m1",
+        r#"{"conn_url":"postgres://10.0.0.1:5432/postgres","api_url":"http://10.0.0.1:8008/patroni","role":"primary"}"#,
+    );
+    const M2: (&str, &str) =
+        ("members/m2", r#"{"conn_url":"postgres://10.0.0.2:5433/postgres","role":"replica"}"#);
+
+    #[test]
+    fn the_leader_is_the_primary_and_nothing_else_says_so() {
+        let said = word(&[("leader", "m2"), M1, M2, ("config", "{"), ("history", "[]")]).expect("keys");
+        let seen: Vec<(&str, &str, u16, SourceRole)> =
+            said.members.iter().map(|one| (&*one.name, &*one.host, one.port, one.role)).collect();
+        assert_eq!(
+            seen,
+            [("m1", "10.0.0.1", 5432, SourceRole::Other), ("m2", "10.0.0.2", 5433, SourceRole::Primary)]
+        );
+        assert_eq!(said.announced, None);
+        let none = word(&[M1, M2]).expect("keys");
+        assert!(none.members.iter().all(|member| member.role == SourceRole::Other), "nobody holds the lock");
+    }
+
+    #[test]
+    fn a_switchover_is_announced_if_it_begins_at_once() {
+        let said = |value: &str| word(&[M1, ("failover", value)]).expect("keys").announced;
+        assert_eq!(said(r#"{"leader":"m1","member":"m2"}"#), Some(Announced { to: Some("m2".into()) }));
+        assert_eq!(said(r#"{"leader":"m1"}"#), Some(Announced { to: None }));
+        for none in [r#"{"leader":"m1","scheduled_at":"2030-01-01T00:00:00+00:00"}"#, "{}", "", "[1]"] {
+            assert_eq!(said(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_not_allowed_are_left_out() {
+        let metadata = ("members/m3", r#"{"conn_url":"postgres://169.254.169.254:80/"}"#);
+        assert_eq!(word(&[M1, metadata]).expect("one is left").members.len(), 1);
+        assert!(word(&[metadata]).expect_err("none is left").contains("allow_discovered_hosts"));
+        assert_eq!(address("postgres://[fd00::1]:5432/postgres"), Some(("fd00::1", 5432)));
+        assert_eq!(address("postgres://host/postgres"), None);
+    }
+
+    #[test]
+    fn more_members_than_a_cluster_has_are_an_error() {
+        let names: Vec<String> = (0..65).map(|n| format!("members/m{n}")).collect();
+        let pairs: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "{}")).collect();
+        assert!(word(&pairs).expect_err("too many").contains("members"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_keys_are_read_without_panic(key in any::<String>(), value in any::<String>()) {
+            let _ = word(&[(&key, &value), ("failover", &value), ("members/a", &value), ("leader", &value)]);
+            let url = json!({"conn_url": value, "api_url": key}).to_string();
+            for one in word(&[("members/a", &url)]).map(|word| word.members).unwrap_or_default() {
+                prop_assert!(is_allowed(&one.host));
+            }
+        }
+    }
+
+    fn is_allowed(host: &str) -> bool {
+        pgweir_settings::is_allowed_host(&["10.0.0.0/16".to_owned()], host)
+    }
+}

@@ -1,0 +1,99 @@
+//! JSON of strangers: bounded in size by the caller, and in depth here.
+
+use pgweir_core::source::MEMBERS_MAX;
+use serde_json::Value;
+
+/// Arrays and objects in each other.
+const DEPTH_MAX: usize = 64;
+
+/// Longest name of a node, in bytes, and longest name of a host.
+const NAME_BYTES_MAX: usize = 63;
+const HOST_BYTES_MAX: usize = 255;
+
+/// Reads a text.
+pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
+    if depth(bytes) > DEPTH_MAX {
+        return Err(format!("the answer is nested more than {DEPTH_MAX} levels deep"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| format!("the answer is no JSON: {error}"))
+}
+
+/// How deep the brackets outside of texts go.
+fn depth(bytes: &[u8]) -> usize {
+    let (mut deepest, mut now, mut in_text, mut escaped) = (0_usize, 0_usize, false, false);
+    for &byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                now += 1;
+                deepest = deepest.max(now);
+            }
+            b']' | b'}' if !in_text => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// A text of an object.
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key)?.as_str()
+}
+
+/// Whether a node may have this name: it goes to the console, to metrics and to the log.
+pub(super) fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain)
+}
+
+/// Whether a host may be called so.
+pub(super) fn is_host(host: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
+    !host.is_empty() && host.len() <= HOST_BYTES_MAX && host.bytes().all(is_plain)
+}
+
+/// The list is longer than a cluster's may be.
+pub(super) fn too_many(members: usize) -> Option<String> {
+    (members > MEMBERS_MAX)
+        .then(|| format!("the answer has {members} members, and at most {MEMBERS_MAX} are taken"))
+}
+
+/// What a stranger said, fit for a line of the log.
+pub(super) fn quoted(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
+    line.escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn depth_counts_brackets_outside_of_texts() {
+        assert_eq!(depth(br#"{"a":[1,{"b":"]]]\"[["}]}"#), 3);
+        let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert!(parse(deep(64).as_bytes()).is_ok());
+        assert!(parse(deep(65).as_bytes()).expect_err("too deep").contains("nested"));
+        assert!(parse(&vec![b'['; 1 << 20]).is_err());
+    }
+
+    #[test]
+    fn names_that_a_node_may_have() {
+        assert!(is_name("pg-0.main") && is_name("10.0.0.1") && is_name("fd00::1"));
+        assert!(
+            !is_name("") && !is_name("a b") && !is_name("a\nb") && !is_name(&"a".repeat(64)) && !is_name("ä")
+        );
+        assert!(!is_host("a;b") && !is_host("/tmp") && is_host("pg-0.svc"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (parse(&bytes), quoted(&bytes));
+        }
+    }
+}

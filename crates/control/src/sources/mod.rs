@@ -1,0 +1,287 @@
+//! The sources of clusters: what Patroni, etcd or a name server says of the nodes, asked again and again, and told to the workers by mail.
+//!
+//! One thread asks for all clusters. What comes back is hostile: every answer has bounds in size, depth, members and time, and a host that
+//! a source names is used only if `allow_discovered_hosts` has it. Nothing here decides which node is the primary.
+
+mod dns;
+mod etcd;
+mod http;
+mod json;
+mod patroni;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+use pgweir_core::driver::Level;
+use pgweir_core::mail::Rules;
+use pgweir_core::source::{SourceReport, SourceWord};
+use pgweir_settings::{ClusterOptions, Config, Discovery, Main, Password, SourceUrl};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+
+use crate::log::Log;
+use crate::plane::Event;
+use crate::sources::http::Client;
+
+/// Finds the addresses of a host, by the rules of `resolv_conf`; it may block. An error says why there are none.
+pub type LookUp = fn(&str, &str) -> Result<Vec<IpAddr>, String>;
+
+/// The name of the thread.
+const THREAD: &str = "sources";
+
+/// The way to the thread. It starts with the first cluster that has a source.
+pub struct Sources {
+    orders: Option<UnboundedSender<Order>>,
+    events: Sender<Event>,
+    log: Log,
+    look_up: LookUp,
+}
+
+enum Order {
+    Follow(Arc<Config>),
+    SwitchOver(Request),
+}
+
+/// Patroni is to make `to` the primary in the place of `from`.
+pub(crate) struct Request {
+    pub(crate) cluster: Arc<str>,
+    pub(crate) number: u64,
+    pub(crate) from: Arc<str>,
+    pub(crate) to: Arc<str>,
+}
+
+impl Sources {
+    /// Nothing is asked yet. Answers will come as events.
+    #[must_use]
+    pub fn new(events: Sender<Event>, log: &Log, look_up: LookUp) -> Sources {
+        Sources { orders: None, events, log: log.clone(), look_up }
+    }
+
+    /// Asks the sources of this configuration from now on.
+    pub(crate) fn follow(&mut self, rules: &Rules) {
+        let has_source = |cluster: &ClusterOptions| cluster.discovery != Discovery::Sql;
+        if self.orders.is_none() && rules.config.clusters.values().any(has_source) {
+            self.start();
+        }
+        if let Some(orders) = &self.orders {
+            // Without a receiver the thread has said why.
+            let _ = orders.send(Order::Follow(Arc::clone(&rules.config)));
+        }
+    }
+
+    /// Asks Patroni for a switchover. The answer comes as an event.
+    pub(crate) fn switch_over(&self, request: Request) {
+        let Request { cluster, number, .. } = &request;
+        let (cluster, number) = (Arc::clone(cluster), *number);
+        let orders = self.orders.as_ref();
+        if orders.is_none_or(|orders| orders.send(Order::SwitchOver(request)).is_err()) {
+            let result = Err("no source is asked".to_owned());
+            // When the process ends, the receiver is gone.
+            let _ = self.events.send(Event::Switched { cluster, number, result });
+        }
+    }
+
+    fn start(&mut self) {
+        let (orders, inbox) = unbounded_channel();
+        let (events, log, look_up) = (self.events.clone(), self.log.clone(), self.look_up);
+        let started =
+            thread::Builder::new().name(THREAD.into()).spawn(move || run(inbox, events, &log, look_up));
+        match started {
+            Ok(_) => self.orders = Some(orders),
+            Err(error) => {
+                let line = format!("could not start the thread that asks the sources of clusters: {error}");
+                self.log.write(Level::Error, &line);
+            }
+        }
+    }
+}
+
+/// What is asked for one cluster, and how. A change of it begins anew.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Spec {
+    cluster: Arc<str>,
+    discovery: Discovery,
+    interval: Duration,
+    timeout: Duration,
+    way: Way,
+    /// Of Patroni's REST API.
+    login: Option<Login>,
+    allowed: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Way {
+    Dns { host: String, port: u16 },
+    Patroni { agents: Vec<SourceUrl> },
+    Etcd { endpoints: Vec<SourceUrl>, login: Option<Login>, prefix: String },
+}
+
+/// A user and its password.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Login {
+    user: String,
+    password: Password,
+}
+
+impl Login {
+    fn of(user: Option<&String>, password: Option<&Password>) -> Option<Login> {
+        user.zip(password).map(|(user, password)| Login { user: user.clone(), password: password.clone() })
+    }
+}
+
+impl Spec {
+    /// `None`: the cluster has no source.
+    fn of(name: &str, cluster: &ClusterOptions, main: &Main) -> Option<Spec> {
+        // An address that cannot be read was refused when the file was loaded, or by SET, which does not look at it.
+        let urls = |list: &[String]| list.iter().filter_map(|text| SourceUrl::parse(text).ok()).collect();
+        let way = match cluster.discovery {
+            Discovery::Sql => return None,
+            Discovery::Dns => Way::Dns { host: cluster.host.clone()?, port: cluster.port },
+            Discovery::Patroni => Way::Patroni { agents: urls(&cluster.patroni_api) },
+            Discovery::Etcd => Way::Etcd {
+                endpoints: urls(&main.etcd_endpoints),
+                login: Login::of(main.etcd_user.as_ref(), main.etcd_password.as_ref()),
+                prefix: format!("{}/", cluster.etcd_prefix.as_ref()?.trim_end_matches('/')),
+            },
+        };
+        Some(Spec {
+            cluster: name.into(),
+            discovery: cluster.discovery,
+            interval: Duration::from_millis(cluster.check_interval_ms.into()),
+            timeout: Duration::from_millis(cluster.check_timeout_ms.into()),
+            way,
+            login: Login::of(cluster.patroni_user.as_ref(), cluster.patroni_password.as_ref()),
+            allowed: main.allow_discovered_hosts.clone(),
+        })
+    }
+}
+
+/// What the tasks of the thread share.
+struct World {
+    client: Client,
+    look_up: LookUp,
+    resolv_conf: String,
+    events: Sender<Event>,
+}
+
+/// Patroni's agents by the names of their nodes, as a source has named them.
+type Agents = Rc<RefCell<BTreeMap<Arc<str>, SourceUrl>>>;
+
+/// One cluster that is asked about.
+struct Task {
+    spec: Spec,
+    world: Rc<World>,
+    agents: Agents,
+    handle: JoinHandle<()>,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.handle.abort();
+    }
+}
+
+fn run(orders: UnboundedReceiver<Order>, events: Sender<Event>, log: &Log, look_up: LookUp) {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(orders, events, log, look_up)),
+        Err(error) => log.write(Level::Error, &format!("the sources of clusters cannot be asked: {error}")),
+    }
+}
+
+async fn serve(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log: &Log, look_up: LookUp) {
+    let mut tasks: HashMap<Arc<str>, Task> = HashMap::new();
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Follow(config) => follow(&config, &mut tasks, &events, log, look_up),
+            Order::SwitchOver(request) => {
+                let task = tasks.get(&request.cluster);
+                let asked = task.map(|task| {
+                    let (spec, world) = (task.spec.clone(), Rc::clone(&task.world));
+                    (spec, world, task.agents.borrow().get(&request.from).cloned())
+                });
+                let events = events.clone();
+                spawn_local(async move {
+                    let result = match asked {
+                        Some((spec, world, Some(agent))) => {
+                            patroni::switch_over(&spec, &world, &agent, &request.from, &request.to).await
+                        }
+                        _ => Err(format!("the agent of {} is not known", request.from)),
+                    };
+                    let Request { cluster, number, .. } = request;
+                    // When the process ends, the receiver is gone.
+                    let _ = events.send(Event::Switched { cluster, number, result });
+                });
+            }
+        }
+    }
+}
+
+/// Asks for the clusters of this configuration from now on.
+fn follow(
+    config: &Config,
+    tasks: &mut HashMap<Arc<str>, Task>,
+    events: &Sender<Event>,
+    log: &Log,
+    look_up: LookUp,
+) {
+    let main = &config.main;
+    let client = Client::new(main, look_up);
+    if let Some(fault) = client.fault() {
+        log.write(Level::Error, fault);
+    }
+    let resolv_conf = main.resolv_conf.clone();
+    let world = Rc::new(World { client, look_up, resolv_conf, events: events.clone() });
+    let specs = config.clusters.iter().filter_map(|(name, cluster)| Spec::of(name, cluster, main));
+    let specs: Vec<Spec> = specs.collect();
+    tasks.retain(|name, _| specs.iter().any(|spec| spec.cluster == *name));
+    for spec in specs {
+        // Files of certificates may have changed under their names: whatever uses TLS begins again.
+        if tasks.get(&spec.cluster).is_none_or(|task| task.spec != spec || task.spec.uses_tls()) {
+            let agents = Agents::default();
+            let handle = spawn_local(ask(spec.clone(), Rc::clone(&world), Rc::clone(&agents)));
+            let world = Rc::clone(&world);
+            tasks.insert(Arc::clone(&spec.cluster), Task { spec, world, agents, handle });
+        }
+    }
+}
+
+impl Spec {
+    fn uses_tls(&self) -> bool {
+        match &self.way {
+            Way::Dns { .. } => false,
+            // Patroni's list may have addresses with TLS although the configuration has none.
+            Way::Patroni { .. } => true,
+            Way::Etcd { endpoints, .. } => endpoints.iter().any(|url| url.tls),
+        }
+    }
+}
+
+/// Asks for one cluster until the task is ended.
+async fn ask(spec: Spec, world: Rc<World>, agents: Agents) {
+    match spec.way.clone() {
+        Way::Dns { host, port } => dns::ask(&spec, &world, host, port).await,
+        Way::Patroni { agents: configured } => patroni::ask(&spec, &world, &configured, &agents).await,
+        Way::Etcd { endpoints, login, prefix } => {
+            etcd::ask(&spec, &world, &endpoints, login.as_ref(), &prefix, &agents).await;
+        }
+    }
+}
+
+impl World {
+    fn report(&self, spec: &Spec, said: Result<SourceWord, String>) {
+        let report = SourceReport { cluster: Arc::clone(&spec.cluster), discovery: spec.discovery, said };
+        // When the process ends, the receiver is gone.
+        let _ = self.events.send(Event::Source(Arc::new(report)));
+    }
+
+    /// Finds the addresses of a host without blocking the thread.
+    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, String> {
+        http::addresses(self.look_up, self.resolv_conf.clone(), host.to_owned()).await
+    }
+}

@@ -1,0 +1,289 @@
+//! A planned switchover: its steps, and what each of them waits for. It decides when new work waits and when that ends; the worker counts
+//! open transactions, and the control plane asks Patroni.
+
+use std::sync::Arc;
+
+use pgweir_settings::Discovery;
+
+use crate::cluster::node::NodeState;
+use crate::cluster::source::Source;
+use crate::cluster::view::Switch;
+use crate::cluster::{Cluster, Remark, Term};
+use crate::driver::Level;
+
+/// How long Patroni may take before its answer counts as lost (µs). The control plane gives up a little earlier.
+const PATRONI_US: u64 = 65_000_000;
+
+/// A switchover that is under way.
+#[derive(Debug)]
+pub(crate) struct Switchover {
+    /// Which of the cluster's it is: answers to an earlier one come too late.
+    pub(crate) number: u64,
+    pub(crate) to: Arc<str>,
+    from: Term,
+    force: bool,
+    pub(crate) step: Step,
+    began_us: u64,
+}
+
+/// Where a switchover stands. Each step has a time at which it is given up (monotonic, µs).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// New transactions wait, open ones may end.
+    Drains { until_us: u64 },
+    /// Those that are still open are cut.
+    Cuts { until_us: u64 },
+    /// Patroni was asked to do it.
+    Patroni { until_us: u64 },
+    /// Somebody else stops the primary and promotes the target.
+    Promotion { until_us: u64 },
+}
+
+impl Step {
+    fn until_us(self) -> u64 {
+        let (Step::Drains { until_us }
+        | Step::Cuts { until_us }
+        | Step::Patroni { until_us }
+        | Step::Promotion { until_us }) = self;
+        until_us
+    }
+}
+
+/// How a switchover ended; the error says where it stood, and what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    pub(crate) number: u64,
+    pub(crate) result: Result<(), String>,
+}
+
+/// What the workers do about open transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Drain {
+    /// The switchover's.
+    pub(crate) number: u64,
+    /// Open transactions are cut.
+    pub(crate) cuts: bool,
+}
+
+/// What is to be done once no transaction is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Act {
+    /// Patroni is to be asked to make `to` the primary in the place of `from`.
+    AskPatroni { from: Arc<str>, to: Arc<str> },
+    /// Nothing: the promotion comes from elsewhere.
+    Wait,
+}
+
+impl Cluster {
+    /// Begins a switchover, if the target is fit for it. Returns its number.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn begin_switchover(&mut self, to: &str, force: bool, now_us: u64) -> Result<u64, String> {
+        self.check_target(to)?;
+        let Some(from) = self.last.clone() else {
+            return Err(format!("cluster {} has no primary", self.name));
+        };
+        self.switchovers += 1;
+        let until_us = now_us.saturating_add(self.limits.drain_us);
+        let text = format!("cluster {}: switchover from {} to {to} begins", self.name, from.node);
+        self.remarks.push(Remark { level: Level::Log, text });
+        self.switchover = Some(Switchover {
+            number: self.switchovers,
+            to: to.into(),
+            from,
+            force,
+            step: Step::Drains { until_us },
+            began_us: now_us,
+        });
+        self.decide(now_us);
+        Ok(self.switchovers)
+    }
+
+    /// Whether the target is a standby that streams and is near enough, and the primary is there.
+    fn check_target(&self, to: &str) -> Result<(), String> {
+        let name = &self.name;
+        if let Some(switchover) = &self.switchover {
+            return Err(format!("a switchover of cluster {name} to {} is under way", switchover.to));
+        }
+        let Some(target) = self.node_named(to) else {
+            return Err(format!("cluster {name} has no node {to}"));
+        };
+        let Some(primary) = self.serving() else {
+            return Err(format!(
+                "cluster {name} has no primary that takes work now: {}",
+                self.view().obstacle
+            ));
+        };
+        if primary.id == target.id {
+            return Err(format!("node {to} is the primary of cluster {name} already"));
+        }
+        let member = match &target.state {
+            NodeState::Standby(member) if target.switch == Switch::Attached => member,
+            NodeState::Standby(_) => {
+                return Err(format!("node {to} is {}; ATTACH NODE {name}.{to} first", target.switch.word()));
+            }
+            state => {
+                let why = target.trouble().map(|why| format!(": {why}")).unwrap_or_default();
+                return Err(format!("node {to} is {}, and not a standby{why}", state.word()));
+            }
+        };
+        if member.failing.is_some() {
+            return Err(format!("node {to} does not answer now"));
+        }
+        if member.answer.received.is_none() {
+            return Err(format!("node {to} does not stream from the primary"));
+        }
+        let newest = primary.state.member().and_then(|member| member.answer.position);
+        let lag_bytes =
+            newest.zip(member.answer.position).map(|(newest, own)| newest.0.saturating_sub(own.0));
+        match lag_bytes {
+            Some(lag_bytes) if lag_bytes <= self.limits.max_lag_bytes => Ok(()),
+            Some(lag_bytes) => Err(format!(
+                "node {to} is {lag_bytes} bytes behind, and switchover_max_lag_bytes is {}",
+                self.limits.max_lag_bytes
+            )),
+            None => Err(format!("it is not known how far node {to} is behind")),
+        }
+    }
+
+    pub(crate) fn switchover(&self) -> Option<&Switchover> {
+        self.switchover.as_ref()
+    }
+
+    /// What the workers do about open transactions now.
+    pub(super) fn drain(&self) -> Option<Drain> {
+        let switchover = self.switchover.as_ref()?;
+        match switchover.step {
+            Step::Drains { .. } => Some(Drain { number: switchover.number, cuts: false }),
+            Step::Cuts { .. } => Some(Drain { number: switchover.number, cuts: true }),
+            Step::Patroni { .. } | Step::Promotion { .. } => None,
+        }
+    }
+
+    /// No transaction is open any more: the act begins.
+    pub(crate) fn switchover_drained(&mut self, number: u64, now_us: u64) -> Option<Act> {
+        let discovery = self.source.as_ref().map_or(Discovery::Sql, Source::discovery);
+        let wait_us = self.limits.primary_wait_us.max(self.limits.down_after_us);
+        let switchover = self.switchover.as_mut().filter(|switchover| switchover.number == number)?;
+        if !matches!(switchover.step, Step::Drains { .. } | Step::Cuts { .. }) {
+            return None;
+        }
+        let (from, to) = (Arc::clone(&switchover.from.node), Arc::clone(&switchover.to));
+        let name = &self.name;
+        let (step, act, text) = match discovery {
+            Discovery::Patroni | Discovery::Etcd => {
+                let until_us = now_us.saturating_add(PATRONI_US).saturating_add(wait_us);
+                let text = format!(
+                    "cluster {name}: no transaction is open, Patroni is asked to switch over to {to}"
+                );
+                (Step::Patroni { until_us }, Act::AskPatroni { from, to }, text)
+            }
+            Discovery::Sql | Discovery::Dns => {
+                let until_us = now_us.saturating_add(wait_us);
+                let text = format!(
+                    "cluster {name}: no transaction is open; stop {from} and promote {to} now, clients wait"
+                );
+                (Step::Promotion { until_us }, Act::Wait, text)
+            }
+        };
+        switchover.step = step;
+        self.remarks.push(Remark { level: Level::Log, text });
+        self.decide(now_us);
+        Some(act)
+    }
+
+    /// Patroni has answered. Its yes is not enough: the target must say that it is the primary.
+    pub(crate) fn switchover_answered(&mut self, number: u64, answer: &Result<(), String>, now_us: u64) {
+        let wait_us = self.limits.primary_wait_us.max(self.limits.down_after_us);
+        let Some(switchover) = self.switchover.as_mut().filter(|switchover| switchover.number == number)
+        else {
+            return;
+        };
+        if !matches!(switchover.step, Step::Patroni { .. }) {
+            return;
+        }
+        match answer {
+            Ok(()) => switchover.step = Step::Patroni { until_us: now_us.saturating_add(wait_us) },
+            Err(why) => {
+                let (name, to) = (Arc::clone(&self.name), Arc::clone(&switchover.to));
+                self.end_switchover(Err(format!(
+                    "step 3 failed, Patroni did not switch over to {to}: {why}; clients go on with the primary that there is; \
+                     SWITCHOVER {name} TO {to} tries again"
+                )));
+            }
+        }
+        self.decide(now_us);
+    }
+
+    /// An operator ends it. What Patroni was asked to do goes on.
+    pub(crate) fn cancel_switchover(&mut self, now_us: u64) -> Result<(), String> {
+        if self.switchover.is_none() {
+            return Err(format!("no switchover of cluster {} is under way", self.name));
+        }
+        self.end_switchover(Err("an operator has canceled the switchover; clients go on".to_owned()));
+        self.decide(now_us);
+        Ok(())
+    }
+
+    /// Looks whether the step has come to its end. Called whenever the nodes were looked at.
+    pub(super) fn go_on_with_switchover(&mut self, now_us: u64) {
+        let Some(switchover) = &mut self.switchover else { return };
+        let (name, to, from) =
+            (Arc::clone(&self.name), Arc::clone(&switchover.to), Arc::clone(&switchover.from.node));
+        let has_role = self.nodes.iter().find(|node| matches!(node.state, NodeState::Primary(_)));
+        let is_other = self.last.as_ref() != Some(&switchover.from);
+        if let Some(primary) = has_role.filter(|_| is_other) {
+            let took_ms = now_us.saturating_sub(switchover.began_us) / 1000;
+            let by = Arc::clone(&primary.name);
+            if by == to {
+                let text =
+                    format!("cluster {name}: switchover to {to} is done, clients waited up to {took_ms} ms");
+                self.remarks.push(Remark { level: Level::Log, text });
+                return self.end_switchover(Ok(()));
+            }
+            return self.end_switchover(Err(format!(
+                "step 4 failed, {by} has become the primary and not {to}; clients go on with it; SWITCHOVER {name} TO {to} tries again"
+            )));
+        }
+        if now_us <= switchover.step.until_us() {
+            return;
+        }
+        match switchover.step {
+            Step::Drains { .. } if switchover.force => {
+                switchover.step = Step::Cuts { until_us: now_us.saturating_add(self.limits.drain_us.max(1_000_000)) };
+            }
+            Step::Drains { .. } | Step::Cuts { .. } => self.end_switchover(Err(format!(
+                "step 2 failed, transactions were still open on {from} (switchover_drain_ms); nothing was changed and clients go on; \
+                 SWITCHOVER {name} TO {to} tries again, SWITCHOVER {name} TO {to} FORCE ends them"
+            ))),
+            Step::Patroni { .. } => self.end_switchover(Err(format!(
+                "step 4 failed, {to} does not say that it is the primary; look at patronictl list; clients go on with the primary that \
+                 there is"
+            ))),
+            Step::Promotion { .. } => self.end_switchover(Err(format!(
+                "step 3 failed, {to} was not promoted in time (primary_wait); clients go on with the primary that there is; \
+                 SWITCHOVER {name} TO {to} tries again"
+            ))),
+        }
+    }
+
+    fn end_switchover(&mut self, result: Result<(), String>) {
+        let Some(switchover) = self.switchover.take() else { return };
+        if let Err(why) = &result {
+            let text = format!("cluster {}: switchover to {}: {why}", self.name, switchover.to);
+            self.remarks.push(Remark { level: Level::Warning, text });
+        }
+        self.ended = Some(Ended { number: switchover.number, result });
+    }
+
+    /// The switchover that has ended since the last call.
+    pub(crate) fn take_ended(&mut self) -> Option<Ended> {
+        self.ended.take()
+    }
+
+    /// When the step is given up (monotonic, µs).
+    pub(super) fn switchover_expires_us(&self) -> Option<u64> {
+        Some(self.switchover.as_ref()?.step.until_us().saturating_add(1))
+    }
+}
