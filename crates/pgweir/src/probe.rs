@@ -11,7 +11,7 @@ use pgweir_auth::{Credential, PlainPassword, ProverError, Secret, UserList};
 use pgweir_client::{Address, Client, ServerError, Tls};
 use pgweir_doctor::Limits;
 use pgweir_net::{TlsConfigs, certificate_end_point};
-use pgweir_settings::{Config, Database, FALLBACK_DATABASE};
+use pgweir_settings::{Config, Database, Discovery, FALLBACK_DATABASE};
 
 /// Logins that are under way at once.
 const AT_ONCE: usize = 8;
@@ -149,6 +149,13 @@ impl Logins<'_> {
         let hosts = if named.1.hosts.is_empty() { &unix[..] } else { &named.1.hosts };
         let nodes = self.config.nodes_of(named.1).map(|(_, node)| (node.host.as_str(), node.port));
         let nodes: Vec<(&str, u16)> = nodes.collect();
+        let cluster = named.1.cluster.as_ref().and_then(|name| self.config.clusters.get(name));
+        let nodes = match cluster.map(|cluster| (cluster.discovery, cluster.host.as_deref(), cluster.port)) {
+            Some((Discovery::Dns, Some(host), port)) => vec![(host, port)],
+            // Where they are Patroni knows, and a pooler that runs.
+            Some((Discovery::Patroni | Discovery::Etcd, ..)) => return Vec::new(),
+            _ => nodes,
+        };
         let hosts: Vec<(&str, u16)> = match nodes.is_empty() {
             true => hosts.iter().map(|host| (host.as_str(), port)).collect(),
             false => nodes,
