@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -68,6 +68,10 @@ fuzz-sessions: build ## random sessions of several clients against real PostgreS
 
 blackbox: build ## the binary against real PostgreSQL versions and real drivers (ARGS="-k copy --slow")
 	POOLER="$(PGWEIR)" tests/run.sh $(ARGS)
+
+failover-series: build ## switchovers and killed primaries under load, and what they cost clients (ARGS="--switchovers 50 --kills 100")
+	@tests/setup.sh
+	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/series.py $(ARGS)
 
 demo-smoke: build ## the demo as a script runs it, and interrupted in each phase
 	.ci/demo-smoke "$(PGWEIR)" demo

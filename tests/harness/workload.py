@@ -52,5 +52,6 @@ class Pgbench:
                     self.longest_s = max(self.longest_s, int(words[2]) / 1e6)
                 elif len(words) >= 3:
                     self.failed += 1
-        self.failed += len(re.findall(r"client \d+ .*(?:failed|aborted)", self.output))
-        self.disconnected = len(re.findall(r"connection .*closed|server closed|perhaps the backend died", self.output))
+        lost = re.findall(r"client \d+ .*aborted.*", self.output)
+        self.failed += len(lost)
+        self.disconnected = sum(bool(re.search(r"FATAL|died|closed", line)) for line in lost)
