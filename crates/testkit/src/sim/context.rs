@@ -133,6 +133,8 @@ pub enum Event {
     Probe,
     /// Something happens to a node of the cluster.
     Nodes,
+    /// The source of the cluster says something, or does not.
+    Source,
 }
 
 /// A connection between two workers.

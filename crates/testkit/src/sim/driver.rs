@@ -226,7 +226,7 @@ pub struct SimDriver<'a> {
 }
 
 /// What the machine tells in its log of events that no peer sees, and what that is counted as.
-const TOLD: [(&str, &str); 17] = [
+const TOLD: [(&str, &str); 19] = [
     ("a cancel request waits until its statement is the first", "cancels held back"),
     ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
     ("keeps its server:", "pins"),
@@ -236,6 +236,8 @@ const TOLD: [(&str, &str); 17] = [
     ("is refused: it is an old primary", "old primaries refused"),
     ("is unsure: another node", "two primaries at a time"),
     ("closing because: the standby is down", "servers of standbys cut off"),
+    ("is unsure: the source of the cluster", "claims denied by the source"),
+    ("a switchover is under way", "switchovers announced"),
     ("is down", "nodes found down"),
     ("closing because: the primary has changed", "servers of an older epoch closed"),
     ("closing because: the node is not the primary", "servers cut off"),

@@ -160,6 +160,8 @@ pub struct ClusterPlan {
     pub primary_wait_s: u64,
     /// route of each database, in their order.
     pub routes: Vec<&'static str>,
+    /// The nodes are discovered, and a source says so often which one is the primary (µs); `None`: a fixed list.
+    pub source_us: Option<u64>,
 }
 
 /// Everything that follows from a seed before the first event.
@@ -285,6 +287,7 @@ impl Plan {
                 .iter()
                 .map(|_| *rng.pick(&["primary", "primary", "standby", "prefer-standby", "any"]))
                 .collect(),
+            source_us: rng.percent(50).then(|| rng.between(20_000, 200_000)),
         });
         plan
     }
@@ -582,15 +585,20 @@ impl Plan {
 impl ClusterPlan {
     fn write_to(&self, ini: &mut String) {
         let names: Vec<String> = (0..self.nodes).map(|n| format!("n{n}")).collect();
-        let _ = writeln!(ini, "[nodes]");
-        for (number, name) in names.iter().enumerate() {
-            let _ = writeln!(ini, "{name} = host=node{number}");
+        let mut found_by = "discovery=patroni patroni_api=http://model:8008".to_owned();
+        if self.source_us.is_some() {
+            let _ = writeln!(ini, "[pgweir]\nallow_discovered_hosts = *");
+        } else {
+            let _ = writeln!(ini, "[nodes]");
+            for (number, name) in names.iter().enumerate() {
+                let _ = writeln!(ini, "{name} = host=node{number}");
+            }
+            found_by = format!("nodes={}", names.join(","));
         }
         let _ = writeln!(
             ini,
-            "[clusters]\nmain = nodes={} check_user={WATCHER} check_interval_ms={} check_timeout_ms={} down_after_ms={} \
+            "[clusters]\nmain = {found_by} check_user={WATCHER} check_interval_ms={} check_timeout_ms={} down_after_ms={} \
              primary_max_age_ms={} primary_wait={}",
-            names.join(","),
             self.check_interval_ms,
             self.check_timeout_ms,
             self.down_after_ms,

@@ -2,15 +2,17 @@
 //! A worker's turn is in `turn.rs`, the looking on in `watch.rs`.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, WorkerId};
+use pgweir_core::mail::Mail;
 
 use super::client::message;
 use super::client::run::Client;
 use super::context::{ClientTimer, Event, LinkId, Moving, PeerEnd, PoolerEnd, SimContext};
 use super::driver::{Inbound, Side, SimWorker, shown};
 use super::model::cluster::Cluster;
-use super::model::nodes::{Status, schedule};
+use super::model::nodes::{Status, TOLD, schedule};
 use super::operator::Operator;
 use super::plan::Plan;
 use super::rng::Rng;
@@ -65,6 +67,11 @@ impl<E: Subject> World<E> {
         }
         cx.after(PROBE_US, Event::Probe);
         schedule(&mut cx);
+        if plan.cluster.as_ref().is_some_and(|cluster| cluster.source_us.is_some()) {
+            // What a source says may hold clients at any time.
+            cx.checks.operator_words.extend(TOLD);
+            cx.after(1, Event::Source);
+        }
         let mut operator_rng = cx.rng.fork();
         if plan.has_operator {
             cx.after(operator_rng.skewed(300_000), Event::Operator);
@@ -175,6 +182,22 @@ impl<E: Subject> World<E> {
             }
             Event::Probe => self.probe(),
             Event::Nodes => self.cluster.nodes_act(&mut self.cx),
+            Event::Source => self.source_speaks(),
+        }
+    }
+
+    /// The control plane tells all workers what the source said.
+    fn source_speaks(&mut self) {
+        let now_us = self.cx.now_us;
+        let Some(nodes) = &mut self.cx.nodes else { return };
+        let (report, next_us) = nodes.ask_source(now_us);
+        if let Some(at_us) = next_us {
+            self.cx.at(at_us, Event::Source);
+        }
+        let Some(report) = report else { return };
+        self.cx.note(|| format!("SOURCE {:?}", report.said));
+        for worker in 0..self.cx.plan.workers {
+            self.deliver(WorkerId(worker), Inbound::Mail(Mail::Source(Arc::clone(&report))));
         }
     }
 

@@ -61,7 +61,8 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
 ];
 
 /// In any hundred and fifty worlds in which things happen to the nodes of a cluster.
-pub const IN_CLUSTERS: [&str; 21] = [
+pub const IN_CLUSTERS: [&str; 23] = [
+    "claims denied by the source",
     "clients told that there is no primary",
     "clients told that there is no standby",
     "nodes back",
@@ -80,6 +81,7 @@ pub const IN_CLUSTERS: [&str; 21] = [
     "servers of standbys ended",
     "statements at standbys",
     "storms of terminated processes",
+    "switchovers announced",
     "transactions lost by sessions that go on",
     "transactions told rolled back",
     "two primaries at a time",

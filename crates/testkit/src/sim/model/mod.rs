@@ -9,6 +9,7 @@ pub mod nodes;
 mod others;
 pub mod outcome;
 mod session;
+pub mod source;
 pub mod state;
 pub mod statement;
 #[cfg(test)]

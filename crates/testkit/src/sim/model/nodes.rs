@@ -2,7 +2,11 @@
 //! change is carried out at a node after its term.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use pgweir_core::source::SourceReport;
+
+use super::source::Source;
 use crate::sim::context::{Event, SimContext};
 use crate::sim::network::proto::{Body, Message};
 use crate::sim::plan::ClusterPlan;
@@ -90,6 +94,9 @@ pub struct Nodes {
     last_us: u64,
     /// When a client's statement first ran in each timeline.
     served_us: BTreeMap<u32, u64>,
+    /// The node that was promoted last: it is the primary, or is to be.
+    leader: usize,
+    source: Option<Source>,
 }
 
 /// After this time all workers and all statements under way are past a change.
@@ -119,6 +126,8 @@ impl Nodes {
             acts: BTreeMap::new(),
             last_us: now_us,
             served_us: BTreeMap::new(),
+            leader: 0,
+            source: plan.source_us.map(|interval_us| Source::new(seed, interval_us)),
         };
         nodes.write_story(now_us);
         nodes
@@ -228,6 +237,7 @@ impl Nodes {
                 let node = &mut self.nodes[promoted];
                 (node.in_recovery, node.timeline, node.term_ended_us) = (false, newest + 1, None);
                 node.promoted_us = Some(now_us);
+                self.leader = promoted;
             }
             Act::Part(node) => self.nodes[node].isolated = true,
             Act::Heal(node) => {
@@ -244,6 +254,13 @@ impl Nodes {
         let known_us =
             10 * self.plan.check_interval_ms + self.plan.down_after_ms + 5 * self.plan.check_timeout_ms;
         now_us > self.last_us + known_us * 1000 + 1_000_000
+    }
+
+    /// What the source says now, and when it says something next.
+    pub fn ask_source(&mut self, now_us: u64) -> (Option<Arc<SourceReport>>, Option<u64>) {
+        let Some(source) = &mut self.source else { return (None, None) };
+        let report = source.says(self.nodes.len(), self.leader, self.acts.is_empty(), now_us);
+        (report, Some(source.next_us(now_us)))
     }
 
     /// Nothing passes between a node and the pooler.

@@ -1,0 +1,116 @@
+//! The source of the model's cluster, as the control plane would report it: mostly honest, and for moments late, stale, wrong, silent, or
+//! announcing a switchover that does not come.
+
+use std::sync::Arc;
+
+use pgweir_core::source::{Announced, SourceMember, SourceReport, SourceRole, SourceWord};
+use pgweir_settings::Discovery;
+
+use crate::sim::rng::Rng;
+
+/// A mood lasts no longer, so that the pooler hears the truth before a primary's last word is too old.
+const MOOD_US_MAX: u64 = 700_000;
+
+/// How the source is at present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mood {
+    Honest,
+    /// It says what was true a while ago.
+    Stale,
+    /// It names a node at random.
+    Wrong,
+    /// It names no node as the primary.
+    Leaderless,
+    /// The part that would know the leader does not answer.
+    PartlySilent,
+    /// It does not answer.
+    Silent,
+    /// It says that it could not be asked.
+    Fails,
+    /// It gives a list without nodes.
+    Empty,
+    /// It announces a switchover.
+    Announces,
+}
+
+const MOODS: [Mood; 8] = [
+    Mood::Stale,
+    Mood::Wrong,
+    Mood::Leaderless,
+    Mood::PartlySilent,
+    Mood::Silent,
+    Mood::Fails,
+    Mood::Empty,
+    Mood::Announces,
+];
+
+/// See the module's head.
+pub struct Source {
+    rng: Rng,
+    mood: Mood,
+    mood_ends_us: u64,
+    /// What it said honestly last.
+    leader: usize,
+    interval_us: u64,
+}
+
+impl Source {
+    /// It says something each `interval_us`.
+    #[must_use]
+    pub fn new(seed: u64, interval_us: u64) -> Source {
+        let rng = Rng::new(seed ^ 0x5_0b_5c_e5);
+        Source { rng, mood: Mood::Honest, mood_ends_us: 0, leader: 0, interval_us }
+    }
+
+    /// What it says now; `None`: nothing. `calm`: nothing happens to the nodes any more, and it is honest from now on.
+    pub fn says(
+        &mut self,
+        nodes: usize,
+        leader: usize,
+        calm: bool,
+        now_us: u64,
+    ) -> Option<Arc<SourceReport>> {
+        if calm {
+            self.mood = Mood::Honest;
+        } else if now_us >= self.mood_ends_us {
+            // The truth stands between two moods.
+            let was_honest = self.mood == Mood::Honest;
+            self.mood =
+                if was_honest && self.rng.percent(30) { *self.rng.pick(&MOODS) } else { Mood::Honest };
+            self.mood_ends_us = now_us + self.rng.between(self.interval_us, MOOD_US_MAX);
+        }
+        let named = match self.mood {
+            Mood::Silent => return None,
+            Mood::Stale => self.leader,
+            Mood::Wrong => self.rng.index(nodes),
+            _ => leader,
+        };
+        if self.mood == Mood::Honest {
+            self.leader = leader;
+        }
+        let member = |number: usize| SourceMember {
+            name: format!("n{number}").into(),
+            host: format!("node{number}").into(),
+            port: 5432,
+            role: match self.mood {
+                Mood::PartlySilent if number == named => SourceRole::Silent,
+                Mood::Leaderless => SourceRole::Other,
+                _ if number == named => SourceRole::Primary,
+                _ => SourceRole::Other,
+            },
+        };
+        let said = match self.mood {
+            Mood::Fails => Err("the model's source fails".to_owned()),
+            Mood::Empty => Ok(Vec::new()),
+            _ => Ok((0..nodes).map(member).collect()),
+        };
+        let announced = (self.mood == Mood::Announces).then_some(Announced { to: None });
+        let said = said.map(|members| SourceWord { by: "model".into(), members, announced });
+        Some(Arc::new(SourceReport { cluster: "main".into(), discovery: Discovery::Patroni, said }))
+    }
+
+    /// When it says something next.
+    pub fn next_us(&mut self, now_us: u64) -> u64 {
+        now_us + self.rng.between(self.interval_us / 2, self.interval_us)
+    }
+}
