@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::load;
-use pgweir_settings::{LoadBalanceHosts, PoolMode, SessionState};
+use pgweir_settings::{LoadBalanceHosts, PoolMode, Route, SessionState};
 
 const FILE: &str = "
 [pgbouncer]
@@ -144,4 +144,15 @@ fn session_audit_sample_goes_by_user_then_database() {
         config.session_audit_sample(&database, user)
     });
     assert_eq!(samples, [1, 2, 0]);
+}
+
+#[test]
+fn route_goes_by_user_then_database_then_cluster() {
+    let file = "[pgbouncer]\nauth_user = a\n[databases]\nalone = host=a\nplain = cluster=main\nown = cluster=main route=standby\n\
+                [clusters]\nmain = nodes=n route=any\n[nodes]\nn = host=a\n[users]\nown = route=prefer-standby\n";
+    let config = load(file).expect("a good file");
+    let routes = [("alone", "u"), ("plain", "u"), ("own", "u"), ("own", "own"), ("alone", "own")]
+        .map(|(database, user)| config.route(&config.databases[database], user));
+    use Route::{Any, PreferStandby, Primary, Standby};
+    assert_eq!(routes, [Primary, Any, Standby, PreferStandby, PreferStandby]);
 }

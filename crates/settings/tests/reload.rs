@@ -146,6 +146,7 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
             "pool_mode" => "statement",
             "load_balance_hosts" => "disable",
             "session_state" => "error",
+            "route" => "standby",
             _ => "77",
         };
         for name in ["a", "*"] {
