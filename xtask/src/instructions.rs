@@ -94,7 +94,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
 }
 
 /// Builds the program as the pooler is built; gives its path.
-fn build(root: &Path) -> Result<PathBuf, String> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf, String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(["build", "--release", "--quiet", "--package", "pgweir-testkit", "--bin", "instructions"])
