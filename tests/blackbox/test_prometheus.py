@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from harness.machine import REPOSITORY, eventually, free_port
 from harness.monitoring import Prometheus, program
-from test_clusters import clustered, node_states, nodes  # noqa: F401: fixtures
+from test_clusters import clustered, node_states, nodes  # noqa: F401
 
 DEPLOY = REPOSITORY / "deploy"
 CHOICES = {"$__rate_interval": "4s", "$instance": ".*", "$postgres": ".*", "$database": "bench", "$user": "alice", "$cluster": "main"}
@@ -84,7 +84,7 @@ def test_every_panel_shows_data(poolers, pg):
 
 
 @pytest.mark.needs("metrics over HTTP")
-def test_every_panel_of_clusters_shows_data(nodes, clustered, pg):  # noqa: F811: fixtures
+def test_every_panel_of_clusters_shows_data(nodes, clustered, pg):  # noqa: F811
     """The same for the dashboard of clusters, and for the alerts on them."""
     http = free_port()
     pooler = clustered(nodes(2), http_listen=f"127.0.0.1:{http}", http_anonymous="all")
