@@ -1,4 +1,5 @@
-"""The pictures of the documents: a pooler that is well, one with too much to do, and one with a database that is down.
+"""The pictures of the documents: a pooler that is well, one with too much to do, one with a database that is down, and one whose
+cluster lost its primary.
 
     tests/run.sh --slow blackbox/test_dashboard_pictures.py
 
@@ -6,13 +7,16 @@ leaves them in target/dashboard. docs/img has some of them, with 256 colours.
 """
 
 import os
+import signal
 import subprocess
+import time
 from contextlib import ExitStack
 
 import pytest
-from harness.machine import TESTS, free_port
+from harness.machine import TESTS, eventually, free_port
 from harness.pooler import kind
 from harness.wire import Raw, startup
+from test_clusters import clustered, node_states, nodes, shown  # noqa: F401
 from test_dashboard import PICTURES, chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no dashboard"), pytest.mark.timeout(400)]
@@ -81,3 +85,30 @@ def test_down(scene):
     with Raw(pooler.address) as client:
         client.send(startup({"user": "alice", "database": "old", "application_name": "archive"}))
         take("down", url)
+
+
+def test_cluster(nodes, clustered):  # noqa: F811
+    """A primary was lost under load; clients waited until one of two standbys was promoted, and the other follows it."""
+    three = nodes(3)
+    first, second, third = three.all
+    http = free_port()
+    pooler = clustered(three, http_listen=f"127.0.0.1:{http}", query_wait_timeout=0)
+    eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby", "m3": "standby"}, "all nodes are known")
+    script = pooler.folder / "load.sql"
+    script.write_text("insert into changes values ('p', 1);\n\\sleep 20 ms\n")
+    load = ["pgbench", "-n", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", "12", "-T", "200", "-f", str(script), "app"]
+    process = subprocess.Popen(load, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(40)  # to be seen in the lines of time
+        first.stop(signal.SIGQUIT)
+        eventually(lambda: node_states(pooler)["m1"] == "down", "the old primary is down")
+        time.sleep(4)
+        second.promote()
+        eventually(lambda: shown(pooler)["primary"] == "m2", "the standby is the primary")
+        third.sql(f"alter system set primary_conninfo = 'host=127.0.0.1 port={second.port} user=u_repl'")
+        third.sql("select pg_reload_conf()")
+        time.sleep(15)
+        take("cluster", f"http://127.0.0.1:{http}")
+    finally:
+        process.kill()
+        process.wait()

@@ -11,6 +11,7 @@ const FILLED_MS = 45_000;
 
 /** What each scene's verdict says, and the pages that are shown of it. */
 const SCENES = {
+  cluster: { verdict: /^node m1 of cluster main is down:$/, pages: ["clusters"], filled: 1_000 },
   healthy: { verdict: /^No problems found\.$/, pages: ["overview", "details"] },
   overloaded: { verdict: /^shop: 10 of 10 servers busy, \d+ clients waiting, \d+ % of the time is queueing:$/, pages: ["overview", "clients", "clients?state=idle_in_transaction", "servers", "statements"] },
   down: { verdict: /^database old: cannot connect: .*refused.*:$/, pages: ["overview", "database/old"] },
@@ -41,7 +42,7 @@ const name = process.argv[2];
 const scene = SCENES[name];
 assert.ok(scene, `no scene is called ${name}; there are: ${Object.keys(SCENES).join(", ")}`);
 try {
-  await take(name, scene, "light", { ...DESKTOP, colorScheme: "light" }, FILLED_MS);
+  await take(name, scene, "light", { ...DESKTOP, colorScheme: "light" }, scene.filled ?? FILLED_MS);
   await take(name, scene, "dark", { ...DESKTOP, colorScheme: "dark" }, 0);
   await take(name, scene, "phone", { ...PHONE, colorScheme: "light" }, 0);
   process.exit(0);

@@ -27,6 +27,7 @@ const STORIES = {
     await page.waitForTimeout(1_500);
     assert.deepEqual(await page.locator(".legend .figure").allInnerTexts(), held, "held figures stand still");
     await page.getByRole("button", { name: "Go on" }).click();
+    assert.equal(await page.getByRole("navigation").getByRole("link", { name: "Clusters" }).count(), 0, "there is no cluster");
     for (const name of PAGES.slice(1)) {
       await visit.follow(name);
       await visit.until(`${name} is filled`, async () => !(await page.getByText("Loading …").isVisible()));
@@ -177,6 +178,59 @@ const STORIES = {
     await visit.end();
   },
 
+  /** A cluster of a primary and a standby. A stranger sees it without addresses; an admin drains the primary, and attaches it. */
+  async cluster() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go();
+    await visit.follow("Clusters");
+    await page.getByText("m1 is the primary, in epoch 1.").waitFor();
+    const nodes = page.getByRole("region", { name: "Nodes of main" });
+    await nodes.getByRole("row").filter({ hasText: "m2" }).getByText("standby").waitFor();
+    await page.locator("svg.topology").getByText("not behind").waitFor();
+    assert.equal(await page.getByText("127.0.0.1").count(), 0, "a stranger is shown no addresses");
+    assert.equal(await post(page, "actions/drain", { cluster: "main", node: "m1" }), 401, "a stranger may not act");
+    await visit.accessible("Clusters, light");
+    await visit.signIn("stats");
+    await nodes.getByText(/^127\.0\.0\.1:\d+$/).first().waitFor();
+    assert.equal(await page.getByRole("button", { name: /More about node|Recheck/ }).count(), 0, "a reader has no buttons that act");
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await visit.signIn("admin");
+    await choose(page, "m1", "Drain …");
+    await page.getByRole("dialog").getByText(/clients wait until another node is/).waitFor();
+    await confirm(page, "Drain");
+    await page.getByText(/main has had no primary/).waitFor();
+    await page.getByText("m1 is draining").waitFor();
+    await visit.accessible("a cluster that is held");
+    await visit.picture("clusters-held");
+    await visit.follow("Overview");
+    await page.getByText(/^cluster main has no primary.*:$/).waitFor();
+    await page.getByRole("link", { name: "Look at main" }).first().click();
+    await choose(page, "m1", "Attach …");
+    await confirm(page, "Attach");
+    await page.getByText(/m1 is the primary, in epoch \d\./).waitFor();
+    await press(page, "Recheck");
+    await confirm(page, "Recheck");
+    await page.getByText(/m1 is the primary, in epoch \d\./).waitFor();
+    await visit.end();
+  },
+
+  /** The same after its primary was lost and its standby was promoted; a page that is opened only now sees what happened. */
+  async promoted() {
+    for (const options of [{ colorScheme: "dark" }, { colorScheme: "light", viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true }]) {
+      const visit = await Visit.begin(options);
+      const { page } = visit;
+      await visit.go("clusters");
+      await page.getByText(/m2 is the primary, in epoch \d\./).first().waitFor();
+      await page.getByText("m2 is primary, was standby").waitFor();
+      await page.getByText("m1 is down, was primary").waitFor();
+      await visit.fits("Clusters");
+      await visit.accessible("Clusters after a promotion");
+      await visit.picture(options.isMobile ? "clusters-narrow" : "clusters-dark");
+      await visit.end();
+    }
+  },
+
   /** With http_anonymous = none nothing is shown without signing in. */
   async locked() {
     const visit = await Visit.begin({ colorScheme: "dark" });
@@ -234,6 +288,12 @@ async function legend(page, label) {
 
 async function press(page, name) {
   await page.getByRole("main").getByRole("button", { name, exact: true }).first().click();
+}
+
+/** An entry of a node's menu. */
+async function choose(page, node, entry) {
+  await page.getByRole("button", { name: `More about node ${node}` }).click();
+  await page.getByRole("button", { name: entry }).click();
 }
 
 async function confirm(page, name) {

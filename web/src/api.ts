@@ -97,9 +97,82 @@ export interface Overview {
   queue: { waiting: number; wait_oldest_us: number };
   workers: { busy: number; connections: number }[];
   databases: DatabaseSummary[];
+  /** Not there in versions that know no clusters. */
+  clusters?: ClusterSummary[];
   errors: { class: string; name: string; total: number }[];
   multiplexing: Record<string, number> | null;
   sessions: Record<string, number> | null;
+}
+
+export type NodeState = "unknown" | "standby" | "primary" | "unsure" | "starting" | "down" | "refused";
+export type NodeSwitch = "attached" | "draining" | "detached";
+
+/** `primary` is null while clients are held. */
+export interface ClusterSummary {
+  name: string;
+  primary: string | null;
+  held_clients: number;
+  nodes: { name: string; state: NodeState; switch: NodeSwitch }[];
+}
+
+/** A version may lack the fields that are optional here. */
+export interface Cluster {
+  name: string;
+  state: "available" | "held";
+  primary: string | null;
+  epoch: number;
+  timeline: number | null;
+  held_clients: number;
+  held_since_s: number | null;
+  /** Why there is no primary; null also for readers that see no names. */
+  reason: string | null;
+  discovery?: string | null;
+  source?: string | null;
+  source_age_ms?: number | null;
+  source_error?: string | null;
+  databases: string[];
+  nodes: ClusterNode[];
+}
+
+export interface ClusterNode {
+  name: string;
+  /** Null for readers that see no names. */
+  host: string | null;
+  port: number;
+  zone?: string | null;
+  /** What it said last. */
+  role: "primary" | "standby" | null;
+  state: NodeState;
+  state_since_s: number | null;
+  switch: NodeSwitch;
+  timeline: number | null;
+  position: string | null;
+  lag_bytes: number | null;
+  lag_ms?: number | null;
+  weight?: number | null;
+  /** Its part of the reads, beside that of other standbys; 0 while it is too far behind. */
+  share?: number | null;
+  /** Reads that it was sent since the start. */
+  reads?: number | null;
+  sv_active?: number | null;
+  sv_idle?: number | null;
+  cl_waiting?: number | null;
+  last_check_s: number | null;
+  last_error: string | null;
+}
+
+export type ClusterChange = { time_s: number; cluster: string } & (
+  | { kind: "state"; node: string; from: NodeState | null; to: NodeState | null; error: string | null }
+  | { kind: "switch"; node: string; to: NodeSwitch }
+  | { kind: "primary"; node: string; epoch: number }
+  | { kind: "held" }
+);
+
+export interface Clusters {
+  time_s: number;
+  clusters: Cluster[];
+  /** The newest first. */
+  changes: ClusterChange[];
 }
 
 export interface Pool {
@@ -139,6 +212,8 @@ export interface Database {
   current_client_connections: number;
   paused: boolean;
   disabled: boolean;
+  /** The cluster that serves it. */
+  cluster?: string | null;
 }
 
 /** Both null in the row of the whole process. */
@@ -268,7 +343,8 @@ export interface Series {
   columns: Record<string, Column>;
 }
 
-export type Action = "pause" | "resume" | "reconnect" | "disable" | "enable" | "kill" | "kill_client" | "reload";
+export type Action = "pause" | "resume" | "reconnect" | "disable" | "enable" | "kill" | "kill_client" | "reload" | NodeAction | "recheck";
+export type NodeAction = "attach" | "drain" | "detach";
 
 /** What a request ended with, other than an answer. */
 export class Fault extends Error {
@@ -296,7 +372,7 @@ export async function get<T>(path: string, query: Record<string, string | number
 }
 
 /** The console's commands; admins only. `done` is false when it goes on by itself. */
-export function act(action: Action, body: { database?: string; client?: number }, csrf: string | null): Promise<{ done: boolean; message?: string }> {
+export function act(action: Action, body: { database?: string; client?: number; cluster?: string; node?: string }, csrf: string | null): Promise<{ done: boolean; message?: string }> {
   return request("POST", `actions/${action}`, body, csrf);
 }
 

@@ -8,6 +8,7 @@ import { clock, span } from "./format";
 import { hold, useHold } from "./hold";
 import { useLive, type Live } from "./live";
 import { ClientsPage } from "./pages/clients";
+import { ClustersPage } from "./pages/clusters";
 import { DatabasePage } from "./pages/database";
 import { DetailsPage } from "./pages/details";
 import { LogPage } from "./pages/log";
@@ -24,6 +25,7 @@ const PAGES: [string, string][] = [
   ["overview", "Overview"],
   ["clients", "Clients"],
   ["servers", "Servers"],
+  ["clusters", "Clusters"],
   ["statements", "Statements"],
   ["details", "Details"],
   ["settings", "Settings"],
@@ -96,6 +98,8 @@ function Page({ route, live, windowS, pick }: { route: Route; live: Live<Overvie
       return <ClientsPage route={route} />;
     case "servers":
       return <ServersPage route={route} />;
+    case "clusters":
+      return <ClustersPage windowS={windowS} pick={pick} />;
     case "statements":
       return <StatementsPage route={route} />;
     case "details":
@@ -135,7 +139,7 @@ function Head({ route, live, session, signIn, signedOut }: { route: Route; live:
       </div>
       <nav aria-label="Pages">
         <ul>
-          {PAGES.map(([page, title]) => (
+          {PAGES.filter(([page]) => page !== "clusters" || hasClusters(live)).map(([page, title]) => (
             <li key={page}>
               <a href={href(page)} aria-current={route.page === page || (page === "overview" && route.page === "database") ? "page" : undefined}>{title}</a>
             </li>
@@ -144,6 +148,10 @@ function Head({ route, live, session, signIn, signedOut }: { route: Route; live:
       </nav>
     </header>
   );
+}
+
+function hasClusters(live: Live<Overview>): boolean {
+  return (live.value?.clusters ?? []).length > 0;
 }
 
 function Pulse({ live }: { live: Live<Overview> }) {

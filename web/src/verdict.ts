@@ -1,6 +1,6 @@
 // What is wrong, and what to do about it: one line for each finding. Green when there is none.
 
-import type { Database, Overview, Pool } from "./api";
+import type { ClusterSummary, Database, Overview, Pool } from "./api";
 import { count, counted, duration, percent, rate, span } from "./format";
 
 export interface Finding {
@@ -8,6 +8,8 @@ export interface Finding {
   tone: "bad" | "attention";
   /** The database that it is about. */
   database: string | null;
+  /** The cluster that it is about. */
+  cluster?: string;
   /** What was found. */
   text: string;
   /** What the reader can do. */
@@ -44,7 +46,8 @@ export function findings(now: Overview, pools: Pool[], databases: Database[]): F
   const several = namesWithSeveralPools(pools);
   const found = [
     ...ofState(now, pools),
-    ...pools.flatMap((pool) => ofPool(pool, known.get(pool.database), several.has(pool.database))),
+    ...(now.clusters ?? []).flatMap(ofCluster),
+    ...pools.filter((pool) => !isHeld(now, known.get(pool.database))).flatMap((pool) => ofPool(pool, known.get(pool.database), several.has(pool.database))),
     ...databases.filter((one) => one.disabled).map(disabled),
     ...ofProcess(now),
   ];
@@ -72,6 +75,25 @@ function ofState({ process, clients }: Overview, pools: Pool[]): Finding[] {
     const its = pools.filter((pool) => pool.database === database).reduce((sum, pool) => sum + pool.clients.waiting, 0);
     return { tone: its > 0 ? "bad" : "attention", database, text: `${database} is paused${waiting(its)}`, remedy: `RESUME ${database}` };
   });
+}
+
+/** Clients of its databases wait for the cluster's primary: that is the finding. */
+function isHeld({ clusters = [] }: Overview, database: Database | undefined): boolean {
+  return clusters.some((one) => one.name === database?.cluster && one.primary === null);
+}
+
+function ofCluster({ name, primary, held_clients, nodes }: ClusterSummary): Finding[] {
+  const found: Finding[] = [];
+  const note = (tone: Finding["tone"], text: string, remedy: string) => found.push({ tone, database: null, cluster: name, text, remedy });
+  if (primary === null) {
+    const waiting = held_clients > 0 ? `, ${counted(held_clients, "client")} waiting` : "";
+    note("bad", `cluster ${name} has no primary${waiting}`, "see what each node is, and why; pgweir promotes none");
+  }
+  for (const node of nodes) {
+    if (node.state === "down" || node.state === "refused") note("attention", `node ${node.name} of cluster ${name} is ${node.state}`, "see its last error");
+    else if (node.switch !== "attached") note("attention", `node ${node.name} of cluster ${name} is ${node.switch}`, `ATTACH NODE ${name}.${node.name}`);
+  }
+  return found;
 }
 
 /** At most one finding for each pool: the cause, not what follows from it. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import type { Database, Overview, Pool, Quantiles } from "../src/api";
+import type { ClusterSummary, Database, Overview, Pool, Quantiles } from "../src/api";
 import { connectError, findings } from "../src/verdict";
 
 const spread = (mean_us: number): Quantiles => ({ mean_us, p50_us: mean_us, p90_us: mean_us, p95_us: mean_us, p99_us: mean_us, p999_us: mean_us, max_us: mean_us });
@@ -116,6 +116,18 @@ test("pauses, and a shutdown", () => {
   expect(told([], overview({ process: { state: "paused" } }))).toEqual(["bad | All databases are paused: RESUME"]);
   expect(told([], overview({ process: { state: "stopping" } }))[0]).toContain("attention | pgweir is shutting down");
   expect(told([], overview(), [database({ disabled: true })])).toEqual(["attention | shop is disabled: new clients are refused: ENABLE shop"]);
+});
+
+test("a cluster without a primary is one finding, whatever its pools look like", () => {
+  const nodes: ClusterSummary["nodes"] = [{ name: "m1", state: "down", switch: "attached" }, { name: "m2", state: "standby", switch: "detached" }];
+  const now = overview({ clusters: [{ name: "main", primary: null, held_clients: 7, nodes }] });
+  const pools = [pool({ clients: { waiting: 7 }, wait_oldest_us: 5e6, connect_failing: true })];
+  expect(told(pools, now, [database({ cluster: "main" })])).toEqual([
+    "bad | cluster main has no primary, 7 clients waiting: see what each node is, and why; pgweir promotes none",
+    "attention | node m1 of cluster main is down: see its last error",
+    "attention | node m2 of cluster main is detached: ATTACH NODE main.m2",
+  ]);
+  expect(told([], overview({ clusters: [{ name: "main", primary: "m1", held_clients: 0, nodes: [] }] }))).toEqual([]);
 });
 
 test("the worst comes first", () => {

@@ -8,6 +8,7 @@ mod access;
 mod actions;
 mod api;
 mod failures;
+mod history;
 mod limits;
 mod metrics;
 mod model;
@@ -208,6 +209,8 @@ struct House {
     /// A new sample is there.
     sampled: tokio::sync::watch::Sender<u64>,
     streams: std::cell::Cell<u32>,
+    clusters: std::cell::RefCell<history::ClusterHistory>,
+    clusters_turn: tokio::sync::Mutex<()>,
     /// The process is about to end, and serves clients until then.
     is_draining: std::cell::Cell<bool>,
 }
@@ -252,6 +255,8 @@ async fn run(setup: WebSetup, tls: server::tls::Tls) {
         sampling: tokio::sync::Mutex::new(()),
         sampled: tokio::sync::watch::Sender::new(0),
         streams: std::cell::Cell::new(0),
+        clusters: std::cell::RefCell::default(),
+        clusters_turn: tokio::sync::Mutex::new(()),
         is_draining: std::cell::Cell::new(false),
     });
     let mut doors = Vec::new();

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 
-import { act, type Action } from "../api";
+import { act, type Action, type NodeAction } from "../api";
 import { useServices, type Services } from "../context";
 import type { Question } from "./dialog";
 
@@ -12,7 +12,7 @@ interface Meaning {
   danger?: boolean;
 }
 
-const MEANINGS: Record<Exclude<Action, "kill_client" | "reload">, Meaning> = {
+const MEANINGS: Record<Exclude<Action, "kill_client" | "reload" | "recheck" | NodeAction>, Meaning> = {
   pause: {
     verb: "Pause",
     text: (where) => `Transactions that are open in ${where} end first; then its server connections are closed. Clients stay connected and wait until you resume.`,
@@ -77,6 +77,46 @@ export function ReloadButton() {
       run: async () => (await act("reload", {}, services.session.csrf)).message ?? "Reloaded",
     });
   return <button type="button" onClick={reload}>Reload</button>;
+}
+
+const NODE_MEANINGS: Record<NodeAction, Meaning> = {
+  attach: { verb: "Attach", text: (where) => `${where} takes part again, as what it is.` },
+  drain: { verb: "Drain", text: (where) => `${where} gets nothing new; what it runs goes on to its end. If it is the primary, clients wait until another node is.` },
+  detach: { verb: "Detach", text: (where) => `${where} takes no part, as if it were not listed. It is still watched.` },
+};
+
+/** ATTACH, DRAIN or DETACH NODE. */
+export function switchNode(services: Services, action: NodeAction, cluster: string, node: string, again: () => void): Question {
+  const { verb, text } = NODE_MEANINGS[action];
+  const where = `${cluster}.${node}`;
+  return {
+    title: `${verb} node ${where}?`,
+    text: <p>{text(where)}</p>,
+    verb,
+    run: async () => {
+      const { message } = await act(action, { cluster, node }, services.session.csrf);
+      again();
+      return message ?? `${verb} node ${where}: done`;
+    },
+  };
+}
+
+/** RECHECK: forgets what is known of a cluster. */
+export function RecheckButton({ cluster, again }: { cluster: string; again: () => void }) {
+  const services = useServices();
+  if (!services.session.may_act) return null;
+  const recheck = () =>
+    services.ask({
+      title: `Recheck ${cluster}?`,
+      text: <p>What is known of {cluster} is forgotten: system identifier, timeline, states. All its nodes are asked at once, and clients wait until one is known to be the primary. Use it after you have gone back to an older timeline on purpose.</p>,
+      verb: "Recheck",
+      run: async () => {
+        const { message } = await act("recheck", { cluster }, services.session.csrf);
+        again();
+        return message ?? "All nodes are asked";
+      },
+    });
+  return <button type="button" onClick={recheck}>Recheck</button>;
 }
 
 /** Drops one client. */

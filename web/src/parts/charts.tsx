@@ -156,7 +156,7 @@ function lineSets(series: Series): Record<ChartName, Line[]> {
 }
 
 /** Which time the charts show. */
-function WindowPicker({ windowS, pick }: { windowS: number; pick: (seconds: number) => void }) {
+export function WindowPicker({ windowS, pick }: { windowS: number; pick: (seconds: number) => void }) {
   const options = WINDOWS.map(({ seconds, label }) => ({ value: String(seconds), label }));
   return <Segments legend="Time shown" name="window" options={options} value={String(windowS)} pick={(value) => pick(Number(value))} />;
 }

@@ -46,6 +46,7 @@ function Line({ finding }: { finding: Finding }) {
     <li class={`verdict ${finding.tone}`}>
       <b>{finding.text}:</b> {finding.remedy}.
       {finding.database !== null && <> <a href={href("database", [finding.database])}>Look at {finding.database}</a></>}
+      {finding.cluster !== undefined && <> <a href={href("clusters")}>Look at {finding.cluster}</a></>}
     </li>
   );
 }

@@ -3,6 +3,7 @@
 use hyper::StatusCode;
 use pgweir_core::console::command::Command;
 use pgweir_core::driver::Level;
+use pgweir_core::view::Switch;
 use serde_json::{Value, json};
 
 use super::House;
@@ -23,13 +24,26 @@ pub(super) async fn act(
         Level::Log,
         &format!("\"{message}\" over HTTP by {}", reader.user.as_deref().unwrap_or_default()),
     );
+    let is_of_cluster = matches!(command, Command::SwitchNode { .. } | Command::Recheck(_));
     match house.worker_rpc.operate(command).await {
-        Ok(_) => Ok(json_reply(StatusCode::OK, &json!({ "done": true, "message": message }))),
+        Ok(_) => {
+            if is_of_cluster {
+                // Two of them within a second are two changes.
+                let _ = house.look_at_clusters().await;
+            }
+            Ok(json_reply(StatusCode::OK, &json!({ "done": true, "message": message })))
+        }
         Err(NotDone::Late) => {
             Ok(json_reply(StatusCode::ACCEPTED, &json!({ "done": false, "message": message })))
         }
         Err(NotDone::Refused(text)) if text.starts_with("no such database") => {
             Err(Refusal::NotFound("There is no such database."))
+        }
+        Err(NotDone::Refused(text)) if text.starts_with("no such cluster") => {
+            Err(Refusal::NotFound("There is no such cluster."))
+        }
+        Err(NotDone::Refused(text)) if text.contains(" has no node ") => {
+            Err(Refusal::NotFound("There is no such node."))
         }
         Err(NotDone::Refused(text)) if text == "client not found" => {
             Err(Refusal::NotFound("There is no such client."))
@@ -39,12 +53,10 @@ pub(super) async fn act(
 }
 
 fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
-    let database = match body.get("database") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(name)) if !name.is_empty() => Some(name.clone()),
-        Some(_) => return Err(Refusal::Bad("\"database\" must be a name".to_owned())),
-    };
-    let named = || database.clone().ok_or_else(|| Refusal::Bad("\"database\" is needed".to_owned()));
+    let database = name(body, "database")?;
+    let needed = |key| name(body, key)?.ok_or_else(|| Refusal::Bad(format!("\"{key}\" is needed")));
+    let named = || needed("database");
+    let switch = |to| Ok(Command::SwitchNode { to, cluster: needed("cluster")?, node: needed("node")? });
     Ok(match action {
         "pause" => Command::Pause(database),
         "resume" => Command::Resume(database),
@@ -53,6 +65,10 @@ fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
         "disable" => Command::Disable(named()?),
         "enable" => Command::Enable(named()?),
         "reload" => Command::Reload,
+        "attach" => switch(Switch::Attached)?,
+        "drain" => switch(Switch::Draining)?,
+        "detach" => switch(Switch::Detached)?,
+        "recheck" => Command::Recheck(needed("cluster")?),
         "kill_client" => Command::KillClient(
             body.get("client")
                 .and_then(Value::as_u64)
@@ -60,6 +76,15 @@ fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
         ),
         _ => return Err(Refusal::NotFound("There is no such action.")),
     })
+}
+
+/// A name in the body.
+fn name(body: &Value, key: &str) -> Result<Option<String>, Refusal> {
+    match body.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(name)) if !name.is_empty() => Ok(Some(name.clone())),
+        Some(_) => Err(Refusal::Bad(format!("\"{key}\" must be a name"))),
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +97,14 @@ mod tests {
         assert_eq!(command("pause", &none), Ok(Command::Pause(None)));
         assert_eq!(command("pause", &json!({"database": "shop"})), Ok(Command::Pause(Some("shop".into()))));
         assert_eq!(command("kill_client", &json!({"client": 7})), Ok(Command::KillClient(7)));
+        let node = json!({"cluster": "main", "node": "m1"});
+        let drain = Command::SwitchNode { to: Switch::Draining, cluster: "main".into(), node: "m1".into() };
+        assert_eq!(command("drain", &node), Ok(drain));
+        assert_eq!(command("recheck", &node), Ok(Command::Recheck("main".into())));
         for (action, body) in [
+            ("attach", json!({"cluster": "main"})),
+            ("detach", json!({"node": "m1"})),
+            ("recheck", none.clone()),
             ("disable", none.clone()),
             ("pause", json!({"database": 7})),
             ("pause", json!({"database": ""})),

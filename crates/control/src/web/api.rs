@@ -1,5 +1,6 @@
 //! The JSON API, as docs/openapi.yaml describes it.
 
+mod clusters;
 mod connections;
 mod live;
 mod numbers;
@@ -38,6 +39,7 @@ pub(super) async fn answer(
         "databases" => tables::databases(house, reader).await?,
         "users" => tables::users(house, reader).await?,
         "clients" => connections::clients(house, reader, query).await?,
+        "clusters" => clusters::clusters(house, reader).await?,
         "servers" => connections::servers(house, reader, query).await?,
         "series" => series::series(house, reader, query)?,
         "statements" => statements::statements(house, reader, query).await?,

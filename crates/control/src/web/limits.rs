@@ -70,5 +70,8 @@ pub(super) const FAILURES_WINDOW: Duration = Duration::from_secs(60);
 /// Addresses whose failures are known; with more, the one that failed longest ago is forgotten.
 pub(super) const FAILING_ADDRESSES_MAX: usize = 1024;
 
+/// Changes of clusters that are kept: some days of a cluster that is well, an hour of one whose nodes come and go.
+pub(super) const CLUSTER_CHANGES_MAX: usize = 300;
+
 /// Databases in an overview.
 pub(super) const OVERVIEW_DATABASES_MAX: usize = 50;

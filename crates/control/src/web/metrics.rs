@@ -37,8 +37,7 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
     let lists = house.show(Topic::Lists).await?;
     let version = house.show(Topic::Version).await?;
     let version = version.first().and_then(|row| row.get("version")).unwrap_or_default().to_owned();
-    let clusters = house.show(Topic::Clusters).await?;
-    let nodes = house.show(Topic::Nodes).await?;
+    let (clusters, nodes) = house.look_at_clusters().await?;
     let mut clients = Vec::new();
     for worker in house.worker_rpc.workers() {
         if let Snapshot::ClientCounts(counts) =

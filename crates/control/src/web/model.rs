@@ -437,7 +437,7 @@ fn added_times(before: Option<PoolSnapshot>, snapshot: &mut PoolSnapshot) -> Opt
     }
 }
 
-fn unix_s() -> f64 {
+pub(super) fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 

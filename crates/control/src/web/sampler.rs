@@ -31,6 +31,8 @@ pub(super) async fn run(house: Rc<House>) {
         if answered {
             house.model.borrow_mut().end_second();
         }
+        // What is missed is found by the next look.
+        let _ = house.look_at_clusters().await;
         house.sampled.send_modify(|number| *number += 1);
     }
 }

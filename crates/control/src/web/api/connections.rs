@@ -218,7 +218,7 @@ fn linked(row: &Shown) -> Option<u64> {
 }
 
 /// The console's time, `2026-11-19 23:59:59 CET`, as Unix time. It is this machine's local time, whatever its zone is called.
-fn unix_s(text: Option<&str>) -> Option<i64> {
+pub(super) fn unix_s(text: Option<&str>) -> Option<i64> {
     let (time, zone_name) = text?.rsplit_once(' ')?;
     let zone = match zone_name {
         "UTC" => TimeZone::UTC,

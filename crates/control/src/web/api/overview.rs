@@ -45,6 +45,7 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
         "queue": { "waiting": whole.clients.waiting, "wait_oldest_us": whole.wait_oldest_us },
         "workers": workers,
         "databases": databases(&model),
+        "clusters": super::clusters::summaries(house),
         "errors": errors(&model.counters().errors),
         "multiplexing": {
             "target": whole.multiplexing.target,

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use pgweir_core::console::column_names;
 use pgweir_core::console::command::{Command, Topic};
+use pgweir_settings::{Config, FALLBACK_DATABASE};
 use serde_json::{Map, Value, json};
 
 use super::super::House;
@@ -20,9 +21,19 @@ pub(in super::super) struct Shown {
 }
 
 impl Shown {
+    #[cfg(test)]
+    pub(in super::super) fn of(names: &[&'static str], cells: Vec<Option<String>>) -> Shown {
+        Shown { names: names.into(), cells }
+    }
+
     pub(in super::super) fn get(&self, name: &str) -> Option<&str> {
         let place = self.names.iter().position(|known| *known == name)?;
         self.cells.get(place)?.as_deref()
+    }
+
+    /// Whether this version has such a column.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names.contains(&name)
     }
 
     pub(in super::super) fn number(&self, name: &str) -> Option<u64> {
@@ -50,6 +61,7 @@ impl House {
 
 pub(super) async fn databases(house: &House, reader: &Reader) -> Result<Value, Refusal> {
     let rows = house.show(Topic::Databases).await?;
+    let config = house.config();
     let model = house.model.borrow();
     let tracks: std::collections::HashMap<&str, _> =
         model.databases().map(|(name, track)| (&**name, track)).collect();
@@ -64,6 +76,7 @@ pub(super) async fn databases(house: &House, reader: &Reader) -> Result<Value, R
             for key in ["host", "database", "force_user"] {
                 object.insert(key.to_owned(), row.get(key).filter(|_| names).into());
             }
+            object.insert("cluster".to_owned(), cluster_of(&config, name).into());
             object.insert("pool_mode".to_owned(), row.get("pool_mode").into());
             for key in [
                 "port",
@@ -93,6 +106,12 @@ pub(super) async fn databases(house: &House, reader: &Reader) -> Result<Value, R
         })
         .collect();
     Ok(json!({ "time_s": model.sampled_s(), "databases": rows }))
+}
+
+/// The cluster that serves a database.
+fn cluster_of<'a>(config: &'a Config, database: &str) -> Option<&'a str> {
+    let entry = config.databases.get(database).or_else(|| config.databases.get(FALLBACK_DATABASE))?;
+    entry.cluster.as_deref()
 }
 
 pub(super) async fn users(house: &House, reader: &Reader) -> Result<Value, Refusal> {

@@ -1,0 +1,137 @@
+//! Clusters and their nodes, from SHOW CLUSTERS and SHOW NODES, and what changed lately.
+
+use pgweir_core::console::command::Topic;
+use serde_json::{Map, Value, json};
+
+use super::super::House;
+use super::super::access::Reader;
+use super::super::history::{Change, What};
+use super::super::model::unix_s as now_s;
+use super::super::reply::Refusal;
+use super::connections::unix_s;
+use super::tables::Shown;
+
+/// Columns of SHOW NODES that are numbers. One that this version does not have is left out.
+const NODE_NUMBERS: [&str; 14] = [
+    "port",
+    "weight",
+    "share",
+    "timeline",
+    "lag_bytes",
+    "lag_ms",
+    "sv_active",
+    "sv_idle",
+    "cl_waiting",
+    "reads",
+    "guards",
+    "guard_misses",
+    "second_tries",
+    "misrouted",
+];
+
+impl House {
+    /// The rows of SHOW CLUSTERS and SHOW NODES; both are compared with what they were. Without clusters nothing is asked.
+    pub(in super::super) async fn look_at_clusters(&self) -> Result<(Vec<Shown>, Vec<Shown>), Refusal> {
+        // One look at a time: else an older answer could come after a newer one, and would be taken for a change.
+        let _turn = self.clusters_turn.lock().await;
+        let (mut clusters, mut nodes) = (Vec::new(), Vec::new());
+        if !self.config().clusters.is_empty() {
+            clusters = self.show(Topic::Clusters).await?;
+            nodes = self.show(Topic::Nodes).await?;
+        }
+        self.clusters.borrow_mut().take(now_s(), &clusters, &nodes);
+        Ok((clusters, nodes))
+    }
+}
+
+pub(super) async fn clusters(house: &House, reader: &Reader) -> Result<Value, Refusal> {
+    let (clusters, nodes) = house.look_at_clusters().await?;
+    let names = reader.sees_names();
+    let config = house.config();
+    let clusters: Vec<Value> = clusters
+        .iter()
+        .map(|row| {
+            let name = row.get("cluster").unwrap_or_default();
+            let its = nodes.iter().filter(|node| node.get("cluster") == Some(name));
+            let of_it = config.databases.iter().filter(|(_, base)| base.cluster.as_deref() == Some(name));
+            let mut object = cluster(row, names);
+            object.insert("nodes".to_owned(), its.map(|row| node(row, names)).collect());
+            object.insert("databases".to_owned(), of_it.map(|(name, _)| name.as_str()).collect());
+            object.into()
+        })
+        .collect();
+    let history = house.clusters.borrow();
+    let changes: Vec<Value> = history.changes().map(|one| change(one, names)).collect();
+    Ok(json!({ "time_s": now_s(), "clusters": clusters, "changes": changes }))
+}
+
+/// What the first screen says of each cluster.
+pub(super) fn summaries(house: &House) -> Vec<Value> {
+    let history = house.clusters.borrow();
+    let summary = |cluster: &super::super::history::ClusterState| {
+        let nodes = history.nodes_of(&cluster.name);
+        let nodes: Vec<Value> = nodes
+            .map(|node| json!({ "name": node.node, "state": node.state, "switch": node.switch }))
+            .collect();
+        json!({
+            "name": cluster.name,
+            "primary": cluster.primary,
+            "held_clients": cluster.held_clients,
+            "nodes": nodes,
+        })
+    };
+    history.clusters().iter().map(summary).collect()
+}
+
+fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("name".to_owned(), row.get("cluster").into());
+    for key in ["state", "primary", "discovery", "source"].into_iter().filter(|key| row.has(key)) {
+        object.insert(key.to_owned(), row.get(key).into());
+    }
+    for key in ["epoch", "timeline", "held_clients", "source_age_ms"].into_iter().filter(|key| row.has(key)) {
+        object.insert(key.to_owned(), row.number(key).into());
+    }
+    object.insert("held_since_s".to_owned(), unix_s(row.get("held_since")).into());
+    // Both may have addresses in them.
+    for key in ["reason", "source_error"].into_iter().filter(|key| row.has(key)) {
+        object.insert(key.to_owned(), row.get(key).filter(|_| names).into());
+    }
+    object
+}
+
+fn node(row: &Shown, names: bool) -> Value {
+    let mut object = Map::new();
+    object.insert("name".to_owned(), row.get("node").into());
+    let texts = ["zone", "role", "state", "switch", "position"];
+    for key in texts.into_iter().filter(|key| row.has(key)) {
+        object.insert(key.to_owned(), row.get(key).into());
+    }
+    for key in NODE_NUMBERS.into_iter().filter(|key| row.has(key)) {
+        object.insert(key.to_owned(), row.number(key).into());
+    }
+    for (key, column) in [("state_since_s", "state_since"), ("last_check_s", "last_check")] {
+        object.insert(key.to_owned(), unix_s(row.get(column)).into());
+    }
+    for key in ["host", "last_error"] {
+        object.insert(key.to_owned(), row.get(key).filter(|_| names).into());
+    }
+    object.into()
+}
+
+fn change(change: &Change, names: bool) -> Value {
+    let Change { time_s, cluster, what } = change;
+    match what {
+        What::State { node, from, to, error } => json!({
+            "time_s": time_s, "cluster": cluster, "kind": "state", "node": node, "from": from, "to": to,
+            "error": error.as_deref().filter(|_| names),
+        }),
+        What::Switch { node, to } => {
+            json!({ "time_s": time_s, "cluster": cluster, "kind": "switch", "node": node, "to": to })
+        }
+        What::Primary { node, epoch } => {
+            json!({ "time_s": time_s, "cluster": cluster, "kind": "primary", "node": node, "epoch": epoch })
+        }
+        What::Held => json!({ "time_s": time_s, "cluster": cluster, "kind": "held" }),
+    }
+}
