@@ -3,6 +3,9 @@
 //! A throw-away PostgreSQL with 100 connections; the number of clients that was asked for is refused there; as many as fit
 //! run a load directly, then all of them through pgweir, which uses a handful of connections.
 
+mod cluster;
+mod ledger;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -35,6 +38,8 @@ options:
   --clients N   clients through pgweir (default 200; PostgreSQL has 100 connections)
   --port N      port that pgweir listens on (default: a free one)
   --once        end after the table
+  --cluster     instead: a primary with two standbys, whose primary is killed under a load of 40 clients (or --clients), for
+                --seconds before and after; says what clients were told and what became of their changes, and ends
   -h, --help    this text
 
 exit codes: 0 done, 1 something failed, 2 wrong option, 3 a program is missing, 4 the port is in use,
@@ -45,6 +50,9 @@ const MAX_CONNECTIONS: u32 = 100;
 /// The direct load leaves some connections to other clients, as an application would.
 const DIRECT_CLIENTS: u32 = MAX_CONNECTIONS - RESERVED - 7;
 const POOL_SIZE: u32 = 20;
+/// Clients through pgweir, and those of a cluster.
+const CLIENTS: u32 = 200;
+const CLUSTER_CLIENTS: u32 = 40;
 /// 1,000,000 accounts, about 150 MB.
 const SCALE: u32 = 10;
 const SHARED_BUFFERS_MB: u32 = 256;
@@ -59,6 +67,8 @@ struct Options {
     clients: u32,
     port: Option<u16>,
     once: bool,
+    /// The other demo: a primary is lost.
+    cluster: bool,
     pooler: Option<PoolerProgram>,
 }
 
@@ -79,6 +89,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
         say!("{HELP}");
         return Ok(());
     };
+    if options.cluster {
+        return cluster::run(&options);
+    }
     let once = options.once;
     let mut progress = Progress::new();
     let mut stage = Stage::set(options, &mut progress)?;
@@ -89,15 +102,18 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
 }
 
 fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
-    let mut options = Options { seconds: 10, clients: 200, port: None, once: false, pooler: None };
+    let mut options =
+        Options { seconds: 10, clients: 0, port: None, once: false, cluster: false, pooler: None };
+    let mut clients = None;
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
             Short('h') | Long("help") => return Ok(None),
             Long("seconds") => options.seconds = parser.value()?.parse()?,
-            Long("clients") => options.clients = parser.value()?.parse()?,
+            Long("clients") => clients = Some(parser.value()?.parse()?),
             Long("port") => options.port = Some(parser.value()?.parse()?),
             Long("once") => options.once = true,
+            Long("cluster") => options.cluster = true,
             // For developing the demo itself: another program in pgweir's place.
             Long("pooler") => {
                 options.pooler =
@@ -106,6 +122,7 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
             _ => return Err(arg.unexpected().into()),
         }
     }
+    options.clients = clients.unwrap_or(if options.cluster { CLUSTER_CLIENTS } else { CLIENTS });
     if !(1..=3600).contains(&options.seconds) {
         return Err(BenchError::Usage("--seconds takes 1 to 3600".to_owned()));
     }
@@ -298,8 +315,11 @@ mod tests {
     #[test]
     fn options_are_read() {
         let read = options(&["--seconds", "3", "--clients=150", "--once", "--port", "6432"]).expect("valid");
-        let expected = Options { seconds: 3, clients: 150, port: Some(6432), once: true, pooler: None };
+        let expected =
+            Options { seconds: 3, clients: 150, port: Some(6432), once: true, cluster: false, pooler: None };
         assert_eq!(read, Some(expected));
+        let cluster = options(&["--cluster"]).expect("valid").expect("no help");
+        assert!(cluster.cluster && cluster.clients == CLUSTER_CLIENTS);
         assert_eq!(options(&["--once", "--help"]).expect("valid"), None);
     }
 

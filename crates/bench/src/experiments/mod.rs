@@ -366,6 +366,7 @@ impl Bench {
             port: None,
             mode: experiment.mode,
             entry,
+            nodes: Vec::new(),
             settings,
         }
     }

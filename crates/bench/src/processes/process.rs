@@ -127,6 +127,15 @@ impl Process {
         Some(status)
     }
 
+    /// Ends it with SIGKILL, in the middle of what it does, and reaps it.
+    pub(crate) fn kill(&mut self) {
+        if self.ended().is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            self.kept = None;
+        }
+    }
+
     /// Stops it as planned and reaps it. Does nothing if it has ended.
     pub(crate) fn stop(&mut self) {
         for (signal, timeout) in self.plan {

@@ -3,6 +3,8 @@
 //! The superuser can be reached only through a unix socket in a directory that is closed to other users. On 127.0.0.1
 //! there is one role without any privileges, [`USER`], for the one database it owns: a neighbour on the machine gains nothing.
 
+mod replication;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,6 +91,7 @@ pub(crate) struct ClusterOptions {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     process: Process,
+    data: PathBuf,
     socket_dir: PathBuf,
     port: u16,
     log: PathBuf,
@@ -112,16 +115,35 @@ impl Cluster {
         let port = free_port()?;
         append(&data.join("postgresql.conf"), &postgresql_conf(port, &socket_dir, options))?;
         scratch.write(&data.join("pg_hba.conf"), &pg_hba_conf(options.entry))?;
-        let log = scratch.path().join("postgres.log");
+        let mut cluster = Self::spawn(tools, scratch, "postgres", data, socket_dir, port, options.entry)?;
+        cluster.make_database(interrupt)?;
+        Ok(cluster)
+    }
+
+    /// Starts the server of a folder that is ready; `name` is that of its log.
+    fn spawn(
+        tools: &PostgresTools,
+        scratch: &Scratch,
+        name: &str,
+        data: PathBuf,
+        socket_dir: PathBuf,
+        port: u16,
+        entry: Entry,
+    ) -> Result<Self, BenchError> {
+        let log = scratch.path().join(format!("{name}.log"));
         let log_file = process::log_file(&log)?;
         let mut command = Command::new(&tools.postgres);
         scratch.run_as().apply(&mut command);
         command.arg("-D").arg(&data).current_dir(&data);
         command.stdout(log_file.try_clone().map_err(BenchError::io("the server's log"))?).stderr(log_file);
         let process = Process::spawn(&mut command, "PostgreSQL", STOP_POSTGRES)?;
-        let mut cluster = Self { process, socket_dir, port, log, entry: options.entry };
-        let mut superuser = cluster.wait_until_ready(interrupt)?;
-        let password = options.entry.password().map(|password| format!(" PASSWORD '{password}'"));
+        Ok(Self { process, data, socket_dir, port, log, entry })
+    }
+
+    /// Waits until the server is there, and makes the load's role and database.
+    fn make_database(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
+        let mut superuser = self.wait_until_ready(interrupt)?;
+        let password = self.entry.password().map(|password| format!(" PASSWORD '{password}'"));
         for statement in [
             format!(
                 "CREATE ROLE {USER} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION{}",
@@ -131,7 +153,7 @@ impl Cluster {
         ] {
             superuser.query(&statement).map_err(BenchError::io(statement))?;
         }
-        Ok(cluster)
+        Ok(())
     }
 
     /// Fills pgbench's tables at this scale (about 15 MB each step), showing how far it is.

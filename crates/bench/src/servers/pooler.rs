@@ -71,6 +71,8 @@ pub(crate) struct PoolerOptions {
     pub(crate) mode: &'static str,
     /// `auth_type`; clients prove themselves with the server login's password.
     pub(crate) entry: Entry,
+    /// The ports of the nodes of a cluster that serves the database, in place of the one server.
+    pub(crate) nodes: Vec<u16>,
     /// Further settings of `[pgbouncer]`; those of the same name before are left out.
     pub(crate) settings: Vec<(String, String)>,
 }
@@ -84,6 +86,7 @@ impl Default for PoolerOptions {
             port: None,
             mode: "transaction",
             entry: Entry::Trust,
+            nodes: Vec::new(),
             settings: Vec::new(),
         }
     }
@@ -274,8 +277,12 @@ fn ini_text(port: u16, folder: &Path, options: &PoolerOptions, server: &Login) -
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    let mut database =
-        format!("host={host} port={server_port} dbname={} user={}", server.database, server.user);
+    let place = if options.nodes.is_empty() {
+        format!("host={host} port={server_port}")
+    } else {
+        "cluster=main".to_owned()
+    };
+    let mut database = format!("{place} dbname={} user={}", server.database, server.user);
     if let Some(schema) = &server.search_path {
         // DISCARD ALL would end in the role's own schemas.
         let _ = write!(database, " connect_query='SET search_path = {schema}'");
@@ -286,11 +293,40 @@ fn ini_text(port: u16, folder: &Path, options: &PoolerOptions, server: &Login) -
         settings.retain(|(earlier, _)| earlier != name);
         settings.push((name.clone(), value.clone()));
     }
-    let mut ini = format!("[databases]\n{} = {database}\n\n[pgbouncer]\n", server.database);
+    let mut ini = format!("[databases]\n{} = {database}\n", server.database);
+    if !options.nodes.is_empty() {
+        let _ = writeln!(ini, "{} = {database} route=prefer-standby", read_only(&server.database));
+    }
+    ini.push_str("\n[pgbouncer]\n");
     for (name, value) in settings {
         let _ = writeln!(ini, "{name} = {value}");
     }
+    if !options.nodes.is_empty() {
+        ini.push_str(&cluster_text(&options.nodes, server));
+    }
     ini
+}
+
+/// The name under which clients of a cluster's database read from standbys.
+#[must_use]
+pub(crate) fn read_only(database: &str) -> String {
+    format!("{database}_ro")
+}
+
+/// The sections of a cluster. A node counts as down after a second, not after five: it is on the same machine.
+fn cluster_text(nodes: &[u16], server: &Login) -> String {
+    let names: Vec<String> = (1..=nodes.len()).map(|number| format!("m{number}")).collect();
+    let mut text = format!(
+        "\n[clusters]\nmain = nodes={} check_user={} check_dbname={} check_interval_ms=200 check_timeout_ms=1000 down_after_ms=1000 \
+         primary_max_age_ms=3000\n\n[nodes]\n",
+        names.join(","),
+        server.user,
+        server.database
+    );
+    for (name, port) in names.iter().zip(nodes) {
+        let _ = writeln!(text, "{name} = host=127.0.0.1 port={port}");
+    }
+    text
 }
 
 /// `PgBouncer 1.18.0` is (1, 18); `None` for other programs.
