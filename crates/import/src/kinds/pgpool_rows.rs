@@ -5,7 +5,7 @@ use crate::mapping::Outcome::{Missing, Needless, Reader, Setting, With};
 use crate::mapping::Row;
 
 const COMMAND: &str = "pgweir runs no command in a failover, and promotes no standby: let Patroni or repmgr do that; pgweir follows the primary";
-pub(super) const BALANCE: &str = "all statements go to the primary; reads from standbys are not carried over";
+pub(super) const BALANCE: &str = "pgweir does not find out which statements only read: they go to the primary. `route` sends a database's or a user's clients to standbys";
 const CACHE: &str = "pgweir keeps no results of queries";
 const ONE_CHECK: &str = "pgweir checks all nodes of a cluster alike";
 const LOGS: &str = "pgweir's lines have one form; `log_format = json` gives them as JSON";
