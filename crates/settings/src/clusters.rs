@@ -7,7 +7,7 @@ use crate::error::{LoadError, Warning};
 use crate::syntax::hosts::{SourceUrl, fault_of_allowed};
 use crate::syntax::slips::did_you_mean;
 use crate::table::ClusterOptions;
-use crate::{Discovery, FALLBACK_DATABASE};
+use crate::{Discovery, FALLBACK_DATABASE, Route};
 
 /// Maximum number of nodes of a cluster.
 const NODES_MAX: usize = 64;
@@ -37,6 +37,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
     faults.extend(faults_of_sources(config));
     faults.extend(nodes_without_host(config));
     faults.extend(shared_addresses(config));
+    faults.extend(weightless(config));
     faults.extend(unknown_clusters(config));
     faults
 }
@@ -166,6 +167,21 @@ fn shared_addresses(config: &Config) -> Vec<LoadError> {
         }
     }
     faults
+}
+
+/// A database whose clients would wait for a standby that takes no reads.
+fn weightless(config: &Config) -> Vec<LoadError> {
+    let named = config.databases.iter().map(|(name, database)| (name.as_str(), database));
+    let all = named.chain(config.fallback.iter().map(|database| (FALLBACK_DATABASE, database)));
+    let faults = all.filter_map(|(name, database)| {
+        let cluster = config.clusters.get(database.cluster.as_ref()?)?;
+        let waits = database.route.unwrap_or(cluster.route) == Route::Standby;
+        let mut nodes = config.nodes_of(database).peekable();
+        let lacks = nodes.peek().is_some() && nodes.all(|(_, node)| node.weight == 0);
+        let reason = "route=standby, and every node of its cluster has weight 0";
+        (waits && lacks).then(|| Some(fault(config.database_places.get(name)?, "database", name, reason)))?
+    });
+    faults.collect()
 }
 
 fn unknown_clusters(config: &Config) -> Vec<LoadError> {

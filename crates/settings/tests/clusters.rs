@@ -3,7 +3,7 @@
 mod common;
 
 use common::{faults, load};
-use pgweir_settings::{Discovery, SourceLost};
+use pgweir_settings::{Discovery, Route, SourceLost};
 
 const GOOD: &str = "[pgbouncer]\nauth_user = asker\n[clusters]\nmain = nodes=m1,m2 check_interval_ms=200 primary_wait=5\n\
                     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2 port=5433 attached=0\n\
@@ -143,5 +143,30 @@ fn a_primary_that_is_trusted_longer_than_patronis_ttl_is_warned_of() {
     assert!(
         warning.text.contains("cluster \"three\": primary_max_age_ms=30000 is above 20000")
             && warning.line == 11
+    );
+}
+
+#[test]
+fn a_users_route_goes_before_its_databases() {
+    let text = GOOD
+        .replace("primary_wait=5", "route=any")
+        .replace("app = cluster=main", "app = cluster=main route=read-only");
+    let config = load(&format!("{text}[users]\nbob = route=prefer-standby\n")).expect("a good file");
+    let of = |database: &str, user: &str| config.route(&config.database(database).expect("from *"), user);
+    assert_eq!(of("app", "bob"), Route::PreferStandby);
+    assert_eq!(of("app", "alice"), Route::Standby);
+    assert_eq!(of("other", "alice"), Route::Any);
+    let plain = load(GOOD).expect("a good file");
+    assert_eq!(plain.route(&plain.databases["app"], "alice"), Route::Primary);
+}
+
+#[test]
+fn a_database_whose_standbys_take_no_reads_is_a_fault() {
+    let text = GOOD.replace("host=10.0.0.1", "host=10.0.0.1 weight=0").replace("attached=0", "weight=0");
+    assert!(load(&text).is_ok(), "its clients go to the primary");
+    let faults = faults(&text.replace("app = cluster=main", "app = cluster=main route=standby"));
+    assert!(
+        faults.iter().any(|fault| fault.contains("every node of its cluster has weight 0")),
+        "{faults:?}"
     );
 }

@@ -78,11 +78,12 @@ fn the_counts_are_those_of_pgbouncer() {
         "worker_io_uring",
         "worker_scheduling",
         "workers",
+        "zone",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
     assert_eq!(DATABASE_ROWS.len(), 28);
-    assert_eq!(CLUSTER_ROWS.len(), 21);
-    assert_eq!(NODE_ROWS.len(), 3);
+    assert_eq!(CLUSTER_ROWS.len(), 24);
+    assert_eq!(NODE_ROWS.len(), 5);
     assert_eq!(USER_ROWS.len(), 14);
     assert_eq!(PEER_ROWS.len(), 3);
 }

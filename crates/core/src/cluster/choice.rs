@@ -1,12 +1,14 @@
 //! Which of several standbys the next read goes to. Values only.
 //!
-//! The standby with the least load for its share is next. Among equals they take turns, each as often as its share says.
+//! Standbys of the pooler's zone come first. Among them the one with the least load for its share is next. Among equals they take turns, each as often as its share says.
 
 /// A standby that may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     /// The last connection to it failed.
     pub(crate) is_failing: bool,
+    /// It is in another zone than the pooler.
+    pub(crate) is_far: bool,
     /// Clients that it serves, or that wait for it.
     pub(crate) load: u32,
     /// Its part of the reads, in thousandths; zero is never chosen.
@@ -28,8 +30,10 @@ impl Candidate {
 /// The place of the next one among them; `None` if none may be chosen.
 pub(crate) fn next(candidates: &[Candidate]) -> Option<usize> {
     let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.share > 0);
-    open.min_by_key(|(_, candidate)| (candidate.is_failing, candidate.pressure(), candidate.pass))
-        .map(|(place, _)| place)
+    open.min_by_key(|(_, candidate)| {
+        (candidate.is_failing, candidate.is_far, candidate.pressure(), candidate.pass)
+    })
+    .map(|(place, _)| place)
 }
 
 /// Where the one that was chosen has come in the turns.
@@ -43,7 +47,7 @@ const HOME_SLACK: u64 = 2_000;
 /// A client stays at the standby that served it last: that is not half as loaded again as the best one.
 pub(crate) fn stays(home: &Candidate, best: &Candidate) -> bool {
     home.share > 0
-        && home.is_failing <= best.is_failing
+        && (home.is_failing, home.is_far) <= (best.is_failing, best.is_far)
         && home.pressure() <= best.pressure() + best.pressure() / 2 + HOME_SLACK
 }
 
@@ -53,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn candidate(load: u32, share: u32) -> Candidate {
-        Candidate { is_failing: false, load, share, pass: 0 }
+        Candidate { is_failing: false, is_far: false, load, share, pass: 0 }
     }
 
     #[test]
@@ -65,6 +69,10 @@ mod tests {
         let failing = Candidate { is_failing: true, ..candidate(0, 1000) };
         assert_eq!(next(&[failing, candidate(50, 1000)]), Some(1));
         assert_eq!(next(&[failing]), Some(0), "the only one is tried");
+        let far = Candidate { is_far: true, ..candidate(0, 1000) };
+        assert_eq!(next(&[far, candidate(50, 1000)]), Some(1), "the own zone comes first");
+        assert_eq!(next(&[far, candidate(50, 0)]), Some(0));
+        assert!(!stays(&far, &candidate(50, 1000)));
     }
 
     #[test]
@@ -91,18 +99,18 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_chosen_is_open_and_no_other_has_less_load_for_its_share(
-            all in prop::collection::vec((any::<bool>(), 0u32..1000, 0u32..3000, 0u64..1000), 0..8)
+            all in prop::collection::vec((any::<(bool, bool)>(), 0u32..1000, 0u32..3000, 0u64..1000), 0..8)
         ) {
             let all: Vec<Candidate> = all
                 .into_iter()
-                .map(|(is_failing, load, share, pass)| Candidate { is_failing, load, share, pass })
+                .map(|((is_failing, is_far), load, share, pass)| Candidate { is_failing, is_far, load, share, pass })
                 .collect();
             match next(&all) {
                 None => prop_assert!(all.iter().all(|candidate| candidate.share == 0)),
                 Some(place) => {
                     let chosen = &all[place];
                     prop_assert!(chosen.share > 0);
-                    for other in all.iter().filter(|other| other.share > 0 && other.is_failing <= chosen.is_failing) {
+                    for other in all.iter().filter(|other| other.share > 0 && (other.is_failing, other.is_far) <= (chosen.is_failing, chosen.is_far)) {
                         prop_assert!(chosen.pressure() <= other.pressure());
                     }
                 }

@@ -5,14 +5,11 @@
 
 pub(crate) mod answer;
 pub(crate) mod choice;
+pub(crate) mod lag;
 pub(crate) mod node;
 mod roles;
 pub mod source;
-#[cfg(test)]
-mod source_tests;
 pub(crate) mod switchover;
-#[cfg(test)]
-mod switchover_tests;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -21,6 +18,8 @@ use std::sync::Arc;
 
 use pgweir_settings::{ClusterOptions, NodeOptions};
 
+use crate::cluster::answer::Answer;
+use crate::cluster::lag::{LagLimits, Positions};
 use crate::cluster::node::{Node, NodeState, Observation};
 use crate::cluster::source::Source;
 use crate::cluster::switchover::{Ended, Switchover};
@@ -54,6 +53,8 @@ pub(crate) struct Limits {
     /// `switchover_drain_ms`, `switchover_max_lag_bytes`
     pub(crate) drain_us: u64,
     pub(crate) max_lag_bytes: u64,
+    pub(crate) warm_up_us: u64,
+    pub(crate) lag: LagLimits,
 }
 
 impl Limits {
@@ -68,6 +69,8 @@ impl Limits {
             primary_wait_us: duration_us(options.primary_wait),
             drain_us: us(options.switchover_drain_ms),
             max_lag_bytes: options.switchover_max_lag_bytes.into(),
+            warm_up_us: us(options.warm_up_ms),
+            lag: LagLimits { us: us(options.lag_limit_ms), bytes: u64::from(options.lag_limit_bytes) },
         }
     }
 
@@ -123,6 +126,10 @@ pub(crate) struct Cluster {
     identifier: Option<u64>,
     /// The highest timeline that a primary of it had.
     timeline: u32,
+    /// When it was decided last (monotonic, µs).
+    decided_us: u64,
+    /// Where the primary was.
+    positions: Positions,
     /// Since when nothing new can be sent to a primary (monotonic, µs).
     held_since_us: Option<u64>,
     /// Since when there is no standby that reads may go to (monotonic, µs).
@@ -150,6 +157,8 @@ impl Cluster {
             last: None,
             identifier: None,
             timeline: 0,
+            decided_us: now_us,
+            positions: Positions::default(),
             held_since_us: Some(now_us),
             bare_since_us: Some(now_us),
             planned: false,
@@ -216,6 +225,28 @@ impl Cluster {
             node.observe(observation, &limits, now_us);
         }
         self.decide(now_us);
+        self.measure(id, observation, now_us);
+    }
+
+    /// A node said where it is: how far it is behind, or how far the others are.
+    fn measure(&mut self, id: NodeId, observation: &Observation, now_us: u64) {
+        let Observation::Answered(Answer { position: Some(position), .. }) = observation else { return };
+        let limits = self.limits.lag;
+        let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) else { return };
+        match node.state {
+            NodeState::Primary(_) => self.positions.note(*position, now_us),
+            // Without a primary nothing is known of the lag: what was known counts.
+            NodeState::Standby(_) => {
+                if let Some(lag) = self.positions.lag(*position, now_us) {
+                    node.lag = Some(lag);
+                    let is_behind = limits.exceeds(lag, node.is_behind);
+                    if std::mem::replace(&mut node.is_behind, is_behind) != is_behind {
+                        self.decide(now_us);
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 
     /// What operators said of nodes that are new here: before this configuration, or in the process before.
@@ -229,6 +260,9 @@ impl Cluster {
     /// An operator attaches, drains or detaches a node.
     pub(crate) fn switch(&mut self, id: NodeId, switch: Switch, now_us: u64) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) {
+            if node.switch != switch {
+                node.warm_since_us = Some(now_us);
+            }
             node.switch = switch;
         }
         self.decide(now_us);
@@ -269,11 +303,14 @@ impl Cluster {
 
     /// When [`Cluster::expire`] is to be called although no check has ended (monotonic, µs).
     pub(crate) fn expires_us(&self, now_us: u64) -> Option<u64> {
-        let member = self.primary().and_then(|node| node.state.member());
-        let member_us = member
-            .map(|member| member.heard_us.saturating_add(self.limits.primary_max_age_us).saturating_add(1));
-        let source_us = self.source_expires_us(now_us);
-        member_us.into_iter().chain(source_us).chain(self.switchover_expires_us()).min()
+        let of_role = self.primary().and_then(|node| {
+            let heard_us = node.state.member()?.heard_us;
+            Some(heard_us.saturating_add(self.limits.primary_max_age_us).saturating_add(1))
+        });
+        let of_shares = self.standbys().filter_map(|(node, _)| node.warmer_us(&self.limits, self.decided_us));
+        let of_source = self.source_expires_us(now_us);
+        let of_all = of_role.into_iter().chain(of_source).chain(self.switchover_expires_us());
+        of_all.chain(of_shares).min()
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pgweir_settings::NodeOptions;
 
 use crate::cluster::answer::Answer;
-use crate::cluster::view::Switch;
+use crate::cluster::lag::Lag;
+use crate::cluster::view::{SHARE_WHOLE, Switch};
 use crate::cluster::{Limits, NodeId};
 
 /// What a check found out.
@@ -144,6 +145,14 @@ pub(crate) struct Node {
     pub(crate) host: Arc<str>,
     pub(crate) port: u16,
     pub(crate) switch: Switch,
+    pub(crate) weight: u32,
+    pub(crate) zone: Arc<str>,
+    /// How far it is behind, as a standby.
+    pub(crate) lag: Option<Lag>,
+    /// So far that it gets no reads.
+    pub(crate) is_behind: bool,
+    /// When it came back, or was attached (monotonic, µs).
+    pub(crate) warm_since_us: Option<u64>,
     /// `attached` in the configuration: an operator's command counts until that changes.
     attached: bool,
     pub(crate) state: NodeState,
@@ -164,6 +173,11 @@ impl Node {
             host: options.host.as_str().into(),
             port: options.port,
             switch: switch_of(options),
+            weight: options.weight,
+            zone: options.zone.as_str().into(),
+            lag: None,
+            is_behind: false,
+            warm_since_us: None,
             attached: options.attached,
             state: NodeState::Unknown(Unknown::default()),
             since_us: now_us,
@@ -184,6 +198,8 @@ impl Node {
     }
 
     pub(crate) fn follow(&mut self, options: &NodeOptions) {
+        self.weight = options.weight;
+        self.zone = options.zone.as_str().into();
         if self.attached != options.attached {
             self.attached = options.attached;
             self.switch = switch_of(options);
@@ -209,8 +225,30 @@ impl Node {
     pub(crate) fn enter(&mut self, state: NodeState, now_us: u64) {
         if std::mem::discriminant(&self.state) != std::mem::discriminant(&state) {
             self.since_us = now_us;
+            (self.lag, self.is_behind) = (None, false);
+            let comes_back = !matches!(self.state, NodeState::Unknown(_));
+            self.warm_since_us = comes_back.then_some(now_us);
         }
         self.state = state;
+    }
+
+    /// Its part of the reads, in thousandths of that of a standby of weight 1. It grows by tenths while the standby warms up.
+    pub(crate) fn share(&self, limits: &Limits, now_us: u64) -> u32 {
+        if self.is_behind { 0 } else { self.weight * SHARE_WHOLE / 10 * self.tenths(limits, now_us) }
+    }
+
+    fn tenths(&self, limits: &Limits, now_us: u64) -> u32 {
+        let Some(since_us) = self.warm_since_us else { return 10 };
+        let step_us = limits.warm_up_us / 9;
+        let steps = now_us.saturating_sub(since_us).checked_div(step_us).unwrap_or(9);
+        u32::try_from(steps).unwrap_or(9).min(9) + 1
+    }
+
+    /// When its share grows (monotonic, µs).
+    pub(crate) fn warmer_us(&self, limits: &Limits, now_us: u64) -> Option<u64> {
+        let (since_us, tenths) = (self.warm_since_us?, self.tenths(limits, now_us));
+        let next_us = since_us.saturating_add(u64::from(tenths) * (limits.warm_up_us / 9));
+        (tenths < 10).then_some(next_us.max(now_us + 1))
     }
 
     /// A check has ended.

@@ -34,6 +34,7 @@ fn is_doubted(verdict: &Option<Verdict>) -> bool {
 impl Cluster {
     /// Looks at all nodes together. It changes nothing if it is called twice at the same time.
     pub(super) fn decide(&mut self, now_us: u64) {
+        self.decided_us = now_us;
         self.assign(now_us);
         if self.begin_term() {
             // The primary says which database this is: only now is it known of the others whether they are copies of it.
@@ -44,7 +45,7 @@ impl Cluster {
             Some(_) => None,
             None => self.held_since_us.or(Some(now_us)),
         };
-        let is_bare = self.standbys().next().is_none();
+        let is_bare = !self.standbys().any(|(node, _)| node.share(&self.limits, now_us) > 0);
         self.bare_since_us = is_bare.then(|| self.bare_since_us.unwrap_or(now_us));
         for at in 0..self.nodes.len() {
             self.remark(at);
@@ -88,6 +89,7 @@ impl Cluster {
         }
         let name = Arc::clone(&node.name);
         self.last = Some(term);
+        self.positions.forget();
         self.epoch += 1;
         self.identifier = Some(run.system_identifier);
         self.timeline = self.timeline.max(run.timeline);

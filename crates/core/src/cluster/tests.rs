@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use pgweir_settings::NodeOptions;
 
 use super::answer::{Answer, Lsn};
+use super::lag::LagLimits;
 use super::node::{Doubt, NodeState, Observation, Refusal};
 use super::view::{Fate, Switch};
 use super::{Cluster, Limits, NodeId, Run, Term};
@@ -22,6 +23,8 @@ pub(super) const LIMITS: Limits = Limits {
     primary_wait_us: 60_000 * MS,
     drain_us: 10_000 * MS,
     max_lag_bytes: 1 << 24,
+    warm_up_us: 9_000 * MS,
+    lag: LagLimits { us: 2_000 * MS, bytes: 0 },
 };
 
 fn options(host: &str) -> NodeOptions {
@@ -485,4 +488,74 @@ proptest! {
             prop_assert_eq!(&rig.cluster.view(), &view);
         }
     }
+}
+
+/// A standby that has replayed up to here.
+fn replayed(rig: &mut Rig, n: usize, position: u64) {
+    let said = Answer { position: Some(Lsn(position)), ..answer(true, 1, n, 7) };
+    rig.see(n, &Observation::Answered(said));
+}
+
+fn at(rig: &mut Rig, position: u64) {
+    let said = Answer { position: Some(Lsn(position)), ..answer(false, 1, 1, 7) };
+    rig.see(1, &Observation::Answered(said));
+}
+
+fn shares(rig: &Rig) -> Vec<u32> {
+    rig.cluster.view().standbys.iter().map(|standby| standby.share).collect()
+}
+
+#[test]
+fn a_standby_that_lags_gets_no_reads_until_it_is_at_half_of_the_limit() {
+    let mut rig = Rig::new(2);
+    at(&mut rig, 0x100_1000);
+    replayed(&mut rig, 2, 0x100_1000);
+    for second in 1..=3 {
+        rig.pass(1000);
+        at(&mut rig, 0x100_1000 + second * 100);
+        replayed(&mut rig, 2, 0x100_1000);
+        let reads = if second <= 3 { 1000 } else { 0 };
+        assert_eq!(shares(&rig), [reads], "{second} s: the oldest that it lacks is one second younger");
+    }
+    rig.pass(1000);
+    replayed(&mut rig, 2, 0x100_1000);
+    assert_eq!(shares(&rig), [0]);
+    assert!(rig.cluster.view().bare_since_us.is_some());
+    replayed(&mut rig, 2, 0x100_1000 + 100);
+    assert_eq!(shares(&rig), [0], "it is not at half of the limit yet");
+    replayed(&mut rig, 2, 0x100_1000 + 200);
+    assert_eq!(shares(&rig), [1000]);
+    assert_eq!(rig.cluster.view().bare_since_us, None);
+}
+
+#[test]
+fn without_a_primary_standbys_serve_on() {
+    let mut rig = Rig::new(2);
+    at(&mut rig, 0x100_1000);
+    replayed(&mut rig, 2, 0x100_1000);
+    (0..6).for_each(|_| {
+        rig.pass(1000);
+        rig.fail(1);
+        replayed(&mut rig, 2, 0x100_1000);
+    });
+    assert_eq!((rig.word(1), shares(&rig)), ("down", vec![1000]));
+}
+
+#[test]
+fn a_standby_that_comes_back_warms_up() {
+    let mut rig = Rig::new(2);
+    at(&mut rig, 0x100_1000);
+    replayed(&mut rig, 2, 0x100_1000);
+    assert_eq!(shares(&rig), [1000], "at the start nothing is warmer than anything else");
+    let id = rig.id(2);
+    rig.cluster.switch(id, Switch::Detached, rig.now_us);
+    assert!(shares(&rig).is_empty());
+    rig.cluster.switch(id, Switch::Attached, rig.now_us);
+    assert_eq!(shares(&rig), [100]);
+    let due_us = rig.cluster.expires_us(rig.now_us).expect("its share grows");
+    assert_eq!(due_us, rig.now_us + 1000 * MS);
+    rig.pass(1000);
+    assert_eq!(shares(&rig), [200]);
+    rig.pass(8000);
+    assert_eq!(shares(&rig), [1000]);
 }

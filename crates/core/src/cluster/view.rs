@@ -49,6 +49,8 @@ pub(crate) struct Standby {
     pub(crate) target: Target,
     /// Its part of the reads: thousandths of a node of weight 1 that is warm. Zero: only reads that name it.
     pub(crate) share: u32,
+    /// The node's `zone`.
+    pub(crate) zone: Arc<str>,
 }
 
 /// An operator's word on a node.
@@ -161,7 +163,8 @@ impl Cluster {
         let primary = self.serving().zip(self.last.clone()).map(|(node, term)| at(node, term));
         let standbys = self.standbys().map(|(node, run)| Standby {
             target: at(node, Term { node: Arc::clone(&node.name), run }),
-            share: SHARE_WHOLE,
+            share: node.share(self.limits(), self.decided_us),
+            zone: Arc::clone(&node.zone),
         });
         let standbys: Vec<Standby> = standbys.collect();
         let cut_off = self.nodes.iter().filter(|node| node.state.is_cut_off());
@@ -175,7 +178,8 @@ impl Cluster {
         };
         let undecided = self.nodes.iter().filter(is_undecided);
         let undecided = undecided.map(|node| Arc::clone(&node.name)).collect();
-        let lacks = primary.is_none() || standbys.is_empty() && self.nodes.len() > 1;
+        let lacks =
+            primary.is_none() || standbys.iter().all(|standby| standby.share == 0) && self.nodes.len() > 1;
         let obstacle = if lacks { self.obstacle() } else { String::new() };
         View {
             cluster: Arc::clone(&self.name),
@@ -214,6 +218,7 @@ impl Cluster {
                 _ if node.switch != Switch::Attached => node.switch.word().to_owned(),
                 NodeState::Unsure(unsure) => unsure.why.to_string(),
                 NodeState::Refused(refused) => refused.why.to_string(),
+                state if node.is_behind => format!("{}, too far behind", state.word()),
                 state => state.word().to_owned(),
             };
             let error = node.last_error.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();

@@ -56,6 +56,14 @@ settings! {
         /// How long clients wait while no node is known that may serve them. Then they get an error with SQLSTATE 57P03. With 0
         /// they get it at once.
         primary_wait: Duration = "60", Kind::Seconds, Reload, Ours, InEffect;
+        /// A standby that is more than so many milliseconds behind the primary gets no reads until it is at half of that. 0 means
+        /// that there is no limit.
+        lag_limit_ms: u32 = "10000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// The same in bytes of the write-ahead log. 0 means that there is no limit.
+        lag_limit_bytes: u32 = "0", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// A standby that comes back, or that is attached, gets a tenth of its part of the reads at first, and all of it after so many
+        /// milliseconds.
+        warm_up_ms: u32 = "30000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// Which node clients' transactions run on: `primary`; `standby`, also if they fail there as they change something;
         /// `prefer-standby`, which is the primary while no standby is usable; or `any`. A user's `route` goes before a
         /// database's, and that before this one.

@@ -12,6 +12,10 @@ settings! {
         host: String = "", Kind::Text, Reload, Ours, InEffect;
         /// The server's port.
         port: u16 = "5432", Kind::Count(1, 65535), Reload, Ours, InEffect;
+        /// The node's part of the reads, in proportion to those of the other standbys. 0: it gets none.
+        weight: u32 = "1", Kind::Count(0, 1000), Reload, Ours, InEffect;
+        /// Where the node is, in a word of yours. Reads go to standbys whose `zone` is the global one first.
+        zone: String = "", Kind::Text, Reload, Ours, InEffect;
         /// 0: pgweir watches the node and sends no client to it, until `ATTACH NODE`.
         attached: bool = "1", Kind::Bool, Reload, Ours, InEffect;
     }

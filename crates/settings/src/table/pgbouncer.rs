@@ -71,6 +71,8 @@ settings! {
         /// The port to listen on, for TCP and in the name of the unix socket. 0 lets the system choose one
         /// for TCP.
         listen_port: u16 = "6432", Kind::Count(0, 65535), Restart, PgBouncer, InEffect;
+        /// Where this pooler is, in a word of yours: reads go to standbys with the same `zone` in `[nodes]` first.
+        zone: String = "", Kind::Text, Reload, Ours, InEffect;
         /// The maximum number of connections that wait to be accepted (`listen(2)`).
         listen_backlog: u32 = "128", Kind::Count(0, COUNT_MAX), Restart, PgBouncer, InEffect;
         /// The directory of the unix socket; `@` at the start means the abstract name space, and nothing

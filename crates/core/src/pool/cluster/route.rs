@@ -52,8 +52,7 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
         let (home, is_replication) = (client.account.branch, client.account.replication != Replication::None);
-        let branch =
-            if is_replication { Branch::PRIMARY } else { self.branch_by(env.now.mono_us, route, home) };
+        let branch = if is_replication { Branch::PRIMARY } else { self.branch_by(env, route, home) };
         if let Some(client) = self.clients.get_mut(id) {
             client.account.branch = branch;
         }
@@ -63,7 +62,7 @@ impl Pool {
         branch
     }
 
-    fn branch_by(&mut self, now_us: u64, route: Route, home: Branch) -> Branch {
+    fn branch_by(&mut self, env: &Env, route: Route, home: Branch) -> Branch {
         if self.state.cluster.is_none() {
             return Branch::PRIMARY;
         }
@@ -71,10 +70,10 @@ impl Pool {
         let stays = self.state.policy.mode == PoolMode::Session;
         match route {
             Route::Primary => Branch::PRIMARY,
-            Route::Standby => self.state.next_standby(now_us, home, stays).unwrap_or(Branch::NO_STANDBY),
-            Route::PreferStandby => self.state.next_standby(now_us, home, stays).unwrap_or(Branch::PRIMARY),
+            Route::Standby => self.state.next_standby(env, home, stays).unwrap_or(Branch::NO_STANDBY),
+            Route::PreferStandby => self.state.next_standby(env, home, stays).unwrap_or(Branch::PRIMARY),
             Route::Any if stays && home.is_primary() && self.state.gate == Gate::Open => home,
-            Route::Any => match self.state.next_standby(now_us, home, stays) {
+            Route::Any => match self.state.next_standby(env, home, stays) {
                 Some(standby) if !self.state.is_primary_freer(standby) => standby,
                 _ => Branch::PRIMARY,
             },
@@ -111,7 +110,7 @@ impl Pool {
             return;
         }
         let route = self.route_of(env, id);
-        let to = self.branch_by(env.now.mono_us, route, home);
+        let to = self.branch_by(env, route, home);
         if to != from {
             self.give_up_kept(id);
             self.move_waiting(id, to);

@@ -52,9 +52,12 @@ impl StandbyPool {
     }
 
     /// What the choice goes by.
-    fn candidate(&self, now_us: u64) -> Candidate {
+    fn candidate(&self, env: &Env) -> Candidate {
+        let own = &env.rules.config.main.zone;
+        let zone = self.standby.as_ref().map_or("", |standby| &standby.zone);
         Candidate {
-            is_failing: self.is_failing(now_us),
+            is_failing: self.is_failing(env.now.mono_us),
+            is_far: !own.is_empty() && **own != *zone,
             load: self.node.servers(ServerKind::Active).saturating_add(self.node.waiting),
             share: self.standby.as_ref().map_or(0, |standby| standby.share),
             pass: self.pass,
@@ -239,11 +242,10 @@ impl PoolState {
     }
 
     /// The standby that the next read goes to; `home` is the one that served its client last.
-    pub(super) fn next_standby(&mut self, now_us: u64, home: Branch, stays: bool) -> Option<Branch> {
-        let candidates: Vec<Candidate> =
-            self.standbys.iter().map(|standby| standby.candidate(now_us)).collect();
+    pub(super) fn next_standby(&mut self, env: &Env, home: Branch, stays: bool) -> Option<Branch> {
+        let candidates: Vec<Candidate> = self.standbys.iter().map(|standby| standby.candidate(env)).collect();
         let place = choice::next(&candidates)?;
-        let at_home = self.standby_at(home).map(|standby| standby.candidate(now_us));
+        let at_home = self.standby_at(home).map(|standby| standby.candidate(env));
         let is_home = |own: &Candidate| own.share > 0 && (stays || choice::stays(own, &candidates[place]));
         if at_home.as_ref().is_some_and(is_home) {
             return Some(home);

@@ -63,23 +63,24 @@ impl Worker {
 fn node_row(env: &Env, cluster: &Cluster, node: &Node) -> Row {
     let answer = node.state.member().map(|member| &member.answer);
     let role = answer.map(|answer| if answer.in_recovery { "standby" } else { "primary" }.to_owned());
-    let newest = cluster.primary().and_then(|primary| primary.state.member()?.answer.position);
-    let lag = match (&node.state, answer.and_then(|answer| answer.position), newest) {
-        (NodeState::Standby(_), Some(own), Some(newest)) => Some(newest.0.saturating_sub(own.0).to_string()),
-        _ => None,
-    };
+    let is_standby = matches!(node.state, NodeState::Standby(_));
+    let lag = node.lag.filter(|_| is_standby);
     vec![
         cell(&cluster.name),
         cell(&node.name),
         cell(&node.host),
         cell(node.port),
+        cell(&node.zone),
         role,
         cell(node.state.word()),
         Some(time_text(env, node.since_us)),
         cell(node.switch.word()),
+        cell(node.weight),
+        is_standby.then(|| node.share(cluster.limits(), env.now.mono_us).to_string()),
         answer.map(|answer| answer.run.timeline.to_string()),
         answer.and_then(|answer| answer.position).map(|position| position.to_string()),
-        lag,
+        lag.map(|lag| lag.bytes.to_string()),
+        lag.map(|lag| (lag.us / 1000).to_string()),
         node.checked_us.map(|checked_us| time_text(env, checked_us)),
         node.trouble(),
     ]

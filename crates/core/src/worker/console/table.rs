@@ -114,18 +114,22 @@ const CLUSTERS: [(&str, Type); 13] = [
     ("switchover", Text),
 ];
 
-const NODES: [(&str, Type); 13] = [
+const NODES: [(&str, Type); 17] = [
     ("cluster", Text),
     ("node", Text),
     ("host", Text),
     ("port", Int4),
+    ("zone", Text),
     ("role", Text),
     ("state", Text),
     ("state_since", Text),
     ("switch", Text),
+    ("weight", Int4),
+    ("share", Int4),
     ("timeline", Int8),
     ("position", Text),
     ("lag_bytes", Int8),
+    ("lag_ms", Int8),
     ("last_check", Text),
     ("last_error", Text),
 ];

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use pgweir_settings::{ClusterOptions, Config, Discovery, SourceLost};
 use proptest::prelude::*;
 
-use super::node::{Doubt, NodeState, Observation, Refusal};
-use super::source::{Announced, SourceMember, SourceReport, SourceRole, SourceWord};
-use super::tests::{LIMITS, answer};
-use super::view::Fate;
-use super::{Cluster, NodeId};
+use crate::cluster::node::{Doubt, NodeState, Observation, Refusal};
+use crate::cluster::source::{Announced, SourceMember, SourceReport, SourceRole, SourceWord};
+use crate::cluster::tests::{LIMITS, answer};
+use crate::cluster::view::Fate;
+use crate::cluster::{Cluster, NodeId};
 
 const MS: u64 = 1000;
 

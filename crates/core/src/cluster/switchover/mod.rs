@@ -1,6 +1,9 @@
 //! A planned switchover: its steps, and what each of them waits for. It decides when new work waits and when that ends; the worker counts
 //! open transactions, and the control plane asks Patroni.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use pgweir_settings::Discovery;

@@ -3,6 +3,9 @@
 //!
 //! A source never makes a node the primary. It has a say in whether a node that says so is believed.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use pgweir_settings::{ClusterOptions, Config, Discovery, NodeOptions, SourceLost};

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use pgweir_settings::{ClusterOptions, Config, Discovery, NodeOptions};
 
-use super::Cluster;
-use super::answer::Lsn;
-use super::node::Observation;
-use super::source::{SourceMember, SourceReport, SourceRole, SourceWord};
-use super::switchover::{Act, Drain};
-use super::tests::{LIMITS, answer};
-use super::view::Switch;
+use crate::cluster::Cluster;
+use crate::cluster::answer::Lsn;
+use crate::cluster::node::Observation;
+use crate::cluster::source::{SourceMember, SourceReport, SourceRole, SourceWord};
+use crate::cluster::switchover::{Act, Drain};
+use crate::cluster::tests::{LIMITS, answer};
+use crate::cluster::view::Switch;
 
 const MS: u64 = 1000;
 

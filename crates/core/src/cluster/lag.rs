@@ -1,0 +1,146 @@
+//! How far a standby is behind. Values only.
+//!
+//! In time, lag is measured by one clock, pgweir's own: the age of the oldest position of the primary that the standby has not
+//! replayed. So an idle primary is no lag, and no clock of a server counts.
+
+use std::collections::VecDeque;
+
+use crate::cluster::answer::Lsn;
+
+/// So many positions of the primary are remembered.
+const POSITIONS_MAX: usize = 256;
+/// Bytes of a page of the write-ahead log, and of its header; the first page of a segment has a longer one.
+const PAGE_BYTES: u64 = 8192;
+const PAGE_HEADER_BYTES: u64 = 24;
+const SEGMENT_HEADER_BYTES: u64 = 40;
+
+/// Where the primary was, and when that was seen.
+#[derive(Default)]
+pub(crate) struct Positions {
+    /// Each is farther than the one before.
+    seen: VecDeque<(Lsn, u64)>,
+}
+
+/// How far a standby is behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Lag {
+    pub(crate) bytes: u64,
+    pub(crate) us: u64,
+}
+
+/// What a standby may be behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct LagLimits {
+    /// 0: no limit.
+    pub(crate) us: u64,
+    /// 0: no limit.
+    pub(crate) bytes: u64,
+}
+
+impl Positions {
+    /// The primary said where it is.
+    pub(crate) fn note(&mut self, position: Lsn, now_us: u64) {
+        let position = at_end_of_record(position);
+        if self.seen.back().is_some_and(|(newest, _)| *newest >= position) {
+            return;
+        }
+        if self.seen.len() == POSITIONS_MAX {
+            self.seen.pop_front();
+        }
+        self.seen.push_back((position, now_us));
+    }
+
+    /// Another primary, or another run of it: what it has not written will never be replayed.
+    pub(crate) fn forget(&mut self) {
+        self.seen.clear();
+    }
+
+    /// How far a standby is behind that has replayed up to here; `None`: no position of a primary is known.
+    pub(crate) fn lag(&self, replayed: Lsn, now_us: u64) -> Option<Lag> {
+        let (newest, _) = self.seen.back()?;
+        let first = self.seen.iter().find(|(position, _)| *position > replayed);
+        let us = first.map_or(0, |(_, seen_us)| now_us.saturating_sub(*seen_us));
+        Some(Lag { bytes: newest.0.saturating_sub(replayed.0), us })
+    }
+}
+
+impl LagLimits {
+    /// Whether a standby with this lag gets no reads. One that got none gets them again at half of the limit.
+    pub(crate) fn exceeds(&self, lag: Lag, was_over: bool) -> bool {
+        let over = |is: u64, limit: u64| limit > 0 && is > if was_over { limit / 2 } else { limit };
+        over(lag.us, self.us) || over(lag.bytes, self.bytes)
+    }
+}
+
+/// The insert position may lie behind the header of a page in which no record ends yet: replay then stands at the page's start for as
+/// long as the primary is idle.
+fn at_end_of_record(position: Lsn) -> Lsn {
+    let in_page = position.0 % PAGE_BYTES;
+    let is_header = in_page == PAGE_HEADER_BYTES || in_page == SEGMENT_HEADER_BYTES;
+    if is_header { Lsn(position.0 - in_page) } else { position }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn positions(seen: &[(u64, u64)]) -> Positions {
+        let mut positions = Positions::default();
+        seen.iter().for_each(|(position, us)| positions.note(Lsn(*position), *us));
+        positions
+    }
+
+    #[test]
+    fn lag_is_the_age_of_the_oldest_position_that_is_not_replayed() {
+        let seen = positions(&[(1000, 10), (2000, 20), (2000, 30), (3000, 40)]);
+        assert_eq!(seen.lag(Lsn(3000), 100), Some(Lag { bytes: 0, us: 0 }));
+        assert_eq!(seen.lag(Lsn(3500), 100), Some(Lag { bytes: 0, us: 0 }), "it was asked later");
+        assert_eq!(seen.lag(Lsn(2000), 100), Some(Lag { bytes: 1000, us: 60 }));
+        assert_eq!(seen.lag(Lsn(1999), 100), Some(Lag { bytes: 1001, us: 80 }));
+        assert_eq!(seen.lag(Lsn(0), 100), Some(Lag { bytes: 3000, us: 90 }));
+        assert_eq!(Positions::default().lag(Lsn(0), 100), None);
+    }
+
+    #[test]
+    fn an_idle_primary_at_the_start_of_a_page_is_no_lag() {
+        let seen = positions(&[(0x0400_0028, 10)]);
+        assert_eq!(seen.lag(Lsn(0x0400_0000), 1000), Some(Lag { bytes: 0, us: 0 }));
+        let seen = positions(&[(0x0400_2018, 10)]);
+        assert_eq!(seen.lag(Lsn(0x0400_2000), 1000), Some(Lag { bytes: 0, us: 0 }));
+    }
+
+    #[test]
+    fn a_standby_over_the_limit_is_back_at_half_of_it() {
+        let limits = LagLimits { us: 100, bytes: 0 };
+        let lag = |us| Lag { bytes: 1 << 40, us };
+        assert!(!limits.exceeds(lag(100), false) && limits.exceeds(lag(101), false));
+        assert!(limits.exceeds(lag(51), true) && !limits.exceeds(lag(50), true));
+        let limits = LagLimits { us: 0, bytes: 100 };
+        let lag = |bytes| Lag { bytes, us: u64::MAX };
+        assert!(!limits.exceeds(lag(100), false) && limits.exceeds(lag(101), false));
+        assert!(limits.exceeds(lag(51), true) && !limits.exceeds(lag(50), true));
+        let lag = |us| Lag { bytes: 1 << 40, us };
+        assert!(!LagLimits::default().exceeds(lag(u64::MAX), false), "0 is no limit");
+    }
+
+    proptest! {
+        #[test]
+        fn more_replayed_is_never_more_lag(
+            steps in prop::collection::vec((0u64..10_000, 0u64..1000), 0..400),
+            replayed in 0u64..2_000_000,
+            more in 0u64..10_000
+        ) {
+            let (mut position, mut now_us) = (0, 0);
+            let mut seen = Positions::default();
+            for (bytes, us) in steps {
+                (position, now_us) = (position + bytes, now_us + us);
+                seen.note(Lsn(position), now_us);
+            }
+            prop_assert!(seen.seen.len() <= POSITIONS_MAX);
+            if let (Some(less), Some(own)) = (seen.lag(Lsn(replayed + more), now_us), seen.lag(Lsn(replayed), now_us)) {
+                prop_assert!(less.us <= own.us && less.bytes <= own.bytes);
+            }
+        }
+    }
+}
