@@ -56,8 +56,6 @@ def test_two_standbys_share_the_reads(nodes, reading):  # noqa: F811
         ports.append(port_of(session))
     counts = [ports.count(node.port) for node in three.all[1:]]
     assert sum(counts) == 6 and min(counts) >= 2, counts
-    for session in sessions:
-        session.close()
 
 
 def test_a_session_chooses_its_route(nodes, reading):  # noqa: F811
