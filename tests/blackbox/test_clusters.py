@@ -370,7 +370,7 @@ def test_metrics(nodes, clustered):
     assert 'pgweir_cluster_epoch{cluster="main"} 1\n' in text
     assert 'pgweir_node_state{cluster="main",node="m1",state="primary"} 1\n' in text
     assert 'pgweir_node_state{cluster="main",node="m2",state="primary"} 0\n' in text
-    assert 'pgweir_node_lag_bytes{cluster="main",node="m2"} ' in text
+    eventually(lambda: 'pgweir_node_lag_bytes{cluster="main",node="m2"} ' in metrics(), "both positions are known")
     with pooler.raw() as session:
         session.query("select 1")
         two.primary.stop(signal.SIGQUIT)
