@@ -70,6 +70,8 @@ pub struct Backend {
     /// Whose message group it reads, or read last, once that names its client; whether that was the group's last message.
     serves: Option<u32>,
     group_read: bool,
+    /// Bytes of the messages of that group.
+    group_bytes: usize,
     /// What was carried out and is not committed yet.
     wrote: Vec<Tag>,
     /// The first client that used a prepared statement, by its name here.
@@ -96,6 +98,9 @@ const SEND_BUFFER_BYTES: usize = 8192;
 
 /// What comes so soon behind the end of an answer was sent before that end was seen.
 const FOLLOWS_US: u64 = 50_000;
+
+/// A message of a client that is longer may be passed on before all of it is there.
+const PASSED_ON_BYTES: usize = 60_000;
 
 impl Backend {
     /// A process that was just started for a connection.
@@ -124,6 +129,7 @@ impl Backend {
             answered: None,
             serves: None,
             group_read: false,
+            group_bytes: 0,
             wrote: Vec::new(),
             prepared_by: BTreeMap::new(),
             is_notify_listener: false,
@@ -405,8 +411,9 @@ impl Backend {
                 // The end of a COPY is the last message that a Query has.
                 let ends = matches!(message.tag, b'Q' | b'S' | b'F' | b'c' | b'f');
                 if std::mem::replace(&mut self.group_read, ends) {
-                    self.serves = None;
+                    (self.serves, self.group_bytes) = (None, 0);
                 }
+                self.group_bytes += message.body.len();
                 self.serves = first_named(&message.body).or(self.serves);
                 if let Stage::Serving(session) = &mut self.stage {
                     session.feed(message);
@@ -434,7 +441,9 @@ impl Backend {
         let is_given_up = cx.link(self.link).pooler == PoolerEnd::Gone;
         // What follows at once was sent before, too.
         let follows = cx.now_us < self.rested_us + FOLLOWS_US;
-        let (begins, now_us) = (self.owner.is_none() && !is_given_up && !follows, cx.now_us);
+        // A long message is passed on as it comes: it may have begun long before.
+        let is_late = is_given_up || follows || self.group_bytes > PASSED_ON_BYTES;
+        let (begins, now_us) = (self.owner.is_none() && !is_late, cx.now_us);
         let database = self.pool.as_ref().map(|(database, _)| database.as_str()).unwrap_or_default();
         let route = cx.plan.route_of(database).unwrap_or("primary");
         let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.runs(self.node, begins, now_us, route));
