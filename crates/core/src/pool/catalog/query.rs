@@ -34,9 +34,7 @@ impl Pool {
 
     #[cold]
     fn read_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
-        let at_standbys = self.state.cluster.is_some();
-        let routines = self.state.session_checks.are_wanted();
-        let names = at_standbys || self.multiplex_limits().is_some();
+        let (routines, names) = (self.state.session_checks.are_wanted(), self.multiplex_limits().is_some());
         if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }
@@ -52,8 +50,8 @@ impl Pool {
             ServerState::QueryingCatalog(Box::new(CatalogQuery { answer: Replies::default(), age })),
         );
         let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
-        let names = if names { reach::question(at_standbys) } else { String::new() };
-        let text = [&[NOTHING], &routines[..], &[names.as_bytes()]].concat().concat();
+        let names = if names { reach::QUESTION } else { b"" };
+        let text = [&[NOTHING], &routines[..], &[names]].concat().concat();
         self.send_hidden(cx, id, Purpose::Audit, &text);
         self.server_unpause(cx, id);
         true

@@ -55,7 +55,7 @@ impl Pool {
             let statement = account.statement(name).filter(|_| tracked)?;
             let known = env.statements.get(statement)?;
             let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
-            Some((traits, known.reads(reach)))
+            Some((traits, known.certainly_reads(reach)))
         });
         // If sessions are kept, pgweir must look at its server before any other client may have it.
         group.filter(|group| {
