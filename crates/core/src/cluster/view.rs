@@ -47,7 +47,7 @@ pub(crate) struct Target {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Standby {
     pub(crate) target: Target,
-    /// Its part of the reads: thousandths of a node of weight 1 that is warm. Zero: only reads that name it.
+    /// Its part of the reads: thousandths of a node of weight 1 that is warm. Zero: none.
     pub(crate) share: u32,
     /// The node's `zone`.
     pub(crate) zone: Arc<str>,

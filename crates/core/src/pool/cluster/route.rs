@@ -32,18 +32,13 @@ impl Routing {
 }
 
 impl Pool {
-    /// The branch for the request of a client that has none yet. A pool without a cluster has one branch.
+    /// The branch for the login, or the request, of a client that has none yet. A pool without a cluster has one branch.
     #[inline]
     pub(crate) fn branch_of_request(&mut self, env: &Env, id: ClientId) -> Branch {
         if self.state.cluster.is_none() {
             return Branch::PRIMARY;
         }
         self.choose_branch(env, id)
-    }
-
-    /// The branch at which a client logs in.
-    pub(crate) fn branch_of_login(&mut self, env: &Env, id: ClientId) -> Branch {
-        self.branch_of_request(env, id)
     }
 
     #[cold]
@@ -55,9 +50,6 @@ impl Pool {
         let branch = if is_replication { Branch::PRIMARY } else { self.branch_by(env, route, home) };
         if let Some(client) = self.clients.get_mut(id) {
             client.account.branch = branch;
-        }
-        if let Some(standby) = self.state.standbys.get_mut(usize::from(branch.0).wrapping_sub(1)) {
-            standby.reads += 1;
         }
         branch
     }

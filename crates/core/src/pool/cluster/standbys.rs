@@ -36,13 +36,11 @@ pub(crate) struct StandbyPool {
     counts: Arc<Counts>,
     /// How far it has come in the turns of equals.
     pass: u64,
-    /// Transactions that it got.
-    pub(crate) reads: u64,
 }
 
 impl StandbyPool {
     fn new(name: Arc<str>, counts: Arc<Counts>) -> StandbyPool {
-        StandbyPool { name, node: NodePool::default(), standby: None, counts, pass: 0, reads: 0 }
+        StandbyPool { name, node: NodePool::default(), standby: None, counts, pass: 0 }
     }
 
     /// No server of it is free, and none could be opened a short time ago.
