@@ -56,7 +56,7 @@ const CLUSTER_CLIENTS: u32 = 40;
 /// 1,000,000 accounts, about 150 MB.
 const SCALE: u32 = 10;
 const SHARED_BUFFERS_MB: u32 = 256;
-/// Tables, WAL and logs of the demo.
+/// Tables, WAL and logs of a demo, also of one with three servers.
 const NEEDED_MB: u64 = 1000;
 /// More clients than this would need more than the load generator's threads can drive.
 const CLIENTS_MAX: u32 = 10_000;
@@ -132,17 +132,26 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
     Ok(Some(options))
 }
 
+/// What each demo begins with: the machine is fit for it, PostgreSQL's programs are found, and there is a folder for its files.
+fn prepare(
+    options: &Options,
+    progress: &mut Progress,
+) -> Result<(Interrupt, PostgresTools, Scratch), BenchError> {
+    let interrupt = Interrupt::install()?;
+    if let Some(port) = options.port.filter(|port| !port_is_free(*port)) {
+        return Err(BenchError::PortInUse { port });
+    }
+    machine::raise_file_limit(options.clients)?;
+    progress.phase("looking for PostgreSQL");
+    let tools = tools::find_or_install(&interrupt, &mut |what| progress.detail(what))?;
+    progress.done(&tools::version_of(&tools.postgres));
+    let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
+    Ok((interrupt, tools, scratch))
+}
+
 impl Stage {
     fn set(options: Options, progress: &mut Progress) -> Result<Self, BenchError> {
-        let interrupt = Interrupt::install()?;
-        if let Some(port) = options.port.filter(|port| !port_is_free(*port)) {
-            return Err(BenchError::PortInUse { port });
-        }
-        machine::raise_file_limit(options.clients)?;
-        progress.phase("looking for PostgreSQL");
-        let tools = tools::find_or_install(&interrupt, &mut |what| progress.detail(what))?;
-        progress.done(&tools::version_of(&tools.postgres));
-        let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
+        let (interrupt, tools, scratch) = prepare(&options, progress)?;
         progress.phase("starting a throw-away PostgreSQL");
         let cluster_options = ClusterOptions {
             max_connections: MAX_CONNECTIONS,

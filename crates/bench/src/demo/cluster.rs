@@ -5,21 +5,17 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::ledger::{self, Book, Fate, Load, Told};
-use super::{Options, page_settings};
+use super::{Options, page_settings, prepare};
 use crate::error::BenchError;
 use crate::processes::interrupt::Interrupt;
-use crate::processes::machine;
-use crate::processes::scratch::{RunAs, Scratch};
-use crate::processes::tools;
+use crate::processes::scratch::Scratch;
 use crate::report::progress::{Progress, say};
 use crate::report::stats::{median, short};
 use crate::report::table::Table;
-use crate::servers::cluster::{Cluster, ClusterOptions, Entry, free_port, port_is_free};
+use crate::servers::cluster::{Cluster, ClusterOptions, Entry, free_port};
 use crate::servers::pooler::{Pooler, PoolerOptions, PoolerProgram, read_only};
 use pgweir_client::{Client, Login};
 
-/// Three servers and a log that is kept for the standbys.
-const NEEDED_MB: u64 = 1000;
 const SHARED_BUFFERS_MB: u32 = 64;
 /// A standby refuses to start with less than the folder was made with.
 const MAX_CONNECTIONS: u32 = 100;
@@ -77,15 +73,7 @@ pub(super) fn run(options: &Options) -> Result<(), BenchError> {
 
 impl Stage {
     fn set(options: &Options, progress: &mut Progress) -> Result<Stage, BenchError> {
-        let interrupt = Interrupt::install()?;
-        if let Some(port) = options.port.filter(|port| !port_is_free(*port)) {
-            return Err(BenchError::PortInUse { port });
-        }
-        machine::raise_file_limit(options.clients)?;
-        progress.phase("looking for PostgreSQL");
-        let tools = tools::find_or_install(&interrupt, &mut |what| progress.detail(what))?;
-        progress.done(&tools::version_of(&tools.postgres));
-        let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
+        let (interrupt, tools, scratch) = prepare(options, progress)?;
         progress.phase("starting a throw-away PostgreSQL with two standbys");
         let cluster_options = ClusterOptions {
             max_connections: MAX_CONNECTIONS,
