@@ -275,7 +275,7 @@ mod tests {
         );
         assert_eq!(said.announced, None);
         let none = word(&[M1, M2]).expect("keys");
-        assert!(none.members.iter().all(|member| member.role == SourceRole::Other), "nobody holds the lock");
+        assert!(none.members.iter().all(|member| member.role == SourceRole::Other), "no node holds the lock");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Sources {
     }
 }
 
-/// What is asked for one cluster, and how. A change of it begins anew.
+/// What is asked for one cluster, and how. If it changes, the asking starts again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Spec {
     cluster: Arc<str>,

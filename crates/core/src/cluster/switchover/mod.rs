@@ -38,7 +38,7 @@ pub(crate) enum Step {
     Cuts { until_us: u64 },
     /// Patroni was asked to do it.
     Patroni { until_us: u64 },
-    /// Somebody else stops the primary and promotes the target.
+    /// An operator or another program stops the primary and promotes the target.
     Promotion { until_us: u64 },
 }
 

@@ -170,7 +170,7 @@ impl Pool {
             active_us: _,
             counted: _,
             refused_servers: _,
-            // The successor asks anew where it goes.
+            // The successor asks again where it goes.
             branch: _,
             routing: _,
         } = account;
