@@ -205,15 +205,18 @@ pub(super) async fn addresses(
 impl Stream {
     /// The next line. `None` at the end.
     pub(super) async fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
+        // A source may send byte by byte: none is looked at twice.
+        let mut searched = 0;
         loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
+            if let Some(end) = self.buffer[searched..].iter().position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.buffer.drain(..=searched + end).collect();
                 line.pop();
                 return Ok(Some(line));
             }
             if self.buffer.len() > ANSWER_BYTES_MAX {
                 return Err(format!("a message is longer than {ANSWER_BYTES_MAX} bytes"));
             }
+            searched = self.buffer.len();
             match self.body.frame().await {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(error.to_string()),

@@ -44,14 +44,17 @@ pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
 
 /// Whether a node may have this name: it goes to the console, to metrics and to the log.
 pub(super) fn is_name(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
-    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain)
+    is_plain(name, NAME_BYTES_MAX)
 }
 
 /// Whether a host may be called so.
 pub(super) fn is_host(host: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
-    !host.is_empty() && host.len() <= HOST_BYTES_MAX && host.bytes().all(is_plain)
+    is_plain(host, HOST_BYTES_MAX)
+}
+
+fn is_plain(text: &str, bytes_max: usize) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
+    !text.is_empty() && text.len() <= bytes_max && text.bytes().all(fits)
 }
 
 /// The list is longer than a cluster's may be.
