@@ -30,7 +30,7 @@ def test_two_copies_and_a_select_in_one_query(talk):
 def test_copy_in(talk):
     """CopyInResponse, data in several messages (cut anywhere), CopyDone."""
     session = talk()
-    session.query("delete from scratch where who = 20")
+    assert session.query("delete from scratch where who = 20").errors == []
     session.send(query("copy scratch from stdin"))
     session.until("G")
     for part in (b"20\t1\n20", b"\t2\n", b"", b"20\t3\n"):
@@ -45,7 +45,7 @@ def test_copy_in(talk):
 def test_copy_in_sent_in_one_write(talk):
     """The query, the data and CopyDone without waiting for the server, and the next query behind it."""
     session = talk()
-    session.query("delete from scratch where who = 21")
+    assert session.query("delete from scratch where who = 21").errors == []
     session.send(query("copy scratch from stdin") + copy_data(b"21\t1\n") + COPY_DONE + query("select count(*) from scratch where who = 21"))
     assert session.until("Z").commands == ["COPY 1"]
     assert session.until("Z").rows == [["1"]]
@@ -54,7 +54,7 @@ def test_copy_in_sent_in_one_write(talk):
 def test_copy_fail(talk):
     """CopyFail: the client's reason comes back as an error, nothing is kept."""
     session = talk()
-    session.query("delete from scratch where who = 22")
+    assert session.query("delete from scratch where who = 22").errors == []
     session.send(query("copy scratch from stdin"))
     session.until("G")
     session.send(copy_data(b"22\t1\n") + copy_fail("changed my mind"))
@@ -89,7 +89,7 @@ def test_copy_that_is_refused_at_once(talk):
 def test_copy_in_by_the_extended_protocol(talk):
     """Execute starts the COPY; Sync after CopyDone ends the group."""
     session = talk()
-    session.query("delete from scratch where who = 24")
+    assert session.query("delete from scratch where who = 24").errors == []
     session.send(parse("", "copy scratch from stdin") + bind("", "") + execute() + SYNC)
     assert session.until("G").tags == "12G"
     session.send(copy_data(b"24\t1\n") + COPY_DONE + SYNC)

@@ -52,10 +52,24 @@ def test_sql_on_a_logical_connection(replicated):
         assert session.value("select pg_backend_pid()") == pid
 
 
-def test_logical_streaming(replicated, pg):
+@pytest.fixture
+def publish(pg):
+    """Makes the publication `pub` of the tables it is given; it goes with the test.
+
+    As long as one of all tables is there, PostgreSQL refuses DELETE from every table without a primary key.
+    """
+
+    def make(tables):
+        pg.sql(f"create publication pub for {tables}")
+
+    yield make
+    pg.sql("drop publication if exists pub")
+
+
+def test_logical_streaming(replicated, pg, publish):
     """START_REPLICATION of a logical slot: changes arrive as CopyBoth data, feedback goes back, CopyDone ends it."""
     pg.sql("drop table if exists watched; create table watched (n int primary key); grant all on watched to public")
-    pg.sql("drop publication if exists pub; create publication pub for table watched")
+    publish("table watched")
     with replicated.raw("app", "u_repl", replication="database") as session:
         answer = session.query("CREATE_REPLICATION_SLOT s1 TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT")
         start = answer.rows[0][1]
@@ -93,7 +107,7 @@ def test_a_subscription_through_the_pooler(pooled, pg, subscriber, mode):
         subscriber.sql(f"drop table if exists {table}; create table {table} (n serial primary key, v text)")
         pg.sql(f"drop table if exists {table} cascade; create table {table} (n serial primary key, v text); grant all on {table} to public")
         pg.sql(f"insert into {table} (v) select 'value ' || g from generate_series(1, 5000) g")
-    pg.sql("drop publication if exists copies; create publication copies for table copied, filtered where (n > 4000)")
+    pg.sql("create publication copies for table copied, filtered where (n > 4000)")
     subscriber.sql(f"create subscription copies connection '{pooler.dsn('app', 'u_repl').replace(chr(39), chr(39) * 2)}' publication copies")
     try:
         for table, count in (("copied", 5000), ("filtered", 1000)):
@@ -112,12 +126,13 @@ def test_a_subscription_through_the_pooler(pooled, pg, subscriber, mode):
             assert plain.value("select backend_type from pg_stat_activity where pid = pg_backend_pid()") == "client backend"
     finally:
         subscriber.sql("drop subscription copies")
+        pg.sql("drop publication copies")
     assert pg.sql("select count(*) from pg_replication_slots where slot_name = 'copies'") == [(0,)]
 
 
-def test_a_streaming_client_that_vanishes(replicated, pg):
+def test_a_streaming_client_that_vanishes(replicated, pg, publish):
     """A client that hangs up in CopyBoth takes its walsender with it."""
-    pg.sql("drop publication if exists pub; create publication pub for all tables")
+    publish("all tables")
     session = replicated.raw("app", "u_repl", replication="database")
     start = session.query("CREATE_REPLICATION_SLOT s2 TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT").rows[0][1]
     session.send(query(f"START_REPLICATION SLOT s2 LOGICAL {start} (proto_version '1', publication_names 'pub')"))
