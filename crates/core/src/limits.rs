@@ -212,8 +212,8 @@ pub const WAKE_AFTER_US: u64 = 50_000;
 pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 
 /// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size. (A client that is
-/// multiplexed has had answers below [`MULTIPLEXED_ANSWER_BYTES_MAX`] until then.)
-pub const HELD_ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// multiplexed has had answers below [`MULTIPLEXED_ANSWER_BYTES_MAX`] until then: this is four times as much.)
+pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;
 
 /// A statement that was known to be short and has run for this long (µs) may wait for a lock: the statements
 /// queued behind it on its server run on another one.
