@@ -64,10 +64,12 @@ def cluster_of(certificates):
 
 @pytest.fixture
 def pg(cluster_of):
-    """The distribution's PostgreSQL, without sessions left over from the test before."""
+    """The distribution's PostgreSQL, without sessions left over from the test before; a test leaves in it nothing that changes others."""
     server = cluster_of(clusters.DISTRIBUTION)
     server.end_all_backends()
-    return server
+    before = server.shared_state()
+    yield server
+    assert server.shared_state() == before, "the test changed the server for those behind it"
 
 
 @pytest.fixture

@@ -93,6 +93,17 @@ def program(major, name):
     return path if path.exists() else None
 
 
+# What a test leaves behind that changes how statements of other tests run: they share the server.
+SHARED_STATE = """
+    select 'publication ' || pubname from pg_publication
+    union all select 'event trigger ' || evtname from pg_event_trigger
+    union all select 'replication slot ' || slot_name from pg_replication_slots where not temporary
+    union all select 'setting ' || name || ' = ' || setting from pg_file_settings where sourcefile like '%postgresql.auto.conf'
+    union all select 'settings ' || setconfig::text || ' of database ' || setdatabase || ', role ' || setrole from pg_db_role_setting
+    union all select 'role ' || rolname || ' (superuser ' || rolsuper || ', limit ' || rolconnlimit || ')' from pg_roles
+    order by 1"""
+
+
 class Cluster:
     """A running server. `port` on 127.0.0.1, a unix socket in `folder`, superuser `postgres` without a password."""
 
@@ -293,6 +304,10 @@ class Cluster:
                 return not left
 
             eventually(none_left, "all sessions of the cluster have ended")
+
+    def shared_state(self):
+        """What is not a table of some test, and changes how statements of all tests run."""
+        return {line for (line,) in self.sql(SHARED_STATE)}
 
     def at(self, dbname="app", **more):
         """The right-hand side of a [databases] line that leads to this cluster over TCP."""
