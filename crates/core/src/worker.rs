@@ -320,8 +320,13 @@ impl Worker {
     ) -> Option<R> {
         let pool = self.pools.get_mut(id)?;
         let result = act(pool, cx);
-        if pool.has_work() && !std::mem::replace(&mut pool.state.due.listed, true) {
-            self.noticed.push(id);
+        if pool.has_work() {
+            if pool.state.due.lost_listener.is_some() {
+                pool.notify_listener_lost(cx);
+            }
+            if !std::mem::replace(&mut pool.state.due.listed, true) {
+                self.noticed.push(id);
+            }
         }
         if !pool.state.due.notified.is_empty() && !self.notified.contains(&id) {
             self.notified.push(id);

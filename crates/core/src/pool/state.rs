@@ -90,13 +90,15 @@ pub(crate) struct ClientCounts {
     pub(crate) pinned: u32,
 }
 
-/// What is to be done when the tick ends.
+/// What is to be done when an event, or the tick, ends.
 #[derive(Default)]
 pub(crate) struct Due {
     /// Clients that were released from a server and may have sent more.
     pub(crate) to_resume: VecDeque<ClientId>,
     /// Clients that notifications wait for.
     pub(crate) notified: Vec<ClientId>,
+    /// The connection that listened for clients is closed, and they were not told yet.
+    pub(crate) lost_listener: Option<Box<NotifyListener>>,
     /// The queue is to be looked at.
     pub(crate) noticed: bool,
     /// The pool is in the worker's list of pools that have work.

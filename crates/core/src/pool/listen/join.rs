@@ -311,22 +311,18 @@ impl Pool {
         self.audit_over(cx, id, client, reasons.with(Reasons::LISTENS));
     }
 
-    /// The notify listener ended. A client that listened through it may have missed notifications from here on. A client
+    /// The notify listener was closed. A client that listened through it may have missed notifications from here on. A client
     /// that was about to listen through it listens on its server.
-    pub(crate) fn notify_listener_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let pool = &mut self.state;
-        let Some(notify_listener) =
-            pool.notify_listener.take_if(|notify_listener| notify_listener.server == id)
-        else {
-            return;
-        };
-        let clients = notify_listener.clients();
+    #[cold]
+    pub(crate) fn notify_listener_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let Some(lost) = self.state.due.lost_listener.take() else { return };
+        let clients = lost.clients();
         if !clients.is_empty() {
             let line = format!(
                 "the connection that listened for {} clients of {}/{} is gone",
                 clients.len(),
-                pool.database,
-                pool.user
+                self.state.database,
+                self.state.user
             );
             cx.log(Level::Warning, &line);
         }

@@ -12,6 +12,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::BACKLOG_HIGH_BYTES;
 use crate::pool::client::state::{Client, ClientState, Link, Opening};
+use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Ending, ServerState};
@@ -247,8 +248,11 @@ impl Pool {
             self.state.node_at_mut(server.branch).aged_us = cx.env.now.mono_us;
         }
         self.give_back_server(cx, server.branch);
+        let is_listener = |listener: &mut Box<NotifyListener>| listener.server == id;
+        if let Some(lost) = self.state.notify_listener.take_if(is_listener) {
+            self.state.due.lost_listener = Some(lost);
+        }
         self.notice();
-        self.notify_listener_lost(cx, id);
     }
 
     /// Takes a server out of its list before it is removed.

@@ -196,7 +196,7 @@ impl Pool {
                 let client = syncing.client;
                 self.session_synced(cx, id, client);
                 self.set_server_state(id, ServerState::Busy(client));
-                self.client_resume(cx, client);
+                self.state.due.to_resume.push_back(client);
             }
             ServerState::Inquiring(_) => self.lookup_ended(cx, id),
             ServerState::Auditing(_) => self.audit_answered(cx, id),
