@@ -1,9 +1,9 @@
-//! The features of a pool do not call one another: each has its room, and `relay` and `moves` ask them in a stated order. See
+//! The features of a pool do not call one another: each has its room, and the rooms that act ask them in a stated order. See
 //! ARCHITECTURE.md, "The moments of a transaction".
 //!
 //! Types of another room may be used: a client's session is a fact that several features read.
 //!
-//! Features answer, and `relay` and `moves` act on the answers: what a room still does by itself is named here, and only that.
+//! Features answer, and `relay`, `moves`, `client` and `server` act on the answers: what a room still does by itself is named here, and only that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,20 +21,27 @@ const ALLOWED: [(&str, &str, &str); 2] = [
 ];
 
 /// Where it is acted on what features answer.
-const ACTING: [&str; 2] = ["relay", "moves"];
+const ACTING: [&str; 4] = ["relay", "moves", "client", "server"];
 /// What a room calls there.
 const ACTS: [(&str, &[&str]); 4] = [
     // It answers a client in place of a server, and the server may leave.
     ("begin", &["answer_message", "client_left", "send_sync", "server_rests", "set_client_state"]),
     // The notify listener is a server of its own: nothing else opens, asks or closes it.
-    (
-        "listen",
-        &["audit_over", "close_server", "listens_here", "refuse_client", "send_hidden", "set_server_state"],
-    ),
+    ("listen", &["audit_over", "close_server", "refuse_client", "send_hidden", "set_server_state"]),
     // A queued client's turn is a move.
     (
         "multiplex",
-        &["begin_tap", "close_server", "server_unpause", "set_client_state", "set_server_state", "unlink"],
+        &[
+            "begin_tap",
+            "close_server",
+            "leave_short",
+            "server_unpause",
+            "set_client_state",
+            "set_server_state",
+            "take_off",
+            "unlink",
+            "wait_again",
+        ],
     ),
     // What is asked at the end of a transaction, and a replay's end.
     ("session", &["send_hidden", "send_hidden_aside", "send_sync"]),
@@ -107,7 +114,7 @@ impl Functions {
         calls(source)
             .filter(|(_, name)| self.acts.contains(*name) && !is_allowed(name))
             .map(|(number, name)| {
-                let text = format!("{own} calls `{name}`: features answer, relay and moves act");
+                let text = format!("{own} calls `{name}`: features answer, others act");
                 Problem::new(path, number, text)
             })
             .collect()

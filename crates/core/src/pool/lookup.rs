@@ -121,13 +121,6 @@ impl Pool {
         answer_lookup(cx, &lookup, answer);
         self.release_server(cx, id, mode);
     }
-
-    /// No server of this pool will answer.
-    pub(crate) fn refuse_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, obstacle: Obstacle) {
-        for lookup in std::mem::take(&mut self.state.queue.lookups) {
-            answer_lookup(cx, &lookup, Answer::Unavailable(obstacle));
-        }
-    }
 }
 
 /// Takes the answer to the client that asked, wherever that is.

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use crate::ids::ClientId;
 use crate::pool::cancel::WaitingCancel;
+use crate::pool::client::state::ClientState;
+use crate::pool::{Branch, Pool};
 use crate::worker::login::inquiry::Lookup;
 
 /// A pool's queues.
@@ -15,4 +17,28 @@ pub(crate) struct Queue {
     pub(crate) lookups: VecDeque<Box<Lookup>>,
     /// Cancel requests that wait until fewer are on their way.
     pub(crate) cancels: VecDeque<WaitingCancel>,
+}
+
+impl Pool {
+    /// The client that is next to get a server of this node, if there is one. It stays where it is.
+    pub(crate) fn next_waiter(&mut self, branch: Branch) -> Option<ClientId> {
+        let node = self.state.node_at_mut(branch);
+        while let Some(&id) = node.clients.front() {
+            let state = self.clients.get(id).map(|client| &client.state);
+            if matches!(state, Some(ClientState::Waiting(_))) {
+                return Some(id);
+            }
+            node.clients.pop_front();
+        }
+        debug_assert_eq!(node.waiting, 0, "a waiting client is in no queue");
+        None
+    }
+
+    /// The client that has waited longest for a server of this node, and since when (monotonic, µs).
+    pub(crate) fn first_waiting(&self, branch: Branch) -> Option<(ClientId, u64)> {
+        self.state.node_at(branch).clients.iter().find_map(|&id| match &self.clients.get(id)?.state {
+            ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
+            _ => None,
+        })
+    }
 }

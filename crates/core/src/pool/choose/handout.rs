@@ -3,28 +3,16 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::LoadBalanceHosts;
-
-use crate::context::Activity;
-use crate::context::Role;
-use crate::context::duration_us;
-use crate::context::{Cx, Effect, Env};
-use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
+use crate::context::{Activity, Cx, duration_us};
+use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::ClientState;
-use crate::pool::multiplex::pipelined::Pipelined;
-use crate::pool::prepared::statements::ServerStatements;
-use crate::pool::relay::first_ask::FirstAsk;
-use crate::pool::relay::ledger::Ledger;
-use crate::pool::sequences::state::Users;
-use crate::pool::server::state::{Beginning, Ending, Incoming, Reached, Server, ServerState, Serves, Work};
-use crate::pool::session::params::Params;
+use crate::pool::server::state::{Server, ServerState};
 use crate::pool::startup::check::Known;
-use crate::pool::startup::checked::Opened;
-use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
+use crate::pool::{Branch, Gate, Pool, ServerKind};
 
 impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
@@ -161,22 +149,6 @@ impl Pool {
         }
     }
 
-    /// Nothing keeps this pool from opening connections to this node at all.
-    pub(crate) fn may_dial(&self, env: &Env, branch: Branch) -> bool {
-        let pool = &self.state;
-        let retry_us = pool.retry_us(env, branch);
-        let node = pool.node_at(branch);
-        let failing = node
-            .failure
-            .as_ref()
-            .is_some_and(|failure| env.now.mono_us < failure.at_us.saturating_add(retry_us));
-        !failing
-            && env.now.mono_us >= node.dial_after_us
-            && pool.gate_at(branch) == Gate::Open
-            && env.activity == Activity::Active
-            && env.stopping != Some(Shutdown::WaitForServers)
-    }
-
     /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
     /// open one regardless of its size: its clients could not even log in.
     fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) -> bool {
@@ -200,141 +172,6 @@ impl Pool {
             format!("{} taking connection from reserve_pool", self.client_log_name(&self.clients[first]));
         cx.log(Level::Log, &line);
         true
-    }
-
-    /// Counts a connection towards the limits that span pools. If one is reached, the worker closes a free server for it
-    /// (`evict`) and has this pool look again.
-    pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, evict: bool) -> bool {
-        let pool = &self.state;
-        let (by_database, by_user) = (Arc::clone(pool.counts_at(branch)), Arc::clone(&pool.shared.user));
-        let of_database = pool.scarce_at(branch);
-        let of_user = Scarce::User(Arc::clone(&pool.user));
-        let database_max = cx.env.rules.config.max_db_connections(&pool.config);
-        let user_max = cx.env.rules.config.max_user_connections(&pool.user);
-        let lacking = if !by_database.servers.try_take(database_max) {
-            of_database
-        } else if !by_user.servers.try_take(user_max) {
-            by_database.servers.give_back();
-            of_user
-        } else {
-            return true;
-        };
-        let is_wanted = |effect: &Effect| matches!(effect, Effect::Evict(of) if *of == lacking);
-        if evict && !cx.env.effects.iter().any(is_wanted) {
-            cx.env.want(Effect::Evict(lacking));
-        }
-        false
-    }
-
-    /// Opens a connection that has taken its place before.
-    pub(crate) fn dial_server<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        branch: Branch,
-        only_for: Option<ClientId>,
-    ) -> ServerId {
-        let endpoint = self.next_endpoint(cx.env, branch);
-        let conn = cx.driver.dial(&endpoint);
-        let mut server =
-            self.new_server(cx.env, branch, (conn, endpoint), ServerState::Dialing(Beginning { only_for }));
-        if only_for.is_some() {
-            server.serves = Serves::ReplicationClient;
-        }
-        let id = self.servers.insert(server);
-        self.state.node_at_mut(branch).list(id, None, Some(ServerKind::Login));
-        cx.env.set_role(conn, Role::Server(self.id, id));
-        id
-    }
-
-    pub(crate) fn new_server(
-        &self,
-        env: &Env,
-        branch: Branch,
-        (conn, endpoint): (ConnId, Endpoint),
-        state: ServerState,
-    ) -> Server {
-        Server {
-            conn,
-            serial: env.shared.next_serial(),
-            state,
-            ledger: Ledger::default(),
-            tx: pgweir_wire::backend::TxStatus::Idle,
-            params: Arc::new(Params::unknown(&env.tracked)),
-            session: Arc::default(),
-            users: Users::default(),
-            opened: Opened::default(),
-            kept_for: None,
-            notices: Vec::new(),
-            statements: ServerStatements::default(),
-            first_ask: FirstAsk::default(),
-            incoming: Incoming::default(),
-            pipelined: Pipelined::default(),
-            at: Reached {
-                endpoint,
-                remote: None,
-                local: String::new(),
-                tls: String::new(),
-                since: env.now,
-                pid: 0,
-                key: Box::default(),
-            },
-            work: Work::default(),
-            branch,
-            opened_in: self.state.term_at(branch),
-            active_us: env.now.mono_us,
-            cancels: 0,
-            retire: None,
-            ending: Ending::No,
-            serves: Serves::Clients,
-            resets: false,
-        }
-    }
-
-    /// In a cluster the node; else the host that is next, except those that failed just now.
-    fn next_endpoint(&mut self, env: &Env, branch: Branch) -> Endpoint {
-        let retry_us = duration_us(env.rules.config.main.server_login_retry);
-        if self.state.cluster.is_some() {
-            return self.state.endpoint_at(branch);
-        }
-        let pool = &mut self.state;
-        let count = pool.config.hosts.len();
-        if count == 0 {
-            return Endpoint::of_socket_in(&env.rules.config.main.unix_socket_dir, pool.config.port);
-        }
-        let after = env.now.mono_us.saturating_sub(retry_us);
-        pool.node.failed_hosts.retain(|(_, at_us)| *at_us > after);
-        let turn = pool.node.next_host % count;
-        let in_turn = || (turn..turn + count).map(|place| place % count);
-        let place =
-            in_turn().find(|&place| !pool.node.has_failed(&host_endpoint(pool, place))).unwrap_or(turn);
-        if pool.config.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
-            == LoadBalanceHosts::RoundRobin
-        {
-            pool.node.next_host = (place + 1) % count;
-        }
-        host_endpoint(pool, place)
-    }
-
-    /// A connection could not be opened. Returns whether there is another host, of which no failure is known.
-    ///
-    /// With `load_balance_hosts=disable` the next host is preferred from now on: the list advances once, even if many
-    /// connections to this host fail together.
-    pub(crate) fn host_failed(&mut self, env: &Env, endpoint: &Endpoint) -> bool {
-        let now_us = env.now.mono_us;
-        let pool = &mut self.state;
-        let count = pool.config.hosts.len();
-        if count < 2 {
-            return false;
-        }
-        let turn = pool.node.next_host % count;
-        if pool.config.load_balance_hosts == Some(LoadBalanceHosts::Disable)
-            && host_endpoint(pool, turn) == *endpoint
-        {
-            pool.node.next_host = (turn + 1) % count;
-        }
-        pool.node.failed_hosts.retain(|(failed, _)| failed != endpoint);
-        pool.node.failed_hosts.push((endpoint.clone(), now_us));
-        (0..count).any(|place| !pool.node.has_failed(&host_endpoint(pool, place)))
     }
 
     /// Free servers of a pool.
@@ -362,9 +199,4 @@ fn will_be_free(server: &Server) -> bool {
     // A server that is free already is of no use to the clients that wait: it would have been handed out.
     let has_no_client = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);
     (answers_us || has_no_client) && server.retire.is_none()
-}
-
-/// The host at this place of a pool's list.
-fn host_endpoint(pool: &PoolState, place: usize) -> Endpoint {
-    Endpoint::of_host(&pool.config.hosts[place], pool.config.port)
 }

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::context::{Activity, Cx, Env, duration_us};
+use crate::context::{Activity, Cx, Env};
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
-use crate::mail::Shutdown;
 use crate::pool::choose::own_server::Fitness;
-use crate::pool::moves::server::comes_unasked;
 use crate::pool::sequences::state::Hold;
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Gate, Pool, ServerKind};
 
 /// The number of free servers that are looked at for one that carries the client's session already.
@@ -131,58 +129,5 @@ impl Pool {
         let due_us = until_us.min()?.max(now_us + 1);
         env.wake_at(due_us);
         None
-    }
-
-    pub(super) fn needs_check(&self, env: &Env, server: &Server) -> bool {
-        let main = &env.rules.config.main;
-        let idle_us = env.now.mono_us.saturating_sub(server.active_us);
-        !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
-    }
-
-    /// Why a server that rests should not be used again.
-    pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
-        self.reason_to_close_now(env, self.servers.get(id)?)
-    }
-
-    /// The same, of a server that is at hand.
-    #[inline]
-    pub(crate) fn reason_to_close_now(&self, env: &Env, server: &Server) -> Option<&'static str> {
-        // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
-        // would miss later notifications.
-        let is_dirty = server.incoming.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
-        if is_dirty || server.incoming.streaming.is_some() {
-            return Some(server.retire.unwrap_or("idle server got dirty"));
-        }
-        self.reason_to_retire(env, server)
-    }
-
-    /// Why a server should not be used any more when its present work is over.
-    pub(crate) fn reason_to_retire(&self, env: &Env, server: &Server) -> Option<&'static str> {
-        if let Some(reason) = server.retire {
-            return Some(reason);
-        }
-        let pool = &self.state;
-        if !server.opened.is_plain() && !self.gets_own_server() {
-            return Some("opened for a session");
-        }
-        if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting() == 0 {
-            return Some("server shutting down");
-        }
-        if pool.gate == Gate::Paused || env.activity == Activity::Paused {
-            return Some("pause mode");
-        }
-        let lifetime_us = pool.policy.lifetime_us;
-        let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
-        // `server_lifetime = 0` is "use once", not "never".
-        if age_us < lifetime_us || (lifetime_us == 0 && !server.work.used) {
-            return None;
-        }
-        // Servers that were opened together do not all end together.
-        let node = pool.node_at(server.branch);
-        let spread_us = lifetime_us / u64::from(node.servers_total().max(1));
-        let spread = lifetime_us == 0
-            || node.aged_us == 0
-            || env.now.mono_us >= node.aged_us.saturating_add(spread_us);
-        spread.then_some("server lifetime over")
     }
 }

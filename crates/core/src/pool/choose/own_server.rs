@@ -10,13 +10,9 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::PoolMode;
-use pgweir_wire::error::SqlState;
-
 use crate::client_handoff::{Login, Replication};
 use crate::context::{Cx, Env, KeyOwner};
-use crate::driver::{CloseMode, Driver};
-use crate::errors::Fault;
+use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{Account, ClientState, Own};
 use crate::pool::server::greeting::ServerGreeting;
@@ -39,34 +35,6 @@ pub(super) enum Fitness {
 }
 
 impl Pool {
-    /// Whether each of the pool's clients has its own server.
-    pub(crate) fn gets_own_server(&self) -> bool {
-        let pool = &self.state;
-        pool.policy.mode == PoolMode::Session && pool.policy.tries_startup()
-    }
-
-    /// Clients that log in are told of a server each, as far as there are servers or there is room for more.
-    pub(crate) fn greet_with_own_servers<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        branch: Branch,
-        greeting: &Arc<ServerGreeting>,
-    ) {
-        if !self.gets_own_server() {
-            return;
-        }
-        for id in self.state.node_at(branch).awaiting.clone() {
-            self.note_opening(cx.env, id, greeting);
-            if self.kept_is_coming(id) {
-                continue;
-            }
-            if let Some(server) = self.find_own(cx, branch, id) {
-                self.state.node_at_mut(branch).awaiting.retain(|&other| other != id);
-                self.greet_on_server(cx, id, server, greeting);
-            }
-        }
-    }
-
     /// The client waits for a server that is being opened for it, or soon will be.
     pub(crate) fn awaits_own_server(&self, env: &Env, branch: Branch, id: ClientId) -> bool {
         self.gets_own_server()
@@ -75,7 +43,7 @@ impl Pool {
     }
 
     /// The parameters that its login asks for, noted once.
-    fn note_opening(&mut self, env: &Env, id: ClientId, greeting: &ServerGreeting) {
+    pub(super) fn note_opening(&mut self, env: &Env, id: ClientId, greeting: &ServerGreeting) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::AwaitingServer(login), account) = (&client.state, &mut client.account) else {
             return;
@@ -87,20 +55,20 @@ impl Pool {
     }
 
     /// The server that is kept for a client, if it still is.
-    fn kept(&self, id: ClientId) -> Option<ServerId> {
+    pub(super) fn kept(&self, id: ClientId) -> Option<ServerId> {
         let own = self.clients.get(id)?.account.own.as_deref()?;
         own.kept.filter(|&server| self.servers.get(server).is_some_and(|server| server.kept_for == Some(id)))
     }
 
     /// The server that is kept for a client is being opened, or brought back to its first state.
-    fn kept_is_coming(&self, id: ClientId) -> bool {
+    pub(super) fn kept_is_coming(&self, id: ClientId) -> bool {
         let kind = self.kept(id).map(|server| self.servers[server].state.kind());
         matches!(kind, Some(ServerKind::Login | ServerKind::Tested))
     }
 
     /// A server that was opened for a similar client and is being brought back to that state: it is free sooner than a new
     /// one is opened.
-    fn soon_free(&self, env: &Env, branch: Branch, client: ClientId) -> Option<ServerId> {
+    pub(super) fn soon_free(&self, env: &Env, branch: Branch, client: ClientId) -> Option<ServerId> {
         let wanted = &self.clients.get(client)?.account.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
             let server = &self.servers[id];
@@ -126,7 +94,7 @@ impl Pool {
         matches!(self.clients.get(keeper)?.state, ClientState::Idle).then_some(keeper)
     }
 
-    fn keep(&mut self, client: ClientId, server: ServerId) {
+    pub(super) fn keep(&mut self, client: ClientId, server: ServerId) {
         let account = self.clients.get_mut(client).map(|client| &mut client.account);
         if let Some(own) = account.and_then(|account| account.own.as_deref_mut()) {
             own.kept = Some(server);
@@ -134,47 +102,7 @@ impl Pool {
         }
     }
 
-    /// A free server for a client that logs in. If there is none, the client gets the next server that becomes free, or one is
-    /// opened if there is room.
-    fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, id: ClientId) -> Option<ServerId> {
-        let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
-        let none_waits = self.state.node_at(branch).waiting == 0;
-        if let Some((_, server)) = self.best_idle(cx.env, branch, Some(id), false).filter(free)
-            && (none_waits || self.kept(id) == Some(server))
-            && self.reason_to_close(cx.env, server).is_none()
-        {
-            self.keep(id, server);
-            return Some(server);
-        }
-        if none_waits
-            && !self.is_full(cx.env, branch)
-            && let Some(server) = self.soon_free(cx.env, branch, id)
-        {
-            self.keep(id, server);
-            return None;
-        }
-        if self.opens_as_many_as_it_may(cx.env, branch) || !self.may_dial(cx.env, branch) {
-            return None;
-        }
-        if self.is_full(cx.env, branch)
-            && none_waits
-            && let Some((_, other)) = self.best_idle(cx.env, branch, Some(id), false)
-        {
-            self.close_server(
-                cx,
-                other,
-                "makes room for one with other startup parameters",
-                CloseMode::Flush,
-            );
-        }
-        if !self.is_full(cx.env, branch) && self.take_place(cx, branch, true) {
-            let server = self.dial_server(cx, branch, None);
-            self.keep(id, server);
-        }
-        None
-    }
-
-    fn opens_as_many_as_it_may(&self, env: &Env, branch: Branch) -> bool {
+    pub(super) fn opens_as_many_as_it_may(&self, env: &Env, branch: Branch) -> bool {
         let limit = env.rules.config.main.max_parallel_connects.max(1);
         self.state.node_at(branch).servers(ServerKind::Login) >= limit
     }
@@ -279,29 +207,6 @@ impl Pool {
         Some((login, client.account.own.as_deref()?.opening.clone()))
     }
 
-    /// PostgreSQL refused a login because of the client's parameters: only this client is concerned.
-    pub(crate) fn refuse_opening<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        code: SqlState,
-        message: &str,
-    ) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
-        let proven = matches!(&server.state, ServerState::LoggingIn(login) if login.proven);
-        let about_parameters =
-            [&b"22"[..], b"42", b"0A", b"55"].iter().any(|class| code.as_bytes().starts_with(class));
-        if !proven || !about_parameters || server.opened.asked.is_none() {
-            return false;
-        }
-        let client = server.kept_for.filter(|&client| self.kept(client) == Some(id));
-        self.close_server(cx, id, "login failed", CloseMode::Now);
-        if let Some(client) = client {
-            self.refuse_client(cx, client, &Fault::of_startup(code, message.to_owned()));
-        }
-        true
-    }
-
     /// A server is ready for its first client: clients that ask for the same parameters are told the parameters that it
     /// reports. `at_login` are the reported parameters at its login, which were asked for.
     pub(crate) fn learn_opened(&mut self, id: ServerId, reported: &ServerGreeting, at_login: &Params) {
@@ -315,34 +220,6 @@ impl Pool {
             reported: greeting.changes(reported),
         };
         pool.known.startup_checks.insert(asked, Arc::new(reported));
-    }
-
-    /// Lets a client in that has a server.
-    fn greet_on_server<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        greeting: &ServerGreeting,
-    ) {
-        let server = &self.servers[server_id];
-        let pool = &mut self.state;
-        let checked = server.opened.asked.as_ref().map(|asked| {
-            pool.known.startup_checks.get(asked).unwrap_or_else(|| {
-                let params = match pool.connect_query() {
-                    // The server's values may differ from those that it was opened with.
-                    Some(_) => pool.known.share_params(asked.params_of(&Params::default(), &server.params)),
-                    None => Arc::clone(&server.params),
-                };
-                Arc::new(CheckedStartup {
-                    params,
-                    session: pool.known.sessions.share(asked.session().clone()),
-                    reported: Vec::new(),
-                })
-            })
-        });
-        self.greet_client(cx, id, greeting, checked.as_deref(), Some(server_id));
-        self.client_resume(cx, id);
     }
 
     /// The client is to be told of the server's process. Returns the other messages that the server sent at its login.

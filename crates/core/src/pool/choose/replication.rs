@@ -12,10 +12,9 @@ use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
-use crate::pool::Step;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::route::{Route, oversized, route};
-use crate::pool::{Branch, Pool, ServerKind};
+use crate::pool::{Branch, Pool, ServerKind, Step};
 
 /// The decision for the front of a replication client's bytes.
 enum Front {
@@ -152,19 +151,6 @@ impl Pool {
             route @ (Route::Endless | Route::Malformed | Route::Unknown) => {
                 Front::Rejected(route, header.tag)
             }
-        }
-    }
-
-    /// A replication client that is not linked yet leaves: its connection is not opened any further.
-    pub(crate) fn abandon_dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
-        let concerned = self
-            .servers
-            .iter()
-            .find(|(_, server)| server.is_replication() && server.state.client() == Some(client));
-        if let Some((id, server)) = concerned
-            && !server.is_lost()
-        {
-            self.close_server(cx, id, "replication client was closed", CloseMode::Now);
         }
     }
 }

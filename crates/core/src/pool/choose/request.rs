@@ -8,7 +8,7 @@ use crate::mail::Shutdown;
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::{ClientState, Waiting};
 use crate::pool::relay::group::Group;
-use crate::pool::{Branch, Pool, Step};
+use crate::pool::{Pool, Step};
 
 impl Pool {
     /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
@@ -57,27 +57,5 @@ impl Pool {
             return self.refuse_client(cx, id, &Fault::ServerShuttingDown);
         }
         Step::Wait
-    }
-
-    /// The client that is next to get a server of this node, if there is one. It stays where it is.
-    pub(crate) fn next_waiter(&mut self, branch: Branch) -> Option<ClientId> {
-        let node = self.state.node_at_mut(branch);
-        while let Some(&id) = node.clients.front() {
-            let state = self.clients.get(id).map(|client| &client.state);
-            if matches!(state, Some(ClientState::Waiting(_))) {
-                return Some(id);
-            }
-            node.clients.pop_front();
-        }
-        debug_assert_eq!(node.waiting, 0, "a waiting client is in no queue");
-        None
-    }
-
-    /// The client that has waited longest for a server of this node, and since when (monotonic, µs).
-    pub(crate) fn first_waiting(&self, branch: Branch) -> Option<(ClientId, u64)> {
-        self.state.node_at(branch).clients.iter().find_map(|&id| match &self.clients.get(id)?.state {
-            ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
-            _ => None,
-        })
     }
 }

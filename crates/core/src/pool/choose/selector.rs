@@ -9,7 +9,7 @@
 //! 4. to a free server;
 //! 5. behind other clients, on a server that was left to come to rest.
 //!
-//! Anything else has its server for itself: a free one (`idle.rs` says which), or none, and then one is to be opened for it.
+//! Anything else has its server for itself: a free one (`idle.rs` and `reasons.rs` say which), or none, and then one is to be opened for it.
 //! All of them are servers of one node, which was chosen before (`pool/cluster/route.rs`).
 
 use crate::context::Cx;

@@ -1,19 +1,20 @@
 //! A proven client comes into its pool: it is told everything at once if the pool knows what to say, or waits for a server.
 
+use std::sync::Arc;
+
+use pgweir_auth::Learned;
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::error::{Report, SqlState, encode_notice};
+
 use crate::client_handoff::{ClientHandoff, Login, Replication};
-use crate::context::{Activity, Cx, Env, KeyOwner, Role};
+use crate::context::{Activity, Cx, KeyOwner, Role};
 use crate::driver::{ConnId, Driver};
-use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting};
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::CheckedStartup;
 use crate::pool::{Branch, Pool};
-use pgweir_auth::Learned;
-use pgweir_wire::backend::{self, TxStatus};
-use pgweir_wire::error::{Report, SqlState, encode_notice};
-use std::sync::Arc;
 
 impl Pool {
     /// A proven client: `None` if it was refused.
@@ -97,22 +98,6 @@ impl Pool {
         if login.user == pool.user && !matches!(login.learned, Learned::Nothing) {
             pool.known.learned = login.learned.clone();
         }
-    }
-
-    /// Servers of this node cannot be opened at present, and there is none: a client that needs one is told at once.
-    pub(crate) fn known_failure(&self, env: &Env, branch: Branch) -> Option<Fault> {
-        let pool = &self.state;
-        if let Some(cluster) = &pool.cluster {
-            // Its nodes may be other ones soon: clients wait.
-            return cluster.refuses_at_once(env, branch);
-        }
-        let failure = pool.node.failure.as_ref()?;
-        let retry_us = pool.retry_us(env, branch);
-        let fresh = env.now.mono_us < failure.at_us.saturating_add(retry_us);
-        // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
-        let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.greeting.is_none();
-        (fresh && !passes && !self.has_usable_server(branch))
-            .then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
     /// Everything a client must know, in one burst. If the client has its own server, it is told of that server's process.

@@ -5,9 +5,8 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
-use crate::pool::Pool;
-use crate::pool::Step;
 use crate::pool::client::state::ClientState;
+use crate::pool::{Pool, ServerId, Step};
 
 impl Pool {
     /// Bytes of a client, in any state.
@@ -104,5 +103,27 @@ impl Pool {
             }
         }
         at
+    }
+
+    /// The client took everything: its server may go on.
+    pub(crate) fn client_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        // It has its answer now: only from here on can it be idle.
+        client.account.active_us = cx.env.now.mono_us;
+        if let ClientState::Linked(link) = &client.state {
+            let server = link.server;
+            if let Some(server) = self.servers.get_mut(server) {
+                server.active_us = cx.env.now.mono_us;
+            }
+            self.server_unpause(cx, server);
+        }
+        self.client_resume(cx, id);
+    }
+
+    /// The server took everything: its client may go on.
+    pub(crate) fn server_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
+            self.client_unpause(cx, client);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A client that waits for a server is told an error instead, and its session goes on: its statement was cancelled while it
 //! waited, or too many wait already. Its request never reaches a server.
 //!
-//! A client whose BEGIN was answered here (`begin.rs`) is not turned down: it would then be in a failed transaction that no
+//! A client whose BEGIN was answered here (`begin/`) is not turned down: it would then be in a failed transaction that no
 //! server knows of.
 
 use pgweir_wire::backend::{self, TxStatus};
@@ -13,7 +13,6 @@ use crate::driver::Driver;
 use crate::errors::Refusal;
 use crate::ids::ClientId;
 use crate::pool::Pool;
-use crate::pool::Step;
 use crate::pool::client::state::ClientState;
 
 /// How much of a client's messages the error answers.
@@ -86,31 +85,6 @@ impl Pool {
         last.truncate(surplus);
         for id in last {
             self.turn_down(cx, id, Refusal::QueueFull);
-        }
-    }
-
-    /// A client that was told an error inside of a group: the rest of the group is ignored, as PostgreSQL does it.
-    pub(crate) fn ignoring_client_sent<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        bytes: &[u8],
-    ) -> Step {
-        let header = match self.first_header(cx, id, bytes) {
-            Ok(header) => header,
-            Err(step) => return step,
-        };
-        match header.tag {
-            tag::TERMINATE => self.client_left(cx, id, "client close request"),
-            tag::SYNC if bytes.len() < header.total() => Step::Wait,
-            tag::SYNC => {
-                cx.env.scratch.clear();
-                backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
-                self.set_client_state(id, ClientState::Idle);
-                cx.driver.send(self.clients[id].conn, &cx.env.scratch);
-                Step::Used(header.total())
-            }
-            _ => self.discard(id, bytes.len(), header),
         }
     }
 }

@@ -1,36 +1,27 @@
 //! A pool whose servers are in a cluster: connections to the node that is the primary now, and to standbys. When the primary changes,
 //! a fence falls: a server of an older epoch takes nothing more. While the node that a client needs is not there, it waits.
 //!
-//! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys.
+//! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys; `fence.rs`
+//! ends those of an older epoch.
 
+pub(crate) mod fence;
 pub(crate) mod route;
 pub(crate) mod standbys;
 
 use std::sync::Arc;
 
-use crate::cluster::Term;
-use crate::cluster::view::{Fate, View};
-use crate::context::{Cx, Effect, Env, Suspicion, duration_us};
-use crate::driver::{CloseMode, Driver};
-use crate::errors::Fault;
-use crate::ids::{ClientId, ServerId};
-use crate::pool::node::{NodePool, REDIAL_US_MAX};
-use crate::pool::relay::ledger::Owner;
-use crate::pool::server::greeting::IN_HOT_STANDBY;
-use crate::pool::server::state::{Reported, Server, ServerState, Serves};
-use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 use pgweir_wire::backend::TxStatus;
 
-/// Why a server of an older epoch is closed.
-const FENCED: &str = "the primary has changed";
-/// Why a server is closed whose transaction lasted longer than a switchover waits.
-const SWITCHED_OVER: &str = "the cluster switches over";
-/// Why a server is closed whose node is down or refused.
-const CUT_OFF: &str = "the node is not the primary any more";
-/// The same of a standby.
-const DOWN: &str = "the standby is down or refused";
-/// Why a server of a standby is closed that is drained, promoted or gone.
-const LEFT: &str = "the node takes no more reads";
+use crate::cluster::Term;
+use crate::cluster::view::View;
+use crate::context::{Effect, Env, Suspicion, duration_us};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::node::REDIAL_US_MAX;
+use crate::pool::relay::ledger::Owner;
+use crate::pool::server::greeting::IN_HOT_STANDBY;
+use crate::pool::server::state::{Reported, Server, Serves};
+use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 
 /// What a pool knows of its cluster.
 pub(crate) struct Membership {
@@ -139,76 +130,6 @@ impl PoolState {
 }
 
 impl Pool {
-    /// The view of its cluster has changed.
-    pub(crate) fn follow_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
-        let Some(cluster) = self.state.cluster.as_deref_mut() else { return };
-        if cluster.view.cluster != view.cluster {
-            return;
-        }
-        cluster.view = Arc::clone(view);
-        self.state.set_paused(self.state.gate == Gate::Paused);
-        self.state.nodes_mut().for_each(NodePool::forget_failures);
-        self.state.follow_standbys(cx.env, view);
-        let servers: Vec<ServerId> = self.servers.keys().collect();
-        servers.into_iter().for_each(|id| self.fence_server(cx, id));
-        self.place_again(cx);
-    }
-
-    /// A server that is not of the present epoch takes nothing more.
-    pub(crate) fn fence_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let (Some(cluster), Some(server)) = (&self.state.cluster, self.servers.get(id)) else { return };
-        let (fate, cut, ends) = match &server.opened_in {
-            Some(term) if !server.branch.is_primary() => (cluster.view.fate_at_standby(term), DOWN, LEFT),
-            term => (cluster.view.fate(term.as_ref()), CUT_OFF, FENCED),
-        };
-        let reason = if fate == Fate::Cut { cut } else { ends };
-        match (fate, server.state.kind()) {
-            (Fate::Stays, _) => {}
-            (_, ServerKind::Login) if server.state.client().is_none() => {
-                self.close_server(cx, id, reason, CloseMode::Now);
-            }
-            (_, ServerKind::Login) => self.login_failed(cx, id, "connect failed", reason),
-            (_, ServerKind::Idle | ServerKind::Listening) => {
-                self.close_server(cx, id, reason, CloseMode::Flush);
-            }
-            (Fate::Cut, _) => self.lose_server(cx, id, reason.into()),
-            (Fate::Ends, _) if server.is_replication() || is_kept_at_rest(server) => {
-                self.lose_server(cx, id, reason.into());
-            }
-            (Fate::Ends, _) => self.servers[id].retire = Some(ends),
-        }
-    }
-
-    /// The number of servers of this cluster's primary that are at work: in a transaction, or with an answer to come.
-    pub(crate) fn open_transactions(&self, cluster: &str) -> u32 {
-        let is_ours = self.state.cluster.as_ref().is_some_and(|own| *own.view.cluster == *cluster);
-        if !is_ours {
-            return 0;
-        }
-        let open = self.servers.values().filter(|server| is_at_work(server)).count();
-        u32::try_from(open).unwrap_or(u32::MAX)
-    }
-
-    /// A switchover waits no longer for the transactions that are open.
-    pub(crate) fn cut_open<D: Driver>(&mut self, cx: &mut Cx<'_, D>, cluster: &str) {
-        if self.open_transactions(cluster) == 0 {
-            return;
-        }
-        let open: Vec<ServerId> =
-            self.servers.iter().filter(|(_, server)| is_at_work(server)).map(|(id, _)| id).collect();
-        open.into_iter().for_each(|id| self.lose_server(cx, id, SWITCHED_OVER.into()));
-    }
-
-    /// The transaction on this server is over, and its client would keep the server: not behind a fence.
-    pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let is_behind =
-            |server: &Server| matches!(server.retire, Some(FENCED | LEFT)) && is_kept_at_rest(server);
-        if self.servers.get(id).is_some_and(is_behind) {
-            let reason = self.servers[id].retire.unwrap_or(FENCED);
-            self.lose_server(cx, id, reason.into());
-        }
-    }
-
     /// A server logs in that says it has another role than its node should have: no connection to it serves clients.
     pub(crate) fn is_other_role(&self, id: ServerId, reported: &[Reported]) -> Option<&'static str> {
         let server = self.servers.get(id).filter(|server| server.serves != Serves::Watch)?;
@@ -277,15 +198,4 @@ impl Pool {
         }
         (server.tx != TxStatus::Idle).then_some(Fault::RolledBack)
     }
-}
-
-/// A server of the primary has something to do for a client, or after one.
-fn is_at_work(server: &Server) -> bool {
-    let is_counted = server.branch.is_primary() && !server.is_replication();
-    is_counted && server.state.kind() != ServerKind::Login && !server.is_at_rest()
-}
-
-/// A client has it, and no transaction is open on it.
-fn is_kept_at_rest(server: &Server) -> bool {
-    matches!(server.state, ServerState::Busy(_)) && server.is_at_rest()
 }

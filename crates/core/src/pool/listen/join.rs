@@ -7,20 +7,16 @@
 //! hears on its side of the barrier are all there are, and each comes once. (`SignalBackends` and `asyncQueueReadAllNotifications`
 //! in PostgreSQL's `async.c`.)
 
-use pgweir_wire::backend::NotificationResponse;
-
-use crate::context::duration_us;
-use crate::context::{Cx, Env};
+use super::listeners::{listen_text, statement};
+use crate::context::{Cx, Env, duration_us};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::AUDIT_ATTEMPTS_MAX;
-use crate::pool::client::state::{Account, ClientState};
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Replies, ServerState, Stage};
 use crate::pool::session::content::quote_identifier;
-use crate::pool::session::params::Params;
 use crate::pool::session::pins::Reasons;
 use crate::pool::{Branch, Pool};
 
@@ -77,36 +73,10 @@ impl Pool {
         true
     }
 
-    /// No notify listener listens for it: its own server does.
-    fn listen_here(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
-            return;
-        };
-        let server_pid = self.servers[link.server].at.pid;
-        let own_pid = account.cancel_key.pid();
-        let Some(listener) = &mut account.listener else { return };
-        listener.without_notify_listener(server_pid, own_pid);
-        let mut gone = std::mem::take(&mut listener.joined);
-        gone.append(&mut listener.joining);
-        if let Some(notify_listener) = self.state.notify_listener.as_deref_mut() {
-            gone.iter().for_each(|channel| notify_listener.leave(channel, id));
-        }
-        listener.own_without_listener(own_pid);
-        self.state.due.notified.push(id);
-    }
-
     /// Payloads arrive at the notify listener in the encoding of the listener's connection.
     fn has_encoding_of_pool(&self, env: &Env, id: ClientId) -> bool {
         let greeting = self.state.greeting.as_deref();
         greeting.is_some_and(|greeting| self.has_encoding_of(env, id, &greeting.params))
-    }
-
-    /// A client can get a notification to one of these as it is.
-    pub(crate) fn has_encoding_of(&self, env: &Env, id: ClientId, params: &Params) -> bool {
-        let position = env.tracked.position(b"client_encoding").unwrap_or_default();
-        let account = self.clients.get(id).map(|client| &client.account);
-        account.is_some_and(|account| account.params.get(position) == params.get(position))
     }
 
     // The notify listener.
@@ -131,41 +101,6 @@ impl Pool {
         let text = listen_text(fresh.iter().map(|channel| &***channel));
         self.ask_notify_listener(cx, Purpose::Listen, &text, vec![id]);
         true
-    }
-
-    fn ask_notify_listener<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        purpose: Purpose,
-        text: &[u8],
-        who: Vec<ClientId>,
-    ) {
-        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
-        notify_listener.owed.push_back(who);
-        let server = notify_listener.server;
-        if self.servers[server].ledger.is_empty() {
-            self.servers[server].active_us = cx.env.now.mono_us;
-        }
-        self.send_hidden(cx, server, purpose, text);
-    }
-
-    /// This connection listens for its pool, or will when it is logged in.
-    pub(crate) fn is_notify_listener(&self, id: ServerId) -> bool {
-        self.state.notify_listener.as_deref().is_some_and(|notify_listener| notify_listener.server == id)
-    }
-
-    /// The notify listener is logged in.
-    pub(crate) fn notify_listener_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        self.set_server_state(id, ServerState::Listening);
-        self.notice();
-        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
-        notify_listener.is_up = true;
-        let who = std::mem::take(&mut notify_listener.waiting);
-        let channels = notify_listener.channels.keys().chain([&notify_listener.barriers_channel]);
-        let text = listen_text(channels.map(AsRef::as_ref));
-        self.ask_notify_listener(cx, Purpose::Listen, &text, who);
-        let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
-        cx.log(Level::Debug, &line);
     }
 
     /// The notify listener has answered the statements that some clients have waited for.
@@ -215,34 +150,6 @@ impl Pool {
             auditing.answer = Replies::default();
         }
         self.send_hidden(cx, id, Purpose::Audit, text);
-    }
-
-    /// A client's server was told of a barrier: after the client's own barrier, the notify listener alone counts. `false` if it is
-    /// something else.
-    pub(crate) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
-        let listener = self.listener(client).filter(|listener| *listener.barrier.channel == *told.channel);
-        let Some(listener) = listener else { return false };
-        if listener.is_its_mark(told.payload)
-            && let Some((server, Stage::BarrierSent(reasons))) = self.stage_of(client)
-        {
-            self.set_stage(server, Stage::BarrierSeen(reasons));
-        }
-        true
-    }
-
-    /// The same, of the notify listener: notifications that it got before count no longer.
-    pub(crate) fn listen_barriers(&mut self, told: &NotificationResponse<'_>) -> bool {
-        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return false };
-        if *notify_listener.barriers_channel != *told.channel {
-            return false;
-        }
-        if let Some((number, client)) = notify_listener.take_mark(told.payload)
-            && let Some(listener) =
-                self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
-        {
-            listener.listen_barriers(number);
-        }
-        true
     }
 
     /// All that was asked for with a barrier is answered.
@@ -376,37 +283,4 @@ impl Pool {
             self.close_server(cx, server, "no client listens any more", CloseMode::Flush);
         }
     }
-
-    /// A client leaves.
-    pub(crate) fn forget_listener(&mut self, account: &Account, id: ClientId) {
-        let Some(listener) = &account.listener else { return };
-        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else {
-            return;
-        };
-        listener
-            .joined
-            .iter()
-            .chain(&listener.joining)
-            .for_each(|channel| notify_listener.leave(channel, id));
-        notify_listener.forget_marks(id);
-    }
-
-    fn set_stage(&mut self, id: ServerId, stage: Stage) {
-        if let Some(ServerState::Auditing(auditing)) =
-            self.servers.get_mut(id).map(|server| &mut server.state)
-        {
-            auditing.stage = stage;
-        }
-    }
-}
-
-fn statement(word: &[u8], channel: &[u8]) -> Vec<u8> {
-    let mut text = word.to_vec();
-    quote_identifier(&mut text, channel);
-    text.push(b';');
-    text
-}
-
-fn listen_text<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    channels.flat_map(|channel| statement(b"LISTEN ", channel)).collect()
 }

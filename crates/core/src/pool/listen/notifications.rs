@@ -9,11 +9,9 @@
 //! listener got them, and its own before its ReadyForQuery. If no notify listener can be had, a client that listens keeps its
 //! server. A notify listener that breaks ends the clients that listen: no client is left to believe that nothing happened.
 
-use pgweir_wire::backend::{NotificationResponse, TxStatus, encode_ready};
-use pgweir_wire::header::HEADER_LEN;
-
 use pgweir_settings::PoolMode;
 use pgweir_sql::Marks;
+use pgweir_wire::backend::{TxStatus, encode_ready};
 
 use crate::context::Cx;
 use crate::driver::Driver;
@@ -21,8 +19,8 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
 use crate::pool::Pool;
-use crate::pool::client::state::{Account, ClientState, Opening};
-use crate::pool::listen::notify_listener::{Listener, Message, as_own};
+use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::listen::notify_listener::{Listener, Message};
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::server::state::{Auditing, ServerState, Stage};
 use crate::pool::session::pins::Reasons;
@@ -85,115 +83,6 @@ impl Pool {
 
     // Notifications.
 
-    /// The notify listener was notified: every client that listens is told.
-    pub(crate) fn spread<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
-        let Some(told) = parsed(message) else { return };
-        let Some(server) = self.servers.get(id) else { return };
-        let params = std::sync::Arc::clone(&server.params);
-        if self.listen_barriers(&told) {
-            return;
-        }
-        let notify_listener = self.state.notify_listener.as_deref();
-        let clients = notify_listener
-            .and_then(|notify_listener| notify_listener.channels.get(told.channel))
-            .cloned()
-            .unwrap_or_default();
-        let is_ascii = told.channel.is_ascii() && told.payload.is_ascii();
-        for client in clients {
-            if !is_ascii && !self.has_encoding_of(cx.env, client, &params) {
-                self.refuse_client(cx, client, &Fault::NotificationEncoding);
-                continue;
-            }
-            let Some(account) = self.account_mut(client) else { continue };
-            let own_pid = account.cancel_key.pid();
-            let Some(listener) = account.listener.as_deref_mut() else { continue };
-            if listener.joining.iter().any(|channel| **channel == *told.channel) {
-                listener.from_notify_listener.push(message.into());
-                listener.bytes += message.len();
-            } else {
-                listener.tell(message, own_pid);
-                self.state.due.notified.push(client);
-            }
-            if self.has_too_many(cx, client) {
-                self.refuse_client(cx, client, &Fault::TooManyNotifications);
-            } else if let Some((server, Stage::Owing(reasons))) = self.stage_of(client) {
-                self.audit_over(cx, server, client, reasons);
-            }
-        }
-    }
-
-    /// A client's server was notified of something, for the channels of the session that it carries.
-    pub(crate) fn note_notification<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        client_id: ClientId,
-        message: &[u8],
-    ) {
-        let Some(told) = parsed(message) else { return };
-        if self.server_marks(client_id, &told) {
-            return;
-        }
-        let (server_pid, stage) = (self.servers[id].at.pid, self.stage_of(client_id).map(|(_, stage)| stage));
-        let Some(client) = self.clients.get_mut(client_id) else { return };
-        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return };
-        let own_pid = account.cancel_key.pid();
-        let marked = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::LISTENS));
-        let known = |channels: &[Box<[u8]>]| channels.iter().any(|channel| **channel == *told.channel);
-        let listener = account.listener.as_deref();
-        if listener.is_some_and(|listener| known(&listener.joined)) {
-            if told.pid == server_pid
-                && let Some(listener) = account.listener.as_deref_mut()
-            {
-                listener.note_own(message, own_pid);
-            }
-        } else if match stage {
-            // Before the session is this client's, it is told of another one's channels.
-            None => marked && is_open(link),
-            Some(Stage::Asking | Stage::Restoring(_)) => true,
-            Some(Stage::Joining(_) | Stage::BarrierSent(_)) => {
-                listener.is_some_and(|listener| known(&listener.joining))
-            }
-            Some(Stage::BarrierSeen(_) | Stage::Meeting(_) | Stage::Alone(_) | Stage::Owing(_)) => false,
-        } {
-            let listener: &mut Listener = account.listener.get_or_insert_default();
-            listener.from_server.push(message.into());
-            listener.bytes += message.len();
-        } else if let Some(listener) = account.listener.as_deref_mut()
-            && matches!(stage, Some(Stage::BarrierSeen(_) | Stage::Meeting(_) | Stage::Alone(_)))
-            && known(&listener.joining)
-        {
-            listener.in_reserve.push(message.into());
-            listener.bytes += message.len();
-        }
-        if self.has_too_many(cx, client_id) {
-            self.refuse_client(cx, client_id, &Fault::TooManyNotifications);
-        }
-    }
-
-    /// A notification for the client that listens on this server goes to it as it is: not its own, which carry another process
-    /// id than the client knows; and not while the client was told of a BEGIN, or of the beginning of a group, that the server
-    /// has not seen.
-    pub(crate) fn passes_notification(&self, id: ServerId, client: ClientId, message: &[u8]) -> bool {
-        let own = parsed(message).map(|told| told.pid) == self.servers.get(id).map(|server| server.at.pid);
-        !own && self.is_told_as_it_comes(client)
-    }
-
-    /// See [`Pool::passes_notification`]: one that does not.
-    pub(crate) fn tell_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
-        let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
-        let Some(client_id) = server.state.client() else { return };
-        let (server_pid, at_once) = (server.at.pid, self.is_told_as_it_comes(client_id));
-        let Some(client) = self.clients.get_mut(client_id) else { return };
-        let account = &mut client.account;
-        let message = as_own(message.into(), server_pid, account.cancel_key.pid());
-        if account.listener.is_some() && !at_once {
-            self.tell_later(cx, client_id, message);
-        } else {
-            cx.driver.send(client.conn, &message);
-        }
-    }
-
     /// A notification of a session that is passed on as it is comes too early: the server does not know of a BEGIN that was
     /// answered here, or other clients wait for its end already. It is kept then.
     pub(crate) fn keeps_notification<D: Driver>(
@@ -214,7 +103,7 @@ impl Pool {
     }
 
     /// It is told when its transaction is over.
-    fn tell_later<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, message: Message) {
+    pub(super) fn tell_later<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, message: Message) {
         let Some(account) = self.account_mut(id) else { return };
         let listener: &mut Listener = account.listener.get_or_insert_default();
         listener.bytes += message.len();
@@ -225,7 +114,7 @@ impl Pool {
         }
     }
 
-    fn is_told_as_it_comes(&self, id: ClientId) -> bool {
+    pub(super) fn is_told_as_it_comes(&self, id: ClientId) -> bool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return false;
         };
@@ -236,7 +125,7 @@ impl Pool {
             && self.listener(id).is_none_or(|listener| listener.queue.is_empty())
     }
 
-    fn has_too_many<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId) -> bool {
+    pub(super) fn has_too_many<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId) -> bool {
         let waiting = self.listener(id).map_or(0, |listener| listener.bytes);
         let conn = self.clients.get(id).map(|client| client.conn);
         waiting + conn.map_or(0, |conn| cx.driver.backlog(conn)) > NOTIFICATIONS_BYTES_MAX && waiting > 0
@@ -294,23 +183,6 @@ impl Pool {
             _ => false,
         }
     }
-
-    pub(crate) fn listener(&self, id: ClientId) -> Option<&Listener> {
-        self.clients.get(id)?.account.listener.as_deref()
-    }
-
-    pub(crate) fn account_mut(&mut self, id: ClientId) -> Option<&mut Account> {
-        Some(&mut self.clients.get_mut(id)?.account)
-    }
-
-    /// The server that a client is linked to, and what the client waits for on it.
-    pub(crate) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
-        let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
-        match &self.servers.get(link.server)?.state {
-            ServerState::Auditing(auditing) => Some((link.server, auditing.stage)),
-            _ => None,
-        }
-    }
 }
 
 /// Only our own statement after a RESET or DISCARD is left to be answered.
@@ -319,10 +191,6 @@ fn is_being_restored(ledger: &Ledger) -> bool {
 }
 
 /// No statement of ours stands between the client and its server's answers.
-fn is_open(link: &crate::pool::client::state::Link) -> bool {
+pub(super) fn is_open(link: &crate::pool::client::state::Link) -> bool {
     matches!(link.opening, Opening::Done | Opening::Replayed)
-}
-
-fn parsed(message: &[u8]) -> Option<NotificationResponse<'_>> {
-    NotificationResponse::parse(message.get(HEADER_LEN..)?).ok()
 }

@@ -1,5 +1,5 @@
 //! Which clients of a pool listen to which channels, and what each client is still to be told. Values only;
-//! `join.rs` and `notifications.rs` move them.
+//! `join.rs`, `spread.rs` and `notifications.rs` move them.
 
 use std::collections::{HashMap, VecDeque};
 

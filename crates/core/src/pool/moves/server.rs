@@ -1,22 +1,15 @@
-//! The moves of a server connection between its states. No other module lets a server join or leave a pool.
+//! The moves of a server connection between its states, the lists that follow, and its end.
 
-use std::borrow::Cow;
-
-use pgweir_settings::PoolMode;
 use pgweir_wire::backend::tag;
 
-use crate::client_handoff::Replication;
 use crate::context::{Cx, Effect};
-use crate::driver::{CloseMode, Closed, Driver, Level};
-use crate::errors::Fault;
-use crate::ids::{ClientId, ServerId};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::ids::ServerId;
 use crate::limits::BACKLOG_HIGH_BYTES;
-use crate::pool::client::state::{Client, ClientState, Link, Opening};
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::{Ending, ServerState};
-use crate::pool::session::pins::{Pin, Reasons};
+use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, ServerKind};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
@@ -42,168 +35,6 @@ impl Pool {
         let text =
             if query.eq_ignore_ascii_case("<empty>") { Vec::new() } else { query.clone().into_bytes() };
         self.send_hidden(cx, id, Purpose::Check, &text);
-    }
-
-    /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
-    pub(crate) fn close_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
-        let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
-            return;
-        };
-        if server.retire.is_some()
-            && !server.has_said_fatal()
-            && cx.env.rules.config.main.server_fast_close
-            && client.replication() == Replication::None
-        {
-            // For any reason, as PgBouncer does it.
-            self.refuse_client(cx, client_id, &Fault::ServerLost("database configuration changed".into()));
-        }
-    }
-
-    /// The same for sessions that were between two transactions when their server was marked.
-    pub(crate) fn close_idle_sessions_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        if !cx.env.rules.config.main.server_fast_close {
-            return;
-        }
-        let rests = |client: &Client| match &client.state {
-            ClientState::Linked(link) => {
-                link.streaming == 0 && !matches!(link.opening, Opening::Unsent(_)) && client.inbox.is_empty()
-            }
-            _ => false,
-        };
-        let marked: Vec<(ServerId, ClientId)> = self
-            .servers
-            .iter()
-            .filter(|(_, server)| server.retire.is_some() && server.is_at_rest())
-            .filter_map(|(id, server)| match server.state {
-                ServerState::Busy(client_id) => Some((id, client_id)),
-                _ => None,
-            })
-            .filter(|(_, client_id)| {
-                let client = self.clients.get(*client_id);
-                client.is_some_and(|client| self.client_mode(client) == PoolMode::Session && rests(client))
-            })
-            .collect();
-        for (id, client_id) in marked {
-            self.close_fast(cx, id, client_id);
-        }
-    }
-
-    /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
-    /// effect of a half-sent message is unknown.
-    pub(crate) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
-        let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
-        let Some(server) = self.servers.get(id) else { return };
-        if server.is_lost() {
-            return;
-        }
-        if !server.pipelined.is_alone() {
-            // Its request is whole, and over with its answer: the clients behind it need not suffer.
-            self.set_server_state(id, ServerState::Draining);
-            self.server_unpause(cx, id);
-            return;
-        }
-        let touched = made_in != PoolMode::Session && (link.pin.is_some() || link.touched.is_some());
-        if matches!(server.state, ServerState::Auditing(_)) && !mid_message {
-            return self.clear_session(cx, id, link.pin.as_deref());
-        }
-        let syncing = matches!(server.state, ServerState::SyncingSession(_));
-        let because = |reason| server.retire.unwrap_or(reason);
-        let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
-        if cx.driver.backlog(server.conn) > 0 && !rests {
-            let reason = because("client disconnect before everything was sent to the server");
-            self.close_server(cx, id, reason, CloseMode::Now);
-        } else if mid_message || syncing || !rests {
-            let reason = because("client disconnect while server was not ready");
-            self.close_server(cx, id, reason, CloseMode::Flush);
-        } else if server.is_replication() {
-            self.close_server(cx, id, "replication client was closed", CloseMode::Flush);
-        } else if touched {
-            self.clear_session(cx, id, link.pin.as_deref());
-        } else {
-            let mode = self.state.policy.mode;
-            self.release_server(cx, id, if made_in == PoolMode::Session { made_in } else { mode });
-        }
-    }
-
-    /// A client left its server, which is at rest but for a question of ours, with traces in its session.
-    pub(crate) fn clear_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, pin: Option<&Pin>) {
-        if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
-            return self.close_server(
-                cx,
-                id,
-                "client left state that cannot be taken back",
-                CloseMode::Flush,
-            );
-        }
-        self.set_server_state(id, ServerState::Cleaning);
-        self.servers[id].active_us = cx.env.now.mono_us;
-        self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
-        self.server_unpause(cx, id);
-    }
-
-    /// The connection to a server ended.
-    pub(crate) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
-        let Some(server) = self.servers.get(id) else { return };
-        match server.state {
-            ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
-                let (reason, text) = match why {
-                    Closed::NameNotResolved(text) => ("server DNS lookup failed", text.as_str()),
-                    Closed::DialFailed(text) => ("connect failed", text.as_str()),
-                    Closed::Tls(text) => ("TLS handshake failed", text.as_str()),
-                    Closed::Broken(text) => ("server conn crashed?", text.as_str()),
-                    Closed::Eof => ("server conn crashed?", "the server closed the connection during login"),
-                };
-                self.login_failed(cx, id, reason, text);
-            }
-            _ => {
-                let branch = server.branch;
-                self.suspect_node(cx.env, branch, false);
-                self.lose_server(cx, id, "server conn crashed?".into());
-            }
-        }
-    }
-
-    /// A server that cannot be used any more: its client learns why.
-    pub(crate) fn lose_server<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        reason: Cow<'static, str>,
-    ) {
-        let Some(server) = self.servers.get(id) else { return };
-        if server.state.at_login().is_some() {
-            // The next one would end in the same way, at once: that waits for `server_login_retry`.
-            return self.login_failed(cx, id, "connect_query failed", &reason);
-        }
-        let prepares = matches!(server.state, ServerState::SyncingSession(_));
-        if prepares && self.gets_another_server(cx, id) {
-            // Nothing of its client's request was sent.
-            return self.close_server(cx, id, &reason, CloseMode::Now);
-        }
-        let Some(server) = self.servers.get(id) else { return };
-        let (client, said_fatal) = (server.state.client(), server.has_said_fatal());
-        if let Some(client_id) = client.filter(|&client| self.outlives_server(cx, client, id)) {
-            self.log_debug(cx, |worker, _| {
-                let client = worker.clients.get(client_id)?;
-                Some(format!("{} goes on without its server: {reason}", worker.client_log_name(client)))
-            });
-        } else if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
-            let fault = match self.lost_with_server(client_id) {
-                Some(lost) => Fault::PinnedServerLost(reason.clone(), lost),
-                None => Fault::ServerLost(reason.clone()),
-            };
-            let fault = self.lost_with_primary(client_id, id).unwrap_or(fault);
-            // Told before the server is removed: only then is it known whether a message is half passed on.
-            self.servers[id].ending = Ending::Lost;
-            if said_fatal {
-                self.remove_client(cx, client_id, &reason, CloseMode::Flush);
-            } else {
-                self.refuse_client(cx, client_id, &fault);
-            }
-        } else {
-            self.note_stillborn(cx.env, id);
-        }
-        self.close_server(cx, id, &reason, CloseMode::Now);
     }
 
     /// Closes a server connection and forgets it. A client that was linked to it must be dealt with before.
@@ -274,13 +105,6 @@ impl Pool {
         }
     }
 
-    /// The server took everything: its client may go on.
-    pub(crate) fn server_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
-            self.client_unpause(cx, client);
-        }
-    }
-
     /// Stops reading from a server if its client does not keep up.
     pub(crate) fn pause_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
@@ -304,6 +128,15 @@ impl Pool {
         let conn = server.conn;
         self.servers[id].note_unpause(cx.env.now.mono_us);
         cx.driver.resume_reads(conn);
+    }
+
+    /// Takes a server off the list of those that take further statements.
+    pub(crate) fn leave_short(&mut self, id: ServerId) {
+        let Some(branch) = self.servers.get(id).map(|server| server.branch) else { return };
+        let short = &mut self.state.node_at_mut(branch).short;
+        if let Some(place) = short.iter().position(|&other| other == id) {
+            short.remove(place);
+        }
     }
 }
 

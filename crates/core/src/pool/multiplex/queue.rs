@@ -7,13 +7,12 @@
 
 use pgweir_wire::backend::TxStatus;
 
-use crate::context::Activity;
-use crate::context::{Cx, Env};
+use crate::context::{Activity, Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
-use crate::pool::client::state::{ClientState, Link, Waiting};
+use crate::pool::client::state::{ClientState, Link};
 use crate::pool::multiplex::held::HeldAnswer;
 use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::group::Group;
@@ -51,15 +50,6 @@ impl Pool {
             && server.pipelined.end().is_some()
         {
             self.leave_short(id);
-        }
-    }
-
-    /// Takes a server off the list of those that take further statements.
-    pub(crate) fn leave_short(&mut self, id: ServerId) {
-        let Some(branch) = self.servers.get(id).map(|server| server.branch) else { return };
-        let short = &mut self.state.node_at_mut(branch).short;
-        if let Some(place) = short.iter().position(|&other| other == id) {
-            short.remove(place);
         }
     }
 
@@ -185,14 +175,6 @@ impl Pool {
         })
     }
 
-    /// The server is given up. The clients behind its head have only asked to read, and have seen no answer: their groups
-    /// run elsewhere, before anything else.
-    pub(crate) fn put_back_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let clients = server.pipelined.rescue();
-        self.take_off(cx, id, &clients);
-    }
-
     /// Heads that were known to be short and run for long may wait for a lock. The groups behind them run elsewhere, once and
     /// each on its own server; their answers here are dropped. (While no server is given out, they are as well off here.)
     pub(crate) fn rescue_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
@@ -220,31 +202,6 @@ impl Pool {
             let again_us = if is_due { cx.env.now.mono_us + RESCUE_AFTER_US } else { due_us };
             cx.env.wake_at(again_us);
         }
-    }
-
-    /// QueuedBehind → Waiting, of these, in their order.
-    fn take_off<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, clients: &[ClientId]) {
-        for &client_id in clients.iter().rev() {
-            let Some(client) = self.clients.get(client_id) else { continue };
-            let ClientState::QueuedBehind(queued_behind) = &client.state else { continue };
-            debug_assert!(queued_behind.server == id, "it is queued on another server");
-            let (since_us, notified) = (queued_behind.since_us, queued_behind.notified);
-            self.wait_again(client_id, since_us, notified);
-        }
-        if !clients.is_empty() {
-            // One for a client that waits now need not wait for its turn.
-            self.next_cancel(cx);
-        }
-    }
-
-    /// To the front of its pool's queue, and from there to its own server.
-    fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
-        let waiting = Waiting { since_us, notified, group: None, begin: None };
-        self.set_client_state(id, ClientState::Waiting(waiting));
-        self.state.numbers.multiplexing.requeued += 1;
-        let branch = self.clients[id].account.branch;
-        self.state.node_at_mut(branch).clients.push_front(id);
-        self.notice();
     }
 
     /// Closes servers if the client of the head is gone. With no client left queued, the server's work is of no use, as if a

@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::pool::Pool;
-use crate::pool::client::state::{Client, ClientState};
+use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::{Kind, Owner};
 use crate::pool::server::greeting::IN_HOT_STANDBY;
 use crate::pool::server::state::ServerState;
@@ -72,12 +72,6 @@ impl Pool {
         }
         // A value that the client knew and the server did not is one that was replayed.
         (!knew || (!hidden && server_knew)).then_some(client_id)
-    }
-
-    /// The client of this server listens on this very server.
-    pub(crate) fn listens_here(&self, id: ServerId) -> bool {
-        let client = self.servers.get(id).and_then(|server| server.state.client());
-        client.and_then(|client| self.clients.get(client)).is_some_and(Client::listens_on_server)
     }
 
     pub(crate) fn notice_owner(&self, id: ServerId) -> Option<ClientId> {

@@ -10,8 +10,11 @@ use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::buffer_pool::BufferPool;
+use crate::ledger::Unexpected;
 use crate::limits::GROUP_BYTES_MAX;
+use crate::pool::moves::server::comes_unasked;
 use crate::pool::relay::ledger::Kind;
+use crate::pool::{Pool, ServerId};
 
 /// A whole Sync message.
 const SYNC: [u8; 5] = [tag::SYNC, 0, 0, 0, 4];
@@ -157,6 +160,23 @@ fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
     let named = |at: usize| types.get(at).is_some_and(|oid| *oid != [0; 4]);
     tail.binary_results().count() <= 1
         && tail.binary_parameters().enumerate().all(|(at, binary)| !binary || named(at))
+}
+
+impl Pool {
+    /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
+    pub(crate) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
+        if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
+            return Ok(());
+        }
+        while let Some(&tag) = behind.first() {
+            if !comes_unasked(tag) {
+                return Err(Unexpected { tag, expected: "nothing" });
+            }
+            let Ok(Some(header)) = Header::peek(behind) else { break };
+            behind = behind.get(header.total()..).unwrap_or_default();
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

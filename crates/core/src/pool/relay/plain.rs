@@ -1,5 +1,5 @@
 //! Messages that pass in runs: whole messages, one after the other. The only note that they need is which client is owed their
-//! answer.
+//! answer. The other way, a run of a server's bytes is flushed to the client that they are for.
 //!
 //! This file handles nearly all messages of nearly all statements. `send` and `receive` ask many questions of a
 //! message, because it could be a special one; here those that certainly are not pass with one question each. It must never
@@ -9,13 +9,15 @@ use pgweir_wire::backend;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use crate::context::Env;
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::LEDGER_ENTRIES_MAX;
+use crate::limits::{BACKLOG_HIGH_BYTES, LEDGER_ENTRIES_MAX};
 use crate::pool::Pool;
 use crate::pool::client::state::{Client, ClientState, Opening, OwnNames};
 use crate::pool::prepared::schema_version::{is_schema_change, makes_routines};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
+use crate::pool::relay::receive::Run;
 use crate::pool::relay::route::{Route, route};
 use crate::pool::relay::send::Cursor;
 use crate::pool::server::state::ServerState;
@@ -65,6 +67,50 @@ impl Pool {
                 server.note_begin(env.now.mono_us);
             }
             cursor.pass(header.total());
+        }
+    }
+
+    /// A message that goes to `to` begins at `at`: it joins the run, or ends it and begins the next one.
+    // One comparison for nearly all messages.
+    #[inline(always)]
+    pub(super) fn extend<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        run: &mut Run,
+        to: Option<ClientId>,
+        bytes: &[u8],
+        at: usize,
+    ) {
+        if run.to != to {
+            self.flush(cx, id, run, &bytes[..at]);
+            *run = Run { from: at, to };
+        } else if to.is_none() {
+            run.from = at;
+        }
+    }
+
+    pub(super) fn flush<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, run: &Run, bytes: &[u8]) {
+        if run.to.is_some() && run.from < bytes.len() {
+            self.pass(cx, id, run.to, &bytes[run.from..]);
+        }
+    }
+
+    /// Bytes for a client; its server waits while too many of them do.
+    pub(crate) fn pass<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        to: Option<ClientId>,
+        bytes: &[u8],
+    ) {
+        let Some((to, client)) = to.and_then(|to| Some((to, self.clients.get(to)?))) else { return };
+        cx.driver.send(client.conn, bytes);
+        if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+            self.pause_server(cx, id);
+        }
+        if self.servers.get(id).is_some_and(|server| !server.incoming.taps.is_empty()) {
+            self.tap(cx.env, id, to, bytes);
         }
     }
 }

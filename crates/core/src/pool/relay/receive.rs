@@ -7,9 +7,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX};
-use crate::pool::Pool;
-use crate::pool::Step;
+use crate::limits::{HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX};
 use crate::pool::client::state::ClientState;
 use crate::pool::lookup::Row;
 use crate::pool::relay::ledger::{Owner, Purpose, Unexpected};
@@ -17,6 +15,7 @@ use crate::pool::relay::plain::plain_answers;
 use crate::pool::relay::send::names_are_uncertain;
 use crate::pool::server::state::{ServerState, Streaming};
 use crate::pool::session::restore::waits_for_restore;
+use crate::pool::{Pool, Step};
 
 /// A run of bytes that all go to one client.
 #[derive(Clone, Copy)]
@@ -228,50 +227,6 @@ impl Pool {
         if certain || shorter {
             link.waits.held = false;
             self.client_resume(cx, client_id);
-        }
-    }
-
-    /// A message that goes to `to` begins at `at`: it joins the run, or ends it and begins the next one.
-    // One comparison for nearly all messages.
-    #[inline(always)]
-    pub(super) fn extend<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        run: &mut Run,
-        to: Option<ClientId>,
-        bytes: &[u8],
-        at: usize,
-    ) {
-        if run.to != to {
-            self.flush(cx, id, run, &bytes[..at]);
-            *run = Run { from: at, to };
-        } else if to.is_none() {
-            run.from = at;
-        }
-    }
-
-    pub(super) fn flush<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, run: &Run, bytes: &[u8]) {
-        if run.to.is_some() && run.from < bytes.len() {
-            self.pass(cx, id, run.to, &bytes[run.from..]);
-        }
-    }
-
-    /// Bytes for a client; its server waits while too many of them do.
-    pub(crate) fn pass<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        to: Option<ClientId>,
-        bytes: &[u8],
-    ) {
-        let Some((to, client)) = to.and_then(|to| Some((to, self.clients.get(to)?))) else { return };
-        cx.driver.send(client.conn, bytes);
-        if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
-            self.pause_server(cx, id);
-        }
-        if self.servers.get(id).is_some_and(|server| !server.incoming.taps.is_empty()) {
-            self.tap(cx.env, id, to, bytes);
         }
     }
 

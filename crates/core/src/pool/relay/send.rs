@@ -9,16 +9,14 @@ use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX};
-use crate::pool::Pool;
-use crate::pool::Step;
 use crate::pool::client::state::{ClientState, Link};
-use crate::pool::prepared::exposed_names::{Named, Owed, Sent};
+use crate::pool::prepared::exposed_names::{Named, Sent};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
-use crate::pool::relay::moments::prepare::Asks;
 use crate::pool::relay::route::{Route, oversized, route, text_of};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
+use crate::pool::{Pool, Step};
 
 /// A read of a client, while it is passed on: the bytes between `span` and `at` go to the server as they are.
 pub(crate) struct Cursor<'a> {
@@ -153,52 +151,6 @@ impl Pool {
             self.end_pipeline(server_id);
         }
         Some(group)
-    }
-
-    /// A group that may be queued behind others goes to a server, whose ledger is between groups.
-    pub(crate) fn send_group<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        bytes: &[u8],
-    ) {
-        let tracking = self.client_tracks_statements(id);
-        let (mut at, mut sent) = (0, 0);
-        while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
-            let rest = &bytes[at..];
-            let Some(server) = self.servers.get_mut(server_id) else { return };
-            match route(header, rest, tracking) {
-                Route::Pass(kind) => {
-                    if let Some(kind) = kind {
-                        server.ledger.push(Entry::new(Owner::Client(id), kind));
-                    }
-                }
-                // It is prepared in this very group.
-                Route::Unnamed(kind) => {
-                    server.ledger.push(Entry::new(Owner::Client(id), kind));
-                }
-                Route::Prepared => {
-                    cx.driver.send(server.conn, &bytes[sent..at]);
-                    sent = at + header.total();
-                    // Its statements were looked at with the group: they only read.
-                    let step = match header.tag {
-                        tag::BIND => self.send_bind(cx, id, server_id, (header, rest), Asks::NoFeature),
-                        _ => self.send_prepared(cx, id, server_id, header, rest),
-                    };
-                    if step == Step::Gone {
-                        return;
-                    }
-                }
-                other => debug_assert!(false, "{other:?} is part of no group that may be queued"),
-            }
-            at += header.total();
-        }
-        if let Some(server) = self.servers.get(server_id)
-            && sent < at
-        {
-            cx.driver.send(server.conn, &bytes[sent..at]);
-        }
     }
 
     /// One message, or the rest of one.
@@ -391,36 +343,9 @@ impl Pool {
         }
     }
 
-    /// The client's next message waits for answers, for which the server is asked if it may keep them back.
-    pub(crate) fn hold_for_answers<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-        owed: Owed,
-    ) {
-        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.waits.held = true;
-        }
-        if owed == Owed::IsAsked {
-            self.ask_for_answers(cx, server_id);
-        }
-    }
-
     fn refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, fault: &Fault) -> Passed {
         self.refuse_client(cx, id, fault);
         Passed::Gone
-    }
-
-    /// Has the server send the answers that it holds back until Sync: they may sit in its buffer until a Sync or Flush asks
-    /// for them.
-    pub(crate) fn ask_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
-        let Some(server) = self.servers.get_mut(server_id) else { return };
-        if server.ledger.ask() {
-            cx.env.scratch.clear();
-            pgweir_wire::frontend::encode_flush(&mut cx.env.scratch);
-            cx.driver.send(server.conn, &cx.env.scratch);
-        }
     }
 }
 

@@ -4,15 +4,16 @@ use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::HEADER_LEN;
 
-use crate::context::{Cx, Env};
+use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{STILLBORN_MAX, STILLBORN_US};
 use crate::pool::Pool;
 use crate::pool::client::state::printable;
 use crate::pool::prepared::schema_version::AskedAgain;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
-use crate::pool::server::state::ServerState;
+use crate::pool::server::state::{ServerState, SyncingSession};
+use crate::pool::session::replay::NOT_RESTORED;
 
 impl Pool {
     /// ErrorResponse, whole.
@@ -130,23 +131,6 @@ impl Pool {
         self.remove_client(cx, client_id, text, CloseMode::Flush);
     }
 
-    /// A server ends before it served any client. If several do so right after their login, the next one would end in the same
-    /// way, at once: it waits for `server_login_retry`, as after a failed login.
-    pub(crate) fn note_stillborn(&mut self, env: &Env, id: ServerId) {
-        let Some(server) = self.servers.get(id) else { return };
-        let age_us = env.now.mono_us.saturating_sub(server.active_us);
-        if server.work.used || age_us >= STILLBORN_US {
-            return;
-        }
-        let branch = server.branch;
-        let retry_us = self.state.retry_us(env, branch);
-        let node = self.state.node_at_mut(branch);
-        node.stillborn = node.stillborn.saturating_add(1);
-        if node.stillborn >= STILLBORN_MAX {
-            node.dial_after_us = env.now.mono_us.saturating_add(retry_us);
-        }
-    }
-
     fn hidden_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, purpose: Purpose, body: &[u8]) {
         let (code, text) = code_and_text(body);
         let (what, reason) = match purpose {
@@ -180,6 +164,34 @@ impl Pool {
             (Purpose::AuthQuery, _) => self.lookup_refused(id),
             (_, Some(reason)) => self.lose_server(cx, id, reason.into()),
             (_, None) => {}
+        }
+    }
+
+    /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
+    /// told. The server is not used any more.
+    pub(crate) fn session_sync_failed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        code: SqlState,
+        text: String,
+    ) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.retire.get_or_insert(NOT_RESTORED);
+        if self.gets_another_server(cx, server_id) {
+            let line = format!(
+                "{} could not be brought to a session: {text}",
+                self.server_log_name(&self.servers[server_id])
+            );
+            cx.log(Level::Warning, &line);
+            return self.close_server(cx, server_id, NOT_RESTORED, CloseMode::Now);
+        }
+        let Some(server) = self.servers.get(server_id) else { return };
+        match server.state {
+            ServerState::Busy(client) | ServerState::SyncingSession(SyncingSession { client, .. }) => {
+                self.refuse_client(cx, client, &Fault::SessionNotRestored(code, text));
+            }
+            _ => self.lose_server(cx, server_id, format!("session could not be restored: {text}").into()),
         }
     }
 }

@@ -19,15 +19,13 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::{
     CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX,
 };
-use crate::pool::Step;
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
 use crate::pool::node::REDIAL_US_MIN;
 use crate::pool::server::greeting::ServerGreeting;
-use crate::pool::server::state::{AtLogin, Beginning, Ending, LoggingIn, Server, ServerState, Serves};
+use crate::pool::server::state::{AtLogin, Beginning, LoggingIn, ServerState, Serves};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
-use crate::pool::{Branch, Failure, Pool, ServerKind};
-use crate::worker::login::inquiry::Obstacle;
+use crate::pool::{Pool, Step};
 
 impl Pool {
     /// The connection is up: asks for TLS, or logs in.
@@ -420,98 +418,6 @@ impl Pool {
         }
         self.close_server(cx, id, "the server does not negotiate", CloseMode::Now);
         true
-    }
-
-    /// A connection could not be opened or the login went wrong, for a reason of ours or the network's.
-    pub(crate) fn login_failed<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        reason: &str,
-        text: &str,
-    ) {
-        let Some(server) = self.servers.get(id) else { return };
-        let line = format!("{} {reason}: {text}", self.server_log_name(server));
-        cx.log(server.log_level(Level::Warning), &line);
-        let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
-            && reason == "login failed"
-            && !server.is_replication();
-        let branch = server.branch;
-        let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
-        let goes_on = self.fail_login(cx, id, reason, &told, None);
-        if in_exchange && !goes_on && !self.has_usable_server(branch) {
-            let text = format!("server login failed: {text}");
-            self.refuse_waiting(cx, branch, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
-        }
-    }
-
-    /// Notes the failure and closes the connection; the replication client it was for learns of it. Returns whether another host of
-    /// the list is tried at once: as long as there is one, nothing has failed for the pool.
-    fn fail_login<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        reason: &str,
-        text: &str,
-        code: Option<SqlState>,
-    ) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
-        let (only_for, endpoint, branch) = (server.state.client(), server.at.endpoint.clone(), server.branch);
-        cx.env.counters.connect_failures += 1;
-        let goes_on = self.host_failed(cx.env, &endpoint);
-        self.suspect_node(cx.env, branch, true);
-        match only_for {
-            Some(client) => {
-                let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
-                self.servers[id].ending = Ending::Lost;
-                // The client leaves in state AwaitingServer, which would close this connection by itself.
-                self.refuse_client(cx, client, &Fault::ReplicationRefused(code, text.to_owned()));
-            }
-            None if goes_on => {}
-            None => {
-                let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
-                self.state.node_at_mut(branch).failure =
-                    Some(Failure { at_us: cx.env.now.mono_us, text, code });
-            }
-        }
-        self.close_server(cx, id, reason, CloseMode::Now);
-        if !branch.is_primary() {
-            self.place_again(cx);
-        }
-        goes_on
-    }
-
-    /// A server of this node may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
-    /// replication client.
-    pub(crate) fn has_usable_server(&self, branch: Branch) -> bool {
-        let node = self.state.node_at(branch);
-        let is_usable = |server: &Server| {
-            let kind = server.state.kind();
-            !matches!(kind, ServerKind::Login | ServerKind::Listening)
-                && server.retire.is_none()
-                && server.branch == branch
-                && !server.is_replication()
-        };
-        node.servers_total() > node.servers(ServerKind::Login) && self.servers.values().any(is_usable)
-    }
-
-    /// Tells every client that waits for a server of this node why there is none.
-    pub(crate) fn refuse_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, fault: &Fault) {
-        if branch == self.state.asks_at {
-            self.refuse_lookups(cx, Obstacle::Unreachable);
-        }
-        while let Some(client) = self.next_waiter(branch) {
-            self.refuse_client(cx, client, fault);
-        }
-        for client in std::mem::take(&mut self.state.node_at_mut(branch).awaiting) {
-            self.refuse_client(cx, client, fault);
-        }
-        if !branch.is_primary() {
-            return;
-        }
-        for client in std::mem::take(&mut self.state.queue.replicating) {
-            self.refuse_client(cx, client, fault);
-        }
     }
 }
 

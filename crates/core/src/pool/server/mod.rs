@@ -1,9 +1,12 @@
-//! A connection to PostgreSQL: its states, its login, its errors.
+//! A connection to PostgreSQL: its states, its login, its errors, and what becomes of it when its client leaves it.
 
 pub(crate) mod connect_query;
 pub(crate) mod errors;
 pub(crate) mod greeting;
 pub(crate) mod login;
+pub(crate) mod login_failed;
+pub(crate) mod lost;
 pub(crate) mod recycle;
+pub(crate) mod release;
 pub(crate) mod state;
 pub(crate) mod watching;

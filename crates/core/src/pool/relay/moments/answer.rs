@@ -12,7 +12,7 @@
 
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::{TxStatus, parse_ready, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::header::HEADER_LEN;
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
@@ -20,7 +20,6 @@ use crate::errors::Fault;
 use crate::ids::ServerId;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
-use crate::pool::moves::server::comes_unasked;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
 use crate::pool::relay::receive::{Run, visible};
@@ -269,21 +268,6 @@ impl Pool {
             _ => return,
         };
         self.statements_discarded(env, client, id);
-    }
-
-    /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
-    pub(crate) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
-        if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
-            return Ok(());
-        }
-        while let Some(&tag) = behind.first() {
-            if !comes_unasked(tag) {
-                return Err(Unexpected { tag, expected: "nothing" });
-            }
-            let Ok(Some(header)) = Header::peek(behind) else { break };
-            behind = behind.get(header.total()..).unwrap_or_default();
-        }
-        Ok(())
     }
 
     /// Statement pooling: no statement of a client may leave a transaction open.

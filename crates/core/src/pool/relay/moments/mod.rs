@@ -7,12 +7,15 @@
 //! | choose | which server, alone or behind other clients? | `../../choose/selector.rs` |
 //! | prepare | what goes to the server ahead of a message? | `prepare.rs` |
 //! | answer | does this message of a server need attention? | `answer.rs` |
-//! | rest | all is answered: may the server go? | `rest.rs` |
+//! | | a group is answered: whose turn is it? | `group_end.rs` |
+//! | rest | a transaction is over: may the server go? | `rest.rs` |
 //!
 //! `concerns.rs` says whether any feature is to be asked at all: most clients use none.
 
 pub(crate) mod answer;
 pub(crate) mod concerns;
+pub(crate) mod group_end;
 pub(crate) mod prepare;
 pub(crate) mod request;
 pub(crate) mod rest;
+pub(crate) mod without_server;

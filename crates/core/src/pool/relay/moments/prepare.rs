@@ -33,8 +33,6 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
-use crate::pool::Pool;
-use crate::pool::Step;
 use crate::pool::client::state::ClientState;
 use crate::pool::prepared::exposed_names::{Named, Owed, Sent};
 use crate::pool::prepared::messages::{is_whole, told};
@@ -42,10 +40,11 @@ use crate::pool::prepared::unnamed::UnnamedUse;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::text_of;
 use crate::pool::server::state::ServerState;
+use crate::pool::{Pool, Step};
 
 /// Whether features are asked of a statement that is bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::pool::relay) enum Asks {
+pub(crate) enum Asks {
     /// `session`, `sequences` and `prepared` are.
     Features,
     /// The client is queued behind others, with a group that was looked at as a whole: there is no link that features could keep
@@ -148,7 +147,7 @@ impl Pool {
 
     /// A Bind of a statement that has a name. If the client prepared it through the protocol, `session` notes what it executes, and
     /// its values.
-    pub(in crate::pool::relay) fn send_bind<D: Driver>(
+    pub(crate) fn send_bind<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -310,5 +309,32 @@ impl Pool {
             self.unnamed_sent(cx.env, id, server_id);
         }
         true
+    }
+
+    /// The client's next message waits for answers, for which the server is asked if it may keep them back.
+    pub(crate) fn hold_for_answers<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        owed: Owed,
+    ) {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.waits.held = true;
+        }
+        if owed == Owed::IsAsked {
+            self.ask_for_answers(cx, server_id);
+        }
+    }
+
+    /// Has the server send the answers that it holds back until Sync: they may sit in its buffer until a Sync or Flush asks
+    /// for them.
+    pub(crate) fn ask_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        if server.ledger.ask() {
+            cx.env.scratch.clear();
+            pgweir_wire::frontend::encode_flush(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
+        }
     }
 }

@@ -11,8 +11,7 @@
 //!
 //! A message that no feature answers needs a server, once enough of it is here: `choose` finds one.
 
-use pgweir_wire::WireError;
-use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -21,10 +20,8 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{HOLD_MESSAGE_BYTES, PARSE_BYTES_MAX};
-use crate::pool::Pool;
-use crate::pool::Step;
 use crate::pool::client::state::ClientState;
-use crate::pool::relay::route::oversized;
+use crate::pool::{Pool, Step};
 
 impl Pool {
     /// A message of a client that has no server. `Step::Wait`: it waits for a server, or for the rest of the message.
@@ -64,86 +61,6 @@ impl Pool {
         self.request_server(cx, id, group)
     }
 
-    /// Answers a message in place of a server that was sent nothing yet. `status` is what the client was last told of its
-    /// transaction. `None`: a server must answer it.
-    #[inline]
-    pub(crate) fn answer_message<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        header: Header,
-        bytes: &[u8],
-        status: TxStatus,
-    ) -> Option<Step> {
-        match header.tag {
-            tag::SYNC | tag::FLUSH | tag::PARSE | tag::CLOSE => {
-                self.answer_in_place(cx, id, header, bytes, status)
-            }
-            _ => None,
-        }
-    }
-
-    fn answer_in_place<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        header: Header,
-        bytes: &[u8],
-        status: TxStatus,
-    ) -> Option<Step> {
-        let body = bytes.get(HEADER_LEN..header.total())?;
-        match header.tag {
-            tag::SYNC => {
-                cx.env.scratch.clear();
-                backend::encode_ready(&mut cx.env.scratch, status);
-                cx.driver.send(self.clients.get(id)?.conn, &cx.env.scratch);
-                Some(Step::Used(header.total()))
-            }
-            tag::FLUSH => Some(Step::Used(header.total())),
-            tag::PARSE if self.client_tracks_statements(id) => {
-                self.parse_without_server(cx, id, body).then_some(Step::Used(header.total()))
-            }
-            tag::CLOSE if status == TxStatus::Idle && self.client_tracks_statements(id) => {
-                match self.close_without_server(cx, id, body) {
-                    Ok(answered) => answered.then_some(Step::Used(header.total())),
-                    Err(fault) => Some(self.refuse_client(cx, id, &fault)),
-                }
-            }
-            _ => None,
-        }
-    }
-
-    /// The header of a client's next message, once it is there; a bad one ends the client.
-    #[inline]
-    pub(crate) fn first_header<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        bytes: &[u8],
-    ) -> Result<Header, Step> {
-        let header = Header::peek(bytes);
-        let max_bytes = cx.env.rules.config.main.max_packet_size as usize;
-        match header {
-            Ok(Some(header)) if header.total() <= max_bytes => Ok(header),
-            Ok(None) => Err(Step::Wait),
-            header => Err(self.refuse_header(cx, id, header)),
-        }
-    }
-
-    #[cold]
-    fn refuse_header<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        header: Result<Option<Header>, WireError>,
-    ) -> Step {
-        let fault = match header {
-            Ok(header) => header.and_then(|header| oversized(&cx.env.rules.config.main, header)),
-            Err(error) => Some(Fault::Protocol(error.to_string().into())),
-        };
-        fault.map_or(Step::Wait, |fault| self.refuse_client(cx, id, &fault))
-    }
-
     /// Why no server is asked for a message that was not answered here: it is dropped, it ends its client, or too little of it is
     /// here.
     fn keeps_from_server<D: Driver>(
@@ -180,13 +97,6 @@ impl Pool {
             && self.client_tracks_statements(id);
         let waits = bytes.len() < header.total() && (needed_whole || bytes.len() < HOLD_MESSAGE_BYTES);
         waits.then_some(Step::Wait)
-    }
-
-    /// Drops a message, also one of which only the beginning is here.
-    pub(crate) fn discard(&mut self, id: ClientId, available: usize, header: Header) -> Step {
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        client.skip = header.total().saturating_sub(available);
-        Step::Used(header.total().min(available))
     }
 
     pub(crate) fn unknown_message<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, tag: u8) -> Step {

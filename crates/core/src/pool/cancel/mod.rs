@@ -1,0 +1,42 @@
+//! CancelRequest: a cancel reaches only the statement it was meant for.
+//!
+//! A cancel is a separate connection to PostgreSQL, which signals the backend and closes it. Until that is over the signal may
+//! still arrive, so the server that it is aimed at is given to no other client meanwhile (`ServerState::HeldForCancel`). If the
+//! client has no server any more when the cancel's connection is up, the cancel is not sent at all. A client that waits for a
+//! server is told here that its statement is cancelled.
+
+//!
+//! `queue.rs` has those that wait, `connection.rs` the life of a cancel's connection.
+
+pub(crate) mod connection;
+pub(crate) mod queue;
+
+use crate::driver::ConnId;
+use crate::ids::{ClientId, ServerId, UnpooledId};
+
+/// A connection to PostgreSQL for one cancel.
+pub(crate) struct CancelConnection {
+    pub(crate) conn: ConnId,
+    /// The connection that asked, if it came to this worker; it is closed when the cancel is over.
+    requester: Option<UnpooledId>,
+    /// The client that runs the statement.
+    target: ClientId,
+    server: ServerId,
+    stage: Stage,
+    pub(crate) since_us: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Dialing,
+    SecuringTls,
+    /// The server is held from here on.
+    Sent,
+}
+
+/// A cancel that waits for its turn: a pool has at most twice its size of cancel connections.
+pub(crate) struct WaitingCancel {
+    pub(crate) requester: Option<UnpooledId>,
+    pub(crate) target: ClientId,
+    pub(crate) since_us: u64,
+}

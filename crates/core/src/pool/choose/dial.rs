@@ -1,0 +1,223 @@
+//! New connections to servers: whether one may be opened, the place it takes in every limit, where it goes, and whether the last one
+//! failed so short a time ago that no other is tried.
+
+use std::sync::Arc;
+
+use pgweir_settings::LoadBalanceHosts;
+use pgweir_wire::error::SqlState;
+
+use crate::context::{Activity, Cx, Effect, Env, Role, duration_us};
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::mail::{Scarce, Shutdown};
+use crate::pool::multiplex::pipelined::Pipelined;
+use crate::pool::prepared::statements::ServerStatements;
+use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::ledger::Ledger;
+use crate::pool::sequences::state::Users;
+use crate::pool::server::state::{Beginning, Ending, Incoming, Reached, Server, ServerState, Serves, Work};
+use crate::pool::session::params::Params;
+use crate::pool::startup::checked::Opened;
+use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
+
+impl Pool {
+    /// Opens a connection that has taken its place before.
+    pub(crate) fn dial_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        branch: Branch,
+        only_for: Option<ClientId>,
+    ) -> ServerId {
+        let endpoint = self.next_endpoint(cx.env, branch);
+        let conn = cx.driver.dial(&endpoint);
+        let mut server =
+            self.new_server(cx.env, branch, (conn, endpoint), ServerState::Dialing(Beginning { only_for }));
+        if only_for.is_some() {
+            server.serves = Serves::ReplicationClient;
+        }
+        let id = self.servers.insert(server);
+        self.state.node_at_mut(branch).list(id, None, Some(ServerKind::Login));
+        cx.env.set_role(conn, Role::Server(self.id, id));
+        id
+    }
+
+    /// Nothing keeps this pool from opening connections to this node at all.
+    pub(crate) fn may_dial(&self, env: &Env, branch: Branch) -> bool {
+        let pool = &self.state;
+        let retry_us = pool.retry_us(env, branch);
+        let node = pool.node_at(branch);
+        let failing = node
+            .failure
+            .as_ref()
+            .is_some_and(|failure| env.now.mono_us < failure.at_us.saturating_add(retry_us));
+        !failing
+            && env.now.mono_us >= node.dial_after_us
+            && pool.gate_at(branch) == Gate::Open
+            && env.activity == Activity::Active
+            && env.stopping != Some(Shutdown::WaitForServers)
+    }
+
+    /// Counts a connection towards the limits that span pools. If one is reached, the worker closes a free server for it
+    /// (`evict`) and has this pool look again.
+    pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, evict: bool) -> bool {
+        let pool = &self.state;
+        let (by_database, by_user) = (Arc::clone(pool.counts_at(branch)), Arc::clone(&pool.shared.user));
+        let of_database = pool.scarce_at(branch);
+        let of_user = Scarce::User(Arc::clone(&pool.user));
+        let database_max = cx.env.rules.config.max_db_connections(&pool.config);
+        let user_max = cx.env.rules.config.max_user_connections(&pool.user);
+        let lacking = if !by_database.servers.try_take(database_max) {
+            of_database
+        } else if !by_user.servers.try_take(user_max) {
+            by_database.servers.give_back();
+            of_user
+        } else {
+            return true;
+        };
+        let is_wanted = |effect: &Effect| matches!(effect, Effect::Evict(of) if *of == lacking);
+        if evict && !cx.env.effects.iter().any(is_wanted) {
+            cx.env.want(Effect::Evict(lacking));
+        }
+        false
+    }
+
+    pub(crate) fn new_server(
+        &self,
+        env: &Env,
+        branch: Branch,
+        (conn, endpoint): (ConnId, Endpoint),
+        state: ServerState,
+    ) -> Server {
+        Server {
+            conn,
+            serial: env.shared.next_serial(),
+            state,
+            ledger: Ledger::default(),
+            tx: pgweir_wire::backend::TxStatus::Idle,
+            params: Arc::new(Params::unknown(&env.tracked)),
+            session: Arc::default(),
+            users: Users::default(),
+            opened: Opened::default(),
+            kept_for: None,
+            notices: Vec::new(),
+            statements: ServerStatements::default(),
+            first_ask: FirstAsk::default(),
+            incoming: Incoming::default(),
+            pipelined: Pipelined::default(),
+            at: Reached {
+                endpoint,
+                remote: None,
+                local: String::new(),
+                tls: String::new(),
+                since: env.now,
+                pid: 0,
+                key: Box::default(),
+            },
+            work: Work::default(),
+            branch,
+            opened_in: self.state.term_at(branch),
+            active_us: env.now.mono_us,
+            cancels: 0,
+            retire: None,
+            ending: Ending::No,
+            serves: Serves::Clients,
+            resets: false,
+        }
+    }
+
+    /// In a cluster the node; else the host that is next, except those that failed just now.
+    pub(crate) fn next_endpoint(&mut self, env: &Env, branch: Branch) -> Endpoint {
+        let retry_us = duration_us(env.rules.config.main.server_login_retry);
+        if self.state.cluster.is_some() {
+            return self.state.endpoint_at(branch);
+        }
+        let pool = &mut self.state;
+        let count = pool.config.hosts.len();
+        if count == 0 {
+            return Endpoint::of_socket_in(&env.rules.config.main.unix_socket_dir, pool.config.port);
+        }
+        let after = env.now.mono_us.saturating_sub(retry_us);
+        pool.node.failed_hosts.retain(|(_, at_us)| *at_us > after);
+        let turn = pool.node.next_host % count;
+        let in_turn = || (turn..turn + count).map(|place| place % count);
+        let place =
+            in_turn().find(|&place| !pool.node.has_failed(&host_endpoint(pool, place))).unwrap_or(turn);
+        if pool.config.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
+            == LoadBalanceHosts::RoundRobin
+        {
+            pool.node.next_host = (place + 1) % count;
+        }
+        host_endpoint(pool, place)
+    }
+
+    /// A connection could not be opened. Returns whether there is another host, of which no failure is known.
+    ///
+    /// With `load_balance_hosts=disable` the next host is preferred from now on: the list advances once, even if many
+    /// connections to this host fail together.
+    pub(crate) fn host_failed(&mut self, env: &Env, endpoint: &Endpoint) -> bool {
+        let now_us = env.now.mono_us;
+        let pool = &mut self.state;
+        let count = pool.config.hosts.len();
+        if count < 2 {
+            return false;
+        }
+        let turn = pool.node.next_host % count;
+        if pool.config.load_balance_hosts == Some(LoadBalanceHosts::Disable)
+            && host_endpoint(pool, turn) == *endpoint
+        {
+            pool.node.next_host = (turn + 1) % count;
+        }
+        pool.node.failed_hosts.retain(|(failed, _)| failed != endpoint);
+        pool.node.failed_hosts.push((endpoint.clone(), now_us));
+        (0..count).any(|place| !pool.node.has_failed(&host_endpoint(pool, place)))
+    }
+
+    /// A replication client that is not linked yet leaves: its connection is not opened any further.
+    pub(crate) fn abandon_dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
+        let concerned = self
+            .servers
+            .iter()
+            .find(|(_, server)| server.is_replication() && server.state.client() == Some(client));
+        if let Some((id, server)) = concerned
+            && !server.is_lost()
+        {
+            self.close_server(cx, id, "replication client was closed", CloseMode::Now);
+        }
+    }
+
+    /// Servers of this node cannot be opened at present, and there is none: a client that needs one is told at once.
+    pub(crate) fn known_failure(&self, env: &Env, branch: Branch) -> Option<Fault> {
+        let pool = &self.state;
+        if let Some(cluster) = &pool.cluster {
+            // Its nodes may be other ones soon: clients wait.
+            return cluster.refuses_at_once(env, branch);
+        }
+        let failure = pool.node.failure.as_ref()?;
+        let retry_us = pool.retry_us(env, branch);
+        let fresh = env.now.mono_us < failure.at_us.saturating_add(retry_us);
+        // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
+        let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.greeting.is_none();
+        (fresh && !passes && !self.has_usable_server(branch))
+            .then(|| Fault::ServerFailing(failure.text.clone()))
+    }
+
+    /// A server of this node may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
+    /// replication client.
+    pub(crate) fn has_usable_server(&self, branch: Branch) -> bool {
+        let node = self.state.node_at(branch);
+        let is_usable = |server: &Server| {
+            let kind = server.state.kind();
+            !matches!(kind, ServerKind::Login | ServerKind::Listening)
+                && server.retire.is_none()
+                && server.branch == branch
+                && !server.is_replication()
+        };
+        node.servers_total() > node.servers(ServerKind::Login) && self.servers.values().any(is_usable)
+    }
+}
+
+/// The host at this place of a pool's list.
+fn host_endpoint(pool: &PoolState, place: usize) -> Endpoint {
+    Endpoint::of_host(&pool.config.hosts[place], pool.config.port)
+}

@@ -1,0 +1,147 @@
+//! A client gets the place that `selector.rs` chose: alone on a server, or queued behind other clients on a busy one.
+//!
+//! Both make the client's move and then send: the moment *prepare* follows for a client that is linked, the group itself for one that
+//! is queued.
+
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::Header;
+
+use crate::client_handoff::Replication;
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Entry, Owner};
+use crate::pool::client::state::{ClientState, Link, Opening, QueuedBehind};
+use crate::pool::multiplex::pipelined::QueuedClient;
+use crate::pool::relay::moments::prepare::Asks;
+use crate::pool::relay::route::{Route, route};
+use crate::pool::server::state::ServerState;
+use crate::pool::{Pool, Step};
+
+impl Pool {
+    /// Waiting → Linked. The server must be free. The caller looks at what the client sent.
+    pub(crate) fn link<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let now_us = cx.env.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Waiting(waiting) = &mut client.state else {
+            debug_assert!(false, "only a waiting client is linked");
+            return;
+        };
+        let pool = &mut self.state;
+        pool.numbers.stats.server_assignments += 1;
+        let waited_us = now_us.saturating_sub(waiting.since_us);
+        pool.numbers.stats.wait_us += waited_us;
+        let link = Link {
+            group: waiting.group,
+            opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent),
+            ..Link::new(server_id, pool.policy.mode)
+        };
+        self.set_client_state(id, ClientState::Linked(link));
+        self.set_server_state(server_id, ServerState::Busy(id));
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
+            return;
+        };
+        server.active_us = now_us;
+        if !std::mem::replace(&mut server.work.used, true) {
+            let branch = server.branch;
+            self.state.node_at_mut(branch).stillborn = 0;
+        }
+        server.work.waited_us = waited_us;
+        server.work.unseen = server.work.unseen.saturating_add(1);
+        server.work.followed.clear();
+        client.account.draws.use_server(id, server_id, &mut server.users);
+        let replication = client.account.replication;
+        if server.kept_for.is_some() || client.account.own.is_some() {
+            self.take_own(id, server_id);
+        }
+        self.log_debug(cx, |worker, _| {
+            let (client, server) = worker.log_names(id, server_id)?;
+            Some(format!("{client} gets {server} after {waited_us} us"))
+        });
+        self.end_affinity(Some(server_id), id);
+        if replication == Replication::None {
+            self.prepare_server(cx, id, server_id);
+        }
+    }
+
+    /// Waiting → QueuedBehind: sends the client's group after those that are under way.
+    pub(crate) fn enqueue_behind<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Waiting(waiting) = &client.state else { return };
+        let (since_us, notified) = (waiting.since_us, waiting.notified);
+        let Some(group) = waiting.group else { return };
+        let inbox = std::mem::take(&mut client.inbox);
+        let draws = &mut client.account.draws;
+        if let Some(server) = self.servers.get_mut(server_id) {
+            draws.use_server(id, server_id, &mut server.users);
+        }
+        let queued_behind = QueuedBehind { server: server_id, since_us, notified, group };
+        self.set_client_state(id, ClientState::QueuedBehind(queued_behind));
+        let key = self.estimate_key(&group);
+        let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
+        self.state.numbers.multiplexing.multiplexed += 1;
+        let server = &mut self.servers[server_id];
+        server.work.unseen = server.work.unseen.saturating_add(1);
+        let is_first =
+            server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });
+        if is_first && let Some(due_us) = server.pipelined.rescue_us() {
+            cx.env.wake_at(due_us);
+        }
+        self.end_affinity(None, id);
+        self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.inbox = inbox;
+        }
+    }
+
+    /// A group that may be queued behind others goes to a server, whose ledger is between groups.
+    pub(crate) fn send_group<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) {
+        let tracking = self.client_tracks_statements(id);
+        let (mut at, mut sent) = (0, 0);
+        while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+            let rest = &bytes[at..];
+            let Some(server) = self.servers.get_mut(server_id) else { return };
+            match route(header, rest, tracking) {
+                Route::Pass(kind) => {
+                    if let Some(kind) = kind {
+                        server.ledger.push(Entry::new(Owner::Client(id), kind));
+                    }
+                }
+                // It is prepared in this very group.
+                Route::Unnamed(kind) => {
+                    server.ledger.push(Entry::new(Owner::Client(id), kind));
+                }
+                Route::Prepared => {
+                    cx.driver.send(server.conn, &bytes[sent..at]);
+                    sent = at + header.total();
+                    // Its statements were looked at with the group: they only read.
+                    let step = match header.tag {
+                        tag::BIND => self.send_bind(cx, id, server_id, (header, rest), Asks::NoFeature),
+                        _ => self.send_prepared(cx, id, server_id, header, rest),
+                    };
+                    if step == Step::Gone {
+                        return;
+                    }
+                }
+                other => debug_assert!(false, "{other:?} is part of no group that may be queued"),
+            }
+            at += header.total();
+        }
+        if let Some(server) = self.servers.get(server_id)
+            && sent < at
+        {
+            cx.driver.send(server.conn, &bytes[sent..at]);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Why a server is closed, or looked at, before another client gets it.
+
+use pgweir_settings::PoolMode;
+
+use crate::context::{Activity, Env, duration_us};
+use crate::ids::ServerId;
+use crate::mail::Shutdown;
+use crate::pool::moves::server::comes_unasked;
+use crate::pool::server::state::Server;
+use crate::pool::{Gate, Pool};
+
+impl Pool {
+    /// Why a server that rests should not be used again.
+    pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
+        self.reason_to_close_now(env, self.servers.get(id)?)
+    }
+
+    /// The same, of a server that is at hand.
+    #[inline]
+    pub(crate) fn reason_to_close_now(&self, env: &Env, server: &Server) -> Option<&'static str> {
+        // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
+        // would miss later notifications.
+        let is_dirty = server.incoming.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
+        if is_dirty || server.incoming.streaming.is_some() {
+            return Some(server.retire.unwrap_or("idle server got dirty"));
+        }
+        self.reason_to_retire(env, server)
+    }
+
+    /// Why a server should not be used any more when its present work is over.
+    pub(crate) fn reason_to_retire(&self, env: &Env, server: &Server) -> Option<&'static str> {
+        if let Some(reason) = server.retire {
+            return Some(reason);
+        }
+        let pool = &self.state;
+        if !server.opened.is_plain() && !self.gets_own_server() {
+            return Some("opened for a session");
+        }
+        if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting() == 0 {
+            return Some("server shutting down");
+        }
+        if pool.gate == Gate::Paused || env.activity == Activity::Paused {
+            return Some("pause mode");
+        }
+        let lifetime_us = pool.policy.lifetime_us;
+        let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
+        // `server_lifetime = 0` is "use once", not "never".
+        if age_us < lifetime_us || (lifetime_us == 0 && !server.work.used) {
+            return None;
+        }
+        // Servers that were opened together do not all end together.
+        let node = pool.node_at(server.branch);
+        let spread_us = lifetime_us / u64::from(node.servers_total().max(1));
+        let spread = lifetime_us == 0
+            || node.aged_us == 0
+            || env.now.mono_us >= node.aged_us.saturating_add(spread_us);
+        spread.then_some("server lifetime over")
+    }
+
+    pub(crate) fn needs_check(&self, env: &Env, server: &Server) -> bool {
+        let main = &env.rules.config.main;
+        let idle_us = env.now.mono_us.saturating_sub(server.active_us);
+        !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
+    }
+
+    /// Whether each of the pool's clients has its own server.
+    pub(crate) fn gets_own_server(&self) -> bool {
+        let pool = &self.state;
+        pool.policy.mode == PoolMode::Session && pool.policy.tries_startup()
+    }
+}

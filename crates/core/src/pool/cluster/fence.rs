@@ -1,0 +1,109 @@
+//! The fence: when the primary has changed, a server of an older epoch takes nothing more. A switchover waits for what is open before it.
+
+use std::sync::Arc;
+
+use crate::cluster::view::{Fate, View};
+use crate::context::Cx;
+use crate::driver::{CloseMode, Driver};
+use crate::ids::ServerId;
+use crate::pool::node::NodePool;
+use crate::pool::server::state::{Server, ServerState};
+use crate::pool::{Gate, Pool, ServerKind};
+
+/// Why a server of an older epoch is closed.
+const FENCED: &str = "the primary has changed";
+
+/// Why a server is closed whose transaction lasted longer than a switchover waits.
+const SWITCHED_OVER: &str = "the cluster switches over";
+
+/// Why a server is closed whose node is down or refused.
+const CUT_OFF: &str = "the node is not the primary any more";
+
+/// The same of a standby.
+const DOWN: &str = "the standby is down or refused";
+
+/// Why a server of a standby is closed that is drained, promoted or gone.
+const LEFT: &str = "the node takes no more reads";
+
+impl Pool {
+    /// The view of its cluster has changed.
+    pub(crate) fn follow_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
+        let Some(cluster) = self.state.cluster.as_deref_mut() else { return };
+        if cluster.view.cluster != view.cluster {
+            return;
+        }
+        cluster.view = Arc::clone(view);
+        self.state.set_paused(self.state.gate == Gate::Paused);
+        self.state.nodes_mut().for_each(NodePool::forget_failures);
+        self.state.follow_standbys(cx.env, view);
+        let servers: Vec<ServerId> = self.servers.keys().collect();
+        servers.into_iter().for_each(|id| self.fence_server(cx, id));
+        self.place_again(cx);
+    }
+
+    /// A server that is not of the present epoch takes nothing more.
+    pub(crate) fn fence_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let (Some(cluster), Some(server)) = (&self.state.cluster, self.servers.get(id)) else { return };
+        let (fate, cut, ends) = match &server.opened_in {
+            Some(term) if !server.branch.is_primary() => (cluster.view.fate_at_standby(term), DOWN, LEFT),
+            term => (cluster.view.fate(term.as_ref()), CUT_OFF, FENCED),
+        };
+        let reason = if fate == Fate::Cut { cut } else { ends };
+        match (fate, server.state.kind()) {
+            (Fate::Stays, _) => {}
+            (_, ServerKind::Login) if server.state.client().is_none() => {
+                self.close_server(cx, id, reason, CloseMode::Now);
+            }
+            (_, ServerKind::Login) => self.login_failed(cx, id, "connect failed", reason),
+            (_, ServerKind::Idle | ServerKind::Listening) => {
+                self.close_server(cx, id, reason, CloseMode::Flush);
+            }
+            (Fate::Cut, _) => self.lose_server(cx, id, reason.into()),
+            (Fate::Ends, _) if server.is_replication() || is_kept_at_rest(server) => {
+                self.lose_server(cx, id, reason.into());
+            }
+            (Fate::Ends, _) => self.servers[id].retire = Some(ends),
+        }
+    }
+
+    /// A switchover waits no longer for the transactions that are open.
+    pub(crate) fn cut_open<D: Driver>(&mut self, cx: &mut Cx<'_, D>, cluster: &str) {
+        if self.open_transactions(cluster) == 0 {
+            return;
+        }
+        let open: Vec<ServerId> =
+            self.servers.iter().filter(|(_, server)| is_at_work(server)).map(|(id, _)| id).collect();
+        open.into_iter().for_each(|id| self.lose_server(cx, id, SWITCHED_OVER.into()));
+    }
+
+    /// The number of servers of this cluster's primary that are at work: in a transaction, or with an answer to come.
+    pub(crate) fn open_transactions(&self, cluster: &str) -> u32 {
+        let is_ours = self.state.cluster.as_ref().is_some_and(|own| *own.view.cluster == *cluster);
+        if !is_ours {
+            return 0;
+        }
+        let open = self.servers.values().filter(|server| is_at_work(server)).count();
+        u32::try_from(open).unwrap_or(u32::MAX)
+    }
+
+    /// The transaction on this server is over, and its client would keep the server: not behind a fence.
+    pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let is_behind =
+            |server: &Server| matches!(server.retire, Some(FENCED | LEFT)) && is_kept_at_rest(server);
+        if self.servers.get(id).is_some_and(is_behind) {
+            let reason = self.servers[id].retire.unwrap_or(FENCED);
+            self.lose_server(cx, id, reason.into());
+        }
+    }
+}
+
+/// A server of the primary has something to do for a client, or after one.
+fn is_at_work(server: &Server) -> bool {
+    let is_counted = server.branch.is_primary() && !server.is_replication();
+    is_counted && server.state.kind() != ServerKind::Login && !server.is_at_rest()
+}
+
+/// A client has it, and no transaction is open on it.
+fn is_kept_at_rest(server: &Server) -> bool {
+    matches!(server.state, ServerState::Busy(_)) && server.is_at_rest()
+}

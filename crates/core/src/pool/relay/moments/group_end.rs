@@ -1,0 +1,220 @@
+//! The end of a group: a server has answered with ReadyForQuery. The features are told and asked in this order:
+//!
+//! 1. `prepared`: changes of tables count from here on if the transaction is over.
+//! 2. `listen`: the listening connection has answered.
+//! 3. What was sent ahead of the client's group failed, or is repeated (`opening_goes_on`): the rest waits for that.
+//! 4. The statement is measured, and `prepared` gives the answers whose turn has come.
+//! 5. `session`: startup values that the statement has reset are put back.
+//! 6. `multiplex`: it is the next queued client's turn.
+//!
+//! If no feature is concerned (`concerns.rs`), only the statement is measured and the next queued client has its turn.
+//!
+//! If nothing is owed and no transaction is open, `server_rests` says, by the server's state, whose answer is complete. A client's
+//! transaction that is over is the moment *rest* (`rest.rs`).
+
+use pgweir_wire::backend::{self, TxStatus};
+
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::prepared::schema_version::AttemptOver;
+use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::server::state::{ServerState, Stage};
+use crate::pool::session::audit::Audited;
+use crate::pool::session::pins::Reasons;
+
+impl Pool {
+    /// ReadyForQuery, followed by this number of the server's bytes that were not looked at yet. `concerned`: the features are asked.
+    pub(crate) fn group_ended<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        owner: Owner,
+        status: TxStatus,
+        (concerned, behind_bytes): (bool, usize),
+    ) {
+        let now_us = cx.env.now.mono_us;
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.tx = status;
+        let (rests, buffers) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut cx.env.buffers);
+        server.first_ask.end(rests, buffers);
+        if concerned && self.ready_is_for_features(cx, id, owner, status) {
+            return;
+        }
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let had_queued = !server.pipelined.is_alone();
+        let pool = &mut self.state;
+        if matches!(owner, Owner::Client(_)) && (had_queued || server.ledger.is_empty()) {
+            let ended = server.note_end(pool, now_us);
+            if let Some(split) = ended {
+                self.statement_ended(cx, id, split, behind_bytes);
+            }
+        }
+        if self.servers.get(id).is_some_and(|server| server.ledger.may_conclude()) {
+            self.conclude_statements(cx, id);
+        }
+        let resets = concerned && self.servers.get(id).is_some_and(|server| server.resets);
+        if resets && self.restores(cx, id) {
+            return;
+        }
+        let Some(server) = self.servers.get(id) else { return };
+        if had_queued {
+            self.next_queued(cx, id);
+            return;
+        }
+        if server.tx != TxStatus::Idle {
+            if server.pipelined.head().is_some() {
+                self.trust_lost(cx, id);
+            }
+            return self.ended_in_transaction(cx, id);
+        }
+        if server.ledger.is_at_rest() {
+            self.server_rests(cx, id);
+        } else if server.ledger.needs_fence() {
+            self.send_hidden(cx, id, Purpose::Fence, b"");
+        }
+    }
+
+    /// The first features of the list. `true`: the ReadyForQuery is not the client's.
+    pub(crate) fn ready_is_for_features<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        owner: Owner,
+        status: TxStatus,
+    ) -> bool {
+        self.note_schema_change(cx.env, id, status);
+        if matches!(owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
+            self.notify_listener_answered(cx, id);
+        }
+        self.opening_goes_on(cx, id, status)
+    }
+
+    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
+    /// (after a failed replay, out of it), and then the client is told that state. `false`: it is the client's.
+    pub(crate) fn opening_goes_on<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        status: TxStatus,
+    ) -> bool {
+        let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
+            return false;
+        };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        match link.opening {
+            Opening::Failed { repair, .. } => {
+                link.opening = Opening::Reopening;
+                self.send_hidden(cx, server_id, Purpose::Reopen, repair);
+                true
+            }
+            Opening::Reopening => {
+                link.opening = Opening::Done;
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, status);
+                cx.driver.send(client.conn, &cx.env.scratch);
+                false
+            }
+            Opening::Again(_) => {
+                match self.attempt_over(server_id, id) {
+                    AttemptOver::NotYet => {}
+                    AttemptOver::AskAgain => {
+                        // After a replay the server has reported its parameters.
+                        self.adopt_params(cx, server_id, id);
+                        self.state.due.to_resume.push_back(id);
+                    }
+                    AttemptOver::RollBack => self.send_hidden(cx, server_id, Purpose::Rerun, b"ROLLBACK"),
+                    AttemptOver::Stuck => {
+                        self.lose_server(cx, server_id, "a transaction could not be rolled back".into());
+                    }
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A hidden statement must not leave a transaction open: no client can be given such a server.
+    pub(crate) fn ended_in_transaction<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
+            self.lose_server(cx, id, "a hidden statement left a transaction open".into());
+        }
+    }
+
+    /// The last owed ReadyForQuery came, and the transaction status is idle.
+    pub(crate) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.pipeline_head_answered(cx.env, id);
+        let Some(server) = self.servers.get_mut(id) else { return };
+        match server.state {
+            ServerState::Busy(client) => self.transaction_ended(cx, id, client),
+            ServerState::Draining => {
+                let mode = self.state.policy.mode;
+                self.release_server(cx, id, mode);
+            }
+            ServerState::SyncingSession(ref syncing) => {
+                let client = syncing.client;
+                self.session_synced(cx, id, client);
+                self.set_server_state(id, ServerState::Busy(client));
+                self.state.due.to_resume.push_back(client);
+            }
+            ServerState::Inquiring(_) => self.lookup_ended(cx, id),
+            ServerState::Auditing(_) => self.audit_answered(cx, id),
+            ServerState::VerifyingSession(_) => self.session_checked(cx, id),
+            ServerState::QueryingCatalog(_) => self.catalog_read(cx, id),
+            ServerState::CheckingStartup(_) => self.checked(cx, id),
+            ServerState::Cleaning => self.cleaned(cx, id),
+            ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
+            ServerState::Learning(_) => self.learnt(cx, id),
+            ServerState::Checking => self.free_server(cx, id),
+            ServerState::Watching(ref mut watching) => watching.is_answered = true,
+            _ => {}
+        }
+    }
+
+    /// A server has answered what it was asked at the end of its client's transaction. When the session is known, in this order:
+    /// `prepared` keeps a client here whose own names are on the server; `session` puts startup values back; `listen` joins new
+    /// channels.
+    pub(crate) fn audit_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
+        let client_id = auditing.client;
+        match auditing.stage {
+            Stage::Asking => {
+                let Some(Audited { mut reasons, is_told, answer }) = self.audited(cx, id) else { return };
+                if self.has_exposed_names(client_id) {
+                    if is_told && !answer.tells_of_protocol() {
+                        self.conceal_names(cx.env, client_id);
+                    } else {
+                        reasons = reasons.with(Reasons::PREPARED);
+                    }
+                }
+                if !is_told {
+                    self.audit_over(cx, id, client_id, reasons);
+                } else if !self.restores_startup(cx, id, client_id, (reasons, &answer)) {
+                    self.join_or_end(cx, id, client_id, reasons);
+                }
+            }
+            Stage::Restoring(reasons) => {
+                let reasons = self.startup_restored(cx, id, client_id, reasons);
+                self.join_or_end(cx, id, client_id, reasons);
+            }
+            _ => self.mark_answered(cx, id, client_id),
+        }
+    }
+
+    /// The session's contents are known, and are those that the client's session should hold.
+    pub(crate) fn join_or_end<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        mut reasons: Reasons,
+    ) {
+        if !self.join_channels(cx, id, client_id, &mut reasons) {
+            self.audit_over(cx, id, client_id, reasons);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! From a client to the list of free servers: what a server that a client has left must go through, whether it gave the server back or is
+//! gone.
+
+use pgweir_settings::PoolMode;
+
+use crate::context::{Cx, Effect};
+use crate::driver::{CloseMode, Driver};
+use crate::ids::ServerId;
+use crate::pool::Pool;
+use crate::pool::client::state::Link;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::state::ServerState;
+use crate::pool::session::pins::{Pin, Reasons};
+
+impl Pool {
+    /// A client has no more use for this server, which is at rest but for a question of ours.
+    pub(crate) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
+        let main = &cx.env.rules.config.main;
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let is_paused = server.incoming.paused_us.is_some();
+        let reset = mode == PoolMode::Session || main.server_reset_query_always;
+        if reset && !main.server_reset_query.is_empty() && server.retire.is_none() {
+            let text = main.server_reset_query.clone();
+            server.active_us = cx.env.now.mono_us;
+            self.set_server_state(id, ServerState::Cleaning);
+            self.send_hidden(cx, id, Purpose::Reset, text.as_bytes());
+        } else if server.only_fenced() {
+            self.set_server_state(id, ServerState::Checking);
+        } else {
+            self.free_server(cx, id);
+        }
+        if is_paused {
+            // A client that reads slowly has stopped it; it is no longer that client's.
+            self.server_unpause(cx, id);
+        }
+    }
+
+    /// Into the list of free servers, if nothing speaks against it.
+    pub(crate) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        if self.is_notify_listener(id) {
+            return self.notify_listener_up(cx, id);
+        }
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if server.cancels > 0 {
+            self.set_server_state(id, ServerState::HeldForCancel);
+            return;
+        }
+        server.active_us = cx.env.now.mono_us;
+        let branch = server.branch;
+        if !self.state.is_unwanted(branch) || cx.env.stopping.is_some() {
+            self.notice();
+        }
+        match self.servers.get(id).and_then(|server| self.reason_to_close_now(cx.env, server)) {
+            Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
+            None => {
+                self.set_server_state(id, ServerState::Idle);
+                let pool = &self.state;
+                if pool.policy.is_limited && !pool.is_starving() {
+                    // Another pool may have waited for one of this pool's servers to become free.
+                    cx.env.want(Effect::OfferRoom);
+                }
+            }
+        }
+    }
+
+    /// A client left its server, which is at rest but for a question of ours, with traces in its session.
+    pub(crate) fn clear_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, pin: Option<&Pin>) {
+        if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
+            return self.close_server(
+                cx,
+                id,
+                "client left state that cannot be taken back",
+                CloseMode::Flush,
+            );
+        }
+        self.set_server_state(id, ServerState::Cleaning);
+        self.servers[id].active_us = cx.env.now.mono_us;
+        self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
+        self.server_unpause(cx, id);
+    }
+
+    /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
+    /// effect of a half-sent message is unknown.
+    pub(crate) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
+        let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
+        let Some(server) = self.servers.get(id) else { return };
+        if server.is_lost() {
+            return;
+        }
+        if !server.pipelined.is_alone() {
+            // Its request is whole, and over with its answer: the clients behind it need not suffer.
+            self.set_server_state(id, ServerState::Draining);
+            self.server_unpause(cx, id);
+            return;
+        }
+        let touched = made_in != PoolMode::Session && (link.pin.is_some() || link.touched.is_some());
+        if matches!(server.state, ServerState::Auditing(_)) && !mid_message {
+            return self.clear_session(cx, id, link.pin.as_deref());
+        }
+        let syncing = matches!(server.state, ServerState::SyncingSession(_));
+        let because = |reason| server.retire.unwrap_or(reason);
+        let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
+        if cx.driver.backlog(server.conn) > 0 && !rests {
+            let reason = because("client disconnect before everything was sent to the server");
+            self.close_server(cx, id, reason, CloseMode::Now);
+        } else if mid_message || syncing || !rests {
+            let reason = because("client disconnect while server was not ready");
+            self.close_server(cx, id, reason, CloseMode::Flush);
+        } else if server.is_replication() {
+            self.close_server(cx, id, "replication client was closed", CloseMode::Flush);
+        } else if touched {
+            self.clear_session(cx, id, link.pin.as_deref());
+        } else {
+            let mode = self.state.policy.mode;
+            self.release_server(cx, id, if made_in == PoolMode::Session { made_in } else { mode });
+        }
+    }
+}
