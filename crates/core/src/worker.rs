@@ -32,7 +32,7 @@ use crate::pool::Pool;
 use crate::pool::relay::known_answers::KnownAnswers;
 use crate::pool::takeover::carried::Carried;
 use crate::shared::Shared;
-use crate::worker::console::command::{PendingCommand, Tasks};
+use crate::worker::console::command::{Command, PendingCommand, Tasks};
 use crate::worker::login::inquiry::Answer;
 use crate::worker::unpooled::{Greeting, Unpooled, UnpooledState};
 
@@ -99,6 +99,23 @@ pub(crate) struct Worker {
     leave_us: Option<u64>,
     rounds: Rounds,
     stats_us: u64,
+    due: Due,
+}
+
+/// What is to be done for consoles when the tick ends.
+#[derive(Default)]
+pub(crate) struct Due {
+    /// Consoles whose command was answered: they may have sent more.
+    pub(crate) answered: Vec<UnpooledId>,
+    /// Commands that undo what was begun by a console that waits no longer, or left.
+    pub(crate) undo: Vec<Command>,
+}
+
+impl Due {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.answered.is_empty() && self.undo.is_empty()
+    }
 }
 
 impl Machine {
@@ -143,6 +160,7 @@ impl Machine {
             leave_us: None,
             rounds: Rounds::from(setup.now.mono_us),
             stats_us,
+            due: Due::default(),
         };
         Machine { env: Env::new(setup), worker }
     }
@@ -309,8 +327,8 @@ impl Worker {
         }
     }
 
-    /// Lets a pool act. Then the worker does what the pool wants of others, and notes whether the pool has something left to do
-    /// when the tick ends. `None` if there is no such pool.
+    /// Lets a pool act, and notes whether it has something left to do when the tick ends. What it wants of others is done then, too.
+    /// `None` if there is no such pool.
     #[inline]
     pub(crate) fn in_pool<D: Driver, R>(
         &mut self,
@@ -331,13 +349,10 @@ impl Worker {
         if !pool.state.due.notified.is_empty() && !self.notified.contains(&id) {
             self.notified.push(id);
         }
-        if !cx.env.effects.is_empty() {
-            self.carry_out(cx);
-        }
         Some(result)
     }
 
-    /// What pools want of others.
+    /// Does what pools want of others.
     #[cold]
     pub(crate) fn carry_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for effect in std::mem::take(&mut cx.env.effects) {
@@ -396,6 +411,7 @@ impl Worker {
             || !self.notified.is_empty()
             || !self.answers.is_empty()
             || !env.effects.is_empty()
+            || !self.due.is_empty()
             || !self.tasks.is_empty()
             || env.stopping.is_some()
     }
@@ -407,7 +423,20 @@ impl Worker {
             self.in_pool(cx, id, |pool, cx| pool.resume_released(cx));
         }
         self.leave(cx);
-        // Handing out may give work to further pools (an evicted server was another pool's); they get their turn, too.
+        self.settle(cx);
+        for id in std::mem::take(&mut self.notified) {
+            self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
+        }
+        if !self.tasks.is_empty() {
+            self.check_commands(cx);
+        }
+        self.settle(cx);
+        self.check_stopping(cx);
+    }
+
+    /// Servers are handed out, and what pools want of others is done. That may give work to further pools (an evicted server was
+    /// another pool's): they get their turn, too.
+    fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         loop {
             while let Some(id) = self.noticed.pop() {
                 self.in_pool(cx, id, |pool, cx| {
@@ -418,16 +447,25 @@ impl Worker {
                     pool.resume_released(cx);
                 });
             }
-            if !self.deliver_answers(cx) {
+            if !cx.env.effects.is_empty() {
+                self.carry_out(cx);
+            } else if !self.due.is_empty() {
+                self.serve_consoles(cx);
+            } else if !self.deliver_answers(cx) {
                 break;
             }
         }
-        for id in std::mem::take(&mut self.notified) {
-            self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
+    }
+
+    /// Consoles that are answered go on, and what a console that left had begun is undone.
+    #[cold]
+    fn serve_consoles<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let Due { answered, undo } = std::mem::take(&mut self.due);
+        for id in answered {
+            self.unpooled_resume(cx, id);
         }
-        if !self.tasks.is_empty() {
-            self.check_commands(cx);
+        for command in undo {
+            self.distribute_silently(cx, command);
         }
-        self.check_stopping(cx);
     }
 }

@@ -124,10 +124,7 @@ impl Worker {
         let Some(watch) = self.clusters.watches.get_mut(id) else { return };
         let Some(server) = watch.pool.servers.keys().next() else { return };
         act(&mut watch.pool, cx, server);
-        if !cx.env.effects.is_empty() {
-            self.carry_out(cx);
-        }
-        self.settle(cx, id);
+        self.look_at_watch(cx, id);
         self.clusters.rearm(cx.env.now.mono_us);
     }
 
@@ -159,7 +156,7 @@ impl Worker {
     }
 
     /// Whether the check of a watch has ended, and how.
-    fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
+    fn look_at_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
         let Some(watch) = self.clusters.watches.get_mut(id) else { return };
         match (watch.phase, watch.pool.watch_state()) {
             (Phase::Connecting, WatchState::Asked) => watch.phase = Phase::Asking,

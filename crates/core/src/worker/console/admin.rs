@@ -307,7 +307,7 @@ impl Worker {
                 self.say_ready(cx, id);
             }
         }
-        self.unpooled_resume(cx, id);
+        self.due.answered.push(id);
     }
 
     pub(crate) fn console_mut(&mut self, id: UnpooledId) -> Option<&mut ConsoleSession> {
@@ -347,11 +347,9 @@ impl Worker {
         if let Some(console) = self.console_mut(id) {
             console.pending = None;
         }
-        if let Some(undo) = undo {
-            self.distribute_silently(cx, undo);
-        }
+        self.due.undo.extend(undo);
         self.say_error(cx, id, SqlState::QUERY_CANCELED, &text);
-        self.unpooled_resume(cx, id);
+        self.due.answered.push(id);
     }
 
     /// A console client is gone. Its commands go on, except that a SUSPEND is undone: no other client would end it.
@@ -367,11 +365,11 @@ impl Worker {
         }
         if self.suspended_by == Some(id) && cx.env.activity == Activity::Suspended {
             cx.log(Level::Log, "admin disappeared when suspended, doing RESUME");
-            self.distribute_silently(cx, Command::Resume(None));
+            self.due.undo.push(Command::Resume(None));
         }
     }
 
-    fn distribute_silently<D: Driver>(&mut self, cx: &mut Cx<'_, D>, command: Command) {
+    pub(crate) fn distribute_silently<D: Driver>(&mut self, cx: &mut Cx<'_, D>, command: Command) {
         let from = cx.env.worker;
         for worker in self.other_workers(cx.env) {
             cx.driver.mail(worker, Mail::Command { from, ticket: 0, command: command.clone() });

@@ -182,10 +182,6 @@ impl Worker {
 
     /// Answers that came in since the last tick: those logins go on.
     pub(crate) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
-        if !cx.env.effects.is_empty() {
-            // Questions that cannot be asked are answered at once.
-            self.carry_out(cx);
-        }
         let answers = std::mem::take(&mut self.answers);
         let any = !answers.is_empty();
         for (id, answer) in answers {
