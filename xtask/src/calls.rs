@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::tidy::Problem;
 use crate::tidy::source::Source;
 use crate::tidy::walk;
 
 const CORE: &str = "crates/core/src";
+/// Files that may call one another in a circle; more cannot be understood one at a time.
+const CIRCLE_MAX: usize = 6;
 /// The types whose methods count, with the names by which closures call them.
 const OWNERS: [(&str, &str); 2] = [("Pool", "pool"), ("Worker", "worker")];
 
@@ -34,6 +37,18 @@ pub(crate) fn run(root: &Path, args: &[String]) -> ExitCode {
     }
 }
 
+/// Circles of core's files that are too large.
+pub(crate) fn problems(files: &[(PathBuf, Source)]) -> Vec<Problem> {
+    let calls = Calls::of(files.iter().filter(|(path, _)| path.starts_with(CORE)));
+    let circles = calls.circles().into_iter().filter(|circle| circle.len() > CIRCLE_MAX);
+    let said = circles.filter_map(|circle| {
+        let first = *circle.first()?;
+        let text = format!("{} files call one another in a circle: see `cargo xtask calls`", circle.len());
+        Some(Problem::new(first, 0, text))
+    });
+    said.collect()
+}
+
 fn read(root: &Path) -> std::io::Result<Vec<(PathBuf, Source)>> {
     let mut files = Vec::new();
     for path in walk::files(root)? {
@@ -49,9 +64,9 @@ fn read(root: &Path) -> std::io::Result<Vec<(PathBuf, Source)>> {
 struct Calls(BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>);
 
 impl Calls {
-    fn of(files: &[(PathBuf, Source)]) -> Calls {
+    fn of<'a>(files: impl IntoIterator<Item = &'a (PathBuf, Source)> + Clone) -> Calls {
         let mut defined = BTreeMap::new();
-        for (path, source) in files {
+        for (path, source) in files.clone() {
             each_line(source, |owner, line, _| {
                 if let Some(name) = owner.and_then(|_| defined_method(line)) {
                     defined.insert((owner.unwrap_or_default().to_owned(), name.to_owned()), path.clone());
@@ -204,6 +219,21 @@ mod tests {
     fn files_that_call_one_another_are_found() {
         assert_eq!(circles(&[("a.rs", A), ("b.rs", B), ("c.rs", C)]), [["a.rs", "b.rs", "c.rs"]]);
         assert!(circles(&[("a.rs", A), ("b.rs", B)]).is_empty());
+    }
+
+    #[test]
+    fn a_circle_that_is_too_large_is_a_problem() {
+        let in_a_ring = |files: usize| -> Vec<(PathBuf, Source)> {
+            let method = |number: usize| {
+                let next = (number + 1) % files;
+                format!("impl Pool {{\n    fn m{number}(&self) {{\n        self.m{next}();\n    }}\n}}\n")
+            };
+            (0..files)
+                .map(|number| (format!("{CORE}/{number}.rs").into(), Source::new(&method(number))))
+                .collect()
+        };
+        assert!(problems(&in_a_ring(CIRCLE_MAX)).is_empty());
+        assert_eq!(problems(&in_a_ring(CIRCLE_MAX + 1)).len(), 1);
     }
 
     #[test]

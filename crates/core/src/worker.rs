@@ -14,13 +14,16 @@ mod peering;
 mod pools;
 mod takeover;
 pub(crate) mod unpooled;
-mod unpooled_moves;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use clusters::Clusters;
+use maintenance::Rounds;
+use peering::Peering;
 use slotmap::SlotMap;
+use takeover::ToldPools;
 
 use crate::client_handoff::{ClientHandoff, Origin};
 use crate::context::{Activity, Cx, Effect, Env, Role, WriteTime, duration_us};
@@ -35,11 +38,6 @@ use crate::shared::Shared;
 use crate::worker::console::command::{Command, PendingCommand, Tasks};
 use crate::worker::login::inquiry::Answer;
 use crate::worker::unpooled::{Greeting, Unpooled, UnpooledState};
-
-use clusters::Clusters;
-use maintenance::Rounds;
-use peering::Peering;
-use takeover::ToldPools;
 
 /// The parts that a machine is built from.
 pub struct Setup {
@@ -327,31 +325,6 @@ impl Worker {
         }
     }
 
-    /// Lets a pool act, and notes whether it has something left to do when the tick ends. What it wants of others is done then, too.
-    /// `None` if there is no such pool.
-    #[inline]
-    pub(crate) fn in_pool<D: Driver, R>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: PoolId,
-        act: impl FnOnce(&mut Pool, &mut Cx<'_, D>) -> R,
-    ) -> Option<R> {
-        let pool = self.pools.get_mut(id)?;
-        let result = act(pool, cx);
-        if pool.has_work() {
-            if pool.state.due.lost_listener.is_some() {
-                pool.notify_listener_lost(cx);
-            }
-            if !std::mem::replace(&mut pool.state.due.listed, true) {
-                self.noticed.push(id);
-            }
-        }
-        if !pool.state.due.notified.is_empty() && !self.notified.contains(&id) {
-            self.notified.push(id);
-        }
-        Some(result)
-    }
-
     /// Does what pools want of others.
     #[cold]
     pub(crate) fn carry_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
@@ -389,18 +362,6 @@ impl Worker {
         self.check_clusters(cx);
         if self.rounds.begin(cx.env.now.mono_us) {
             self.maintain(cx);
-        }
-    }
-
-    /// Lets every pool act.
-    pub(crate) fn for_pools<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        mut act: impl FnMut(&mut Pool, &mut Cx<'_, D>),
-    ) {
-        let pools: Vec<PoolId> = self.pools.keys().collect();
-        for id in pools {
-            self.in_pool(cx, id, &mut act);
         }
     }
 
@@ -467,5 +428,46 @@ impl Worker {
         for command in undo {
             self.distribute_silently(cx, command);
         }
+    }
+
+    /// A message from another worker or the control plane.
+    pub(crate) fn take_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, mail: Mail) {
+        match mail {
+            Mail::Rules(rules) => self.follow_rules(cx, rules),
+            Mail::Command { from, ticket, command } => self.perform(cx, from, ticket, command),
+            Mail::Outcome { ticket, outcome } => self.command_done(cx, ticket, outcome, false),
+            Mail::LookUp(lookup) => self.look_up(cx, lookup),
+            Mail::ForgetLookUp { from, client, database, auth_user } => {
+                self.forget_lookup(cx, from, client, (database, auth_user));
+            }
+            Mail::Answered { client, answer } => self.answers.push((client, answer)),
+            Mail::Cancel { key } => self.cancel_by_mail(cx, &key),
+            Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
+            Mail::Room => self.notice_starving(cx),
+            Mail::Continue => self.resume_by_signal(cx),
+            Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
+            Mail::View(view) => self.take_view(cx, &view),
+            Mail::OpenTransactions { cluster, number, from, open } => {
+                self.count_open(cx, &cluster, number, from, open);
+            }
+            Mail::Switched { cluster, number, result } => self.switched(cx, &cluster, number, &result),
+            Mail::Source(report) => self.take_source(cx, &report),
+            Mail::Suspect(suspicion) => self.suspect(cx, suspicion),
+            Mail::AllArrived => self.awaits_arrivals = false,
+            Mail::SuccessorGone => self.serve_on(cx.env),
+            Mail::SnapshotRequest { ticket, look } => self.look(cx, ticket, &look),
+            Mail::Operate { ticket, command } => self.operate(cx, ticket, command),
+        }
+    }
+
+    /// Answers that came in since the last tick: those logins go on.
+    pub(crate) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
+        let answers = std::mem::take(&mut self.answers);
+        let any = !answers.is_empty();
+        for (id, answer) in answers {
+            self.answered(cx, id, answer);
+            self.unpooled_resume(cx, id);
+        }
+        any
     }
 }

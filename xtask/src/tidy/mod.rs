@@ -20,7 +20,7 @@ use source::Source;
 
 /// What a rule found.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Problem {
+pub(crate) struct Problem {
     /// Path from the root of the workspace.
     path: PathBuf,
     /// Line, from 1; 0 for the file as a whole.
@@ -29,7 +29,7 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(path: &Path, line: usize, text: impl Into<String>) -> Self {
+    pub(crate) fn new(path: &Path, line: usize, text: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, text: text.into() }
     }
 }
@@ -81,6 +81,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     let functions = features::Functions::of(&sources);
     findings.problems.extend(sources.iter().flat_map(|(path, source)| functions.problems(path, source)));
     findings.problems.extend(functions.leftovers());
+    findings.problems.extend(crate::calls::problems(&sources));
     findings.problems.sort();
     findings.rust_lines.sort_unstable();
     findings.long_functions.sort();

@@ -4,51 +4,19 @@ use std::sync::Arc;
 
 use pgweir_settings::Config;
 
-use crate::context::Activity;
-use crate::context::duration_us;
-use crate::context::{Cx, Env};
+use crate::context::{Activity, Cx, Env, duration_us};
 use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, UnpooledId};
-use crate::mail::{Mail, Question, Rules, Shutdown};
+use crate::mail::{Question, Rules, Shutdown};
+use crate::pool::ServerKind;
 use crate::pool::client::state::{Client, ClientState};
-use crate::pool::{Pool, ServerKind};
 use crate::stats::trace::Sampler;
 use crate::worker::Worker;
-use crate::worker::console::command::{Command, Outcome, Task, Until};
+use crate::worker::console::command::{Command, Outcome, Until};
 use crate::worker::login::inquiry::Obstacle;
 
 impl Worker {
-    /// A message from another worker or the control plane.
-    pub(crate) fn take_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, mail: Mail) {
-        match mail {
-            Mail::Rules(rules) => self.follow_rules(cx, rules),
-            Mail::Command { from, ticket, command } => self.perform(cx, from, ticket, command),
-            Mail::Outcome { ticket, outcome } => self.command_done(cx, ticket, outcome, false),
-            Mail::LookUp(lookup) => self.look_up(cx, lookup),
-            Mail::ForgetLookUp { from, client, database, auth_user } => {
-                self.forget_lookup(cx, from, client, (database, auth_user));
-            }
-            Mail::Answered { client, answer } => self.answers.push((client, answer)),
-            Mail::Cancel { key } => self.cancel_by_mail(cx, &key),
-            Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
-            Mail::Room => self.notice_starving(cx),
-            Mail::Continue => self.resume_by_signal(cx),
-            Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
-            Mail::View(view) => self.take_view(cx, &view),
-            Mail::OpenTransactions { cluster, number, from, open } => {
-                self.count_open(cx, &cluster, number, from, open);
-            }
-            Mail::Switched { cluster, number, result } => self.switched(cx, &cluster, number, &result),
-            Mail::Source(report) => self.take_source(cx, &report),
-            Mail::Suspect(suspicion) => self.suspect(cx, suspicion),
-            Mail::AllArrived => self.awaits_arrivals = false,
-            Mail::SuccessorGone => self.serve_on(cx.env),
-            Mail::SnapshotRequest { ticket, look } => self.look(cx, ticket, &look),
-            Mail::Operate { ticket, command } => self.operate(cx, ticket, command),
-        }
-    }
-
     /// Carries out a command here, and answers now or later, when the command is done.
     pub(crate) fn perform<D: Driver>(
         &mut self,
@@ -113,95 +81,6 @@ impl Worker {
         self.answer(cx, from, ticket, outcome);
     }
 
-    fn answer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, from: WorkerId, ticket: u64, outcome: Outcome) {
-        if from == cx.env.worker {
-            self.command_done(cx, ticket, outcome, false);
-        } else {
-            cx.driver.mail(from, Mail::Outcome { ticket, outcome });
-        }
-    }
-
-    fn answer_when<D: Driver>(&mut self, cx: &mut Cx<'_, D>, from: WorkerId, ticket: u64, until: Until) {
-        self.tasks.push_back(Task { from, ticket, until });
-        self.check_commands(cx);
-    }
-
-    /// Answers the commands that are due.
-    pub(crate) fn check_commands<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let tasks = std::mem::take(&mut self.tasks);
-        for task in tasks {
-            if let Until::Switched { cluster, number } = &task.until {
-                match self.clusters.switched(cluster, *number) {
-                    Some(Ok(())) => self.answer(cx, task.from, task.ticket, Outcome::Done),
-                    Some(Err(why)) => self.answer(cx, task.from, task.ticket, Outcome::Failed(why)),
-                    None => self.tasks.push_back(task),
-                }
-                continue;
-            }
-            let outcome = match self.undone_by(cx.env, &task.until) {
-                Some(text) => Outcome::Undone(text),
-                None if self.is_reached(cx, &task.until) => {
-                    if matches!(task.until, Until::Flushed { .. }) {
-                        self.close_unflushed(cx);
-                    }
-                    Outcome::Done
-                }
-                None => {
-                    self.tasks.push_back(task);
-                    continue;
-                }
-            };
-            self.answer(cx, task.from, task.ticket, outcome);
-        }
-    }
-
-    /// Why the awaited state will not come: no client may be told that all is at rest when it is not.
-    fn undone_by(&self, env: &Env, until: &Until) -> Option<&'static str> {
-        match until {
-            Until::Released(Some(name)) if env.rules.config.database(name).is_none() => {
-                Some("PAUSE was undone: database removed")
-            }
-            Until::Released(Some(name)) if env.shared.switches(name).paused => None,
-            Until::Released(None) if env.activity == Activity::Paused => None,
-            Until::Released(_) => Some("PAUSE was undone by RESUME"),
-            Until::Flushed { .. } if env.activity == Activity::Suspended => None,
-            Until::Flushed { .. } => Some("SUSPEND was undone by RESUME"),
-            Until::Closed(_) | Until::Switched { .. } => None,
-        }
-    }
-
-    fn is_reached<D: Driver>(&self, cx: &Cx<'_, D>, until: &Until) -> bool {
-        match until {
-            Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
-                let kinds = [ServerKind::Active, ServerKind::Tested, ServerKind::BeingCanceled];
-                kinds.into_iter().all(|kind| pool.state.servers(kind) == 0)
-            }),
-            // `check_commands` looks for its end.
-            Until::Switched { .. } => false,
-            Until::Closed(database) => self
-                .pools_of(database.as_deref())
-                .all(|(_, pool)| pool.servers.values().all(|server| server.retire.is_none())),
-            Until::Flushed { deadline_us } => {
-                cx.env.now.mono_us >= *deadline_us
-                    || self.unpooled.values().all(|client| cx.driver.backlog(client.conn) == 0)
-                        && self.pools.values().all(|pool| {
-                            let mut clients = pool.clients.values().map(|client| client.conn);
-                            let mut servers = pool.servers.values().map(|server| server.conn);
-                            clients.all(|conn| cx.driver.backlog(conn) == 0)
-                                && servers.all(|conn| cx.driver.backlog(conn) == 0)
-                        })
-            }
-        }
-    }
-
-    fn pools_of<'a>(&'a self, database: Option<&'a str>) -> impl Iterator<Item = (PoolId, &'a Pool)> + 'a {
-        self.pools.iter().filter(move |(_, pool)| database.is_none_or(|name| *pool.state.database == *name))
-    }
-
-    fn pool_ids_of(&self, database: Option<&str>) -> Vec<PoolId> {
-        self.pools_of(database).map(|(id, _)| id).collect()
-    }
-
     fn pause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
         match database {
             None => cx.env.activity = Activity::Paused,
@@ -246,7 +125,7 @@ impl Worker {
         }
     }
 
-    fn resume_by_signal<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn resume_by_signal<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let line = match cx.env.activity {
             Activity::Active => "got SIGUSR2, but not paused/suspended",
             Activity::Paused => "got SIGUSR2, continuing from PAUSE",
@@ -282,20 +161,6 @@ impl Worker {
         self.for_pools(cx, |pool, cx| {
             let clients: Vec<ClientId> = pool.clients.keys().collect();
             clients.into_iter().for_each(|id| pool.client_unpause(cx, id));
-        });
-    }
-
-    /// SUSPEND that could not flush everything in `suspend_timeout`.
-    fn close_unflushed<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let unpooled = self.unpooled.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
-        let stuck: Vec<UnpooledId> = unpooled.map(|(id, _)| id).collect();
-        for id in stuck {
-            self.remove_unpooled(cx, id, "suspend_timeout", CloseMode::Now);
-        }
-        self.for_pools(cx, |pool, cx| {
-            let clients = pool.clients.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
-            let stuck: Vec<ClientId> = clients.map(|(id, _)| id).collect();
-            stuck.into_iter().for_each(|id| pool.remove_client(cx, id, "suspend_timeout", CloseMode::Now));
         });
     }
 
@@ -351,7 +216,7 @@ impl Worker {
 
     /// New configuration: pools follow, servers that were made by other rules are recycled, clients of databases that are gone
     /// are told.
-    fn follow_rules<D: Driver>(&mut self, cx: &mut Cx<'_, D>, rules: Rules) {
+    pub(crate) fn follow_rules<D: Driver>(&mut self, cx: &mut Cx<'_, D>, rules: Rules) {
         let old = std::mem::replace(&mut cx.env.rules, rules);
         let config = Arc::clone(&cx.env.rules.config);
         let tls_changed = old.server_tls_epoch != cx.env.rules.server_tls_epoch;
@@ -387,7 +252,7 @@ impl Worker {
     }
 
     /// There is no successor left to hand over to.
-    fn serve_on(&mut self, env: &mut Env) {
+    pub(crate) fn serve_on(&mut self, env: &mut Env) {
         if env.stopping == Some(Shutdown::HandOver) {
             env.stopping = Some(Shutdown::WaitForClients);
         }

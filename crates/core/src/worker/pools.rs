@@ -101,4 +101,52 @@ impl Worker {
         let own = env.worker;
         (0..env.shared.workers()).map(WorkerId).filter(move |&worker| worker != own)
     }
+
+    /// Lets a pool act, and notes whether it has something left to do when the tick ends. What it wants of others is done then, too.
+    /// `None` if there is no such pool.
+    #[inline]
+    pub(crate) fn in_pool<D: Driver, R>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: PoolId,
+        act: impl FnOnce(&mut Pool, &mut Cx<'_, D>) -> R,
+    ) -> Option<R> {
+        let pool = self.pools.get_mut(id)?;
+        let result = act(pool, cx);
+        if pool.has_work() {
+            if pool.state.due.lost_listener.is_some() {
+                pool.notify_listener_lost(cx);
+            }
+            if !std::mem::replace(&mut pool.state.due.listed, true) {
+                self.noticed.push(id);
+            }
+        }
+        if !pool.state.due.notified.is_empty() && !self.notified.contains(&id) {
+            self.notified.push(id);
+        }
+        Some(result)
+    }
+
+    /// Lets every pool act.
+    pub(crate) fn for_pools<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        mut act: impl FnMut(&mut Pool, &mut Cx<'_, D>),
+    ) {
+        let pools: Vec<PoolId> = self.pools.keys().collect();
+        for id in pools {
+            self.in_pool(cx, id, &mut act);
+        }
+    }
+
+    pub(crate) fn pools_of<'a>(
+        &'a self,
+        database: Option<&'a str>,
+    ) -> impl Iterator<Item = (PoolId, &'a Pool)> + 'a {
+        self.pools.iter().filter(move |(_, pool)| database.is_none_or(|name| *pool.state.database == *name))
+    }
+
+    pub(crate) fn pool_ids_of(&self, database: Option<&str>) -> Vec<PoolId> {
+        self.pools_of(database).map(|(id, _)| id).collect()
+    }
 }

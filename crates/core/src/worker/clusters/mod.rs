@@ -1,9 +1,11 @@
 //! The clusters: one worker watches each of them, and tells all workers what it found out. Pools follow.
 
 mod commands;
+mod drain;
 pub(crate) mod report;
 mod sources;
 mod switchover;
+mod views;
 mod watch;
 
 use std::collections::HashMap;
@@ -20,7 +22,7 @@ use crate::driver::{Driver, WorkerId};
 use crate::ids::WatchId;
 use crate::mail::Mail;
 use crate::worker::Worker;
-use crate::worker::clusters::switchover::Draining;
+use crate::worker::clusters::drain::Draining;
 use crate::worker::clusters::watch::NodeWatch;
 
 /// The clusters that a worker watches.
@@ -118,37 +120,6 @@ impl Worker {
         }
         self.follow_nodes(cx);
         self.tell_views(cx);
-    }
-
-    /// Tells all workers what has changed.
-    pub(crate) fn tell_views<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let mut changed = Vec::new();
-        for watched in self.clusters.watched.values_mut() {
-            for remark in watched.cluster.take_remarks() {
-                cx.log(remark.level, &remark.text);
-            }
-            watched.ended = watched.cluster.take_ended().or(watched.ended.take());
-            let view = watched.cluster.view();
-            if watched.told.as_deref() != Some(&view) {
-                let view = Arc::new(view);
-                watched.told = Some(Arc::clone(&view));
-                changed.push(view);
-            }
-        }
-        for view in changed {
-            for worker in self.other_workers(cx.env) {
-                cx.driver.mail(worker, Mail::View(Arc::clone(&view)));
-            }
-            self.take_view(cx, &view);
-        }
-    }
-
-    /// What is known of a cluster has changed: its pools follow.
-    pub(crate) fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
-        cx.env.views.insert(Arc::clone(&view.cluster), Arc::clone(view));
-        self.for_pools(cx, |pool, cx| pool.follow_view(cx, view));
-        self.follow_drain(cx, view);
-        self.check_commands(cx);
     }
 
     /// A connection to a cluster's primary failed or ended: its nodes are asked now.

@@ -4,25 +4,19 @@
 use std::sync::Arc;
 
 use pgweir_wire::backend::{self, TxStatus};
-use pgweir_wire::error::{Report, SqlState, encode_error, encode_notice};
-use pgweir_wire::frontend::{Query, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use crate::client_handoff::{Counted, Login};
-use crate::context::Activity;
-use crate::context::{Cx, Env, KeyOwner};
+use crate::context::{Activity, Cx, Env, KeyOwner};
 use crate::driver::{CloseMode, Driver, Level, Peer};
-use crate::errors::Fault;
 use crate::ids::UnpooledId;
-use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
 use crate::mail::{Mail, Question, Shutdown};
 use crate::pool::Step;
 use crate::worker::Worker;
 use crate::worker::console::command::{
     self, Command, CommandSource, FIXED_PARAMETERS, NoCommand, Outcome, PendingCommand, Topic,
 };
-use crate::worker::console::session::{ConsoleSession, Reply};
-use crate::worker::console::table::Row;
+use crate::worker::console::session::ConsoleSession;
 use crate::worker::console::{self, Rights, table};
 use crate::worker::unpooled::UnpooledState;
 
@@ -61,68 +55,6 @@ impl Worker {
         self.console_logins += 1;
         cx.driver.send(client.conn, &cx.env.scratch);
         Step::Used(0)
-    }
-
-    /// A console client has sent bytes.
-    pub(crate) fn console_sent<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: UnpooledId,
-        bytes: &[u8],
-    ) -> Step {
-        let header = match Header::peek(bytes) {
-            Ok(Some(header)) => header,
-            Ok(None) => return Step::Wait,
-            Err(error) => return self.refuse_unpooled(cx, id, &Fault::Protocol(error.to_string().into())),
-        };
-        let Some(client) = self.unpooled.get(id) else { return Step::Gone };
-        let UnpooledState::Console(console) = &client.state else { return Step::Wait };
-        if header.tag == tag::TERMINATE {
-            return self.unpooled_left(cx, id, "client close request");
-        }
-        if console.pending.is_some() || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
-            return Step::Wait;
-        }
-        if header.total() > CONSOLE_QUERY_BYTES_MAX {
-            return self.refuse_unpooled(cx, id, &Fault::TooLarge("console command is too long".into()));
-        }
-        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
-        let now_us = cx.env.now.mono_us;
-        self.console_mut(id).into_iter().for_each(|console| console.request_us = now_us);
-        if header.tag != tag::QUERY {
-            if !self.console_extended(cx, id, header.tag, body) {
-                return self.not_a_query(cx, id, header.tag);
-            }
-            return if self.unpooled.contains_key(id) { Step::Used(header.total()) } else { Step::Gone };
-        }
-        let text = match Query::parse(body) {
-            Ok(query) => String::from_utf8_lossy(query.text).into_owned(),
-            Err(error) => return self.refuse_unpooled(cx, id, &Fault::Protocol(error.to_string().into())),
-        };
-        self.typed(cx, id, &text);
-        if self.unpooled.contains_key(id) { Step::Used(header.total()) } else { Step::Gone }
-    }
-
-    fn not_a_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, message: u8) -> Step {
-        let text = format!("unsupported packet type for admin console: {message}");
-        self.say_error(cx, id, SqlState::PROTOCOL_VIOLATION, &text);
-        self.refuse_unpooled(cx, id, &Fault::Protocol("bad packet".into()))
-    }
-
-    fn typed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, text: &str) {
-        // Drivers send a comment to see whether the server is alive.
-        if text.trim_start().starts_with("--") && !text.contains('\n') {
-            cx.env.scratch.clear();
-            backend::encode_empty_query(&mut cx.env.scratch);
-            return self.say_ready(cx, id);
-        }
-        match Command::parse(text) {
-            Ok(command) => self.run_command(cx, id, command),
-            Err(none) => {
-                let text = self.why_none(id, none);
-                self.say_error(cx, id, SqlState::PROTOCOL_VIOLATION, &text);
-            }
-        }
     }
 
     /// The error for a client that typed no known command.
@@ -247,128 +179,6 @@ impl Worker {
         }
     }
 
-    /// A worker's answer, or the control plane's. `all` ends the command even if answers of other workers are missing.
-    pub(crate) fn command_done<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        ticket: u64,
-        outcome: Outcome,
-        all: bool,
-    ) {
-        let Some(pending) = self.commands.get_mut(&ticket) else { return };
-        pending.missing -= 1;
-        pending.outcomes.push(outcome);
-        if pending.missing > 0 && !all {
-            return;
-        }
-        let Some(pending) = self.commands.remove(&ticket) else { return };
-        let killed =
-            |outcome: &Outcome| matches!(outcome, Outcome::Sums(sums) if sums.iter().any(|(_, n)| *n > 0));
-        let failure = match &pending.command {
-            Command::KillClient(_) if !pending.outcomes.iter().any(killed) => {
-                Some((SqlState::PROTOCOL_VIOLATION, "client not found".to_owned()))
-            }
-            command => pending.outcomes.iter().find_map(|outcome| failure_of(command, outcome)),
-        };
-        let id = match pending.source {
-            CommandSource::Console(id) => id,
-            CommandSource::Control(ticket) => {
-                let result = match (failure, &pending.command) {
-                    (Some((_, text)), _) => Err(text),
-                    (None, Command::Show(topic)) => Ok(self.merge(*topic, pending.outcomes)),
-                    (None, _) => Ok(Vec::new()),
-                };
-                return cx.driver.ask(Question::Operated { ticket, result });
-            }
-        };
-        if let Some(console) = self.console_mut(id) {
-            console.pending = None;
-        }
-        match (failure, &pending.command) {
-            (Some((code, text)), _) => self.say_error(cx, id, code, &text),
-            (None, Command::Show(topic)) => {
-                let rows = self.merge(*topic, pending.outcomes);
-                let columns = table::columns_of(&pending.command);
-                if *topic == Topic::Fds && self.gets_descriptors(id) {
-                    self.say_descriptors(cx, id, &columns, &rows);
-                } else {
-                    self.say_rows(cx, id, &columns, rows);
-                }
-            }
-            (None, command) => {
-                cx.env.scratch.clear();
-                for outcome in &pending.outcomes {
-                    if let Outcome::Noted(text) = outcome {
-                        let notice = Report::notice(SqlState::SUCCESSFUL_COMPLETION, text);
-                        encode_notice(&mut cx.env.scratch, &notice);
-                    }
-                }
-                backend::encode_command_complete(&mut cx.env.scratch, &command.tag());
-                self.say_ready(cx, id);
-            }
-        }
-        self.due.answered.push(id);
-    }
-
-    pub(crate) fn console_mut(&mut self, id: UnpooledId) -> Option<&mut ConsoleSession> {
-        match &mut self.unpooled.get_mut(id)?.state {
-            UnpooledState::Console(console) => Some(console),
-            _ => None,
-        }
-    }
-
-    fn console(&self, id: UnpooledId) -> Option<&ConsoleSession> {
-        match &self.unpooled.get(id)?.state {
-            UnpooledState::Console(console) => Some(console),
-            _ => None,
-        }
-    }
-
-    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE, SWITCHOVER): it waits no longer, and the command's effects are
-    /// undone.
-    pub(crate) fn cancel_console<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
-        let Some(ticket) = self.console(id).and_then(|console| console.pending) else { return };
-        let Some(pending) = self.commands.get(&ticket) else { return };
-        let undo = match &pending.command {
-            // A shutdown relies on it.
-            Command::Pause(_) | Command::Suspend if cx.env.stopping == Some(Shutdown::WaitForServers) => {
-                return;
-            }
-            Command::Pause(database) => Some(Command::Resume(database.clone())),
-            Command::Suspend => Some(Command::Resume(None)),
-            Command::WaitClose(_) => None,
-            Command::Switchover { cluster, .. } => {
-                Some(Command::Switchover { cluster: cluster.clone(), to: None, force: false })
-            }
-            _ => return,
-        };
-        let text = format!("canceling {} due to user request", pending.command.tag());
-        self.commands.remove(&ticket);
-        if let Some(console) = self.console_mut(id) {
-            console.pending = None;
-        }
-        self.due.undo.extend(undo);
-        self.say_error(cx, id, SqlState::QUERY_CANCELED, &text);
-        self.due.answered.push(id);
-    }
-
-    /// A console client is gone. Its commands go on, except that a SUSPEND is undone: no other client would end it.
-    pub(crate) fn console_left<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: UnpooledId,
-        console: &ConsoleSession,
-    ) {
-        cx.env.cancel_keys.remove(&console.cancel_key.head());
-        if let Some(ticket) = console.pending {
-            self.commands.remove(&ticket);
-        }
-        if self.suspended_by == Some(id) && cx.env.activity == Activity::Suspended {
-            cx.log(Level::Log, "admin disappeared when suspended, doing RESUME");
-            self.due.undo.push(Command::Resume(None));
-        }
-    }
-
     pub(crate) fn distribute_silently<D: Driver>(&mut self, cx: &mut Cx<'_, D>, command: Command) {
         let from = cx.env.worker;
         for worker in self.other_workers(cx.env) {
@@ -385,72 +195,6 @@ impl Worker {
             None => format!("{verb} command issued"),
         };
         cx.log(Level::Log, &line);
-    }
-
-    pub(crate) fn say_error<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: UnpooledId,
-        code: SqlState,
-        text: &str,
-    ) {
-        cx.log(Level::Error, text);
-        if let Some(client) = self.unpooled.get(id).filter(|_| cx.env.rules.config.main.log_pooler_errors) {
-            let line = format!("{} pooler error: {text}", client.log_name());
-            cx.log(Level::Warning, &line);
-        }
-        cx.env.scratch.clear();
-        encode_error(&mut cx.env.scratch, &Report::error(code, text));
-        if let Some(console) = self.console_mut(id)
-            && matches!(console.reply, Reply::Execute { .. })
-        {
-            console.extended.skipping = true;
-        }
-        self.say_ready(cx, id);
-    }
-
-    fn say_help<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
-        cx.env.scratch.clear();
-        let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, "Console usage").with_detail(HELP);
-        encode_notice(&mut cx.env.scratch, &report);
-        backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
-        self.say_ready(cx, id);
-    }
-
-    /// Sends the collected answer, followed by ReadyForQuery if it answers a Query.
-    pub(crate) fn say_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
-        let reply = self.console_mut(id).map(|console| std::mem::take(&mut console.reply));
-        if !matches!(reply, Some(Reply::Execute { .. })) {
-            backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
-        }
-        if let Some(client) = self.unpooled.get(id) {
-            cx.driver.send(client.conn, &cx.env.scratch);
-        }
-    }
-
-    /// The whole answer to a SHOW.
-    fn say_rows<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: UnpooledId,
-        columns: &table::Columns,
-        rows: Vec<Row>,
-    ) {
-        cx.env.scratch.clear();
-        match self.console(id).map(|console| console.reply.clone()) {
-            Some(Reply::Execute { portal, formats, max_rows }) => {
-                self.say_part(cx.env, id, columns, &portal, &formats, max_rows, rows.into());
-            }
-            _ => {
-                let formats = table::Formats::default();
-                table::encode_columns(&mut cx.env.scratch, columns, &formats);
-                for row in &rows {
-                    table::encode_row(&mut cx.env.scratch, columns, &formats, row);
-                }
-                backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
-            }
-        }
-        self.say_ready(cx, id);
     }
 
     /// Whether the command can be carried out at all, seen from here.
@@ -495,42 +239,5 @@ impl Worker {
     }
 }
 
-/// The error text for a worker's outcome, or the control plane's, if the command has failed with it.
-fn failure_of(command: &Command, outcome: &Outcome) -> Option<(SqlState, String)> {
-    match outcome {
-        Outcome::Failed(text) if *command == Command::Reload => {
-            Some((SqlState::CONFIG_FILE_ERROR, text.clone()))
-        }
-        Outcome::Failed(text) => Some((SqlState::PROTOCOL_VIOLATION, text.clone())),
-        Outcome::Undone(text) => Some((SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, (*text).to_owned())),
-        _ => None,
-    }
-}
-
 /// The error for clients that may only look.
 const NOT_ADMIN: &str = "admin access needed";
-
-const HELP: &str = "\n\
-    \tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION\n\
-    \tSHOW PEERS|PEER_POOLS\n\
-    \tSHOW FDS|SOCKETS|ACTIVE_SOCKETS|LISTS|MEM|STATE\n\
-    \tSHOW DNS_HOSTS|DNS_ZONES\n\
-    \tSHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS\n\
-    \tSHOW POOLS_EXTENDED|CLIENTS_EXTENDED|SERVERS_EXTENDED|STATS_EXTENDED\n\
-    \tSHOW PERCENTILES|STATEMENTS\n\
-    \tSHOW CLUSTERS|NODES\n\
-    \tSET key = arg\n\
-    \tRELOAD\n\
-    \tPAUSE [<db>]\n\
-    \tRESUME [<db>]\n\
-    \tDISABLE <db>\n\
-    \tENABLE <db>\n\
-    \tRECONNECT [<db>]\n\
-    \tKILL [<db>]\n\
-    \tKILL_CLIENT <client_id>\n\
-    \tATTACH|DRAIN|DETACH NODE <cluster>.<node>\n\
-    \tRECHECK <cluster>\n\
-    \tSUSPEND\n\
-    \tSHUTDOWN\n\
-    \tSHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS\n\
-    \tWAIT_CLOSE [<db>]";

@@ -15,7 +15,7 @@ use crate::pool::client::state::printable;
 use crate::worker::Worker;
 use crate::worker::console::command::Command;
 use crate::worker::console::session::{Portal, Progress, Reply};
-use crate::worker::console::table::{self, Columns, Formats, Row};
+use crate::worker::console::table::{self, Formats};
 
 /// An error in a message: the client is told, and later messages are ignored up to Sync.
 struct Complaint(SqlState, String);
@@ -209,40 +209,6 @@ impl Worker {
         self.say_part(cx.env, id, &columns, execute.portal, &formats, max_rows, rest);
         self.send_scratch(cx, id);
         true
-    }
-
-    /// As many rows as the client wants; the other rows wait in the portal.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one Execute")]
-    pub(crate) fn say_part(
-        &mut self,
-        env: &mut Env,
-        id: UnpooledId,
-        columns: &Columns,
-        portal: &[u8],
-        formats: &Formats,
-        max_rows: usize,
-        mut rows: VecDeque<Row>,
-    ) {
-        let wanted = if max_rows == 0 { rows.len() } else { max_rows.min(rows.len()) };
-        for row in rows.drain(..wanted) {
-            table::encode_row(&mut env.scratch, columns, formats, &row);
-        }
-        if rows.is_empty() {
-            backend::encode_command_complete(&mut env.scratch, "SHOW");
-            return;
-        }
-        if let Some(portal) =
-            self.console_mut(id).and_then(|console| console.extended.portals.get_mut(portal))
-        {
-            portal.progress = Progress::Rest(rows);
-        }
-        backend::encode_portal_suspended(&mut env.scratch);
-    }
-
-    fn send_scratch<D: Driver>(&self, cx: &mut Cx<'_, D>, id: UnpooledId) {
-        if let Some(client) = self.unpooled.get(id) {
-            cx.driver.send(client.conn, &cx.env.scratch);
-        }
     }
 }
 

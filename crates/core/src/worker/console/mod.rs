@@ -1,13 +1,18 @@
 //! The console: a virtual database on which commands are typed. It says which commands there are, which users
-//! may use them, and what their answers look like. What they do to clients and servers is in
-//! `admin.rs` and in the worker's `actions.rs`.
+//! may use them, and what their answers look like.
+//!
+//! `input.rs` and `extended.rs` read what is typed, `admin.rs` sends each command to those who carry it out (the worker's
+//! `actions.rs`), `pending.rs` waits for their answers, `say.rs` tells the console.
 
 pub(crate) mod admin;
 pub mod command;
 pub(crate) mod descriptors;
 pub(crate) mod extended;
 pub(crate) mod hosts;
+pub(crate) mod input;
+pub(crate) mod pending;
 pub(crate) mod report;
+pub(crate) mod say;
 pub(crate) mod session;
 pub(crate) mod statements;
 pub(crate) mod table;

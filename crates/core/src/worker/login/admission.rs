@@ -60,27 +60,6 @@ impl Worker {
         same_user && console::is_house_name(&login.user)
     }
 
-    /// The client has proven its user; from now on it may be told which objects exist.
-    pub(crate) fn proven<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, attempt: Attempt) -> Step {
-        let Attempt { login, mut counted, target, record: _ } = attempt;
-        if target == Target::Console {
-            return match self.admit_to_console(cx.env, &login, &mut counted) {
-                Ok(rights) => self.open_console(cx, id, &login, rights, counted),
-                Err(fault) => self.refuse_login(cx, id, login, &counted, &fault),
-            };
-        }
-        let since_us = self.unpooled.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
-        if let Err(fault) = self.admit(cx.env, &login, target, since_us, &mut counted) {
-            return self.refuse_login(cx, id, login, &counted, &fault);
-        }
-        let to = cx.env.shared.owner(&login.database, &self.pool_user(cx.env, &login));
-        if let Some(client) = self.unpooled.get_mut(id) {
-            client.state = UnpooledState::Proven(Box::new(Proven { login, counted, to }));
-        }
-        // It stays here until its bytes that were not looked at yet are in its inbox.
-        Step::Used(0)
-    }
-
     /// The bytes of a proven client that were not looked at yet are in its inbox now: it goes to its pool, with all that it has.
     pub(crate) fn go_to_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         if !matches!(self.unpooled.get(id).map(|client| &client.state), Some(UnpooledState::Proven(_))) {
@@ -99,7 +78,7 @@ impl Worker {
         }
     }
 
-    fn admit(
+    pub(super) fn admit(
         &self,
         env: &Env,
         login: &Login,
@@ -129,7 +108,12 @@ impl Worker {
     }
 
     /// The console counts as a separate database. No limit keeps an admin from it.
-    fn admit_to_console(&self, env: &Env, login: &Login, counted: &mut Counted) -> Result<Rights, Fault> {
+    pub(super) fn admit_to_console(
+        &self,
+        env: &Env,
+        login: &Login,
+        counted: &mut Counted,
+    ) -> Result<Rights, Fault> {
         let config = &env.rules.config;
         let rights = console::rights(&config.main, &login.user).ok_or(Fault::NotAllowedOnConsole)?;
         let limits = match rights {
@@ -165,7 +149,7 @@ impl Worker {
     }
 
     /// The user that servers for this login are logged in as.
-    fn pool_user(&self, env: &Env, login: &Login) -> Arc<str> {
+    pub(super) fn pool_user(&self, env: &Env, login: &Login) -> Arc<str> {
         let forced = env.rules.config.database(&login.database).and_then(|db| db.user.clone());
         forced.map_or_else(|| Arc::clone(&login.user), Arc::from)
     }

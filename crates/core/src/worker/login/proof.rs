@@ -23,7 +23,7 @@ use crate::worker::Worker;
 use crate::worker::login::exchange::{Exchange, Input, Next, Way, unavailable};
 use crate::worker::login::inquiry::{About, Answer, Inquiry, Lookup};
 use crate::worker::unpooled::{
-    Asked, Attempt, Authenticating, AwaitingAnswer, Greeting, Record, Target, Then, UnpooledState,
+    Asked, Attempt, Authenticating, AwaitingAnswer, Greeting, Proven, Record, Target, Then, UnpooledState,
 };
 
 impl Worker {
@@ -180,18 +180,7 @@ impl Worker {
         }))
     }
 
-    /// Answers that came in since the last tick: those logins go on.
-    pub(crate) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
-        let answers = std::mem::take(&mut self.answers);
-        let any = !answers.is_empty();
-        for (id, answer) in answers {
-            self.answered(cx, id, answer);
-            self.unpooled_resume(cx, id);
-        }
-        any
-    }
-
-    fn answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, answer: Answer) {
+    pub(crate) fn answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, answer: Answer) {
         let Some(client) = self.unpooled.get_mut(id) else { return };
         let state = std::mem::replace(&mut client.state, UnpooledState::Greeting(Greeting::default()));
         let UnpooledState::AwaitingAnswer(waiting) = state else {
@@ -378,6 +367,27 @@ impl Worker {
                 self.refuse_attempt(cx, id, attempt, &Fault::Authentication(refusal.text(), unproven))
             }
         }
+    }
+
+    /// The client has proven its user; from now on it may be told which objects exist.
+    pub(crate) fn proven<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, attempt: Attempt) -> Step {
+        let Attempt { login, mut counted, target, record: _ } = attempt;
+        if target == Target::Console {
+            return match self.admit_to_console(cx.env, &login, &mut counted) {
+                Ok(rights) => self.open_console(cx, id, &login, rights, counted),
+                Err(fault) => self.refuse_login(cx, id, login, &counted, &fault),
+            };
+        }
+        let since_us = self.unpooled.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
+        if let Err(fault) = self.admit(cx.env, &login, target, since_us, &mut counted) {
+            return self.refuse_login(cx, id, login, &counted, &fault);
+        }
+        let to = cx.env.shared.owner(&login.database, &self.pool_user(cx.env, &login));
+        if let Some(client) = self.unpooled.get_mut(id) {
+            client.state = UnpooledState::Proven(Box::new(Proven { login, counted, to }));
+        }
+        // It stays here until its bytes that were not looked at yet are in its inbox.
+        Step::Used(0)
     }
 }
 

@@ -1,96 +1,20 @@
 //! Clients that are in no pool: the loop that takes their bytes through their states, and their end.
 
-use crate::context::Activity;
-use crate::context::Cx;
+use crate::context::{Activity, Cx};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::UnpooledId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::Step;
 use crate::worker::Worker;
+use crate::worker::console::command::Command;
+use crate::worker::console::session::ConsoleSession;
 use crate::worker::unpooled::{Asked, Unpooled, UnpooledState};
 
 /// The reason of an end that is not logged.
 pub(crate) const UNSAID: &str = "";
 
 impl Worker {
-    /// Bytes of a client that is in no pool.
-    pub(crate) fn unpooled_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, bytes: &[u8]) {
-        let Some(client) = self.unpooled.get_mut(id) else { return };
-        if client.inbox.is_empty() {
-            let used = self.unpooled_consume(cx, id, bytes);
-            self.unpooled_keep(cx, id, None, bytes, used);
-        } else {
-            let mut inbox = std::mem::take(&mut client.inbox);
-            inbox.extend_from_slice(bytes);
-            let used = self.unpooled_consume(cx, id, &inbox);
-            self.unpooled_keep(cx, id, Some(inbox), &[], used);
-        }
-    }
-
-    /// Looks again at bytes that a client sent earlier: its state has changed, or it took what was sent.
-    pub(crate) fn unpooled_resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
-        let Some(client) = self.unpooled.get_mut(id) else { return };
-        if client.inbox.is_empty() {
-            self.go_to_pool(cx, id);
-        } else {
-            let inbox = std::mem::take(&mut client.inbox);
-            let used = self.unpooled_consume(cx, id, &inbox);
-            self.unpooled_keep(cx, id, Some(inbox), &[], used);
-        }
-        self.unpause_unpooled(cx, id);
-    }
-
-    /// Keeps the bytes that were not used, and stops reading from a client that has too much waiting here.
-    fn unpooled_keep<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: UnpooledId,
-        held: Option<Vec<u8>>,
-        bytes: &[u8],
-        used: usize,
-    ) {
-        let Some(client) = self.unpooled.get_mut(id) else {
-            if let Some(buffer) = held {
-                cx.env.buffers.give_back(buffer);
-            }
-            return;
-        };
-        debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
-        client.inbox = cx.env.buffers.remainder(held, bytes, used);
-        let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && client.is_stalled();
-        // A client that sends requests without reading the answers is not read further.
-        if too_much_waits || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
-            self.pause_unpooled(cx, id);
-        }
-        self.go_to_pool(cx, id);
-    }
-
-    /// Takes bytes through the client's states until they are used up or must wait; returns the number of bytes used.
-    fn unpooled_consume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, bytes: &[u8]) -> usize {
-        let mut at = 0;
-        while at < bytes.len() {
-            let Some(client) = self.unpooled.get(id) else { return bytes.len() };
-            let rest = &bytes[at..];
-            let step = match &client.state {
-                UnpooledState::Greeting(_) => self.greet(cx, id, rest),
-                UnpooledState::Authenticating(_) => self.authenticate(cx, id, rest),
-                UnpooledState::AwaitingAnswer(_) | UnpooledState::Proven(_) | UnpooledState::Refused(_) => {
-                    Step::Wait
-                }
-                // Nothing more is expected; nothing more is kept.
-                UnpooledState::Cancelling => Step::Used(rest.len()),
-                UnpooledState::Console(_) => self.console_sent(cx, id, rest),
-            };
-            match step {
-                Step::Used(used) => at += used,
-                Step::Wait => break,
-                Step::Gone => return bytes.len(),
-            }
-        }
-        at
-    }
-
     /// Stops reading from a client.
     pub(crate) fn pause_unpooled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         if let Some(client) = self.unpooled.get_mut(id)
@@ -203,6 +127,23 @@ impl Worker {
             }
             UnpooledState::Proven(proven) => cx.env.uncount(&proven.counted),
             UnpooledState::Greeting(_) | UnpooledState::Refused(_) | UnpooledState::Cancelling => {}
+        }
+    }
+
+    /// A console client is gone. Its commands go on, except that a SUSPEND is undone: no other client would end it.
+    pub(crate) fn console_left<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        console: &ConsoleSession,
+    ) {
+        cx.env.cancel_keys.remove(&console.cancel_key.head());
+        if let Some(ticket) = console.pending {
+            self.commands.remove(&ticket);
+        }
+        if self.suspended_by == Some(id) && cx.env.activity == Activity::Suspended {
+            cx.log(Level::Log, "admin disappeared when suspended, doing RESUME");
+            self.due.undo.push(Command::Resume(None));
         }
     }
 }

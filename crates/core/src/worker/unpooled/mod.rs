@@ -1,5 +1,8 @@
 //! A client that is in no pool: it logs in, or talks to the console, or asked for a statement to be cancelled. Its states, each
-//! with what only that state needs. Moves are made by the worker.
+//! with what only that state needs.
+
+mod bytes;
+mod moves;
 
 use std::sync::Arc;
 

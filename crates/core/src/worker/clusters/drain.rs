@@ -1,0 +1,71 @@
+//! The transactions that a switchover waits for: each worker counts its own and tells the worker that watches the cluster.
+
+use std::sync::Arc;
+
+use crate::cluster::switchover::Act;
+use crate::context::Cx;
+use crate::driver::{Driver, WorkerId};
+use crate::mail::{Mail, Question};
+use crate::worker::Worker;
+
+/// What a worker has said of the transactions that are open at it.
+pub(super) struct Draining {
+    pub(super) number: u64,
+    pub(super) told: Option<u32>,
+    /// When they are counted again (monotonic, µs).
+    pub(super) due_us: u64,
+}
+
+/// Open transactions are counted so often.
+const COUNT_EVERY_US: u64 = 2_000;
+
+impl Worker {
+    /// Counts open transactions, and tells the worker that watches the cluster.
+    pub(crate) fn count_drains<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let now_us = cx.env.now.mono_us;
+        let due = self.clusters.drains.iter().filter(|(_, draining)| draining.due_us <= now_us);
+        let due: Vec<Arc<str>> = due.map(|(cluster, _)| Arc::clone(cluster)).collect();
+        for cluster in due {
+            let open: u32 = self.pools.values().map(|pool| pool.open_transactions(&cluster)).sum();
+            let Some(draining) = self.clusters.drains.get_mut(&cluster) else { continue };
+            draining.due_us = now_us.saturating_add(COUNT_EVERY_US);
+            if draining.told == Some(open) {
+                continue;
+            }
+            draining.told = Some(open);
+            let (number, from) = (draining.number, cx.env.worker);
+            let watcher = cx.env.shared.watcher(&cluster);
+            if watcher == from {
+                self.count_open(cx, &cluster, number, from, open);
+            } else {
+                cx.driver.mail(watcher, Mail::OpenTransactions { cluster, number, from, open });
+            }
+        }
+    }
+
+    /// So many transactions are open at a worker. When none is anywhere, the switchover goes on.
+    pub(crate) fn count_open<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        cluster: &Arc<str>,
+        number: u64,
+        from: WorkerId,
+        open: u32,
+    ) {
+        let now_us = cx.env.now.mono_us;
+        let Some(watched) = self.clusters.watched.get_mut(cluster) else { return };
+        if watched.cluster.switchover().is_none_or(|switchover| switchover.number != number) {
+            return;
+        }
+        watched.open.insert(from, open);
+        let all = watched.open.len() >= usize::from(cx.env.shared.workers());
+        if !all || watched.open.values().any(|open| *open > 0) {
+            return;
+        }
+        if let Some(Act::AskPatroni { from, to }) = watched.cluster.switchover_drained(number, now_us) {
+            cx.driver.ask(Question::Switchover { cluster: Arc::clone(cluster), number, from, to });
+        }
+        self.tell_views(cx);
+        self.clusters.rearm(now_us);
+    }
+}

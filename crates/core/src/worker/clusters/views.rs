@@ -1,0 +1,62 @@
+//! What each worker knows of a cluster: the worker that watches it tells the others, and the pools follow.
+
+use std::sync::Arc;
+
+use crate::cluster::switchover::Drain;
+use crate::cluster::view::View;
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::mail::Mail;
+use crate::worker::Worker;
+use crate::worker::clusters::drain::Draining;
+
+impl Worker {
+    /// Tells all workers what has changed.
+    pub(crate) fn tell_views<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let mut changed = Vec::new();
+        for watched in self.clusters.watched.values_mut() {
+            for remark in watched.cluster.take_remarks() {
+                cx.log(remark.level, &remark.text);
+            }
+            watched.ended = watched.cluster.take_ended().or(watched.ended.take());
+            let view = watched.cluster.view();
+            if watched.told.as_deref() != Some(&view) {
+                let view = Arc::new(view);
+                watched.told = Some(Arc::clone(&view));
+                changed.push(view);
+            }
+        }
+        for view in changed {
+            for worker in self.other_workers(cx.env) {
+                cx.driver.mail(worker, Mail::View(Arc::clone(&view)));
+            }
+            self.take_view(cx, &view);
+        }
+    }
+
+    /// What is known of a cluster has changed: its pools follow.
+    pub(crate) fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
+        cx.env.views.insert(Arc::clone(&view.cluster), Arc::clone(view));
+        self.for_pools(cx, |pool, cx| pool.follow_view(cx, view));
+        self.follow_drain(cx, view);
+        self.check_commands(cx);
+    }
+
+    /// The view says whether open transactions are waited for.
+    pub(crate) fn follow_drain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
+        let Some(Drain { number, cuts }) = view.drain else {
+            self.clusters.drains.remove(&view.cluster);
+            return;
+        };
+        let draining = self.clusters.drains.entry(Arc::clone(&view.cluster));
+        let draining = draining.or_insert(Draining { number, told: None, due_us: 0 });
+        if draining.number != number {
+            *draining = Draining { number, told: None, due_us: 0 };
+        }
+        if cuts {
+            self.for_pools(cx, |pool, cx| pool.cut_open(cx, &view.cluster));
+        }
+        // In this turn: what was taken in before the view is counted after it.
+        self.clusters.due_us = 0;
+    }
+}

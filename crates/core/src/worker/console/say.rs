@@ -1,0 +1,156 @@
+//! What a console is told: rows, errors, that it may go on.
+
+use std::collections::VecDeque;
+
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::error::{Report, SqlState, encode_error, encode_notice};
+
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Level};
+use crate::ids::UnpooledId;
+use crate::worker::Worker;
+use crate::worker::console::session::{ConsoleSession, Progress, Reply};
+use crate::worker::console::table;
+use crate::worker::console::table::{Columns, Formats, Row};
+use crate::worker::unpooled::UnpooledState;
+
+impl Worker {
+    pub(crate) fn say_error<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        code: SqlState,
+        text: &str,
+    ) {
+        cx.log(Level::Error, text);
+        if let Some(client) = self.unpooled.get(id).filter(|_| cx.env.rules.config.main.log_pooler_errors) {
+            let line = format!("{} pooler error: {text}", client.log_name());
+            cx.log(Level::Warning, &line);
+        }
+        cx.env.scratch.clear();
+        encode_error(&mut cx.env.scratch, &Report::error(code, text));
+        if let Some(console) = self.console_mut(id)
+            && matches!(console.reply, Reply::Execute { .. })
+        {
+            console.extended.skipping = true;
+        }
+        self.say_ready(cx, id);
+    }
+
+    /// Sends the collected answer, followed by ReadyForQuery if it answers a Query.
+    pub(crate) fn say_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        let reply = self.console_mut(id).map(|console| std::mem::take(&mut console.reply));
+        if !matches!(reply, Some(Reply::Execute { .. })) {
+            backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
+        }
+        if let Some(client) = self.unpooled.get(id) {
+            cx.driver.send(client.conn, &cx.env.scratch);
+        }
+    }
+
+    /// The whole answer to a SHOW.
+    pub(crate) fn say_rows<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        columns: &table::Columns,
+        rows: Vec<Row>,
+    ) {
+        cx.env.scratch.clear();
+        match self.console(id).map(|console| console.reply.clone()) {
+            Some(Reply::Execute { portal, formats, max_rows }) => {
+                self.say_part(cx.env, id, columns, &portal, &formats, max_rows, rows.into());
+            }
+            _ => {
+                let formats = table::Formats::default();
+                table::encode_columns(&mut cx.env.scratch, columns, &formats);
+                for row in &rows {
+                    table::encode_row(&mut cx.env.scratch, columns, &formats, row);
+                }
+                backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
+            }
+        }
+        self.say_ready(cx, id);
+    }
+
+    pub(crate) fn say_help<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        cx.env.scratch.clear();
+        let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, "Console usage").with_detail(HELP);
+        encode_notice(&mut cx.env.scratch, &report);
+        backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
+        self.say_ready(cx, id);
+    }
+
+    pub(crate) fn console_mut(&mut self, id: UnpooledId) -> Option<&mut ConsoleSession> {
+        match &mut self.unpooled.get_mut(id)?.state {
+            UnpooledState::Console(console) => Some(console),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn console(&self, id: UnpooledId) -> Option<&ConsoleSession> {
+        match &self.unpooled.get(id)?.state {
+            UnpooledState::Console(console) => Some(console),
+            _ => None,
+        }
+    }
+
+    /// As many rows as the client wants; the other rows wait in the portal.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one Execute")]
+    pub(crate) fn say_part(
+        &mut self,
+        env: &mut Env,
+        id: UnpooledId,
+        columns: &Columns,
+        portal: &[u8],
+        formats: &Formats,
+        max_rows: usize,
+        mut rows: VecDeque<Row>,
+    ) {
+        let wanted = if max_rows == 0 { rows.len() } else { max_rows.min(rows.len()) };
+        for row in rows.drain(..wanted) {
+            table::encode_row(&mut env.scratch, columns, formats, &row);
+        }
+        if rows.is_empty() {
+            backend::encode_command_complete(&mut env.scratch, "SHOW");
+            return;
+        }
+        if let Some(portal) =
+            self.console_mut(id).and_then(|console| console.extended.portals.get_mut(portal))
+        {
+            portal.progress = Progress::Rest(rows);
+        }
+        backend::encode_portal_suspended(&mut env.scratch);
+    }
+
+    pub(crate) fn send_scratch<D: Driver>(&self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        if let Some(client) = self.unpooled.get(id) {
+            cx.driver.send(client.conn, &cx.env.scratch);
+        }
+    }
+}
+
+const HELP: &str = "\n\
+    \tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION\n\
+    \tSHOW PEERS|PEER_POOLS\n\
+    \tSHOW FDS|SOCKETS|ACTIVE_SOCKETS|LISTS|MEM|STATE\n\
+    \tSHOW DNS_HOSTS|DNS_ZONES\n\
+    \tSHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS\n\
+    \tSHOW POOLS_EXTENDED|CLIENTS_EXTENDED|SERVERS_EXTENDED|STATS_EXTENDED\n\
+    \tSHOW PERCENTILES|STATEMENTS\n\
+    \tSHOW CLUSTERS|NODES\n\
+    \tSET key = arg\n\
+    \tRELOAD\n\
+    \tPAUSE [<db>]\n\
+    \tRESUME [<db>]\n\
+    \tDISABLE <db>\n\
+    \tENABLE <db>\n\
+    \tRECONNECT [<db>]\n\
+    \tKILL [<db>]\n\
+    \tKILL_CLIENT <client_id>\n\
+    \tATTACH|DRAIN|DETACH NODE <cluster>.<node>\n\
+    \tRECHECK <cluster>\n\
+    \tSUSPEND\n\
+    \tSHUTDOWN\n\
+    \tSHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS\n\
+    \tWAIT_CLOSE [<db>]";
