@@ -126,6 +126,9 @@ export interface Cluster {
   held_since_s: number | null;
   /** Why there is no primary; null also for readers that see no names. */
   reason: string | null;
+  /** Reads that a standby should have had and the primary got, since the start. */
+  fell_back_no_standby?: number | null;
+  fell_back_lag?: number | null;
   discovery?: string | null;
   source?: string | null;
   source_age_ms?: number | null;

@@ -1,7 +1,7 @@
 // What the clusters' page says of nodes, in words and in lengths of time.
 
 import type { Cluster, ClusterChange, ClusterNode, NodeState } from "./api";
-import { bytes, duration, percent } from "./format";
+import { bytes, count, duration, percent } from "./format";
 
 /** A stretch of time in which a node was in one state; null while it was not there. */
 export interface Stretch {
@@ -97,6 +97,14 @@ export function lag({ lag_bytes, lag_ms }: ClusterNode): string | null {
   if (lag_ms != null) parts.push(duration(lag_ms * 1000));
   if (parts.length === 0) return null;
   return (lag_bytes ?? 0) === 0 && (lag_ms ?? 0) === 0 ? "not behind" : `${parts.join(", ")} behind`;
+}
+
+/** Reads that the primary got in place of a standby, and why; null if there were none. */
+export function fellBack({ fell_back_no_standby, fell_back_lag }: Cluster): string | null {
+  const parts = [];
+  if (fell_back_no_standby) parts.push(`${count(fell_back_no_standby)} as no standby took reads`);
+  if (fell_back_lag) parts.push(`${count(fell_back_lag)} as every standby was too far behind`);
+  return parts.length === 0 ? null : `Reads that went to the primary instead of a standby: ${parts.join(", ")}.`;
 }
 
 /** Standbys lie below the primary; else nodes keep their order. */

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Cluster, ClusterChange, ClusterNode } from "../src/api";
-import { epochs, intended, lag, ordered, reads, shares, stretches, told, work } from "../src/clusters";
+import { epochs, fellBack, intended, lag, ordered, reads, shares, stretches, told, work } from "../src/clusters";
 
 function node(name: string, more: Partial<ClusterNode> = {}): ClusterNode {
   return { name, host: null, port: 5432, role: "standby", state: "standby", state_since_s: null, switch: "attached", timeline: 1, position: "0/3000148", lag_bytes: 0, last_check_s: null, last_error: null, ...more };
@@ -75,6 +75,12 @@ test("shares that standbys are to have", () => {
   const nodes = [node("m1", { state: "primary", share: null }), node("m2", { share: 1000 }), node("m3", { share: 3000 }), node("m4", { share: 0 }), node("m5", { share: 1000, switch: "detached" })];
   expect([...intended(cluster(nodes))]).toEqual([["m2", 0.25], ["m3", 0.75]]);
   expect(intended(cluster([node("m2")])).size).toBe(0);
+});
+
+test("reads that fell back, with the reason", () => {
+  expect(fellBack(cluster([]))).toBe(null);
+  expect(fellBack(cluster([], { fell_back_no_standby: 0, fell_back_lag: 0 }))).toBe(null);
+  expect(fellBack(cluster([], { fell_back_no_standby: 3, fell_back_lag: 12 }))).toBe("Reads that went to the primary instead of a standby: 3 as no standby took reads, 12 as every standby was too far behind.");
 });
 
 test("lag in bytes, and in time where it is known", () => {

@@ -3,7 +3,7 @@
 import { useRef } from "preact/hooks";
 
 import { get, type Cluster, type ClusterChange, type ClusterNode, type Clusters, type NodeAction } from "../api";
-import { address, intended, lag, reads, shares, told, work, type Count } from "../clusters";
+import { address, fellBack, intended, lag, reads, shares, told, work, type Count } from "../clusters";
 import { clock, count, counted, duration, span } from "../format";
 import { useLive } from "../live";
 import { useServices, type Services } from "../context";
@@ -85,6 +85,7 @@ function OneCluster({ cluster, now, shares: of, again }: Props) {
         {cluster.primary !== null && `${cluster.primary} is the primary, in epoch ${cluster.epoch}. `}
         <Databases names={cluster.databases} />
         <Source cluster={cluster} />
+        {fellBack(cluster) !== null && ` ${fellBack(cluster)}`}
       </p>
       {cluster.state === "held" && <Held cluster={cluster} now={now.time_s} />}
       <div class="scroll"><Topology cluster={cluster} shares={of} /></div>

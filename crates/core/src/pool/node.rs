@@ -22,6 +22,15 @@ pub(crate) enum ServerKind {
     Listening,
 }
 
+/// What a client does with a state that is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Enters,
+    /// It leaves it for a server: alone, or behind other clients.
+    IsServed,
+    Leaves,
+}
+
 /// Which of a pool's nodes: the primary (the only one without a cluster), or a standby (`pool/cluster/standbys.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Branch(pub(super) u8);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::clusters::{MAIN, primary, says};
+use crate::clusters::{MAIN, primary, says, says_at};
 use crate::rig::{End, Rig, be, fe, greeting};
 
 /// Three nodes, and a database for each route.
@@ -115,6 +115,24 @@ impl Stage {
         assert_eq!(self.rig.gets(server), [format!("Query {text}")]);
         self.rig.send(server, &[be::complete(tag), be::ready(status)].concat());
         assert_eq!(self.rig.gets(client).last(), Some(&format!("Ready {status}")));
+    }
+
+    /// sv_active, sv_idle, cl_waiting and reads of a node.
+    fn at_node(&mut self, node: &str) -> [u64; 4] {
+        let console = self.rig.console();
+        let rows = self.rig.command(console, "SHOW NODES");
+        let row = rows.iter().find_map(|row| row.strip_prefix(&format!("Row main,{node},")));
+        let cells: Vec<&str> = row.expect("the node is shown").split(',').collect();
+        std::array::from_fn(|place| cells[13 + place].parse().expect("a number"))
+    }
+
+    /// Reads that fell back, as there was no standby, and for lag.
+    fn fell_back(&mut self) -> [u64; 2] {
+        let console = self.rig.console();
+        let rows = self.rig.command(console, "SHOW CLUSTERS");
+        let row = rows.iter().find(|row| row.starts_with("Row main,")).expect("the cluster is shown");
+        let cells: Vec<&str> = row.rsplit(',').collect();
+        [1, 0].map(|place| cells[place].parse().expect("a number"))
     }
 
     fn command(&mut self, text: &str) {
@@ -318,6 +336,64 @@ fn a_session_pooled_client_has_its_server_at_a_standby() {
     assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
     stage.runs(client, own, "select 1", "SELECT 1", 'I');
     stage.runs(client, own, "select 2", "SELECT 1", 'I');
+}
+
+#[test]
+fn what_each_node_is_sent_is_counted() {
+    let mut stage = Stage::new("default_pool_size = 1");
+    let (client, server, node) = stage.served("app_prefer");
+    let (name, other) = if node == 2 { ("m2", "m3") } else { ("m3", "m2") };
+    assert_eq!(stage.at_node(name), [0, 1, 0, 0], "a login is no read");
+    stage.runs(client, server, "begin", "BEGIN", 'T');
+    assert_eq!(stage.at_node(name), [1, 0, 0, 1]);
+    stage.runs(client, server, "select 1", "SELECT 1", 'T');
+    stage.runs(client, server, "commit", "COMMIT", 'I');
+    assert_eq!(stage.at_node(name), [0, 1, 0, 1], "a transaction is one");
+    stage.command(&format!("DETACH NODE main.{other}"));
+    stage.runs(client, server, "begin", "BEGIN", 'T');
+    let second = stage.rig.knock("alice", "app_prefer");
+    stage.rig.gets_raw(second);
+    stage.rig.send(second, &fe::query("select 2"));
+    assert_eq!(stage.at_node(name), [1, 0, 1, 2], "one waits");
+    stage.runs(client, server, "commit", "COMMIT", 'I');
+    assert_eq!(stage.rig.gets(server), ["Query select 2"]);
+    stage.rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(stage.at_node(name), [0, 1, 0, 3]);
+    assert_eq!(stage.at_node("m1"), [0; 4]);
+    assert_eq!(stage.fell_back(), [0, 0]);
+    // A client that leaves the queue was not sent anywhere.
+    stage.runs(client, server, "begin", "BEGIN", 'T');
+    stage.rig.send(second, &fe::query("select 3"));
+    stage.rig.eof(second);
+    assert_eq!(stage.at_node(name), [1, 0, 0, 4]);
+}
+
+#[test]
+fn reads_that_fall_back_to_the_primary_are_counted() {
+    let mut stage = Stage::new("");
+    let (client, _, _) = stage.served("app_prefer");
+    for node in ["m2", "m3"] {
+        stage.command(&format!("DETACH NODE main.{node}"));
+    }
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select 1"));
+    let (server, node) = stage.server();
+    assert_eq!(node, 1);
+    assert_eq!(stage.rig.gets(server), ["Query select 1"]);
+    stage.rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(stage.fell_back(), [1, 0]);
+    assert_eq!(stage.at_node("m1"), [0, 1, 0, 1], "it is a read of the primary");
+    let (of_primary, at_primary, _) = stage.served("app");
+    stage.runs(of_primary, at_primary, "select 2", "SELECT 1", 'I');
+    assert_eq!(stage.at_node("m1")[3], 1, "a client with route=primary has no reads");
+    for node in ["m2", "m3"] {
+        stage.command(&format!("ATTACH NODE main.{node}"));
+    }
+    // The primary goes on, and the standbys do not follow.
+    stage.says[0] = Some(says_at("0/4000000", false, 1, 1));
+    stage.pass_us(15_000_000);
+    stage.runs(client, server, "select 3", "SELECT 1", 'I');
+    assert_eq!(stage.fell_back(), [1, 1]);
 }
 
 #[test]

@@ -16,11 +16,16 @@ const CLUSTER: &str = "app = cluster=main\n\
 
 /// A row of a node's answer: `started_us` is its run.
 pub(super) fn says(in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8> {
+    says_at("0/3000060", in_recovery, timeline, started_us)
+}
+
+/// The same of a node at this position.
+pub(super) fn says_at(position: &str, in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8> {
     let (role, timeline, started) =
         (in_recovery.to_string(), format!("{timeline:08X}"), started_us.to_string());
     let columns: [Option<&[u8]>; 8] = [
         Some(role.as_bytes()),
-        Some(b"0/3000060"),
+        Some(position.as_bytes()),
         None,
         None,
         Some(timeline.as_bytes()),
@@ -449,6 +454,7 @@ fn one_worker_watches_and_all_follow() {
         rig.send(client, &fe::query("select 1"));
         let server = rig.dialed();
         assert_eq!(rig.endpoint(server), "10.0.0.2:5432");
+        rig.greet(server);
     }
     for worker in 0..2 {
         let console = rig.console_at(worker);
@@ -456,6 +462,8 @@ fn one_worker_watches_and_all_follow() {
         assert!(rows.iter().any(|row| row.starts_with("Row main,m2,2,2,available,0,")), "{rows:?}");
         let rows = rig.command(console, "SHOW NODES");
         assert_eq!(rows.iter().filter(|row| row.starts_with("Row main,m")).count(), 2, "{rows:?}");
+        let row = rows.iter().find(|row| row.starts_with("Row main,m2,")).expect("it is shown");
+        assert_eq!(row.split(',').nth(15), Some("2"), "both workers have a busy server there: {row}");
     }
 }
 

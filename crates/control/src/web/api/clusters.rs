@@ -89,7 +89,9 @@ fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
     for key in ["state", "primary", "discovery", "source"].into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.get(key).into());
     }
-    for key in ["epoch", "timeline", "held_clients", "source_age_ms"].into_iter().filter(|key| row.has(key)) {
+    let numbers =
+        ["epoch", "timeline", "held_clients", "source_age_ms", "fell_back_no_standby", "fell_back_lag"];
+    for key in numbers.into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.number(key).into());
     }
     object.insert("held_since_s".to_owned(), unix_s(row.get("held_since")).into());

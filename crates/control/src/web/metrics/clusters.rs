@@ -3,6 +3,9 @@
 use super::super::api::Shown;
 use super::text::Page;
 
+/// Why reads fall back to the primary: SHOW CLUSTERS counts each in a column.
+const FELL_BACK: [(&str, &str); 2] = [("no_standby", "fell_back_no_standby"), ("lag", "fell_back_lag")];
+
 /// The states that a node can be in.
 const STATES: [&str; 7] = ["unknown", "standby", "primary", "unsure", "starting", "down", "refused"];
 
@@ -36,6 +39,16 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
         let age_s = row.number("source_age_ms").unwrap_or(0) / 1000;
         page.labelled(&[("cluster", &name(row))], age_s);
     }
+    page.counter(
+        "pgweir_reads_fell_back_total",
+        "Reads that went to the primary although their route prefers a standby, by the reason",
+    );
+    for row in clusters {
+        for (reason, column) in FELL_BACK {
+            let count = row.number(column).unwrap_or(0);
+            page.labelled(&[("cluster", &name(row)), ("reason", reason)], count);
+        }
+    }
     page.gauge("pgweir_node_state", "1 for the state that the node is in, 0 for the others");
     for row in nodes {
         let node = row.get("node").unwrap_or_default();
@@ -45,8 +58,35 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
         }
     }
     page.gauge("pgweir_node_lag_bytes", "Bytes of log by which the standby is behind the primary");
-    for row in nodes.iter().filter(|row| row.get("lag_bytes").is_some()) {
-        let node = row.get("node").unwrap_or_default();
-        page.labelled(&[("cluster", &name(row)), ("node", node)], row.number("lag_bytes").unwrap_or(0));
+    of_nodes(page, nodes, "lag_bytes");
+    page.gauge(
+        "pgweir_node_lag_seconds",
+        "Age of the primary's oldest position that the standby has not replayed",
+    );
+    for row in nodes.iter().filter(|row| row.get("lag_ms").is_some()) {
+        let lag_ms = u32::try_from(row.number("lag_ms").unwrap_or(0)).unwrap_or(u32::MAX);
+        page.labelled(&of_node(row), f64::from(lag_ms) / 1000.0);
     }
+    page.gauge("pgweir_node_active_connections", "Connections to the node that work for clients");
+    of_nodes(page, nodes, "sv_active");
+    page.gauge("pgweir_node_idle_connections", "Free connections to the node");
+    of_nodes(page, nodes, "sv_idle");
+    page.gauge("pgweir_node_waiting_clients", "Clients that wait for a connection to the node");
+    of_nodes(page, nodes, "cl_waiting");
+    page.counter(
+        "pgweir_node_reads_total",
+        "Groups of messages and transactions of clients with a route to standbys that the node was sent",
+    );
+    of_nodes(page, nodes, "reads");
+}
+
+/// A column of SHOW NODES, for each node that has it.
+fn of_nodes(page: &mut Page, nodes: &[Shown], column: &str) {
+    for row in nodes.iter().filter(|row| row.get(column).is_some()) {
+        page.labelled(&of_node(row), row.number(column).unwrap_or(0));
+    }
+}
+
+fn of_node(row: &Shown) -> [(&'static str, &str); 2] {
+    ["cluster", "node"].map(|name| (name, row.get(name).unwrap_or_default()))
 }

@@ -6,6 +6,7 @@ use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::pool::client::state::{Account, Client, ClientState};
+use crate::pool::node::Turn;
 use crate::pool::{Pool, Step};
 
 impl Pool {
@@ -125,7 +126,7 @@ impl Pool {
         env.shared.note_client(env.worker, false);
         self.end_affinity(None, id);
         self.give_up_own(&account, id);
-        self.state.count_state(account.branch, state, false);
+        self.state.count_state(account.branch, state, Turn::Leaves);
         if let ClientState::AwaitingServer(_) = state {
             self.state.forget_at_login(id);
         }

@@ -2,11 +2,12 @@
 //! a fence falls: a server of an older epoch takes nothing more. While the node that a client needs is not there, it waits.
 //!
 //! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys; `fence.rs`
-//! ends those of an older epoch.
+//! ends those of an older epoch; `tally.rs` counts what was sent where.
 
 pub(crate) mod fence;
 pub(crate) mod route;
 pub(crate) mod standbys;
+pub(crate) mod tally;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use crate::cluster::view::View;
 use crate::context::{Effect, Env, Suspicion, duration_us};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
+use crate::pool::cluster::tally::Tally;
 use crate::pool::node::REDIAL_US_MAX;
 use crate::pool::relay::ledger::Owner;
 use crate::pool::server::greeting::IN_HOT_STANDBY;
@@ -26,6 +28,8 @@ use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 /// What a pool knows of its cluster.
 pub(crate) struct Membership {
     pub(crate) view: Arc<View>,
+    /// What it counted that stands at no standby.
+    pub(crate) tally: Tally,
 }
 
 impl Membership {
@@ -98,7 +102,7 @@ impl PoolState {
                 .get(name)
                 .cloned()
                 .unwrap_or_else(|| Arc::new(View::unknown(name, env.now.mono_us)));
-            Box::new(Membership { view })
+            Box::new(Membership { view, tally: Tally::default() })
         });
         match self.cluster.as_ref().map(|cluster| Arc::clone(&cluster.view)) {
             Some(view) => self.follow_standbys(env, &view),

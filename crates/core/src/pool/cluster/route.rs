@@ -47,7 +47,11 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
         let (home, is_replication) = (client.account.branch, client.account.replication != Replication::None);
+        let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
         let branch = if is_replication { Branch::PRIMARY } else { self.branch_by(env, route, home) };
+        if counts && branch.is_primary() {
+            self.state.count_at_primary(route);
+        }
         if let Some(client) = self.clients.get_mut(id) {
             client.account.branch = branch;
         }
@@ -104,6 +108,11 @@ impl Pool {
         let route = self.route_of(env, id);
         let to = self.branch_by(env, route, home);
         if to != from {
+            let reads =
+                self.clients.get(id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)));
+            if reads && to.is_primary() {
+                self.state.count_at_primary(route);
+            }
             self.give_up_kept(id);
             self.move_waiting(id, to);
         }

@@ -12,7 +12,7 @@ use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint};
 use crate::ids::ClientId;
 use crate::mail::Scarce;
-use crate::pool::node::{NodePool, REDIAL_US_MAX};
+use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
 use crate::shared::Counts;
 
@@ -36,11 +36,13 @@ pub(crate) struct StandbyPool {
     counts: Arc<Counts>,
     /// How far it has come in the turns of equals.
     pass: u64,
+    /// Groups and transactions that were sent to it.
+    pub(super) reads: u64,
 }
 
 impl StandbyPool {
     fn new(name: Arc<str>, counts: Arc<Counts>) -> StandbyPool {
-        StandbyPool { name, node: NodePool::default(), standby: None, counts, pass: 0 }
+        StandbyPool { name, node: NodePool::default(), standby: None, counts, pass: 0, reads: 0 }
     }
 
     /// No server of it is free, and none could be opened a short time ago.
@@ -96,6 +98,18 @@ impl PoolState {
     fn standby_node_mut(&mut self, branch: Branch) -> &mut NodePool {
         debug_assert!(branch.place() < self.standbys.len(), "there is no such branch");
         self.standbys.get_mut(branch.place()).map_or(&mut self.node, |standby| &mut standby.node)
+    }
+
+    /// A client waits for a server of a standby, or does no longer.
+    #[cold]
+    pub(crate) fn count_at_standby(&mut self, branch: Branch, turn: Turn) {
+        let waiting = &mut self.standby_node_mut(branch).waiting;
+        *waiting = if turn == Turn::Enters { *waiting + 1 } else { waiting.saturating_sub(1) };
+        if turn == Turn::IsServed
+            && let Some(standby) = self.standbys.get_mut(branch.place())
+        {
+            standby.reads += 1;
+        }
     }
 
     /// The standby of a branch; `None` for the primary's.
@@ -209,7 +223,10 @@ impl PoolState {
         new.pass = self.standbys.iter().map(|known| known.pass).max().unwrap_or(0);
         let is_free = |known: &StandbyPool| known.standby.is_none() && known.node.is_vacant();
         if let Some(place) = self.standbys.iter().skip(1).position(is_free) {
-            self.standbys[place + 1] = new;
+            let old = std::mem::replace(&mut self.standbys[place + 1], new);
+            if let Some(cluster) = self.cluster.as_deref_mut() {
+                cluster.tally.read_at(&old.name, old.reads);
+            }
             return Branch::of_place(place + 1);
         }
         if self.standbys.len() >= STANDBYS_MAX {

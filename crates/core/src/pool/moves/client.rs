@@ -10,20 +10,22 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::client::state::{Client, ClientState, Waiting};
+use crate::pool::node::Turn;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, PoolState};
 
 impl PoolState {
     /// A client enters (or leaves) this state.
     #[inline]
-    pub(crate) fn count_state(&mut self, branch: Branch, state: &ClientState, enters: bool) {
+    pub(crate) fn count_state(&mut self, branch: Branch, state: &ClientState, turn: Turn) {
         let number = match state {
-            ClientState::Waiting(_) => &mut self.node_at_mut(branch).waiting,
+            ClientState::Waiting(_) if !branch.is_primary() => return self.count_at_standby(branch, turn),
+            ClientState::Waiting(_) => &mut self.node.waiting,
             ClientState::QueuedBehind(_) => &mut self.count.queued_behind,
             ClientState::Linked(_) => &mut self.count.linked,
             _ => return,
         };
-        *number = if enters { *number + 1 } else { number.saturating_sub(1) };
+        *number = if turn == Turn::Enters { *number + 1 } else { number.saturating_sub(1) };
     }
 }
 
@@ -35,8 +37,10 @@ impl Pool {
         let client = &mut self.clients[id];
         debug_assert!(is_legal(&client.state, &state), "a client cannot make this move");
         let branch = client.account.branch;
-        self.state.count_state(branch, &client.state, false);
-        self.state.count_state(branch, &state, true);
+        let is_served = matches!(state, ClientState::Linked(_) | ClientState::QueuedBehind(_));
+        let turn = if is_served { Turn::IsServed } else { Turn::Leaves };
+        self.state.count_state(branch, &client.state, turn);
+        self.state.count_state(branch, &state, Turn::Enters);
         if let (ClientState::Linked(link), ClientState::Waiting(_)) = (&client.state, &state)
             && let Some(server) = self.servers.get_mut(link.server)
         {

@@ -17,6 +17,7 @@ use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::state::{
     Account, Client, ClientState, DeferredBegin, Link, Opening, Unnamed, UnnamedOnServer,
 };
+use crate::pool::node::Turn;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ClientStatements;
 use crate::pool::sequences::state::{Drawing, Draws, Users};
@@ -268,7 +269,7 @@ impl Pool {
             origin: Box::new(origin),
             account,
         });
-        self.state.count_state(branch, &self.clients[id].state, true);
+        self.state.count_state(branch, &self.clients[id].state, Turn::Enters);
         let owner = KeyOwner::Client(pool_id, id);
         let account = &mut self.clients[id].account;
         match cx.env.cancel_keys.entry(account.cancel_key.head()) {

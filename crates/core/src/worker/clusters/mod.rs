@@ -21,6 +21,8 @@ use crate::context::{Cx, Env, Suspicion};
 use crate::driver::{Driver, WorkerId};
 use crate::ids::WatchId;
 use crate::mail::Mail;
+use crate::pool::PoolState;
+use crate::pool::cluster::tally::Tally;
 use crate::worker::Worker;
 use crate::worker::clusters::drain::Draining;
 use crate::worker::clusters::watch::NodeWatch;
@@ -33,6 +35,8 @@ pub(crate) struct Clusters {
     pub(crate) due_us: u64,
     /// Switchovers that drain, whichever worker watches the cluster: what this worker said last of its open transactions.
     drains: HashMap<Arc<str>, Draining>,
+    /// What pools that are gone have counted, by cluster.
+    tallies: HashMap<Arc<str>, Tally>,
     /// The configuration that they follow.
     config: Option<Arc<Config>>,
 }
@@ -55,6 +59,7 @@ impl Default for Clusters {
             watches: SlotMap::with_key(),
             due_us: u64::MAX,
             drains: HashMap::new(),
+            tallies: HashMap::new(),
             config: None,
         }
     }
@@ -85,6 +90,14 @@ impl Watched {
 }
 
 impl Clusters {
+    /// A pool goes: what it has counted stays.
+    pub(crate) fn keep_tally(&mut self, pool: &PoolState) {
+        if let Some(cluster) = &pool.cluster {
+            let kept = self.tallies.entry(Arc::clone(&cluster.view.cluster)).or_default();
+            kept.add(&pool.whole_tally());
+        }
+    }
+
     /// Finds out when something has to be looked at.
     fn rearm(&mut self, now_us: u64) {
         let checks = self.watches.values().map(|watch| watch.due_us);

@@ -1,19 +1,31 @@
 //! SHOW CLUSTERS and SHOW NODES.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::cluster::Cluster;
 use crate::cluster::node::{Node, NodeState};
 use crate::context::Env;
+use crate::pool::Pool;
+use crate::pool::cluster::tally::{AtNode, FellBack};
 use crate::pool::show::rows::time_text;
 use crate::worker::Worker;
+use crate::worker::console::command::Topic;
 use crate::worker::console::report::{Row, cell};
+use crate::worker::console::table::column_names;
 
 /// The places of columns among those of SHOW CLUSTERS.
 const EPOCH: usize = 2;
-const HELD_CLIENTS: usize = 5;
 /// The first of the columns that one worker fills.
 const OF_WATCHER: usize = 8;
+/// Those that are sums over the workers: held_clients, and the reads that fell back.
+const COUNTS: [usize; 1 + FellBack::ALL.len()] = [5, 13, 14];
+
+/// The places of columns among those of SHOW NODES.
+const HOST: usize = 2;
+/// The first of those that each worker counts for itself, and their number.
+const AT_NODE: usize = 15;
+const COUNTS_AT_NODE: usize = 4;
 
 impl Worker {
     /// What this worker knows of each cluster, and how many of its clients wait for a primary.
@@ -21,17 +33,15 @@ impl Worker {
         let mut views: Vec<_> = env.views.values().collect();
         views.sort_by(|one, other| one.cluster.cmp(&other.cluster));
         let rows = views.into_iter().map(|view| {
-            let of_cluster = |pool: &&crate::pool::Pool| {
-                let cluster = pool.state.cluster.as_ref();
-                cluster.is_some_and(|cluster| cluster.view.cluster == view.cluster)
-            };
-            let held: u32 = self.pools.values().filter(of_cluster).map(|pool| pool.state.held()).sum();
+            let held: u32 = self.pools_in_cluster(&view.cluster).map(|pool| pool.state.held()).sum();
+            let mut tally = self.clusters.tallies.get(&view.cluster).cloned().unwrap_or_default();
+            self.pools_in_cluster(&view.cluster).for_each(|pool| tally.add(&pool.state.whole_tally()));
             let primary = view.primary.as_ref();
             let discovery = env.rules.config.clusters.get(&*view.cluster).map(|options| options.discovery);
             let watched = self.clusters.watched.get(&view.cluster);
             let source = watched.and_then(|watched| watched.cluster.source());
             let age_ms = |heard_us: u64| cell(env.now.mono_us.saturating_sub(heard_us) / 1000);
-            vec![
+            let mut row = vec![
                 cell(&view.cluster),
                 primary.map(|primary| primary.term.node.to_string()),
                 cell(view.epoch),
@@ -45,22 +55,50 @@ impl Worker {
                 source.and_then(|source| source.heard_us()).and_then(age_ms),
                 source.and_then(|source| source.error()).map(str::to_owned),
                 watched.and_then(|watched| watched.switchover_text()),
-            ]
+            ];
+            row.extend(tally.fell_back.map(cell));
+            row
         });
         rows.collect()
     }
 
-    /// The nodes of the clusters that this worker watches.
+    /// The nodes of the clusters that this worker watches, and what its pools have at the nodes of all.
     pub(crate) fn node_rows(&self, env: &Env) -> Vec<Row> {
-        let rows = self.clusters.watched.values().flat_map(|watched| {
-            let cluster = &watched.cluster;
-            cluster.nodes.iter().map(move |node| node_row(env, cluster, node))
-        });
-        rows.collect()
+        let mut rows = Vec::new();
+        for name in env.views.keys() {
+            let mut at_nodes = self.at_nodes(name);
+            for (cluster, node) in self.clusters.watched.get(name).into_iter().flat_map(|watched| {
+                let cluster = &watched.cluster;
+                cluster.nodes.iter().map(move |node| (cluster, node))
+            }) {
+                let at = at_nodes.remove(&node.name).unwrap_or_default();
+                rows.push(node_row(env, cluster, node, at));
+            }
+            rows.extend(at_nodes.iter().map(|(node, at)| counts_row(name, node, *at)));
+        }
+        rows
+    }
+
+    /// What this worker's pools have at each node of a cluster.
+    fn at_nodes(&self, cluster: &Arc<str>) -> BTreeMap<Arc<str>, AtNode> {
+        let mut nodes = BTreeMap::new();
+        if let Some(tally) = self.clusters.tallies.get(cluster) {
+            tally.add_to(&mut nodes);
+        }
+        self.pools_in_cluster(cluster).for_each(|pool| pool.add_at_nodes(&mut nodes));
+        nodes
+    }
+
+    fn pools_in_cluster(&self, cluster: &Arc<str>) -> impl Iterator<Item = &Pool> {
+        let is_of = |pool: &&Pool| {
+            let own = pool.state.cluster.as_ref();
+            own.is_some_and(|own| own.view.cluster == *cluster)
+        };
+        self.pools.values().filter(is_of)
     }
 }
 
-fn node_row(env: &Env, cluster: &Cluster, node: &Node) -> Row {
+fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
     let answer = node.state.member().map(|member| &member.answer);
     let role = answer.map(|answer| if answer.in_recovery { "standby" } else { "primary" }.to_owned());
     let is_standby = matches!(node.state, NodeState::Standby(_));
@@ -81,31 +119,67 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node) -> Row {
         answer.and_then(|answer| answer.position).map(|position| position.to_string()),
         lag.map(|lag| lag.bytes.to_string()),
         lag.map(|lag| (lag.us / 1000).to_string()),
+        cell(at.active),
+        cell(at.idle),
+        cell(at.waiting),
+        cell(at.reads),
         node.checked_us.map(|checked_us| time_text(env, checked_us)),
         node.trouble(),
     ]
 }
 
+/// The row of a node that another worker watches, or that is none any more.
+fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
+    let mut row = vec![None; column_names(Topic::Nodes).len()];
+    (row[0], row[1]) = (cell(cluster), cell(node));
+    let counts = [cell(at.active), cell(at.idle), cell(at.waiting), cell(at.reads)];
+    row[AT_NODE..AT_NODE + counts.len()].clone_from_slice(&counts);
+    row
+}
+
+/// The workers' rows as one for each node.
+pub(crate) fn merged_nodes(rows: Vec<Row>) -> Vec<Row> {
+    let mut nodes: BTreeMap<(Option<String>, Option<String>), Row> = BTreeMap::new();
+    for row in rows {
+        let key = (row[0].clone(), row[1].clone());
+        let Some(known) = nodes.get_mut(&key) else {
+            nodes.insert(key, row);
+            continue;
+        };
+        for (column, (own, other)) in known.iter_mut().zip(row).enumerate() {
+            if (AT_NODE..AT_NODE + COUNTS_AT_NODE).contains(&column) {
+                *own = cell(number(own.as_deref()) + number(other.as_deref()));
+            } else {
+                *own = own.take().or(other);
+            }
+        }
+    }
+    // A node that no worker watches is none any more.
+    nodes.into_values().filter(|row| row[HOST].is_some()).collect()
+}
+
+fn number(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// The workers' rows as one for each cluster: the newest view, and the clients of all.
 pub(crate) fn merged_clusters(rows: Vec<Row>) -> Vec<Row> {
     let mut clusters: BTreeMap<Option<String>, Row> = BTreeMap::new();
-    let number = |row: &Row, column: usize| {
-        row.get(column).cloned().flatten().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
-    };
+    let number = |row: &Row, column: usize| number(row.get(column).and_then(|cell| cell.as_deref()));
     for row in rows {
         let name = row.first().cloned().flatten();
         let Some(known) = clusters.get_mut(&name) else {
             clusters.insert(name, row);
             continue;
         };
-        let held = number(known, HELD_CLIENTS) + number(&row, HELD_CLIENTS);
+        let counts = COUNTS.map(|column| (column, number(known, column) + number(&row, column)));
         let is_newer = number(&row, EPOCH) > number(known, EPOCH);
         let other = if is_newer { std::mem::replace(known, row) } else { row };
         // Of the source only the worker that watches the cluster knows.
         for (own, other) in known.iter_mut().zip(other).skip(OF_WATCHER) {
             *own = own.take().or(other);
         }
-        known[HELD_CLIENTS] = cell(held);
+        counts.into_iter().for_each(|(column, sum)| known[column] = cell(sum));
     }
     clusters.into_values().collect()
 }

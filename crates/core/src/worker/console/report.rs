@@ -12,7 +12,7 @@ use crate::pool::show::rows::unpooled_row;
 use crate::pool::{Pool, PoolState};
 use crate::stats::{Stats, Window};
 use crate::worker::Worker;
-use crate::worker::clusters::report::merged_clusters;
+use crate::worker::clusters::report::{merged_clusters, merged_nodes};
 use crate::worker::console::command::{Outcome, Topic};
 use crate::worker::console::hosts::{host_rows, zone_rows};
 use crate::worker::console::statements::statement_rows;
@@ -116,7 +116,8 @@ impl Worker {
             Topic::PeerPools => sum_rows(rows),
             Topic::Clusters => merged_clusters(rows),
             Topic::Statements => statement_rows(statements),
-            Topic::Nodes | Topic::Pools | Topic::PoolsExtended | Topic::Percentiles => {
+            Topic::Nodes => merged_nodes(rows),
+            Topic::Pools | Topic::PoolsExtended | Topic::Percentiles => {
                 rows.sort();
                 rows
             }

@@ -98,7 +98,7 @@ const STATS: [(&str, Type); 23] = [
 const STATS_OURS: [(&str, Type); 2] =
     [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
 
-const CLUSTERS: [(&str, Type); 13] = [
+const CLUSTERS: [(&str, Type); 15] = [
     ("cluster", Text),
     ("primary", Text),
     ("epoch", Int8),
@@ -112,9 +112,11 @@ const CLUSTERS: [(&str, Type); 13] = [
     ("source_age_ms", Int8),
     ("source_error", Text),
     ("switchover", Text),
+    ("fell_back_no_standby", Int8),
+    ("fell_back_lag", Int8),
 ];
 
-const NODES: [(&str, Type); 17] = [
+const NODES: [(&str, Type); 21] = [
     ("cluster", Text),
     ("node", Text),
     ("host", Text),
@@ -130,6 +132,10 @@ const NODES: [(&str, Type); 17] = [
     ("position", Text),
     ("lag_bytes", Int8),
     ("lag_ms", Int8),
+    ("sv_active", Int4),
+    ("sv_idle", Int4),
+    ("cl_waiting", Int4),
+    ("reads", Int8),
     ("last_check", Text),
     ("last_error", Text),
 ];

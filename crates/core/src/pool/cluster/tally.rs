@@ -1,0 +1,116 @@
+//! What a pool counts of the nodes of its cluster, for SHOW and the metrics.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use pgweir_settings::Route;
+
+use crate::cluster::view::View;
+use crate::pool::{Pool, PoolState, ServerKind};
+
+/// Why a read that would go to a standby went to the primary.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum FellBack {
+    /// No standby takes reads.
+    NoStandby,
+    /// Each standby that would is too far behind.
+    Lag,
+}
+
+impl FellBack {
+    /// All of them, in the order of SHOW CLUSTERS' columns.
+    pub(crate) const ALL: [FellBack; 2] = [FellBack::NoStandby, FellBack::Lag];
+
+    fn of(view: &View) -> FellBack {
+        let lags = view.standbys.iter().any(|standby| standby.is_behind);
+        if lags { FellBack::Lag } else { FellBack::NoStandby }
+    }
+}
+
+/// See [`crate::pool::cluster::Membership`]. What stands at a standby of the pool is counted there.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Tally {
+    /// Reads that went to the primary although their route allows a standby; and those of nodes that are no standbys any more.
+    reads: HashMap<Arc<str>, u64>,
+    /// Reads that fell back to the primary, by reason.
+    pub(crate) fell_back: [u64; FellBack::ALL.len()],
+}
+
+/// What pools have at one node.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct AtNode {
+    /// Servers that work for clients, and free ones.
+    pub(crate) active: u32,
+    pub(crate) idle: u32,
+    /// Clients that wait for one of its servers.
+    pub(crate) waiting: u32,
+    pub(crate) reads: u64,
+}
+
+impl Tally {
+    /// So many reads were sent to this node.
+    pub(super) fn read_at(&mut self, node: &Arc<str>, reads: u64) {
+        if reads > 0 {
+            *self.reads.entry(Arc::clone(node)).or_default() += reads;
+        }
+    }
+
+    /// Takes over what another pool has counted.
+    pub(crate) fn add(&mut self, other: &Tally) {
+        for (node, reads) in &other.reads {
+            self.read_at(node, *reads);
+        }
+        self.fell_back.iter_mut().zip(other.fell_back).for_each(|(own, other)| *own += other);
+    }
+
+    /// Adds what it has counted to the nodes.
+    pub(crate) fn add_to(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
+        for (node, reads) in &self.reads {
+            nodes.entry(Arc::clone(node)).or_default().reads += reads;
+        }
+    }
+}
+
+impl PoolState {
+    /// What a client that may read from a standby sends goes to the primary.
+    #[cold]
+    pub(super) fn count_at_primary(&mut self, route: Route) {
+        let Some(cluster) = self.cluster.as_deref_mut().filter(|_| route != Route::Primary) else { return };
+        if route == Route::PreferStandby {
+            cluster.tally.fell_back[FellBack::of(&cluster.view) as usize] += 1;
+        }
+        if let Some(primary) = &cluster.view.primary {
+            cluster.tally.read_at(&primary.term.node, 1);
+        }
+    }
+
+    /// All that it has counted, as it is kept when the pool goes.
+    pub(crate) fn whole_tally(&self) -> Tally {
+        let mut tally = self.cluster.as_deref().map(|cluster| cluster.tally.clone()).unwrap_or_default();
+        self.standbys.iter().for_each(|standby| tally.read_at(&standby.name, standby.reads));
+        tally
+    }
+}
+
+impl Pool {
+    /// Adds what it has at each node of its cluster.
+    pub(crate) fn add_at_nodes(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
+        let Some(cluster) = self.state.cluster.as_deref() else { return };
+        self.state.whole_tally().add_to(nodes);
+        for server in self.servers.values() {
+            let Some(term) = &server.opened_in else { continue };
+            let at = nodes.entry(Arc::clone(&term.node)).or_default();
+            match server.state.kind() {
+                ServerKind::Active => at.active += 1,
+                ServerKind::Idle => at.idle += 1,
+                _ => {}
+            }
+        }
+        if let Some(primary) = &cluster.view.primary {
+            nodes.entry(Arc::clone(&primary.term.node)).or_default().waiting += self.state.node.waiting;
+        }
+        for standby in self.state.standbys.iter().filter(|standby| standby.node.waiting > 0) {
+            nodes.entry(Arc::clone(&standby.name)).or_default().waiting += standby.node.waiting;
+        }
+    }
+}
