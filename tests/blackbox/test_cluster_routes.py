@@ -2,6 +2,8 @@
 
 import urllib.request
 
+import psycopg
+
 from harness.machine import eventually, free_port
 
 from test_cluster_reads import reading  # noqa: F401: a fixture
@@ -44,3 +46,29 @@ def test_reads_of_each_node_are_counted(nodes, reading):  # noqa: F811
         assert port_of(session) == two.primary.port
         assert (shown(pooler)["fell_back_no_standby"], shown(pooler)["fell_back_lag"]) == ("1", "1")
         assert 'pgweir_reads_fell_back_total{cluster="main",reason="lag"} 1\n' in metrics()
+
+
+def test_a_line_of_routes_sends_an_application_elsewhere(nodes, poolers):  # noqa: F811
+    """A client's application_name, at its login or later, decides; SHOW CLIENTS_EXTENDED says so; a reload takes the line away."""
+    three = nodes(3)
+    lines = "[routes]\nbi = application_name=meta* node=m3\n"
+    ini = three.ini().replace(f"m3 = host=127.0.0.1 port={three.all[2].port}", f"m3 = host=127.0.0.1 port={three.all[2].port} weight=0")
+    pooler = poolers({"app": "cluster=main"}, ini_tail=ini + lines)
+    eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby", "m3": "standby"}, "all nodes are known")
+    with psycopg.connect(pooler.dsn(), application_name="metabase", autocommit=True) as bi:
+        port = "select inet_server_port()"
+        assert bi.execute(port).fetchone() == (three.all[2].port,)
+        row = pooler.show("CLIENTS_EXTENDED", application_name="metabase")[0]
+        assert (row["route"], row["route_by"]) == ("node m3", "routes bi")
+        bi.execute("set application_name = 'psql'")
+        assert bi.execute(port).fetchone() == (three.primary.port,)
+        bi.execute("set application_name = 'metabase'")
+        assert bi.execute(port).fetchone() == (three.all[2].port,)
+        pooler.admin("DETACH NODE main.m3")
+        assert bi.execute(port).fetchone() == (three.all[1].port,), "an unusable node means prefer-standby"
+        pooler.ini_tail = ini
+        pooler.write_ini()
+        pooler.reload()
+        assert bi.execute(port).fetchone() == (three.primary.port,)
+    with psycopg.connect(pooler.dsn(), autocommit=True) as other:
+        assert other.execute(port).fetchone() == (three.primary.port,)

@@ -6,7 +6,7 @@ use crate::config::{Config, Place};
 use crate::error::{LoadError, Warning};
 use crate::syntax::hosts::{SourceUrl, fault_of_allowed};
 use crate::syntax::slips::did_you_mean;
-use crate::table::ClusterOptions;
+use crate::table::{ClusterOptions, Database};
 use crate::{Discovery, FALLBACK_DATABASE, Route};
 
 /// Maximum number of nodes of a cluster.
@@ -176,12 +176,19 @@ fn weightless(config: &Config) -> Vec<LoadError> {
     let faults = all.filter_map(|(name, database)| {
         let cluster = config.clusters.get(database.cluster.as_ref()?)?;
         let waits = database.route.unwrap_or(cluster.route) == Route::Standby;
-        let mut nodes = config.nodes_of(database).peekable();
-        let lacks = nodes.peek().is_some() && nodes.all(|(_, node)| node.weight == 0);
+        let lacks = config.has_only_weight_0(database);
         let reason = "route=standby, and every node of its cluster has weight 0";
         (waits && lacks).then(|| Some(fault(config.database_places.get(name)?, "database", name, reason)))?
     });
     faults.collect()
+}
+
+impl Config {
+    /// The database has a cluster with a list of nodes, none of which may get reads.
+    pub(crate) fn has_only_weight_0(&self, database: &Database) -> bool {
+        let mut nodes = self.nodes_of(database).peekable();
+        nodes.peek().is_some() && nodes.all(|(_, node)| node.weight == 0)
+    }
 }
 
 fn unknown_clusters(config: &Config) -> Vec<LoadError> {

@@ -6,7 +6,9 @@ use std::fmt;
 
 use crate::error::{LoadError, SetError, Warning};
 use crate::password::masked;
-use crate::table::{Change, ClusterOptions, Database, MAIN_ROWS, Main, NodeOptions, Peer, UserOptions, row};
+use crate::table::{
+    Change, ClusterOptions, Database, MAIN_ROWS, Main, NodeOptions, Peer, RouteLine, UserOptions, row,
+};
 
 /// Maximum length of a database's name in bytes: PostgreSQL's limit for names.
 pub const DATABASE_NAME_MAX: usize = 63;
@@ -26,6 +28,8 @@ pub struct Config {
     pub clusters: BTreeMap<String, ClusterOptions>,
     /// The entries of `[nodes]` by name.
     pub nodes: BTreeMap<String, NodeOptions>,
+    /// The lines of `[routes]`, in the order of the file.
+    pub routes: Vec<RouteLine>,
     /// The `*` entry: what databases without their own entry are made from.
     pub fallback: Option<Database>,
     /// What the administrator should know about this configuration.
@@ -38,6 +42,8 @@ pub struct Config {
     pub cluster_places: BTreeMap<String, Place>,
     /// Where the entries of `[nodes]` are.
     pub node_places: BTreeMap<String, Place>,
+    /// Where the lines of `[routes]` are.
+    pub route_places: BTreeMap<String, Place>,
 }
 
 /// A line of a file.

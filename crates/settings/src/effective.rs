@@ -125,8 +125,15 @@ impl Config {
 
     /// Which node the transactions of this user's clients run on, in a database with a cluster.
     pub fn route(&self, db: &Database, user: &str) -> Route {
-        let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.route);
-        self.of_user(user, |u| u.route).or(db.route).or_else(of_cluster).unwrap_or(Route::Primary)
+        self.route_and_section(db, user).0
+    }
+
+    /// The same, and which section of the file says so.
+    pub fn route_and_section(&self, db: &Database, user: &str) -> (Route, &'static str) {
+        let of_user = self.of_user(user, |u| u.route).map(|route| (route, "users"));
+        let of_database = db.route.map(|route| (route, "databases"));
+        let of_cluster = || Some((self.clusters.get(db.cluster.as_ref()?)?.route, "clusters"));
+        of_user.or(of_database).or_else(of_cluster).unwrap_or((Route::Primary, "clusters"))
     }
 
     /// The user that asks a cluster's nodes for their role.

@@ -19,6 +19,7 @@ mod pages;
 mod password;
 mod reload;
 mod route;
+mod routes;
 mod syntax;
 mod table;
 
@@ -35,13 +36,14 @@ pub use pages::reference::reference_markdown;
 pub use password::Password;
 pub use reload::Diff;
 pub use route::Route;
+pub use routes::RouteSubject;
 pub use syntax::hosts::{SourceUrl, is_allowed_host};
 pub use syntax::ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
 pub use syntax::number::SECONDS_MAX;
 pub use syntax::slips::did_you_mean;
 pub use table::{
     CLUSTER_ROWS, Change, ClusterOptions, DATABASE_ROWS, Database, Kind, MAIN_ROWS, Main, NODE_ROWS,
-    NodeOptions, Origin, PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
+    NodeOptions, Origin, PEER_ROWS, Peer, ROUTE_ROWS, RouteLine, Row, Status, USER_ROWS, UserOptions, row,
 };
 
 /// The name of the console's database, which no entry of `[databases]` may take.

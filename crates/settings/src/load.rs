@@ -5,6 +5,7 @@ use crate::clusters;
 use crate::config::{Config, Place};
 use crate::error::{LoadError, Warning};
 use crate::password::masked;
+use crate::routes;
 use crate::syntax::entries::{self, Entry, Outcome, not_yet};
 use crate::syntax::ini::{self, Visitor};
 use crate::syntax::slips::did_you_mean;
@@ -48,13 +49,15 @@ impl Config {
         warn_of_main(&mut config);
         let mut errors = loader.errors;
         errors.extend(clusters::faults(&config));
+        errors.extend(routes::faults(&config));
         let warnings = clusters::warnings(&config);
         config.warnings.extend(warnings);
         (config, errors)
     }
 }
 
-const SECTIONS: [&str; 7] = ["databases", "users", "clusters", "nodes", "peers", "pgbouncer", "pgweir"];
+const SECTIONS: [&str; 8] =
+    ["databases", "users", "clusters", "nodes", "routes", "peers", "pgbouncer", "pgweir"];
 
 /// The section that the next entries belong to.
 #[derive(Clone, Copy)]
@@ -68,6 +71,7 @@ enum Section {
     Users,
     Clusters,
     Nodes,
+    Routes,
     Peers,
 }
 
@@ -96,9 +100,11 @@ impl Visitor for Loader {
             "users" => Section::Users,
             "clusters" => Section::Clusters,
             "nodes" => Section::Nodes,
+            "routes" => Section::Routes,
             "peers" => Section::Peers,
             _ => {
-                let known = "there are databases, users, clusters, nodes, peers, pgbouncer and pgweir";
+                let known =
+                    "there are databases, users, clusters, nodes, routes, peers, pgbouncer and pgweir";
                 let meant = did_you_mean(name, SECTIONS.into_iter());
                 let text = format!("invalid section \"{name}\" in configuration ({place}): {known}{meant}");
                 let problem = format!("unknown section \"{name}\": {known}{meant}");
@@ -144,6 +150,17 @@ impl Visitor for Loader {
                 if let Some(options) = self.keep(entries::node(&entry)) {
                     self.config.node_places.insert(key.clone(), place);
                     self.config.nodes.insert(key, options);
+                }
+            }
+            Section::Routes => {
+                if let Some(line) = self.keep(entries::route(&entry)) {
+                    if let Some(other) = self.config.route_places.get(&key) {
+                        let reason = format!("there is a route of this name in {other} already");
+                        self.errors.push(entry.fault(value, &reason));
+                        return;
+                    }
+                    self.config.route_places.insert(key, place);
+                    self.config.routes.push(line);
                 }
             }
             Section::Peers => {

@@ -39,6 +39,8 @@ pub struct Diff {
     pub clusters: Vec<String>,
     /// The nodes that are new, changed or gone.
     pub nodes: Vec<String>,
+    /// Whether lines of `[routes]` are new, changed, gone or in another order.
+    pub routes: bool,
     /// What the administrator should know: that of the new file, and what could not be changed.
     pub warnings: Vec<Warning>,
 }
@@ -56,6 +58,7 @@ impl Diff {
             && self.peers.is_empty()
             && self.clusters.is_empty()
             && self.nodes.is_empty()
+            && !self.routes
     }
 
     /// Whether a TLS setting changed. Files of certificates can change without it.
@@ -79,6 +82,7 @@ impl Config {
             peers: changed_keys(&self.peers, &new.peers),
             clusters: changed_keys(&self.clusters, &new.clusters),
             nodes: changed_keys(&self.nodes, &new.nodes),
+            routes: self.routes != new.routes,
             warnings: new.warnings.clone(),
         };
         self.diff_main(&mut diff);

@@ -13,6 +13,7 @@ mod databases;
 mod nodes;
 mod peers;
 mod pgbouncer;
+mod routes;
 mod users;
 
 pub use clusters::{CLUSTER_ROWS, ClusterOptions};
@@ -21,6 +22,7 @@ pub use nodes::{NODE_ROWS, NodeOptions};
 pub(crate) use peers::PEER_ID_MAX;
 pub use peers::{PEER_ROWS, Peer};
 pub use pgbouncer::{MAIN_ROWS, Main};
+pub use routes::{ROUTE_ROWS, RouteLine};
 pub use users::{USER_ROWS, UserOptions};
 
 /// What kind of text a setting takes.

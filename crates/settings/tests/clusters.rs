@@ -3,7 +3,7 @@
 mod common;
 
 use common::{faults, load};
-use pgweir_settings::{Discovery, Route, SourceLost};
+use pgweir_settings::{Discovery, Route, RouteSubject, SourceLost};
 
 const GOOD: &str = "[pgbouncer]\nauth_user = asker\n[clusters]\nmain = nodes=m1,m2 check_interval_ms=200 primary_wait=5\n\
                     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2 port=5433 attached=0\n\
@@ -61,6 +61,66 @@ fn every_fault_between_the_lines_is_told_with_its_place() {
         );
     }
     assert_eq!(found.len(), 13, "{}", found.join("\n"));
+}
+
+const ROUTED: &str = "[pgbouncer]\nauth_user = asker\n[clusters]\nmain = nodes=m1,m2\n[nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n\
+                      [databases]\napp = cluster=main\n[routes]\nbi = user=report_* application_name=meta*base route=standby\n\
+                      a = database=app node=m2\nrest = route=any\n";
+
+#[test]
+fn the_first_line_that_a_client_matches_counts() {
+    let config = load(ROUTED).expect("a good file");
+    let line = |database, user, application_name: &str| {
+        let application_name = application_name.as_bytes();
+        let line = config.route_line(RouteSubject { database, user, application_name, number: 7 });
+        line.map(|line| line.name.as_str())
+    };
+    assert_eq!(line("app", "report_1", "meta and base"), Some("bi"));
+    assert_eq!(line("app", "report_1", "psql"), Some("a"), "in the order of the file, not of the names");
+    assert_eq!(line("other", "alice", ""), Some("rest"));
+    let new = load(&ROUTED.replace("rest = route=any", "rest = route=primary")).expect("a good file");
+    assert!(config.diff(&new).routes && !config.diff(&config).routes);
+}
+
+#[test]
+fn clients_that_are_not_drawn_go_on_to_the_next_line() {
+    let config = load(&ROUTED.replace("route=standby", "route=standby percent=25")).expect("a good file");
+    let of = |number| {
+        let client = RouteSubject { database: "x", user: "report_", application_name: b"metabase", number };
+        config.route_line(client).expect("the last line takes all").name.clone()
+    };
+    let drawn = (0..4000).filter(|number| of(*number) == "bi").count();
+    assert!((850..1150).contains(&drawn), "{drawn}");
+    assert!((0..4000).all(|number| ["bi", "rest"].contains(&of(number).as_str())));
+}
+
+#[test]
+fn every_fault_of_a_route_is_told_with_its_place() {
+    let text = format!(
+        "{ROUTED}one = user=x\ntwo = route=any node=m1\nthree = node=m3\nfour = route=any percent=101\nrest = node=m1\nfive = route=auto?\n"
+    );
+    let found = faults(&text);
+    for (line, words) in [
+        (14, "route \"one\": a line needs route or node"),
+        (15, "route \"two\": route and node cannot stand in one line"),
+        (16, "route \"three\": there is no node \"m3\" in [nodes]; did you mean \"m1\"?"),
+        (17, "invalid percent: 101"),
+        (18, "there is a route of this name in t.ini:13 already"),
+        (19, "invalid route: auto?"),
+    ] {
+        let place = format!("t.ini:{line}");
+        assert!(
+            found.iter().any(|fault| fault.contains(words) && fault.contains(&place)),
+            "{words}\n{found:#?}"
+        );
+    }
+    let weightless = ROUTED.replace("10.0.0.1", "10.0.0.1 weight=0").replace("10.0.0.2", "10.0.0.2 weight=0");
+    let found = faults(&weightless);
+    assert!(
+        found[0]
+            .contains("route \"bi\": route=standby, and every node of the cluster of \"app\" has weight 0")
+    );
+    assert_eq!(found.len(), 1, "a line may name a node of weight 0");
 }
 
 const DISCOVERED: &str = "[pgbouncer]\netcd_endpoints = http://10.1.0.1:2379,https://etcd.local:2379\netcd_user = u\netcd_password = secret-of-etcd\n\

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pgweir_settings::{CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, PEER_ROWS, Status, USER_ROWS};
+use pgweir_settings::{
+    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, PEER_ROWS, ROUTE_ROWS, Status, USER_ROWS,
+};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -46,6 +48,7 @@ fn settings() -> Vec<(&'static str, &'static str, bool)> {
     all.extend(USER_ROWS.iter().map(|row| ("users", row.name, in_effect(row.status))));
     all.extend(CLUSTER_ROWS.iter().map(|row| ("clusters", row.name, in_effect(row.status))));
     all.extend(NODE_ROWS.iter().map(|row| ("nodes", row.name, in_effect(row.status))));
+    all.extend(ROUTE_ROWS.iter().map(|row| ("routes", row.name, in_effect(row.status))));
     all.extend(PEER_ROWS.iter().map(|row| ("peers", row.name, in_effect(row.status))));
     all
 }

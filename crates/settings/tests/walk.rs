@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use common::load;
 use pgweir_settings::{
-    CLUSTER_ROWS, Change, Config, DATABASE_ROWS, Kind, MAIN_ROWS, Main, NODE_ROWS, Origin, PEER_ROWS, Row,
-    SetOutcome, Status, USER_ROWS, row,
+    CLUSTER_ROWS, Change, Config, DATABASE_ROWS, Kind, MAIN_ROWS, Main, NODE_ROWS, Origin, PEER_ROWS,
+    ROUTE_ROWS, Row, SetOutcome, Status, USER_ROWS, row,
 };
 
 /// A text that a setting of this kind takes, that is not its default, and what `SHOW CONFIG` makes of it.
@@ -84,6 +84,7 @@ fn the_counts_are_those_of_pgbouncer() {
     assert_eq!(DATABASE_ROWS.len(), 28);
     assert_eq!(CLUSTER_ROWS.len(), 24);
     assert_eq!(NODE_ROWS.len(), 5);
+    assert_eq!(ROUTE_ROWS.len(), 6);
     assert_eq!(USER_ROWS.len(), 14);
     assert_eq!(PEER_ROWS.len(), 3);
 }
@@ -102,6 +103,7 @@ fn names_are_unique_and_documented() {
     check(USER_ROWS);
     check(CLUSTER_ROWS);
     check(NODE_ROWS);
+    check(ROUTE_ROWS);
     check(PEER_ROWS);
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Standby {
     pub(crate) target: Target,
     /// Its part of the reads: thousandths of a node of weight 1 that is warm. Zero: none.
     pub(crate) share: u32,
-    /// It has none because it is too far behind.
+    /// It gets none because it is too far behind.
     pub(crate) is_behind: bool,
     /// The node's `zone`.
     pub(crate) zone: Arc<str>,
@@ -166,7 +166,7 @@ impl Cluster {
         let standbys = self.standbys().map(|(node, run)| Standby {
             target: at(node, Term { node: Arc::clone(&node.name), run }),
             share: node.share(self.limits(), self.decided_us),
-            is_behind: node.is_behind && node.weight > 0,
+            is_behind: node.is_behind,
             zone: Arc::clone(&node.zone),
         });
         let standbys: Vec<Standby> = standbys.collect();

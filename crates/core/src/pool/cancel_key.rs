@@ -72,6 +72,12 @@ impl CancelKey {
         self.head
     }
 
+    /// A number that the client keeps for its life, over an online restart too: its secret's first half.
+    pub(crate) fn number(&self) -> u64 {
+        let [.., a, b, c, d] = self.head;
+        u32::from_be_bytes([a, b, c, d]).into()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         let [a, b, c, d, ..] = self.head;
         u32::from_be_bytes([a, b, c, d])

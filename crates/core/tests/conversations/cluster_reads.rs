@@ -320,6 +320,95 @@ fn a_startup_option_says_where_the_session_goes() {
     }
 }
 
+/// A stage whose file has these lines in `[routes]`.
+fn routed(lines: &str) -> Stage {
+    Stage::of(Rig::with(MAIN, &format!("{CLUSTER}[routes]\n{lines}\n"), 1))
+}
+
+/// Where SHOW CLIENTS_EXTENDED says that clients of a database go, and what says so.
+fn shown_routes(stage: &mut Stage, database: &str) -> Vec<String> {
+    let console = stage.rig.console();
+    let rows = stage.rig.command(console, "SHOW CLIENTS_EXTENDED");
+    let of_database = rows.iter().filter(|row| row.starts_with(&format!("Row C,alice,{database},")));
+    let last_two = |row: &String| {
+        let cells: Vec<&str> = row.rsplitn(3, ',').collect();
+        format!("{} by {}", cells[1], cells[0])
+    };
+    of_database.map(last_two).collect()
+}
+
+#[test]
+fn a_line_of_routes_says_where_its_clients_go() {
+    let mut stage = routed("bi = user=al* database=app node=m3\nro = route=standby");
+    let (client, server, node) = stage.served("app");
+    assert_eq!(node, 3, "at its login too");
+    assert_eq!(shown_routes(&mut stage, "app"), ["node m3 by routes bi"]);
+    stage.runs(client, server, "select 1", "SELECT 1", 'I');
+    stage.command("DETACH NODE main.m3");
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select 2"));
+    let (other, node) = stage.server();
+    assert_eq!(node, 2, "an unusable node means prefer-standby");
+    assert_eq!(stage.rig.gets(other), ["Query select 2"]);
+    stage.rig.send(other, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    stage.command("ATTACH NODE main.m3");
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select 3"));
+    assert_eq!(stage.server().1, 3);
+    let (_, _, node) = stage.served("app_any");
+    assert_ne!(node, 1);
+    assert_eq!(shown_routes(&mut stage, "app_any"), ["standby by routes ro"]);
+}
+
+#[test]
+fn the_application_name_of_the_login_counts() {
+    let mut stage = routed("bi = application_name=meta* node=m3");
+    for (name, expected) in [("metabase", 3), ("psql", 1)] {
+        let client = stage.rig.accept();
+        let startup = fe::startup(&[("user", "alice"), ("database", "app"), ("application_name", name)]);
+        stage.rig.send(client, &startup);
+        assert_eq!(stage.dialed().1, expected);
+    }
+}
+
+#[test]
+fn a_line_may_name_a_node_of_weight_0() {
+    let cluster = CLUSTER.replace("m3 = host=10.0.0.3", "m3 = host=10.0.0.3 weight=0");
+    let lines = "[routes]\nbi = database=app node=m3\n";
+    let mut stage = Stage::of(Rig::with(MAIN, &format!("{cluster}{lines}"), 1));
+    assert_eq!(stage.served("app").2, 3);
+    assert_eq!(stage.served("app_ro").2, 2);
+}
+
+#[test]
+fn a_client_that_changes_its_application_name_is_looked_at_again() {
+    let mut stage = routed("bi = application_name=meta* node=m1");
+    let (client, server, node) = stage.served("app_ro");
+    assert_ne!(node, 1);
+    stage.rig.send(client, &fe::query("set application_name = 'metabase'"));
+    assert_eq!(stage.rig.gets(server), ["Query set application_name = 'metabase'"]);
+    let changed = be::parameter("application_name", "metabase");
+    stage.rig.send(server, &[be::complete("SET"), changed, be::ready('I')].concat());
+    assert_eq!(shown_routes(&mut stage, "app_ro"), ["node m1 by routes bi"]);
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select 1"));
+    assert_eq!(stage.server().1, 1);
+}
+
+#[test]
+fn a_session_goes_before_the_lines_of_routes() {
+    let mut stage = routed("all = route=standby");
+    let client = stage.rig.accept();
+    let startup =
+        fe::startup(&[("user", "alice"), ("database", "app"), ("options", "-c pgweir.route=primary")]);
+    stage.rig.send(client, &startup);
+    assert_eq!(stage.dialed().1, 1);
+    let (_, _, node) = stage.served("app_any");
+    assert_ne!(node, 1, "a line goes before the database");
+    assert_eq!(shown_routes(&mut stage, "app_any"), ["standby by routes all"]);
+    stage.rig.knock("alice", "app");
+}
+
 #[test]
 fn a_session_pooled_client_has_its_server_at_a_standby() {
     let mut stage = Stage::new("pool_mode = session\nserver_reset_query =");

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use crate::pages::reference::change_word;
 use crate::table::{
-    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS,
+    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS, Row, Status, USER_ROWS,
 };
 
 /// Columns of a line.
@@ -58,6 +58,15 @@ const NODES: &str = "
 ;
 ";
 
+const ROUTES: &str = "
+; Which clients' transactions run on which nodes of a cluster: the first line that a client matches counts.
+[routes]
+;bi = user=report_* route=standby percent=80
+;
+; Each line can have these options, separated by spaces:
+;
+";
+
 const PEERS: &str = "
 ; The other pgweir processes behind the same address, for cancel requests.
 [peers]
@@ -90,6 +99,7 @@ pub fn packaged_ini() -> String {
     options(&mut page, USERS, USER_ROWS);
     options(&mut page, CLUSTERS, CLUSTER_ROWS);
     options(&mut page, NODES, NODE_ROWS);
+    options(&mut page, ROUTES, ROUTE_ROWS);
     options(&mut page, PEERS, PEER_ROWS);
     page.push_str(MAIN);
     for rows in MAIN_ROWS.chunk_by(|one, next| one.group == next.group) {

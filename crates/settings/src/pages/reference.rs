@@ -4,7 +4,8 @@
 use std::fmt::Write;
 
 use crate::table::{
-    CLUSTER_ROWS, Change, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS,
+    CLUSTER_ROWS, Change, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS, Row, Status,
+    USER_ROWS,
 };
 
 pub(crate) const HEAD: &str = r#"# Settings
@@ -31,8 +32,8 @@ pool_mode = transaction
 %include /etc/pgweir/more.ini
 ```
 
-- The sections are `[pgbouncer]` (needed; `[pgweir]` is the same), `[databases]`, `[users]`, `[clusters]`, `[nodes]` and
-  `[peers]`.
+- The sections are `[pgbouncer]` (needed; `[pgweir]` is the same), `[databases]`, `[users]`, `[clusters]`, `[nodes]`,
+  `[routes]` and `[peers]`.
 - A value is the rest of its line. There are no comments after it, no quotes around it and no second line.
 - A name is made of letters, digits and `_ . - *`; any other name stands in single or double quotes.
 - `%include file` reads another file in its place, up to 10 files deep. A relative path starts at the working
@@ -101,6 +102,14 @@ pub(crate) const NODES: &str = r#"
 
 "#;
 
+pub(crate) const ROUTES: &str = r#"
+## [routes]
+
+`name = key=value ...`. Which clients' transactions run on which nodes, in databases with a cluster: the first line in the file that
+a client matches counts. It goes before the `route` of users, databases and clusters. `SET pgweir.route` goes before it.
+
+"#;
+
 pub(crate) const PEERS: &str = r#"
 ## [peers]
 
@@ -121,6 +130,8 @@ pub fn reference_markdown() -> String {
     table(&mut page, CLUSTER_ROWS);
     page.push_str(NODES);
     table(&mut page, NODE_ROWS);
+    page.push_str(ROUTES);
+    table(&mut page, ROUTE_ROWS);
     page.push_str(PEERS);
     table(&mut page, PEER_ROWS);
     page

@@ -9,7 +9,7 @@ use crate::syntax::connstr;
 use crate::syntax::slips::did_you_mean;
 use crate::table::{
     CLUSTER_ROWS, ClusterOptions, DATABASE_ROWS, Database, Kind, NODE_ROWS, NodeOptions, PEER_ID_MAX,
-    PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
+    PEER_ROWS, Peer, ROUTE_ROWS, RouteLine, Row, Status, USER_ROWS, UserOptions, row,
 };
 use crate::{ADMIN_DATABASE, Discovery};
 
@@ -164,6 +164,11 @@ pub(crate) fn node(entry: &Entry<'_>) -> Outcome<NodeOptions> {
             .push(entry.fault_of_pairs(NODE_ROWS, "a node has one host: each node has its own line"));
     }
     outcome
+}
+
+pub(crate) fn route(entry: &Entry<'_>) -> Outcome<RouteLine> {
+    let empty = RouteLine { name: entry.name.to_owned(), ..RouteLine::default() };
+    options(entry, empty, ROUTE_ROWS, "route")
 }
 
 /// Console commands name a node as `cluster.node`. `more`: signs that it may have besides.

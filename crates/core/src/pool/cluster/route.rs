@@ -1,11 +1,11 @@
 //! The node that a client's next transaction runs on. This is the only place that decides it.
 //!
-//! Order of authority: what the session says (`SET pgweir.route`, or `options=-c pgweir.route=...` at the start), the user, the
-//! database, the cluster.
+//! Order of authority: what the session says (`SET pgweir.route`, or `options=-c pgweir.route=...` at the start), the first line of
+//! `[routes]` that the client matches, the user, the database, the cluster.
 
 use std::sync::Arc;
 
-use pgweir_settings::{Config, PoolMode, Route};
+use pgweir_settings::{Config, PoolMode, Route, RouteSubject};
 
 use crate::client_handoff::Replication;
 use crate::context::Env;
@@ -17,18 +17,77 @@ use crate::pool::{Branch, Gate, Pool};
 /// The custom setting by which a session says where it wants to go.
 pub(crate) const ROUTE_SETTING: &[u8] = b"pgweir.route";
 
-/// A client's route, and what it was found from.
+/// Where a client wants to go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Aim {
+    pub(crate) route: Route,
+    /// To this node first, while it is usable.
+    pub(crate) node: Option<Arc<str>>,
+    /// What says so.
+    pub(crate) by: Authority,
+}
+
+/// What says where a client's transactions run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Authority {
+    /// `SET pgweir.route`, or the startup option.
+    Session,
+    /// The line of `[routes]` with this name.
+    Line(Arc<str>),
+    /// `route` in this section of the file.
+    Section(&'static str),
+}
+
+/// A client's aim, and what it was found from.
 pub(crate) struct Routing {
-    route: Route,
+    aim: Aim,
     session: Arc<Session>,
     config: Arc<Config>,
+    /// With `[routes]`: the client's application_name.
+    application_name: Box<[u8]>,
 }
 
 impl Routing {
     /// It is still found from the same.
     fn is_fresh(&self, env: &Env, client: &Client) -> bool {
-        Arc::ptr_eq(&self.config, &env.rules.config) && Arc::ptr_eq(&self.session, &client.account.session)
+        Arc::ptr_eq(&self.config, &env.rules.config)
+            && Arc::ptr_eq(&self.session, &client.account.session)
+            && (self.config.routes.is_empty() || *self.application_name == *application_name(env, client))
     }
+}
+
+impl Aim {
+    fn of_section(route: Route, section: &'static str) -> Aim {
+        Aim { route, node: None, by: Authority::Section(section) }
+    }
+}
+
+impl std::fmt::Display for Aim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.node {
+            Some(node) => write!(f, "node {node}"),
+            None => self.route.fmt(f),
+        }
+    }
+}
+
+impl std::fmt::Display for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Authority::Session => f.write_str("session"),
+            Authority::Line(name) => write!(f, "routes {name}"),
+            Authority::Section(section) => f.write_str(section),
+        }
+    }
+}
+
+/// The client's application_name; at its login the one that it asks for.
+fn application_name<'a>(env: &Env, client: &'a Client) -> &'a [u8] {
+    let params = match &client.state {
+        ClientState::AwaitingServer(login) => &login.params,
+        _ => &*client.account.params,
+    };
+    env.application_name(params).unwrap_or_default()
 }
 
 impl Pool {
@@ -43,13 +102,18 @@ impl Pool {
 
     #[cold]
     fn choose_branch(&mut self, env: &Env, id: ClientId) -> Branch {
-        let route = self.route_of(env, id);
+        let Aim { route, node, .. } = self.aim_of(env, id);
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
         let (home, is_replication) = (client.account.branch, client.account.replication != Replication::None);
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
-        let branch = if is_replication { Branch::PRIMARY } else { self.branch_by(env, route, home) };
-        if counts && branch.is_primary() {
+        let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
+        let branch = match at_node {
+            _ if is_replication => Branch::PRIMARY,
+            Some(branch) => branch,
+            None => self.branch_by(env, route, home),
+        };
+        if counts && at_node.is_none() && branch.is_primary() {
             self.state.count_at_primary(route);
         }
         if let Some(client) = self.clients.get_mut(id) {
@@ -76,25 +140,50 @@ impl Pool {
         }
     }
 
-    /// What its session, its user, its database or its cluster says.
-    fn route_of(&mut self, env: &Env, id: ClientId) -> Route {
-        let Some(client) = self.clients.get_mut(id) else { return Route::Primary };
+    /// What its session, `[routes]`, its user, its database or its cluster says.
+    fn aim_of(&mut self, env: &Env, id: ClientId) -> Aim {
+        let Some(client) = self.clients.get(id) else { return Aim::of_section(Route::Primary, "clusters") };
         if let Some(routing) = client.account.routing.as_deref().filter(|known| known.is_fresh(env, client)) {
-            return routing.route;
+            return routing.aim.clone();
         }
+        let aim = self.find_aim(env, client);
+        let Some(client) = self.clients.get_mut(id) else { return aim };
+        if !matches!(client.state, ClientState::AwaitingServer(_)) {
+            let config = Arc::clone(&env.rules.config);
+            let application_name = match config.routes.is_empty() {
+                true => Box::default(),
+                false => application_name(env, client).into(),
+            };
+            let (aim, session) = (aim.clone(), Arc::clone(&client.account.session));
+            client.account.routing = Some(Box::new(Routing { aim, session, config, application_name }));
+        }
+        aim
+    }
+
+    /// The same, looked up now.
+    pub(crate) fn find_aim(&self, env: &Env, client: &Client) -> Aim {
         let session = match &client.state {
             ClientState::AwaitingServer(login) => &login.session,
             _ => &*client.account.session,
         };
-        let said = session.get(ROUTE_SETTING).and_then(|value| std::str::from_utf8(value).ok());
         let config = &env.rules.config;
-        let route = said.and_then(Route::of_word);
-        let route = route.unwrap_or_else(|| config.route(&self.state.config, &client.account.user));
-        if !matches!(client.state, ClientState::AwaitingServer(_)) {
-            let (session, config) = (Arc::clone(&client.account.session), Arc::clone(config));
-            client.account.routing = Some(Box::new(Routing { route, session, config }));
+        let said = session.get(ROUTE_SETTING).and_then(|value| std::str::from_utf8(value).ok());
+        if let Some(route) = said.and_then(Route::of_word) {
+            return Aim { route, node: None, by: Authority::Session };
         }
-        route
+        let user = &client.account.user;
+        let subject = RouteSubject {
+            database: &self.state.database,
+            user,
+            application_name: application_name(env, client),
+            number: client.account.cancel_key.number(),
+        };
+        if let Some(line) = config.route_line(subject) {
+            let (route, node) = (line.route.unwrap_or(Route::PreferStandby), line.node.as_deref());
+            return Aim { route, node: node.map(Arc::from), by: Authority::Line(line.name.as_str().into()) };
+        }
+        let (route, section) = config.route_and_section(&self.state.config, user);
+        Aim::of_section(route, section)
     }
 
     /// A client that waits is asked again which node it waits for; `home` is where it stays if nothing is much better.
@@ -105,12 +194,13 @@ impl Pool {
         if !waits || client.account.replication != Replication::None {
             return;
         }
-        let route = self.route_of(env, id);
-        let to = self.branch_by(env, route, home);
+        let Aim { route, node, .. } = self.aim_of(env, id);
+        let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
+        let to = at_node.unwrap_or_else(|| self.branch_by(env, route, home));
         if to != from {
             let reads =
                 self.clients.get(id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)));
-            if reads && to.is_primary() {
+            if reads && at_node.is_none() && to.is_primary() {
                 self.state.count_at_primary(route);
             }
             self.give_up_kept(id);

@@ -256,6 +256,18 @@ impl PoolState {
         self.asks_at = other.unwrap_or(Branch::PRIMARY);
     }
 
+    /// The branch of this node, if it gets new work at present; its weight does not count.
+    pub(super) fn usable_branch(&self, env: &Env, name: &str) -> Option<Branch> {
+        let primary = self.cluster.as_deref()?.view.primary.as_ref();
+        if primary.is_some_and(|primary| *primary.term.node == *name) {
+            return Some(Branch::PRIMARY);
+        }
+        let place = self.standbys.iter().position(|known| *known.name == *name)?;
+        let known = &self.standbys[place];
+        let is_usable = known.standby.as_ref().is_some_and(|standby| !standby.is_behind);
+        (is_usable && !known.is_failing(env.now.mono_us)).then(|| Branch::of_place(place))
+    }
+
     /// The standby that the next read goes to; `home` is the one that served its client last.
     pub(super) fn next_standby(&mut self, env: &Env, home: Branch, stays: bool) -> Option<Branch> {
         let candidates: Vec<Candidate> = self.standbys.iter().map(|standby| standby.candidate(env)).collect();

@@ -28,10 +28,20 @@ impl Pool {
                         _ => None,
                     };
                     row.extend(self.work_cells(cx.env, server));
+                    row.extend(self.route_cells(cx.env, client));
                 }
                 row
             })
             .collect()
+    }
+
+    /// Where a client of a cluster goes, and what says so.
+    fn route_cells(&self, env: &Env, client: &Client) -> [Option<String>; 2] {
+        if self.state.cluster.is_none() || client.account.replication != Replication::None {
+            return [None, None];
+        }
+        let aim = self.find_aim(env, client);
+        [cell(&aim), cell(&aim.by)]
     }
 
     fn client_row(&self, env: &Env, client: &Client, sockets: bool) -> Row {
@@ -312,7 +322,7 @@ pub(crate) fn unpooled_row<D: Driver>(cx: &Cx<'_, D>, client: &Unpooled, sockets
     if sockets {
         row.extend(buffer_cells(client.inbox.len(), cx.driver.backlog(client.conn)));
     } else {
-        row.extend([cell(0), cell(""), None, cell(0), cell("")]);
+        row.extend([cell(0), cell(""), None, cell(0), cell(""), None, None]);
     }
     row
 }

@@ -58,6 +58,9 @@ const SOCKET_OURS: [(&str, Type); 5] = [
     ("statement", Text),
 ];
 
+/// What CLIENTS_EXTENDED adds besides: in a cluster, where the client's transactions run, and what says so.
+const CLIENTS_OURS: [(&str, Type); 2] = [("route", Text), ("route_by", Text)];
+
 const SOCKET_BUFFERS: [(&str, Type); 7] = [
     ("recv_pos", Int4),
     ("pkt_pos", Int4),
@@ -308,7 +311,8 @@ const STATEMENTS: [(&str, Type); 16] = [
 fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     match topic {
         Topic::Clients | Topic::Servers => SOCKET.to_vec(),
-        Topic::ClientsExtended | Topic::ServersExtended => [&SOCKET[..], &SOCKET_OURS].concat(),
+        Topic::ClientsExtended => [&SOCKET[..], &SOCKET_OURS, &CLIENTS_OURS].concat(),
+        Topic::ServersExtended => [&SOCKET[..], &SOCKET_OURS].concat(),
         Topic::Sockets | Topic::ActiveSockets => [&SOCKET[..], &SOCKET_BUFFERS].concat(),
         Topic::Clusters => CLUSTERS.to_vec(),
         Topic::Config => vec![("key", Text), ("value", Text), ("default", Text), ("changeable", Text)],
