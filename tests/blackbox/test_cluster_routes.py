@@ -7,6 +7,7 @@ import psycopg
 from harness.machine import eventually, free_port
 
 from test_cluster_reads import reading  # noqa: F401: a fixture
+from test_takeover import over, successor
 from test_clusters import clustered, node_states, nodes, port_of, shown  # noqa: F401: fixtures
 
 
@@ -72,3 +73,30 @@ def test_a_line_of_routes_sends_an_application_elsewhere(nodes, poolers):  # noq
         assert bi.execute(port).fetchone() == (three.primary.port,)
     with psycopg.connect(pooler.dsn(), autocommit=True) as other:
         assert other.execute(port).fetchone() == (three.primary.port,)
+
+
+def test_the_second_port_is_for_standbys(nodes, poolers):  # noqa: F811
+    """TCP and the unix socket, several workers; clients keep their route over an online restart, and the new process has the ports."""
+    two, second = nodes(2), free_port()
+    pooler = poolers({"app": "cluster=main"}, ini_tail=two.ini(), standby_listen_port=second, workers=2, start=False)
+    pooler.write_ini(pidfile=str(pooler.folder / "pid"))
+    pooler.start()
+    eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
+    port, standby = "select inet_server_port()", (two.all[1].port,)
+
+    def connect(host, port):
+        return psycopg.connect(pooler.dsn(host=host, port=port), autocommit=True)
+
+    with pooler.raw() as usual, connect("127.0.0.1", second) as by_tcp, connect(pooler.folder, second) as by_unix:
+
+        def look():
+            assert port_of(usual) == two.primary.port
+            assert by_tcp.execute(port).fetchone() == by_unix.execute(port).fetchone() == standby
+            with connect("127.0.0.1", second) as another, connect(pooler.folder, second) as yet_another:
+                assert another.execute(port).fetchone() == yet_another.execute(port).fetchone() == standby
+
+        look()
+        over(successor(pooler))
+        look()
+        by_tcp.execute("set pgweir.route = 'primary'")
+        assert by_tcp.execute(port).fetchone() == (two.primary.port,), "a session goes first"

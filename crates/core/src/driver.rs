@@ -55,7 +55,7 @@ pub enum Peer {
         uid: u32,
         /// `true` if that is the user id this process runs as.
         same_user: bool,
-        /// Port that the socket's name carries (listen_port).
+        /// Port that the socket's name carries (listen_port, or standby_listen_port).
         port: u16,
     },
 }
@@ -315,6 +315,15 @@ pub trait Driver {
 }
 
 impl Peer {
+    /// The port that the client came in by: of our end, or in the unix socket's name.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        match self {
+            Peer::Tcp { local, .. } => local.port(),
+            Peer::Unix { port, .. } => *port,
+        }
+    }
+
     /// The client's address, `None` for a unix socket.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {

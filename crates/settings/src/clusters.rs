@@ -34,7 +34,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
             }
         }
     }
-    faults.extend(faults_of_sources(config));
+    faults.extend(faults_of_process(config));
     faults.extend(nodes_without_host(config));
     faults.extend(shared_addresses(config));
     faults.extend(weightless(config));
@@ -100,8 +100,8 @@ fn faults_of_urls(config: &Config, key: &str, list: &[String]) -> Vec<String> {
     list.iter().filter_map(fault).collect()
 }
 
-/// The settings of the whole process that are about sources.
-fn faults_of_sources(config: &Config) -> Vec<LoadError> {
+/// The settings of the whole process that are about clusters.
+fn faults_of_process(config: &Config) -> Vec<LoadError> {
     let main = &config.main;
     let mut faults = Vec::new();
     let mut say = |key: &str, reason: String| {
@@ -113,6 +113,9 @@ fn faults_of_sources(config: &Config) -> Vec<LoadError> {
     urls.into_iter().for_each(|reason| say("etcd_endpoints", reason));
     for reason in main.allow_discovered_hosts.iter().filter_map(|text| fault_of_allowed(text)) {
         say("allow_discovered_hosts", format!("allow_discovered_hosts: {reason}"));
+    }
+    if main.standby_listen_port > 0 && main.standby_listen_port == main.listen_port {
+        say("standby_listen_port", "standby_listen_port must be another port than listen_port".to_owned());
     }
     for [one, other] in [
         ["etcd_user", "etcd_password"],
@@ -150,7 +153,11 @@ pub(crate) fn warnings(config: &Config) -> Vec<Warning> {
             cluster.primary_max_age_ms
         )))
     };
-    config.clusters.iter().filter_map(warning).collect()
+    let unused = config.given.get("standby_listen_port").filter(|_| config.clusters.is_empty());
+    let unused = unused.filter(|_| config.main.standby_listen_port > 0).map(|place| {
+        place.warning("standby_listen_port has no effect without a database that has a cluster".to_owned())
+    });
+    config.clusters.iter().filter_map(warning).chain(unused).collect()
 }
 
 /// Two names for one server would be two primaries.

@@ -123,6 +123,18 @@ fn every_fault_of_a_route_is_told_with_its_place() {
     assert_eq!(found.len(), 1, "a line may name a node of weight 0");
 }
 
+#[test]
+fn the_second_port_is_another_one_and_needs_a_cluster() {
+    let with = |port: &str| ROUTED.replace("auth_user", &format!("standby_listen_port = {port}\nauth_user"));
+    let config = load(&with("6433")).expect("a good file");
+    assert_eq!(config.main.standby_listen_port, 6433);
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let same = faults(&with("6432"));
+    assert_eq!(same, ["standby_listen_port must be another port than listen_port (t.ini:2)"]);
+    let alone = load("[pgbouncer]\nstandby_listen_port = 6433\n").expect("a good file");
+    assert!(alone.warnings[0].text.contains("no effect without a database that has a cluster"));
+}
+
 const DISCOVERED: &str = "[pgbouncer]\netcd_endpoints = http://10.1.0.1:2379,https://etcd.local:2379\netcd_user = u\netcd_password = secret-of-etcd\n\
                           source_tls_ca_file = /ca.crt\nallow_discovered_hosts = 10.1.0.0/16, *.db.local\nauth_user = asker\n\
                           [clusters]\none = discovery=dns host=pg-nodes port=5433\n\

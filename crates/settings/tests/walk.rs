@@ -72,6 +72,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "source_tls_ca_file",
         "source_tls_cert_file",
         "source_tls_key_file",
+        "standby_listen_port",
         "statement_stats_bytes",
         "trace_one_in",
         "worker_busy_poll_us",

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use pgweir_core::driver::Peer;
+
 use crate::clusters::{MAIN, primary, says, says_at};
 use crate::rig::{End, Rig, be, fe, greeting};
 
@@ -407,6 +409,26 @@ fn a_session_goes_before_the_lines_of_routes() {
     assert_ne!(node, 1, "a line goes before the database");
     assert_eq!(shown_routes(&mut stage, "app_any"), ["standby by routes all"]);
     stage.rig.knock("alice", "app");
+}
+
+#[test]
+fn a_client_that_comes_in_by_the_second_port_reads_from_standbys() {
+    let tcp = |port| Peer::Tcp { remote: ([10, 0, 0, 1], 4711).into(), local: ([10, 0, 0, 2], port).into() };
+    let unix = |port| Peer::Unix { pid: 7, uid: 1, same_user: false, port };
+    for (peer, options, expected, by) in [
+        (tcp(6432), "", "primary", "clusters"),
+        (tcp(6433), "", "standby", "standby_listen_port"),
+        (unix(6432), "", "primary", "clusters"),
+        (unix(6433), "", "standby", "standby_listen_port"),
+        (tcp(6433), "-c pgweir.route=primary", "primary", "session"),
+    ] {
+        let mut stage = Stage::new("standby_listen_port = 6433");
+        let client = stage.rig.accept_from(0, peer);
+        let startup = fe::startup(&[("user", "alice"), ("database", "app"), ("options", options)]);
+        stage.rig.send(client, &startup);
+        assert_eq!(stage.dialed().1 == 1, expected == "primary", "{by}");
+        assert_eq!(shown_routes(&mut stage, "app"), [format!("{expected} by {by}")]);
+    }
 }
 
 #[test]

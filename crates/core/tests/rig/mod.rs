@@ -327,7 +327,7 @@ impl Rig {
         self.accept_from(0, Peer::Unix { pid: 77, uid, same_user: false, port: 6432 })
     }
 
-    fn accept_from(&mut self, worker: usize, peer: Peer) -> End {
+    pub(crate) fn accept_from(&mut self, worker: usize, peer: Peer) -> End {
         let conn = self.workers[worker].driver.open();
         self.ends.push((worker, conn));
         let client = End(self.ends.len() - 1);

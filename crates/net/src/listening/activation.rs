@@ -83,8 +83,12 @@ impl Passed {
                 (None, true) => {
                     let path = address.as_pathname().map(|path| path.display().to_string());
                     let path = path.unwrap_or_else(|| "@".to_owned());
+                    let has_port = settings.standby_port > 0;
+                    let is_for_standbys =
+                        has_port && path.ends_with(&format!("/.s.PGSQL.{}", settings.standby_port));
+                    let port = if is_for_standbys { settings.standby_port } else { settings.port };
                     log(Level::Log, &format!("listening on unix:{path} (passed by socket activation)"));
-                    Kind::Unix { port: settings.port }
+                    Kind::Unix { port }
                 }
                 (None, false) => {
                     return Err(ListenError::Passed("neither TCP nor a unix socket".to_owned()));
@@ -92,6 +96,6 @@ impl Passed {
             };
             sockets.push(Listener { socket, kind });
         }
-        Ok(Listeners { sockets, socket_file: None })
+        Ok(Listeners { sockets, socket_files: Vec::new() })
     }
 }

@@ -25,6 +25,8 @@ pub struct ListenSettings {
     pub addresses: Vec<String>,
     /// `listen_port`, for TCP and for the unix socket's name; 0 lets the kernel choose (TCP only).
     pub port: u16,
+    /// `standby_listen_port`, the same for clients that want a standby; 0 means none.
+    pub standby_port: u16,
     /// `listen_backlog`.
     pub backlog: u32,
     /// `so_reuseport`.
@@ -39,11 +41,22 @@ pub struct ListenSettings {
     pub options: SocketOptions,
 }
 
+impl ListenSettings {
+    fn ports(&self) -> impl Iterator<Item = u16> {
+        [self.port].into_iter().chain((self.standby_port > 0).then_some(self.standby_port))
+    }
+
+    fn unix_path(&self, port: u16) -> String {
+        format!("{}/.s.PGSQL.{port}", self.unix_dir)
+    }
+}
+
 impl From<&Main> for ListenSettings {
     fn from(main: &Main) -> Self {
         Self {
             addresses: main.listen_addr.clone(),
             port: main.listen_port,
+            standby_port: main.standby_listen_port,
             backlog: main.listen_backlog,
             reuse_port: main.so_reuseport,
             unix_dir: main.unix_socket_dir.clone(),
@@ -88,7 +101,7 @@ pub enum ListenError {
 /// Open listening sockets, to be given to [`Workers::start`](crate::Workers::start).
 pub struct Listeners {
     pub(crate) sockets: Vec<Listener>,
-    pub(crate) socket_file: Option<SocketFile>,
+    pub(crate) socket_files: Vec<SocketFile>,
 }
 
 impl Listeners {
@@ -137,25 +150,29 @@ pub fn open_listeners(
     inherited: &mut Vec<Socket>,
     log: &dyn Fn(Level, &str),
 ) -> result::Result<Listeners, ListenError> {
-    let path = format!("{}/.s.PGSQL.{}", settings.unix_dir, settings.port);
-    let wanted = !settings.unix_dir.is_empty();
-    let handed = if wanted { inherited_unix(inherited, &path) } else { None };
-    if wanted && handed.is_none() {
-        // TCP may be shared (`so_reuseport`): clients that connect meanwhile would be lost with this process.
-        look_for_others(&path, settings.port)?;
+    let unix_ports: Vec<u16> = settings.ports().filter(|_| !settings.unix_dir.is_empty()).collect();
+    let mut wanted = Vec::new();
+    for port in unix_ports {
+        let handed = inherited_unix(inherited, &settings.unix_path(port));
+        if handed.is_none() {
+            // TCP may be shared (`so_reuseport`): clients that connect meanwhile would be lost with this process.
+            look_for_others(&settings.unix_path(port), port)?;
+        }
+        wanted.push((port, handed));
     }
     let mut sockets = open_tcp(settings, inherited, log)?;
-    let mut socket_file = None;
-    if wanted {
+    let mut socket_files = Vec::new();
+    for (port, handed) in wanted {
+        let path = settings.unix_path(port);
         let opened = match handed {
-            Some(socket) => take_unix(settings, &path, socket),
-            None => open_unix(settings, &path),
+            Some(socket) => take_unix(settings, port, socket),
+            None => open_unix(settings, port),
         };
         match opened {
             Ok((listener, file)) => {
                 log(Level::Log, &format!("listening on unix:{path}"));
                 sockets.push(listener);
-                socket_file = file;
+                socket_files.extend(file);
             }
             // As in PgBouncer. One that another process has stays an error: this one would take its place.
             Err(error @ ListenError::Unix { .. }) if !sockets.is_empty() => {
@@ -167,7 +184,7 @@ pub fn open_listeners(
     if sockets.is_empty() {
         return Err(ListenError::Nothing);
     }
-    Ok(Listeners { sockets, socket_file })
+    Ok(Listeners { sockets, socket_files })
 }
 
 fn open_tcp(
@@ -177,8 +194,9 @@ fn open_tcp(
 ) -> result::Result<Vec<Listener>, ListenError> {
     let mut sockets = Vec::new();
     for name in &settings.addresses {
-        let addresses = match addresses_of(name, settings.port) {
-            Ok(addresses) => addresses,
+        let found: io::Result<Vec<_>> = settings.ports().map(|port| addresses_of(name, port)).collect();
+        let addresses = match found {
+            Ok(addresses) => addresses.concat(),
             Err(e) => {
                 log(Level::Warning, &format!("could not resolve listen_addr \"{name}\": {e}"));
                 continue;
@@ -275,21 +293,23 @@ fn take_tcp(socket: Socket, address: SocketAddr, settings: &ListenSettings) -> i
 
 fn take_unix(
     settings: &ListenSettings,
-    path: &str,
+    port: u16,
     socket: Socket,
 ) -> result::Result<UnixListener, ListenError> {
-    let failed = |error: io::Error| ListenError::Unix { path: path.to_owned(), error: sys::text(&error) };
+    let path = settings.unix_path(port);
+    let failed = |error: io::Error| ListenError::Unix { path: path.clone(), error: sys::text(&error) };
     socket.set_nonblocking(true).map_err(failed)?;
     let file = match path.strip_prefix('@') {
         Some(_) => None,
-        None => Some(SocketFile::new(Path::new(path)).map_err(failed)?),
+        None => Some(SocketFile::new(Path::new(&path)).map_err(failed)?),
     };
-    Ok((Listener { socket, kind: Kind::Unix { port: settings.port } }, file))
+    Ok((Listener { socket, kind: Kind::Unix { port } }, file))
 }
 
 type UnixListener = (Listener, Option<SocketFile>);
 
-fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListener, ListenError> {
+fn open_unix(settings: &ListenSettings, port: u16) -> result::Result<UnixListener, ListenError> {
+    let path = &*settings.unix_path(port);
     let failed = |error: String| ListenError::Unix { path: path.to_owned(), error };
     let os_failed = |error: io::Error| failed(sys::text(&error));
     let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
@@ -299,7 +319,7 @@ fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListen
     })?;
     let is_file = !path.starts_with('@');
     if is_file {
-        remove_stale(Path::new(path), settings.port)?;
+        remove_stale(Path::new(path), port)?;
     }
     let group = match settings.unix_group.as_str() {
         "" => None,
@@ -319,7 +339,7 @@ fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListen
         chown(path, None, group).map_err(|e| os_failed(e.into()))?;
     }
     socket.listen(backlog).map_err(os_failed)?;
-    Ok((Listener { socket, kind: Kind::Unix { port: settings.port } }, file))
+    Ok((Listener { socket, kind: Kind::Unix { port } }, file))
 }
 
 /// Fails if another process answers on our unix socket. Opening the socket reports everything else that is wrong with it.

@@ -74,15 +74,34 @@ fn a_socket_in_use_is_left_alone_and_a_stale_one_is_replaced() {
     assert_eq!(open(&settings).err().unwrap().to_string(), "unix socket is in use, cannot continue");
     drop(other);
     assert!(path.exists());
-    let first = open(&settings).unwrap();
+    let mut first = open(&settings).unwrap();
     // Another process took the path over: the file is not ours any more, and stays.
     fs::remove_file(&path).unwrap();
     let second = UnixListener::bind(&path).unwrap();
-    first.socket_file.unwrap().remove();
+    first.socket_files.pop().unwrap().remove();
     assert!(path.exists());
     drop(second);
     fs::write(dir.join(".s.PGSQL.6432.lock"), "1").unwrap();
     assert_eq!(open(&settings).err().unwrap().to_string(), "unix port 6432 is in use");
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_second_port_has_its_own_socket_and_its_clients_are_told_apart() {
+    let dir = directory();
+    let listen = ListenSettings { standby_port: 7432, ..on_unix(dir.to_str().unwrap()) };
+    let world = World::with(World0 { listen, ..World0::default() });
+    for port in [7432, 6432] {
+        let mut client = UnixStream::connect(dir.join(format!(".s.PGSQL.{port}"))).unwrap();
+        echo_over(&mut client, b"hello");
+        let came_by = world.await_seen(|seen| match seen {
+            Seen::Accepted(peer) if peer.port() == port => Some(peer.port()),
+            _ => None,
+        });
+        assert_eq!(came_by, port);
+    }
+    drop(world);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "both are removed at the end");
     fs::remove_dir_all(dir).unwrap();
 }
 

@@ -292,6 +292,7 @@ impl Default for World0 {
 /// TCP on loopback, on a port the kernel chooses.
 pub(crate) fn loopback() -> ListenSettings {
     ListenSettings {
+        standby_port: 0,
         addresses: vec!["127.0.0.1".to_owned()],
         port: 0,
         backlog: 128,

@@ -90,7 +90,7 @@ pub struct Workers {
     mailboxes: Vec<Mailbox>,
     loads: Vec<Arc<WorkerLoad>>,
     threads: Vec<JoinHandle<()>>,
-    socket_file: Option<SocketFile>,
+    socket_files: Vec<SocketFile>,
     clock: Clock,
 }
 
@@ -140,7 +140,7 @@ impl Workers {
             loads: mailboxes.iter().map(|_| Arc::default()).collect(),
             mailboxes,
             threads: Vec::new(),
-            socket_file: listeners.socket_file,
+            socket_files: listeners.socket_files,
             clock,
         };
         let machine = Arc::new(machine);
@@ -228,7 +228,7 @@ impl Workers {
 
     /// The unix socket belongs to another process now: it is not removed at the end.
     pub fn leave_socket_file(&mut self) {
-        self.socket_file = None;
+        self.socket_files.clear();
     }
 
     /// Ends the loops after the turn they are in, waits for them, and removes the unix socket.
@@ -238,9 +238,7 @@ impl Workers {
             // A panic has been logged and has ended the process already.
             let _ = thread.join();
         }
-        if let Some(file) = self.socket_file.take() {
-            file.remove();
-        }
+        self.socket_files.drain(..).for_each(SocketFile::remove);
     }
 
     fn command(&self, command: &NetCommand) {

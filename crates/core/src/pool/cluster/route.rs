@@ -1,7 +1,7 @@
 //! The node that a client's next transaction runs on. This is the only place that decides it.
 //!
-//! Order of authority: what the session says (`SET pgweir.route`, or `options=-c pgweir.route=...` at the start), the first line of
-//! `[routes]` that the client matches, the user, the database, the cluster.
+//! Order of authority: what the session says (`SET pgweir.route`, or `options=-c pgweir.route=...` at the start), the port that the
+//! client came in by (`standby_listen_port`), the first line of `[routes]` that it matches, the user, the database, the cluster.
 
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub(crate) struct Aim {
 pub(crate) enum Authority {
     /// `SET pgweir.route`, or the startup option.
     Session,
+    /// It came in by `standby_listen_port`.
+    Port,
     /// The line of `[routes]` with this name.
     Line(Arc<str>),
     /// `route` in this section of the file.
@@ -75,6 +77,7 @@ impl std::fmt::Display for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Authority::Session => f.write_str("session"),
+            Authority::Port => f.write_str("standby_listen_port"),
             Authority::Line(name) => write!(f, "routes {name}"),
             Authority::Section(section) => f.write_str(section),
         }
@@ -170,6 +173,10 @@ impl Pool {
         let said = session.get(ROUTE_SETTING).and_then(|value| std::str::from_utf8(value).ok());
         if let Some(route) = said.and_then(Route::of_word) {
             return Aim { route, node: None, by: Authority::Session };
+        }
+        let standby_port = config.main.standby_listen_port;
+        if standby_port > 0 && client.origin.peer.port() == standby_port {
+            return Aim { route: Route::Standby, node: None, by: Authority::Port };
         }
         let user = &client.account.user;
         let subject = RouteSubject {
