@@ -192,6 +192,16 @@ choice! {
 }
 
 choice! {
+    /// How often a client's reads change the standby.
+    Balance {
+        /// A client stays at the standby that served it last, unless another one is much less loaded.
+        Session = "session",
+        /// Each read goes to the standby that is best for it.
+        Statement = "statement",
+    }
+}
+
+choice! {
     /// How pgweir learns of a cluster's nodes.
     Discovery {
         /// `nodes` is the list, and the nodes are asked what they are.

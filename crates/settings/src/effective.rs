@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::table::{ClusterOptions, Database, NodeOptions, UserOptions};
-use crate::{LoadBalanceHosts, PoolMode, Route, SessionState};
+use crate::{Balance, LoadBalanceHosts, PoolMode, Route, SessionState};
 
 /// Zero is how the files say "no limit".
 fn limit(time: Duration) -> Option<Duration> {
@@ -134,6 +134,12 @@ impl Config {
         let of_database = db.route.map(|route| (route, "databases"));
         let of_cluster = || Some((self.clusters.get(db.cluster.as_ref()?)?.route, "clusters"));
         of_user.or(of_database).or_else(of_cluster).unwrap_or((Route::Primary, "clusters"))
+    }
+
+    /// Whether this user's clients keep their standby, in a database with a cluster.
+    pub fn balance(&self, db: &Database, user: &str) -> Balance {
+        let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.balance);
+        self.of_user(user, |u| u.balance).or(db.balance).or_else(of_cluster).unwrap_or(Balance::Session)
     }
 
     /// The user that asks a cluster's nodes for their role.

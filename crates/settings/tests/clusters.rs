@@ -135,6 +135,14 @@ fn the_second_port_is_another_one_and_needs_a_cluster() {
     assert!(alone.warnings[0].text.contains("no effect without a database that has a cluster"));
 }
 
+#[test]
+fn less_lag_is_preferred_by_a_limit_only() {
+    let text = ROUTED.replace("nodes=m1,m2", "nodes=m1,m2 prefer_lower_lag=1");
+    assert!(load(&text).is_ok());
+    let found = faults(&text.replace("prefer_lower_lag=1", "prefer_lower_lag=1 lag_limit_ms=0"));
+    assert_eq!(found, ["cluster \"main\": prefer_lower_lag needs lag_limit_ms or lag_limit_bytes (t.ini:4)"]);
+}
+
 const DISCOVERED: &str = "[pgbouncer]\netcd_endpoints = http://10.1.0.1:2379,https://etcd.local:2379\netcd_user = u\netcd_password = secret-of-etcd\n\
                           source_tls_ca_file = /ca.crt\nallow_discovered_hosts = 10.1.0.0/16, *.db.local\nauth_user = asker\n\
                           [clusters]\none = discovery=dns host=pg-nodes port=5433\n\

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::load;
-use pgweir_settings::{LoadBalanceHosts, PoolMode, Route, SessionState};
+use pgweir_settings::{Balance, LoadBalanceHosts, PoolMode, Route, SessionState};
 
 const FILE: &str = "
 [pgbouncer]
@@ -144,6 +144,22 @@ fn session_audit_sample_goes_by_user_then_database() {
         config.session_audit_sample(&database, user)
     });
     assert_eq!(samples, [1, 2, 0]);
+}
+
+#[test]
+fn balance_goes_by_user_then_database_then_cluster() {
+    let file = "[pgbouncer]\nauth_user = a\n[databases]\nalone = host=a\nplain = cluster=main\nown = cluster=main balance=session\n\
+                [clusters]\nmain = nodes=n balance=statement\n[nodes]\nn = host=a\n[users]\nown = balance=statement\n";
+    let config = load(file).expect("a good file");
+    for (database, user, expected) in [
+        ("alone", "x", Balance::Session),
+        ("plain", "x", Balance::Statement),
+        ("own", "x", Balance::Session),
+        ("own", "own", Balance::Statement),
+    ] {
+        let config = (&config, config.database(database).expect("it is there"));
+        assert_eq!(config.0.balance(&config.1, user), expected, "{database} {user}");
+    }
 }
 
 #[test]

@@ -147,6 +147,7 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
             "load_balance_hosts" => "disable",
             "session_state" => "error",
             "route" => "standby",
+            "balance" => "statement",
             _ => "77",
         };
         for name in ["a", "*"] {

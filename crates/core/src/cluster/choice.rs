@@ -1,14 +1,13 @@
 //! Which of several standbys the next read goes to. Values only.
 //!
-//! Standbys of the pooler's zone come first. Among them the one with the least load for its share is next. Among equals they take turns, each as often as its share says.
+//! Standbys of the pooler's zone come first; among them, with `prefer_lower_lag`, those that are not much later than the best. Of these the one with the least load for its share is next. Among equals they take turns, each as often as its share says.
 
 /// A standby that may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     /// The last connection to it failed.
     pub(crate) is_failing: bool,
-    /// It is in another zone than the pooler.
-    pub(crate) is_far: bool,
+    pub(crate) nearness: Nearness,
     /// Clients that it serves, or that wait for it.
     pub(crate) load: u32,
     /// Its part of the reads, in thousandths; zero is never chosen.
@@ -17,10 +16,37 @@ pub(crate) struct Candidate {
     pub(crate) pass: u64,
 }
 
+/// What comes before a standby's load; the first is best.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Nearness {
+    Near,
+    /// `prefer_lower_lag`: others lag much less.
+    Late,
+    /// It is in another zone than the pooler.
+    Far,
+    FarAndLate,
+}
+
+impl Nearness {
+    pub(crate) fn of(is_far: bool, is_late: bool) -> Nearness {
+        match (is_far, is_late) {
+            (false, false) => Nearness::Near,
+            (false, true) => Nearness::Late,
+            (true, false) => Nearness::Far,
+            (true, true) => Nearness::FarAndLate,
+        }
+    }
+}
+
 /// How far a turn brings a standby of share 1.
 const STRIDE: u64 = 1 << 20;
 
 impl Candidate {
+    /// What comes before its load.
+    fn rank(&self) -> (bool, Nearness) {
+        (self.is_failing, self.nearness)
+    }
+
     /// Its load is this many times its share, in thousandths.
     fn pressure(&self) -> u64 {
         u64::from(self.load) * 1_000_000 / u64::from(self.share.max(1))
@@ -30,10 +56,8 @@ impl Candidate {
 /// The place of the next one among them; `None` if none may be chosen.
 pub(crate) fn next(candidates: &[Candidate]) -> Option<usize> {
     let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.share > 0);
-    open.min_by_key(|(_, candidate)| {
-        (candidate.is_failing, candidate.is_far, candidate.pressure(), candidate.pass)
-    })
-    .map(|(place, _)| place)
+    open.min_by_key(|(_, candidate)| (candidate.rank(), candidate.pressure(), candidate.pass))
+        .map(|(place, _)| place)
 }
 
 /// Where the one that was chosen has come in the turns.
@@ -47,7 +71,7 @@ const HOME_SLACK: u64 = 2_000;
 /// A client stays at the standby that served it last: that is not half as loaded again as the best one.
 pub(crate) fn stays(home: &Candidate, best: &Candidate) -> bool {
     home.share > 0
-        && (home.is_failing, home.is_far) <= (best.is_failing, best.is_far)
+        && home.rank() <= best.rank()
         && home.pressure() <= best.pressure() + best.pressure() / 2 + HOME_SLACK
 }
 
@@ -57,7 +81,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn candidate(load: u32, share: u32) -> Candidate {
-        Candidate { is_failing: false, is_far: false, load, share, pass: 0 }
+        Candidate { is_failing: false, nearness: Nearness::Near, load, share, pass: 0 }
     }
 
     #[test]
@@ -69,10 +93,16 @@ mod tests {
         let failing = Candidate { is_failing: true, ..candidate(0, 1000) };
         assert_eq!(next(&[failing, candidate(50, 1000)]), Some(1));
         assert_eq!(next(&[failing]), Some(0), "the only one is tried");
-        let far = Candidate { is_far: true, ..candidate(0, 1000) };
+        let far = Candidate { nearness: Nearness::Far, ..candidate(0, 1000) };
         assert_eq!(next(&[far, candidate(50, 1000)]), Some(1), "the own zone comes first");
         assert_eq!(next(&[far, candidate(50, 0)]), Some(0));
         assert!(!stays(&far, &candidate(50, 1000)));
+        let late = Candidate { nearness: Nearness::Late, ..candidate(0, 1000) };
+        assert_eq!(next(&[late, candidate(50, 1000)]), Some(1), "less lag comes before load");
+        assert_eq!(next(&[late, far]), Some(0), "and the zone before both");
+        let both = Candidate { nearness: Nearness::of(true, true), ..candidate(0, 1000) };
+        assert_eq!(next(&[both, Candidate { load: 50, ..far }]), Some(1));
+        assert!(!stays(&late, &candidate(50, 1000)));
     }
 
     #[test]
@@ -99,18 +129,18 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_chosen_is_open_and_no_other_has_less_load_for_its_share(
-            all in prop::collection::vec((any::<(bool, bool)>(), 0u32..1000, 0u32..3000, 0u64..1000), 0..8)
+            all in prop::collection::vec((any::<(bool, bool, bool)>(), 0u32..1000, 0u32..3000, 0u64..1000), 0..8)
         ) {
             let all: Vec<Candidate> = all
                 .into_iter()
-                .map(|((is_failing, is_far), load, share, pass)| Candidate { is_failing, is_far, load, share, pass })
+                .map(|((is_failing, is_far, is_late), load, share, pass)| Candidate { is_failing, nearness: Nearness::of(is_far, is_late), load, share, pass })
                 .collect();
             match next(&all) {
                 None => prop_assert!(all.iter().all(|candidate| candidate.share == 0)),
                 Some(place) => {
                     let chosen = &all[place];
                     prop_assert!(chosen.share > 0);
-                    for other in all.iter().filter(|other| other.share > 0 && (other.is_failing, other.is_far) <= (chosen.is_failing, chosen.is_far)) {
+                    for other in all.iter().filter(|other| other.share > 0 && other.rank() <= chosen.rank()) {
                         prop_assert!(chosen.pressure() <= other.pressure());
                     }
                 }

@@ -72,6 +72,14 @@ impl LagLimits {
     }
 }
 
+impl Lag {
+    /// The other lags less, by more than a quarter of a limit.
+    pub(crate) fn is_late_beside(self, least: Lag, limits: LagLimits) -> bool {
+        let late = |is: u64, least: u64, limit: u64| limit > 0 && is.saturating_sub(least) > limit / 4;
+        late(self.us, least.us, limits.us) || late(self.bytes, least.bytes, limits.bytes)
+    }
+}
+
 /// The insert position may lie behind the header of a page in which no record ends yet: replay then stands at the page's start for as
 /// long as the primary is idle.
 fn at_end_of_record(position: Lsn) -> Lsn {
@@ -122,6 +130,19 @@ mod tests {
         assert!(limits.exceeds(lag(51), true) && !limits.exceeds(lag(50), true));
         let lag = |us| Lag { bytes: 1 << 40, us };
         assert!(!LagLimits::default().exceeds(lag(u64::MAX), false), "0 is no limit");
+    }
+
+    #[test]
+    fn a_standby_is_late_by_a_quarter_of_a_limit() {
+        let lag = |us, bytes| Lag { us, bytes };
+        let limits = LagLimits { us: 100, bytes: 0 };
+        assert!(!lag(30, 1 << 40).is_late_beside(lag(5, 0), limits));
+        assert!(lag(31, 0).is_late_beside(lag(5, 0), limits));
+        assert!(!lag(0, 0).is_late_beside(lag(5, 0), limits));
+        let limits = LagLimits { us: 0, bytes: 100 };
+        assert!(
+            lag(0, 26).is_late_beside(lag(0, 0), limits) && !lag(0, 25).is_late_beside(lag(0, 0), limits)
+        );
     }
 
     proptest! {

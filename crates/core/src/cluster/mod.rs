@@ -55,6 +55,7 @@ pub(crate) struct Limits {
     pub(crate) max_lag_bytes: u64,
     pub(crate) warm_up_us: u64,
     pub(crate) lag: LagLimits,
+    pub(crate) prefers_lower_lag: bool,
 }
 
 impl Limits {
@@ -71,6 +72,7 @@ impl Limits {
             max_lag_bytes: options.switchover_max_lag_bytes.into(),
             warm_up_us: us(options.warm_up_ms),
             lag: LagLimits { us: us(options.lag_limit_ms), bytes: u64::from(options.lag_limit_bytes) },
+            prefers_lower_lag: options.prefer_lower_lag,
         }
     }
 

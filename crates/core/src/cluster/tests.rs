@@ -25,6 +25,7 @@ pub(super) const LIMITS: Limits = Limits {
     max_lag_bytes: 1 << 24,
     warm_up_us: 9_000 * MS,
     lag: LagLimits { us: 2_000 * MS, bytes: 0 },
+    prefers_lower_lag: false,
 };
 
 fn options(host: &str) -> NodeOptions {
@@ -526,6 +527,27 @@ fn a_standby_that_lags_gets_no_reads_until_it_is_at_half_of_the_limit() {
     replayed(&mut rig, 2, 0x100_1000 + 200);
     assert_eq!(shares(&rig), [1000]);
     assert_eq!(rig.cluster.view().bare_since_us, None);
+}
+
+#[test]
+fn a_standby_that_lags_much_more_than_the_best_is_late() {
+    let mut rig = Rig::new(3);
+    rig.cluster.limits.prefers_lower_lag = true;
+    let late =
+        |rig: &Rig| -> Vec<bool> { rig.cluster.view().standbys.iter().map(|one| one.is_late).collect() };
+    at(&mut rig, 0x100_1000);
+    (2..=3).for_each(|n| replayed(&mut rig, n, 0x100_1000));
+    at(&mut rig, 0x100_2000);
+    rig.pass(500);
+    (2..=3).for_each(|n| replayed(&mut rig, n, 0x100_1000));
+    assert_eq!(late(&rig), [false, false], "none is better");
+    replayed(&mut rig, 2, 0x100_2000);
+    assert_eq!(late(&rig), [false, false], "a quarter of two seconds");
+    rig.pass(1);
+    replayed(&mut rig, 3, 0x100_1000);
+    assert_eq!((late(&rig), shares(&rig)), (vec![false, true], vec![1000, 1000]));
+    rig.cluster.limits.prefers_lower_lag = false;
+    assert_eq!(late(&rig), [false, false]);
 }
 
 #[test]

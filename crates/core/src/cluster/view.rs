@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::cluster::lag::Lag;
 use crate::cluster::node::{Node, NodeState};
 use crate::cluster::switchover::Drain;
 use crate::cluster::{Cluster, Run, Term};
@@ -51,6 +52,8 @@ pub(crate) struct Standby {
     pub(crate) share: u32,
     /// It gets none because it is too far behind.
     pub(crate) is_behind: bool,
+    /// `prefer_lower_lag`: other standbys lag much less.
+    pub(crate) is_late: bool,
     /// The node's `zone`.
     pub(crate) zone: Arc<str>,
 }
@@ -163,10 +166,12 @@ impl Cluster {
     pub(crate) fn view(&self) -> View {
         let at = |node: &Node, term| Target { term, host: Arc::clone(&node.host), port: node.port };
         let primary = self.serving().zip(self.last.clone()).map(|(node, term)| at(node, term));
+        let least = self.least_lag();
         let standbys = self.standbys().map(|(node, run)| Standby {
             target: at(node, Term { node: Arc::clone(&node.name), run }),
             share: node.share(self.limits(), self.decided_us),
             is_behind: node.is_behind,
+            is_late: least.is_some_and(|least| self.is_late(node, least)),
             zone: Arc::clone(&node.zone),
         });
         let standbys: Vec<Standby> = standbys.collect();
@@ -205,6 +210,18 @@ impl Cluster {
             NodeState::Standby(member) if node.switch == Switch::Attached => Some((node, member.answer.run)),
             _ => None,
         })
+    }
+
+    /// With `prefer_lower_lag`: the least lag of a standby that takes reads, in time and in bytes.
+    fn least_lag(&self) -> Option<Lag> {
+        let reads = |node: &&Node| node.share(self.limits(), self.decided_us) > 0;
+        let lags = self.standbys().map(|(node, _)| node).filter(reads).filter_map(|node| node.lag);
+        let less = |one: Lag, other: Lag| Lag { us: one.us.min(other.us), bytes: one.bytes.min(other.bytes) };
+        if self.limits().prefers_lower_lag { lags.reduce(less) } else { None }
+    }
+
+    fn is_late(&self, node: &Node, least: Lag) -> bool {
+        node.lag.is_some_and(|lag| lag.is_late_beside(least, self.limits().lag))
     }
 
     fn obstacle(&self) -> String {

@@ -450,6 +450,34 @@ fn a_session_pooled_client_has_its_server_at_a_standby() {
 }
 
 #[test]
+fn a_client_keeps_its_standby_or_takes_the_best_for_each_read() {
+    for (options, nodes) in [("", 1), ("balance=statement", 2)] {
+        let cluster = CLUSTER.replace("main = nodes=", &format!("main = {options} nodes="));
+        let mut stage = Stage::of(Rig::with(MAIN, &cluster, 1));
+        let (client, server, node) = stage.served("app_ro");
+        let mut servers = vec![(server, node)];
+        for _ in 0..4 {
+            stage.rig.gets_raw(client);
+            stage.rig.send(client, &fe::query("select 1"));
+            stage.answer_watches();
+            while !stage.servers.is_empty() {
+                let new = stage.server();
+                servers.push(new);
+            }
+            for (server, _) in &servers {
+                if !stage.rig.gets(*server).is_empty() {
+                    stage.rig.send(*server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+                }
+            }
+            assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+        }
+        let mut of_reads: Vec<u64> = ["m2", "m3"].map(|node| stage.at_node(node)[3]).into();
+        of_reads.sort_unstable();
+        assert_eq!(of_reads, if nodes == 1 { [0, 4] } else { [2, 2] }, "{options}");
+    }
+}
+
+#[test]
 fn what_each_node_is_sent_is_counted() {
     let mut stage = Stage::new("default_pool_size = 1");
     let (client, server, node) = stage.served("app_prefer");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{Discovery, Password, Route, SourceLost};
+use crate::{Balance, Discovery, Password, Route, SourceLost};
 
 settings! {
     /// One primary and its standbys, and how pgweir watches them.
@@ -68,6 +68,13 @@ settings! {
         /// `prefer-standby`, which is the primary while no standby is usable; or `any`. A user's `route` goes before a
         /// database's, and that before this one.
         route: Route = "primary", Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
+        /// Whether a client keeps its standby: with `session` it stays at the one that served it last, until that is not usable or half as
+        /// loaded again as the best one; with `statement` each transaction, and each statement outside of one, goes to the best one. A
+        /// user's `balance` goes before a database's, and that before this one. In session pooling a client keeps its server.
+        balance: Balance = "session", Kind::Choice(Balance::WORDS), Reload, Ours, InEffect;
+        /// 1: a standby whose lag is more than a quarter of `lag_limit_ms` or `lag_limit_bytes` above that of the standby with the
+        /// least lag gets reads only if there is no better one. One of the two limits is needed.
+        prefer_lower_lag: bool = "0", Kind::Bool, Reload, Ours, InEffect;
         /// How long transactions that are open may go on in a SWITCHOVER, in milliseconds. It then gives up, or with FORCE
         /// ends them. A switchover that Patroni announces in etcd holds new transactions for at most as long.
         switchover_drain_ms: u32 = "10000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;

@@ -4,7 +4,7 @@ use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{PoolMode, Route, SessionState};
+use crate::{Balance, PoolMode, Route, SessionState};
 
 settings! {
     /// What is set for one user; it goes before what is set for a database and globally.
@@ -14,6 +14,8 @@ settings! {
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
         /// As `route` in `[clusters]`, for this user's clients in databases with a cluster.
         route: Option<Route> = NULL, Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
+        /// As `balance` in `[clusters]`, for this user's clients.
+        balance: Option<Balance> = NULL, Kind::Choice(Balance::WORDS), Reload, Ours, InEffect;
         /// As the global `session_state`.
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// As the global `session_audit_sample`, for the pools of this user.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::{Config, PoolMode, Route, RouteSubject};
+use pgweir_settings::{Balance, Config, PoolMode, Route, RouteSubject};
 
 use crate::client_handoff::Replication;
 use crate::context::Env;
@@ -25,6 +25,8 @@ pub(crate) struct Aim {
     pub(crate) node: Option<Arc<str>>,
     /// What says so.
     pub(crate) by: Authority,
+    /// Whether it stays at the standby that served it last.
+    balance: Balance,
 }
 
 /// What says where a client's transactions run.
@@ -55,12 +57,6 @@ impl Routing {
         Arc::ptr_eq(&self.config, &env.rules.config)
             && Arc::ptr_eq(&self.session, &client.account.session)
             && (self.config.routes.is_empty() || *self.application_name == *application_name(env, client))
-    }
-}
-
-impl Aim {
-    fn of_section(route: Route, section: &'static str) -> Aim {
-        Aim { route, node: None, by: Authority::Section(section) }
     }
 }
 
@@ -105,10 +101,12 @@ impl Pool {
 
     #[cold]
     fn choose_branch(&mut self, env: &Env, id: ClientId) -> Branch {
-        let Aim { route, node, .. } = self.aim_of(env, id);
+        let Some(Aim { route, node, balance, .. }) = self.aim_of(env, id) else { return Branch::PRIMARY };
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
-        let (home, is_replication) = (client.account.branch, client.account.replication != Replication::None);
+        let is_replication = client.account.replication != Replication::None;
+        let keeps = balance == Balance::Session || self.state.policy.mode == PoolMode::Session;
+        let home = if keeps { client.account.branch } else { Branch::NO_STANDBY };
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
         let branch = match at_node {
@@ -125,6 +123,7 @@ impl Pool {
         branch
     }
 
+    /// `home` is the branch that it leaves only for a much better one.
     fn branch_by(&mut self, env: &Env, route: Route, home: Branch) -> Branch {
         if self.state.cluster.is_none() {
             return Branch::PRIMARY;
@@ -144,13 +143,13 @@ impl Pool {
     }
 
     /// What its session, `[routes]`, its user, its database or its cluster says.
-    fn aim_of(&mut self, env: &Env, id: ClientId) -> Aim {
-        let Some(client) = self.clients.get(id) else { return Aim::of_section(Route::Primary, "clusters") };
+    fn aim_of(&mut self, env: &Env, id: ClientId) -> Option<Aim> {
+        let client = self.clients.get(id)?;
         if let Some(routing) = client.account.routing.as_deref().filter(|known| known.is_fresh(env, client)) {
-            return routing.aim.clone();
+            return Some(routing.aim.clone());
         }
         let aim = self.find_aim(env, client);
-        let Some(client) = self.clients.get_mut(id) else { return aim };
+        let client = self.clients.get_mut(id)?;
         if !matches!(client.state, ClientState::AwaitingServer(_)) {
             let config = Arc::clone(&env.rules.config);
             let application_name = match config.routes.is_empty() {
@@ -160,11 +159,18 @@ impl Pool {
             let (aim, session) = (aim.clone(), Arc::clone(&client.account.session));
             client.account.routing = Some(Box::new(Routing { aim, session, config, application_name }));
         }
-        aim
+        Some(aim)
     }
 
     /// The same, looked up now.
     pub(crate) fn find_aim(&self, env: &Env, client: &Client) -> Aim {
+        let config = &env.rules.config;
+        let (route, node, by) = self.find_route(env, client);
+        let balance = config.balance(&self.state.config, &client.account.user);
+        Aim { route, node, by, balance }
+    }
+
+    fn find_route(&self, env: &Env, client: &Client) -> (Route, Option<Arc<str>>, Authority) {
         let session = match &client.state {
             ClientState::AwaitingServer(login) => &login.session,
             _ => &*client.account.session,
@@ -172,11 +178,11 @@ impl Pool {
         let config = &env.rules.config;
         let said = session.get(ROUTE_SETTING).and_then(|value| std::str::from_utf8(value).ok());
         if let Some(route) = said.and_then(Route::of_word) {
-            return Aim { route, node: None, by: Authority::Session };
+            return (route, None, Authority::Session);
         }
         let standby_port = config.main.standby_listen_port;
         if standby_port > 0 && client.origin.peer.port() == standby_port {
-            return Aim { route: Route::Standby, node: None, by: Authority::Port };
+            return (Route::Standby, None, Authority::Port);
         }
         let user = &client.account.user;
         let subject = RouteSubject {
@@ -187,10 +193,10 @@ impl Pool {
         };
         if let Some(line) = config.route_line(subject) {
             let (route, node) = (line.route.unwrap_or(Route::PreferStandby), line.node.as_deref());
-            return Aim { route, node: node.map(Arc::from), by: Authority::Line(line.name.as_str().into()) };
+            return (route, node.map(Arc::from), Authority::Line(line.name.as_str().into()));
         }
         let (route, section) = config.route_and_section(&self.state.config, user);
-        Aim::of_section(route, section)
+        (route, None, Authority::Section(section))
     }
 
     /// A client that waits is asked again which node it waits for; `home` is where it stays if nothing is much better.
@@ -201,7 +207,7 @@ impl Pool {
         if !waits || client.account.replication != Replication::None {
             return;
         }
-        let Aim { route, node, .. } = self.aim_of(env, id);
+        let Some(Aim { route, node, .. }) = self.aim_of(env, id) else { return };
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
         let to = at_node.unwrap_or_else(|| self.branch_by(env, route, home));
         if to != from {

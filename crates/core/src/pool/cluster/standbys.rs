@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgweir_settings::{Config, Route};
 
 use crate::cluster::Term;
-use crate::cluster::choice::{self, Candidate};
+use crate::cluster::choice::{self, Candidate, Nearness};
 use crate::cluster::view::{Standby, View};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint};
@@ -55,9 +55,11 @@ impl StandbyPool {
     fn candidate(&self, env: &Env) -> Candidate {
         let own = &env.rules.config.main.zone;
         let zone = self.standby.as_ref().map_or("", |standby| &standby.zone);
+        let is_far = !own.is_empty() && **own != *zone;
+        let is_late = self.standby.as_ref().is_some_and(|standby| standby.is_late);
         Candidate {
             is_failing: self.is_failing(env.now.mono_us),
-            is_far: !own.is_empty() && **own != *zone,
+            nearness: Nearness::of(is_far, is_late),
             load: self.node.servers(ServerKind::Active).saturating_add(self.node.waiting),
             share: self.standby.as_ref().map_or(0, |standby| standby.share),
             pass: self.pass,
