@@ -50,6 +50,8 @@ pub(crate) struct Limits {
     pub(crate) recovery_wait_us: u64,
     pub(crate) primary_max_age_us: u64,
     pub(crate) primary_wait_us: u64,
+    /// `drain_timeout`; 0: without limit.
+    pub(crate) node_drain_us: u64,
     /// `switchover_drain_ms`, `switchover_max_lag_bytes`
     pub(crate) drain_us: u64,
     pub(crate) max_lag_bytes: u64,
@@ -68,6 +70,7 @@ impl Limits {
             recovery_wait_us: us(options.recovery_wait_ms),
             primary_max_age_us: us(options.primary_max_age_ms),
             primary_wait_us: duration_us(options.primary_wait),
+            node_drain_us: duration_us(options.drain_timeout),
             drain_us: us(options.switchover_drain_ms),
             max_lag_bytes: options.switchover_max_lag_bytes.into(),
             warm_up_us: us(options.warm_up_ms),
@@ -197,7 +200,7 @@ impl Cluster {
                     Node::new(NodeId(self.next_id), name, options, now_us)
                 }
             };
-            node.follow(options);
+            node.follow(options, now_us);
             self.nodes.push(node);
         }
         self.gone.extend(old.into_iter().map(|node| node.name));
@@ -254,7 +257,7 @@ impl Cluster {
     /// What operators said of nodes that are new here: before this configuration, or in the process before.
     pub(crate) fn keep_switches(&mut self, switch_of: impl Fn(&str) -> Option<Switch>, now_us: u64) {
         for node in self.nodes.iter_mut().filter(|node| node.is_new()) {
-            node.switch = switch_of(&node.name).unwrap_or(node.switch);
+            node.turn(switch_of(&node.name).unwrap_or(node.switch), now_us);
         }
         self.decide(now_us);
     }
@@ -265,7 +268,7 @@ impl Cluster {
             if node.switch != switch {
                 node.warm_since_us = Some(now_us);
             }
-            node.switch = switch;
+            node.turn(switch, now_us);
         }
         self.decide(now_us);
     }
@@ -311,8 +314,11 @@ impl Cluster {
         });
         let of_shares = self.standbys().filter_map(|(node, _)| node.warmer_us(&self.limits, self.decided_us));
         let of_source = self.source_expires_us(now_us);
+        let ends_us =
+            |node: &Node| node.drain_ends_us(&self.limits).filter(|ends_us| *ends_us > self.decided_us);
+        let of_drains = self.nodes.iter().filter_map(ends_us);
         let of_all = of_role.into_iter().chain(of_source).chain(self.switchover_expires_us());
-        of_all.chain(of_shares).min()
+        of_all.chain(of_shares).chain(of_drains).min()
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -145,6 +145,8 @@ pub(crate) struct Node {
     pub(crate) host: Arc<str>,
     pub(crate) port: u16,
     pub(crate) switch: Switch,
+    /// Since when (monotonic, µs).
+    switched_us: u64,
     pub(crate) weight: u32,
     pub(crate) zone: Arc<str>,
     /// How far it is behind, as a standby.
@@ -173,6 +175,7 @@ impl Node {
             host: options.host.as_str().into(),
             port: options.port,
             switch: switch_of(options),
+            switched_us: now_us,
             weight: options.weight,
             zone: options.zone.as_str().into(),
             lag: None,
@@ -197,13 +200,27 @@ impl Node {
         *self.name == *name && *self.host == *options.host && self.port == options.port
     }
 
-    pub(crate) fn follow(&mut self, options: &NodeOptions) {
+    pub(crate) fn follow(&mut self, options: &NodeOptions, now_us: u64) {
         self.weight = options.weight;
         self.zone = options.zone.as_str().into();
         if self.attached != options.attached {
             self.attached = options.attached;
-            self.switch = switch_of(options);
+            self.turn(switch_of(options), now_us);
         }
+    }
+
+    /// An operator's word on it.
+    pub(crate) fn turn(&mut self, switch: Switch, now_us: u64) {
+        if self.switch != switch {
+            self.switched_us = now_us;
+        }
+        self.switch = switch;
+    }
+
+    /// Until when transactions may last on it, as it is drained or detached (monotonic, µs).
+    pub(crate) fn drain_ends_us(&self, limits: &Limits) -> Option<u64> {
+        let ends = self.switch != Switch::Attached && limits.node_drain_us > 0;
+        ends.then(|| self.switched_us.saturating_add(limits.node_drain_us))
     }
 
     /// What was known counts no longer.

@@ -21,6 +21,7 @@ pub(super) const LIMITS: Limits = Limits {
     recovery_wait_us: 60_000 * MS,
     primary_max_age_us: 10_000 * MS,
     primary_wait_us: 60_000 * MS,
+    node_drain_us: 60_000 * MS,
     drain_us: 10_000 * MS,
     max_lag_bytes: 1 << 24,
     warm_up_us: 9_000 * MS,

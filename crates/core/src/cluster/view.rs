@@ -30,6 +30,8 @@ pub struct View {
     pub(crate) is_planned: bool,
     /// What is done about open transactions.
     pub(crate) drain: Option<Drain>,
+    /// Nodes that were drained for `drain_timeout`: their servers are closed at once, too.
+    pub(crate) drained: Vec<Arc<str>>,
     /// Nodes whose servers are closed at once.
     pub(crate) cut_off: Vec<Arc<str>>,
     /// Why there is no primary, or no standby: each node, and what it is.
@@ -119,6 +121,7 @@ impl View {
             undecided: Vec::new(),
             is_planned: false,
             drain: None,
+            drained: Vec::new(),
             cut_off: Vec::new(),
             obstacle: "no node has been asked yet".to_owned(),
         }
@@ -128,7 +131,7 @@ impl View {
     ///
     /// While no primary is known, nothing is decided about servers: the same primary may be confirmed a moment later.
     pub(crate) fn fate(&self, opened_in: Option<&Term>) -> Fate {
-        let is_cut_off = opened_in.is_some_and(|term| self.cut_off.contains(&term.node));
+        let is_cut_off = opened_in.is_some_and(|term| self.is_cut_off(&term.node));
         match &self.primary {
             _ if is_cut_off => Fate::Cut,
             Some(primary) if Some(&primary.term) != opened_in => Fate::Ends,
@@ -143,10 +146,15 @@ impl View {
         self.standbys.iter().find(|standby| *standby.target.term.node == *name)
     }
 
+    /// The servers of this node are closed, whatever they do.
+    fn is_cut_off(&self, node: &Arc<str>) -> bool {
+        self.cut_off.contains(node) || self.drained.contains(node)
+    }
+
     /// What becomes of a server that was opened to a standby. Those of one that is drained, promoted or gone end.
     pub(crate) fn fate_at_standby(&self, opened_in: &Term) -> Fate {
         match self.standby(&opened_in.node) {
-            _ if self.cut_off.contains(&opened_in.node) => Fate::Cut,
+            _ if self.is_cut_off(&opened_in.node) => Fate::Cut,
             Some(standby) if standby.target.term.is_same_start(opened_in) => Fate::Stays,
             None if self.undecided.contains(&opened_in.node) => Fate::Stays,
             _ => Fate::Ends,
@@ -180,6 +188,8 @@ impl Cluster {
         if primary.is_some() && self.source.is_some() {
             cut_off.extend(self.gone.iter().cloned());
         }
+        let is_over = |ends_us: u64| ends_us <= self.decided_us;
+        let drained = self.nodes.iter().filter(|node| node.drain_ends_us(self.limits()).is_some_and(is_over));
         let is_undecided = |node: &&Node| {
             node.switch == Switch::Attached
                 && matches!(node.state, NodeState::Unknown(_) | NodeState::Starting(_))
@@ -199,6 +209,7 @@ impl Cluster {
             undecided,
             is_planned: self.is_planned(),
             drain: self.drain(),
+            drained: drained.map(|node| Arc::clone(&node.name)).collect(),
             cut_off,
             obstacle,
         }

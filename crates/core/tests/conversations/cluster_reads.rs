@@ -478,6 +478,43 @@ fn a_client_keeps_its_standby_or_takes_the_best_for_each_read() {
 }
 
 #[test]
+fn transactions_on_a_node_that_is_drained_last_so_long() {
+    for (options, word) in [("", "DRAIN"), ("drain_timeout=5", "DETACH")] {
+        let cluster = CLUSTER.replace("main = nodes=", &format!("main = {options} nodes="));
+        let mut stage = Stage::of(Rig::with(MAIN, &cluster, 1));
+        let (client, server, node) = stage.served("app_ro");
+        stage.runs(client, server, "begin", "BEGIN", 'T');
+        stage.command(&format!("{word} NODE main.m{node}"));
+        stage.pass_us(if options.is_empty() { 59_000_000 } else { 4_000_000 });
+        assert!(!stage.rig.is_closed(server));
+        stage.runs(client, server, "select 1", "SELECT 1", 'T');
+        stage.pass_us(1_100_000);
+        assert!(stage.rig.is_closed(server));
+        assert!(stage.rig.logged("the node was drained (drain_timeout)"));
+        stage.rig.send(client, &fe::query("select 2"));
+        assert!(stage.rig.gets(client)[0].contains("40001") || stage.rig.is_closed(client));
+    }
+}
+
+#[test]
+fn without_a_limit_they_last_as_long_as_they_like_and_attach_ends_the_drain() {
+    for (options, attaches) in [("drain_timeout=0", false), ("drain_timeout=5", true)] {
+        let cluster = CLUSTER.replace("main = nodes=", &format!("main = {options} nodes="));
+        let mut stage = Stage::of(Rig::with(MAIN, &cluster, 1));
+        let (client, server, node) = stage.served("app_ro");
+        stage.runs(client, server, "begin", "BEGIN", 'T');
+        stage.command(&format!("DRAIN NODE main.m{node}"));
+        stage.pass_us(4_000_000);
+        if attaches {
+            stage.command(&format!("ATTACH NODE main.m{node}"));
+        }
+        stage.pass_us(100_000_000);
+        assert!(!stage.rig.is_closed(server));
+        stage.runs(client, server, "commit", "COMMIT", 'I');
+    }
+}
+
+#[test]
 fn what_each_node_is_sent_is_counted() {
     let mut stage = Stage::new("default_pool_size = 1");
     let (client, server, node) = stage.served("app_prefer");

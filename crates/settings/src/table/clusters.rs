@@ -64,6 +64,8 @@ settings! {
         /// A standby that comes back, or that is attached, gets a tenth of its part of the reads at first, and all of it after so many
         /// milliseconds.
         warm_up_ms: u32 = "30000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// How long the transactions on a node that is drained or detached may last. Then pgweir closes their servers. 0 means without limit.
+        drain_timeout: Duration = "60", Kind::Seconds, Reload, Ours, InEffect;
         /// Which node clients' transactions run on: `primary`; `standby`, also if they fail there as they change something;
         /// `prefer-standby`, which is the primary while no standby is usable; or `any`. A user's `route` goes before a
         /// database's, and that before this one.

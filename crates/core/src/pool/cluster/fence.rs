@@ -22,6 +22,9 @@ const CUT_OFF: &str = "the node is not the primary any more";
 /// The same of a standby.
 const DOWN: &str = "the standby is down or refused";
 
+/// Why a server is closed whose transaction lasted longer than its node is drained.
+const DRAINED: &str = "the node was drained (drain_timeout)";
+
 /// Why a server of a standby is closed that is drained, promoted or gone.
 const LEFT: &str = "the node takes no more reads";
 
@@ -48,7 +51,13 @@ impl Pool {
             Some(term) if !server.branch.is_primary() => (cluster.view.fate_at_standby(term), DOWN, LEFT),
             term => (cluster.view.fate(term.as_ref()), CUT_OFF, FENCED),
         };
-        let reason = if fate == Fate::Cut { cut } else { ends };
+        let is_drained =
+            server.opened_in.as_ref().is_some_and(|term| cluster.view.drained.contains(&term.node));
+        let reason = match fate {
+            Fate::Cut if is_drained => DRAINED,
+            Fate::Cut => cut,
+            _ => ends,
+        };
         match (fate, server.state.kind()) {
             (Fate::Stays, _) => {}
             (_, ServerKind::Login) if server.state.client().is_none() => {
