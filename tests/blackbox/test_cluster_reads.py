@@ -134,3 +134,22 @@ def test_a_standby_that_lags_gets_no_reads(nodes, reading):  # noqa: F811
     eventually(lambda: share() == "1000", "it has caught up")
     with pooler.raw(database="app_ro") as session:
         assert port_of(session) == standby.port
+
+
+def test_a_standby_that_was_ahead_of_the_promoted_one_is_refused(nodes, reading):  # noqa: F811
+    """It shows rows that the cluster's history does not have, so no client reads there, and SHOW NODES says what to do."""
+    three = nodes(3)
+    pooler = reading(three)
+    old, new, ahead = three.all
+    new.sql("alter system set primary_conninfo = ''")
+    new.sql("select pg_reload_conf()")
+    eventually(lambda: not new.sql("select 1 from pg_stat_wal_receiver"), "it receives nothing any more")
+    old.sql("insert into changes select 'lost', n from generate_series(1, 10000) n")
+    eventually(lambda: ahead.sql("select count(*) from changes") == [(10000,)], "the other standby has all")
+    old.stop(signal.SIGQUIT)
+    eventually(lambda: node_states(pooler)["m1"] == "down", "the primary is down")
+    new.promote()
+    eventually(lambda: node_states(pooler) == {"m1": "down", "m2": "primary", "m3": "refused"}, "it cannot follow")
+    assert "pg_rewind" in pooler.show("NODES", node="m3")[0]["last_error"]
+    with pooler.raw(database="app_prefer") as session:
+        assert session.value("select count(*) from changes") == "0"

@@ -239,7 +239,16 @@ impl Cluster {
         let limits = self.limits.lag;
         let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) else { return };
         match node.state {
-            NodeState::Primary(_) => self.positions.note(*position, now_us),
+            NodeState::Primary(_) => {
+                self.positions.note(*position, now_us);
+                let mut is_news = false;
+                for other in self.nodes.iter_mut().filter(|node| node.id != id) {
+                    is_news |= other.compare(*position);
+                }
+                if is_news {
+                    self.decide(now_us);
+                }
+            }
             // Without a primary nothing is known of the lag: what was known counts.
             NodeState::Standby(_) => {
                 if let Some(lag) = self.positions.lag(*position, now_us) {

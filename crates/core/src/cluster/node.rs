@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgweir_settings::NodeOptions;
 
-use crate::cluster::answer::Answer;
+use crate::cluster::answer::{Answer, Lsn};
 use crate::cluster::lag::Lag;
 use crate::cluster::view::{SHARE_WHOLE, Switch};
 use crate::cluster::{Limits, NodeId};
@@ -125,6 +125,8 @@ pub(crate) enum Refusal {
     OldPrimary { timeline: u32, newer: u32 },
     /// It says that it is the primary, on the timeline of this one.
     Twin { of: Arc<str> },
+    /// A standby that has replayed what the primary never wrote: it was ahead of the one that was promoted.
+    Diverged { position: Lsn, primary: Lsn },
     /// It does not let `check_user` in.
     LoginRefused,
     /// Versions before 14 do not say whether they are in recovery when a client logs in.
@@ -137,6 +139,15 @@ const FAILURES_MIN: u32 = 3;
 const GOOD_MIN: u32 = 2;
 /// Longest text of an error that is kept.
 const ERROR_CHARS_MAX: usize = 200;
+
+/// What a primary's answers say of a standby's position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ahead {
+    /// It has replayed up to here, and the primary's last answer was behind that: it may have been asked before the standby.
+    Perhaps { position: Lsn, started_us: i64 },
+    /// So was the next one.
+    Proven { position: Lsn, primary: Lsn, started_us: i64 },
+}
 
 /// A node.
 pub(crate) struct Node {
@@ -151,6 +162,8 @@ pub(crate) struct Node {
     pub(crate) zone: Arc<str>,
     /// How far it is behind, as a standby.
     pub(crate) lag: Option<Lag>,
+    /// As a standby of this run, it may have changes that the primary does not have.
+    ahead: Option<Ahead>,
     /// So far that it gets no reads.
     pub(crate) is_behind: bool,
     /// When it came back, or was attached (monotonic, µs).
@@ -179,6 +192,7 @@ impl Node {
             weight: options.weight,
             zone: options.zone.as_str().into(),
             lag: None,
+            ahead: None,
             is_behind: false,
             warm_since_us: None,
             attached: options.attached,
@@ -223,9 +237,47 @@ impl Node {
         ends.then(|| self.switched_us.saturating_add(limits.node_drain_us))
     }
 
+    /// The primary said where it inserts. A standby of it that has replayed more, by what it said before the primary was asked, can
+    /// never follow it. Returns whether that was found out now.
+    pub(crate) fn compare(&mut self, primary: Lsn) -> bool {
+        let Some(answer) =
+            self.state.member().map(|member| member.answer).filter(|answer| answer.in_recovery)
+        else {
+            return false;
+        };
+        let started_us = answer.run.started_us;
+        self.ahead = match self.ahead {
+            Some(Ahead::Proven { started_us: run, .. }) if run == started_us => return false,
+            Some(Ahead::Perhaps { position, started_us: run }) if run == started_us && position > primary => {
+                Some(Ahead::Proven { position, primary, started_us })
+            }
+            _ => answer
+                .position
+                .filter(|position| *position > primary)
+                .map(|position| Ahead::Perhaps { position, started_us }),
+        };
+        matches!(self.ahead, Some(Ahead::Proven { .. }))
+    }
+
+    /// Why it can never follow the primary, as long as its server is not started again.
+    pub(crate) fn divergence(&self, answer: &Answer) -> Option<Refusal> {
+        match self.ahead {
+            Some(Ahead::Proven { position, primary, started_us }) if started_us == answer.run.started_us => {
+                Some(Refusal::Diverged { position, primary })
+            }
+            _ => None,
+        }
+    }
+
+    /// There is another primary.
+    pub(crate) fn forget_divergence(&mut self) {
+        self.ahead = None;
+    }
+
     /// What was known counts no longer.
     pub(crate) fn forget(&mut self, now_us: u64) {
         self.enter(NodeState::Unknown(Unknown::default()), now_us);
+        self.ahead = None;
         self.last_error = None;
     }
 
@@ -304,12 +356,12 @@ impl Node {
         let checks = checks.saturating_add(1);
         let member = Member { answer, heard_us: now_us, checks, same_since_us, failing: None };
         let state = match &self.state {
-            _ if answer.in_recovery => NodeState::Standby(member),
-            NodeState::Primary(_) => NodeState::Primary(member),
-            NodeState::Unsure(unsure) => NodeState::Unsure(Unsure { member, why: unsure.why }),
             NodeState::Refused(refused) if refused.why != Refusal::LoginRefused => {
                 NodeState::Refused(Refused { why: refused.why.clone(), member: Some(member) })
             }
+            _ if answer.in_recovery => NodeState::Standby(member),
+            NodeState::Primary(_) => NodeState::Primary(member),
+            NodeState::Unsure(unsure) => NodeState::Unsure(Unsure { member, why: unsure.why }),
             _ => NodeState::Unsure(Unsure { member, why: Doubt::New }),
         };
         self.enter(state, now_us);
@@ -429,6 +481,11 @@ impl std::fmt::Display for Refusal {
                 "it is an old primary: it still accepts changes on timeline {timeline}, and the cluster is on {newer}"
             ),
             Refusal::Twin { of } => write!(f, "it accepts changes on the same timeline as the primary, {of}"),
+            Refusal::Diverged { position, primary } => write!(
+                f,
+                "it has changes that the primary never had: it has replayed up to {position}, and the primary was at {primary} after \
+                 that; it needs pg_rewind or a new base backup"
+            ),
             Refusal::LoginRefused => f.write_str("it does not let check_user log in"),
             Refusal::TooOld { version } => {
                 write!(f, "PostgreSQL {} is too old for a cluster; it needs 14", version / 10_000)

@@ -90,6 +90,7 @@ impl Cluster {
         let name = Arc::clone(&node.name);
         self.last = Some(term);
         self.positions.forget();
+        self.nodes.iter_mut().for_each(Node::forget_divergence);
         self.epoch += 1;
         self.identifier = Some(run.system_identifier);
         self.timeline = self.timeline.max(run.timeline);
@@ -205,7 +206,7 @@ impl Cluster {
                 Verdict::Refused(Refusal::TooOld { version: answer.version })
             }
             Some(ours) if ours != theirs => Verdict::Refused(Refusal::Stranger { theirs, ours }),
-            _ if answer.in_recovery => Verdict::Standby,
+            _ if answer.in_recovery => node.divergence(answer).map_or(Verdict::Standby, Verdict::Refused),
             _ if node.switch == Switch::Detached => Verdict::Unsure(Doubt::Detached),
             _ => Verdict::Unsure(Doubt::New),
         })

@@ -552,6 +552,62 @@ fn a_standby_that_lags_much_more_than_the_best_is_late() {
 }
 
 #[test]
+fn a_standby_that_has_what_the_primary_never_wrote_is_refused() {
+    let mut rig = Rig::new(3);
+    at(&mut rig, 0x100_1000);
+    replayed(&mut rig, 2, 0x100_1000);
+    replayed(&mut rig, 3, 0x100_2000);
+    assert_eq!(rig.word(3), "standby", "the primary was asked before");
+    at(&mut rig, 0x100_1800);
+    assert_eq!(rig.word(3), "standby", "it may have been asked before, and answered late");
+    replayed(&mut rig, 3, 0x100_2000);
+    at(&mut rig, 0x100_1900);
+    let expected = Refusal::Diverged { position: Lsn(0x100_2000), primary: Lsn(0x100_1900) };
+    assert_eq!((rig.refusal(3), rig.word(2)), (Some(&expected), "standby"));
+    assert!(rig.cluster.view().cut_off.iter().any(|node| **node == *"m3"));
+    at(&mut rig, 0x100_9000);
+    replayed(&mut rig, 3, 0x100_2000);
+    assert_eq!(rig.word(3), "refused", "also when the primary has passed it");
+    let since_us = rig.cluster.nodes[2].since_us;
+    rig.pass(1000);
+    replayed(&mut rig, 3, 0x100_2000);
+    assert_eq!(rig.cluster.nodes[2].since_us, since_us);
+    // It was rewound, and its server started.
+    let mut said = answer(true, 1, 30, 7);
+    said.position = Some(Lsn(0x100_8000));
+    rig.see(3, &Observation::Answered(said));
+    assert_eq!(rig.word(3), "standby");
+}
+
+#[test]
+fn a_standby_that_is_asked_after_its_primary_is_not_ahead_of_it() {
+    let mut rig = Rig::new(2);
+    for step in 1..50 {
+        at(&mut rig, 0x100_0000 + step * 100);
+        replayed(&mut rig, 2, 0x100_0000 + step * 100 + 50);
+        assert_eq!(rig.word(2), "standby");
+    }
+}
+
+#[test]
+fn another_primary_is_compared_again_with_its_standbys() {
+    let mut rig = Rig::new(3);
+    at(&mut rig, 0x100_1000);
+    replayed(&mut rig, 2, 0x100_2000);
+    (0..2).for_each(|_| at(&mut rig, 0x100_1000));
+    assert_eq!(rig.word(2), "refused");
+    // The one that was ahead is promoted, so it is the history now.
+    let promoted = Answer { position: Some(Lsn(0x100_3000)), ..answer(false, 2, 2, 7) };
+    rig.fail(1);
+    rig.pass(20_000);
+    rig.see(2, &Observation::Answered(promoted));
+    assert_eq!(rig.goes_to(), Some(2));
+    replayed(&mut rig, 3, 0x100_2000);
+    rig.see(2, &Observation::Answered(promoted));
+    assert_eq!(rig.word(3), "standby");
+}
+
+#[test]
 fn without_a_primary_standbys_serve_on() {
     let mut rig = Rig::new(2);
     at(&mut rig, 0x100_1000);
