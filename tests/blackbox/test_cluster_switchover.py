@@ -58,10 +58,12 @@ def test_transactions_that_stay_open(nodes, clustered):  # noqa: F811
         busy.query("insert into changes values ('b', 1)")
         said = error_of(switchover(pooler, "main TO m2"))
         assert "step 2 failed" in said and "SWITCHOVER main TO m2 FORCE" in said
+        assert shown(pooler)["switchover"] is None and shown(pooler)["switchover_error"] in said
         assert port_of(other) == two.primary.port
         assert not busy.query("insert into changes values ('b', 2)").errors
         command = switchover(pooler, "main TO m2 FORCE")
         eventually(lambda: "promote m2 now" in (shown(pooler)["switchover"] or ""), "nothing is open any more")
+        assert shown(pooler)["switchover_error"] is None
         told = busy.query("commit")
         assert [error["C"] for error in told.errors] == ["40001"], told.errors
         pooler.admin("SWITCHOVER main CANCEL")

@@ -52,7 +52,7 @@ TABLES = {
 
 #: What pgweir adds, each in a table of its own, after PgBouncer's columns.
 ADDED = {
-    "CLIENTS": "multiplexed# pinned pinned_since transaction_us## statement",
+    "CLIENTS": "multiplexed# pinned pinned_since transaction_us## statement route route_by",
     "SERVERS": "multiplexed# pinned pinned_since transaction_us## statement",
     "POOLS": "sv_short_target# sv_short# cl_multiplexed# total_multiplexed## total_requeued## total_multiplex_violations## total_target_changes## "
     "sv_pinned# total_session_replays## total_session_audits## total_session_remembered## total_pins## total_session_checks## "

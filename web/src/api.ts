@@ -126,6 +126,10 @@ export interface Cluster {
   held_since_s: number | null;
   /** Why there is no primary; null also for readers that see no names. */
   reason: string | null;
+  /** What a SWITCHOVER is at; null if none is under way. */
+  switchover?: string | null;
+  /** Why the last one failed; null if it did not. */
+  switchover_error?: string | null;
   /** Reads that a standby should have had and the primary got, since the start. */
   fell_back_no_standby?: number | null;
   fell_back_lag?: number | null;
@@ -346,7 +350,7 @@ export interface Series {
   columns: Record<string, Column>;
 }
 
-export type Action = "pause" | "resume" | "reconnect" | "disable" | "enable" | "kill" | "kill_client" | "reload" | NodeAction | "recheck";
+export type Action = "pause" | "resume" | "reconnect" | "disable" | "enable" | "kill" | "kill_client" | "reload" | NodeAction | "recheck" | "switchover" | "cancel_switchover";
 export type NodeAction = "attach" | "drain" | "detach";
 
 /** What a request ended with, other than an answer. */
@@ -375,7 +379,7 @@ export async function get<T>(path: string, query: Record<string, string | number
 }
 
 /** The console's commands; admins only. `done` is false when it goes on by itself. */
-export function act(action: Action, body: { database?: string; client?: number; cluster?: string; node?: string }, csrf: string | null): Promise<{ done: boolean; message?: string }> {
+export function act(action: Action, body: { database?: string; client?: number; cluster?: string; node?: string; force?: boolean }, csrf: string | null): Promise<{ done: boolean; message?: string }> {
   return request("POST", `actions/${action}`, body, csrf);
 }
 

@@ -99,6 +99,13 @@ export function lag({ lag_bytes, lag_ms }: ClusterNode): string | null {
   return (lag_bytes ?? 0) === 0 && (lag_ms ?? 0) === 0 ? "not behind" : `${parts.join(", ")} behind`;
 }
 
+/** The node that could be made the primary by force: pgweir offers it when transactions stayed open. */
+export function forcible({ name, switchover, switchover_error }: Cluster): string | null {
+  if (switchover != null || switchover_error == null) return null;
+  const offer = /SWITCHOVER (\S+) TO (\S+) FORCE/.exec(switchover_error);
+  return offer?.[1] === name ? (offer[2] ?? null) : null;
+}
+
 /** Reads that the primary got in place of a standby, and why; null if there were none. */
 export function fellBack({ fell_back_no_standby, fell_back_lag }: Cluster): string | null {
   const parts = [];

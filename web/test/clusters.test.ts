@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Cluster, ClusterChange, ClusterNode } from "../src/api";
-import { epochs, fellBack, intended, lag, ordered, reads, shares, stretches, told, work } from "../src/clusters";
+import { epochs, fellBack, forcible, intended, lag, ordered, reads, shares, stretches, told, work } from "../src/clusters";
 
 function node(name: string, more: Partial<ClusterNode> = {}): ClusterNode {
   return { name, host: null, port: 5432, role: "standby", state: "standby", state_since_s: null, switch: "attached", timeline: 1, position: "0/3000148", lag_bytes: 0, last_check_s: null, last_error: null, ...more };
@@ -81,6 +81,14 @@ test("reads that fell back, with the reason", () => {
   expect(fellBack(cluster([]))).toBe(null);
   expect(fellBack(cluster([], { fell_back_no_standby: 0, fell_back_lag: 0 }))).toBe(null);
   expect(fellBack(cluster([], { fell_back_no_standby: 3, fell_back_lag: 12 }))).toBe("Reads that went to the primary instead of a standby: 3 as no standby took reads, 12 as every standby was too far behind.");
+});
+
+test("force is offered when a refusal says so", () => {
+  const refusal = "step 2 failed, transactions were still open on m1; SWITCHOVER main TO m2 tries again, SWITCHOVER main TO m2 FORCE ends them";
+  expect(forcible(cluster([]))).toBe(null);
+  expect(forcible(cluster([], { switchover_error: refusal }))).toBe("m2");
+  expect(forcible(cluster([], { switchover_error: refusal, switchover: "to m2: step 2" }))).toBe(null);
+  expect(forcible(cluster([], { switchover_error: "step 3 failed; SWITCHOVER main TO m2 tries again" }))).toBe(null);
 });
 
 test("lag in bytes, and in time where it is known", () => {

@@ -3,11 +3,11 @@
 import { useRef } from "preact/hooks";
 
 import { get, type Cluster, type ClusterChange, type ClusterNode, type Clusters, type NodeAction } from "../api";
-import { address, fellBack, intended, lag, reads, shares, told, work, type Count } from "../clusters";
+import { address, fellBack, forcible, intended, lag, reads, shares, told, work, type Count } from "../clusters";
 import { clock, count, counted, duration, span } from "../format";
 import { useLive } from "../live";
 import { useServices, type Services } from "../context";
-import { RecheckButton, switchNode } from "../parts/actions";
+import { RecheckButton, cancelSwitchover, switchNode, switchOver } from "../parts/actions";
 import { WindowPicker } from "../parts/charts";
 import { Lanes } from "../parts/lanes";
 import { Menu, type MenuItem } from "../parts/menu";
@@ -87,7 +87,8 @@ function OneCluster({ cluster, now, shares: of, again }: Props) {
         <Source cluster={cluster} />
         {fellBack(cluster) !== null && ` ${fellBack(cluster)}`}
       </p>
-      {cluster.state === "held" && <Held cluster={cluster} now={now.time_s} />}
+      <Switchover cluster={cluster} services={services} again={again} />
+      {cluster.state === "held" && cluster.switchover == null && <Held cluster={cluster} now={now.time_s} />}
       <div class="scroll"><Topology cluster={cluster} shares={of} /></div>
       <Table label={`Nodes of ${cluster.name}`} columns={nodeColumns(cluster, now.time_s, of, services, again)} rows={cluster.nodes} keyOf={(node) => node.name} none="It has no nodes." />
     </section>
@@ -130,6 +131,28 @@ function Held({ cluster: { name, held_clients, held_since_s, reason }, now }: { 
   );
 }
 
+/** A switchover that is under way, or why the last one failed. */
+function Switchover({ cluster, services, again }: { cluster: Cluster; services: Services; again: () => void }) {
+  const { name, switchover, switchover_error } = cluster;
+  if (switchover != null) {
+    return (
+      <div class="notice" role="status">
+        <p>A switchover {switchover}. {counted(cluster.held_clients, "client")} {cluster.held_clients === 1 ? "waits" : "wait"}.</p>
+        {services.session.may_act && <button type="button" onClick={() => services.ask(cancelSwitchover(services, name, again))}>Cancel the switchover</button>}
+      </div>
+    );
+  }
+  if (switchover_error == null) return null;
+  const node = forcible(cluster);
+  return (
+    <div class="notice bad">
+      <p>The last switchover of {name} did not take place.</p>
+      <p class="error-text">{switchover_error}</p>
+      {services.session.may_act && node !== null && <button type="button" class="danger" onClick={() => services.ask(switchOver(services, name, node, true, again))}>Switch over by force …</button>}
+    </div>
+  );
+}
+
 function nodeColumns(cluster: Cluster, now: number, of: Map<string, number>, services: Services, again: () => void): ColumnOf<ClusterNode>[] {
   const names = services.session.sees_names;
   const some = (has: (node: ClusterNode) => boolean) => cluster.nodes.some(has);
@@ -161,7 +184,9 @@ function nodeColumns(cluster: Cluster, now: number, of: Map<string, number>, ser
 
 function items(services: Services, cluster: Cluster, node: ClusterNode, again: () => void): MenuItem[] {
   const item = (action: NodeAction, text: string): MenuItem => ({ text, run: () => services.ask(switchNode(services, action, cluster.name, node.name, again)) });
+  const canLead = node.state === "standby" && node.switch === "attached" && cluster.primary !== null && cluster.switchover == null;
   return [
+    ...(canLead ? [{ text: "Make it the primary …", run: () => services.ask(switchOver(services, cluster.name, node.name, false, again)) }] : []),
     ...(node.switch === "attached" ? [] : [item("attach", "Attach …")]),
     ...(node.switch === "draining" ? [] : [item("drain", "Drain …")]),
     ...(node.switch === "detached" || node.name === cluster.primary ? [] : [item("detach", "Detach …")]),

@@ -12,7 +12,7 @@ interface Meaning {
   danger?: boolean;
 }
 
-const MEANINGS: Record<Exclude<Action, "kill_client" | "reload" | "recheck" | NodeAction>, Meaning> = {
+const MEANINGS: Record<Exclude<Action, "kill_client" | "reload" | "recheck" | "switchover" | "cancel_switchover" | NodeAction>, Meaning> = {
   pause: {
     verb: "Pause",
     text: (where) => `Transactions that are open in ${where} end first; then its server connections are closed. Clients stay connected and wait until you resume.`,
@@ -97,6 +97,43 @@ export function switchNode(services: Services, action: NodeAction, cluster: stri
       const { message } = await act(action, { cluster, node }, services.session.csrf);
       again();
       return message ?? `${verb} node ${where}: done`;
+    },
+  };
+}
+
+/** SWITCHOVER: makes a standby the primary. */
+export function switchOver(services: Services, cluster: string, node: string, force: boolean, again: () => void): Question {
+  return {
+    title: force ? `Make ${node} the primary by force?` : `Make ${node} the primary of ${cluster}?`,
+    text: (
+      <p>
+        New transactions of {cluster} wait until {node} is the primary; those that are open may end first.{" "}
+        {force
+          ? "Those that are still open after switchover_drain_ms are ended: their clients get an error, and their changes are rolled back."
+          : "If some are still open after switchover_drain_ms, nothing is changed and clients go on."}{" "}
+        With Patroni, Patroni switches over. Without it you stop the old primary and promote {node} when this page says so.
+      </p>
+    ),
+    verb: force ? "End open transactions and switch over" : "Switch over",
+    danger: force,
+    run: async () => {
+      const { done, message } = await act("switchover", { cluster, node, force }, services.session.csrf);
+      again();
+      return done ? `${node} is the primary` : `${message ?? "The switchover"}: under way`;
+    },
+  };
+}
+
+/** SWITCHOVER CANCEL. */
+export function cancelSwitchover(services: Services, cluster: string, again: () => void): Question {
+  return {
+    title: `Cancel the switchover of ${cluster}?`,
+    text: <p>Clients go on at once with the primary that there is. What Patroni has begun goes on.</p>,
+    verb: "Cancel the switchover",
+    run: async () => {
+      const { message } = await act("cancel_switchover", { cluster }, services.session.csrf);
+      again();
+      return message ?? "The switchover is canceled";
     },
   };
 }

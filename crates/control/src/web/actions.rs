@@ -24,7 +24,8 @@ pub(super) async fn act(
         Level::Log,
         &format!("\"{message}\" over HTTP by {}", reader.user.as_deref().unwrap_or_default()),
     );
-    let is_of_cluster = matches!(command, Command::SwitchNode { .. } | Command::Recheck(_));
+    let is_of_cluster =
+        matches!(command, Command::SwitchNode { .. } | Command::Switchover { .. } | Command::Recheck(_));
     match house.worker_rpc.operate(command).await {
         Ok(_) => {
             if is_of_cluster {
@@ -69,6 +70,12 @@ fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
         "drain" => switch(Switch::Draining)?,
         "detach" => switch(Switch::Detached)?,
         "recheck" => Command::Recheck(needed("cluster")?),
+        "switchover" => Command::Switchover {
+            cluster: needed("cluster")?,
+            to: Some(needed("node")?),
+            force: body.get("force").and_then(Value::as_bool).unwrap_or(false),
+        },
+        "cancel_switchover" => Command::Switchover { cluster: needed("cluster")?, to: None, force: false },
         "kill_client" => Command::KillClient(
             body.get("client")
                 .and_then(Value::as_u64)
@@ -101,7 +108,17 @@ mod tests {
         let drain = Command::SwitchNode { to: Switch::Draining, cluster: "main".into(), node: "m1".into() };
         assert_eq!(command("drain", &node), Ok(drain));
         assert_eq!(command("recheck", &node), Ok(Command::Recheck("main".into())));
+        let switchover = |to: Option<&str>, force| Command::Switchover {
+            cluster: "main".into(),
+            to: to.map(Into::into),
+            force,
+        };
+        assert_eq!(command("switchover", &node), Ok(switchover(Some("m1"), false)));
+        let by_force = json!({"cluster": "main", "node": "m1", "force": true});
+        assert_eq!(command("switchover", &by_force), Ok(switchover(Some("m1"), true)));
+        assert_eq!(command("cancel_switchover", &node), Ok(switchover(None, false)));
         for (action, body) in [
+            ("switchover", json!({"cluster": "main"})),
             ("attach", json!({"cluster": "main"})),
             ("detach", json!({"node": "m1"})),
             ("recheck", none.clone()),

@@ -95,8 +95,9 @@ fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
         object.insert(key.to_owned(), row.number(key).into());
     }
     object.insert("held_since_s".to_owned(), unix_s(row.get("held_since")).into());
-    // Both may have addresses in them.
-    for key in ["reason", "source_error"].into_iter().filter(|key| row.has(key)) {
+    object.insert("switchover".to_owned(), row.get("switchover").into());
+    // They may have addresses in them.
+    for key in ["reason", "source_error", "switchover_error"].into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.get(key).filter(|_| names).into());
     }
     object

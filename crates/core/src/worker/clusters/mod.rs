@@ -50,6 +50,8 @@ pub(crate) struct Watched {
     open: HashMap<WorkerId, u32>,
     /// How the last switchover ended.
     ended: Option<Ended>,
+    /// When it did (monotonic, µs).
+    ended_us: u64,
 }
 
 impl Default for Clusters {
@@ -127,6 +129,7 @@ impl Worker {
                 told: None,
                 open: HashMap::new(),
                 ended: None,
+                ended_us: 0,
             });
             watched.cluster.follow_source(options);
             watched.follow(cx.env);

@@ -19,7 +19,7 @@ const EPOCH: usize = 2;
 /// The first of the columns that one worker fills.
 const OF_WATCHER: usize = 8;
 /// Those that are sums over the workers: held_clients, and the reads that fell back.
-const COUNTS: [usize; 1 + FellBack::ALL.len()] = [5, 13, 14];
+const COUNTS: [usize; 1 + FellBack::ALL.len()] = [5, 14, 15];
 
 /// The places of columns among those of SHOW NODES.
 const HOST: usize = 2;
@@ -55,6 +55,7 @@ impl Worker {
                 source.and_then(|source| source.heard_us()).and_then(age_ms),
                 source.and_then(|source| source.error()).map(str::to_owned),
                 watched.and_then(|watched| watched.switchover_text()),
+                watched.and_then(|watched| watched.switchover_error(env.now.mono_us)),
             ];
             row.extend(tally.fell_back.map(cell));
             row

@@ -18,7 +18,17 @@ impl Clusters {
     }
 }
 
+/// For so long SHOW CLUSTERS says why a switchover did not take place.
+const ERROR_SHOWN_US: u64 = 3_600_000_000;
+
 impl Watched {
+    /// Why the last switchover did not take place, for SHOW.
+    pub(crate) fn switchover_error(&self, now_us: u64) -> Option<String> {
+        let is_shown =
+            self.cluster.switchover().is_none() && now_us.saturating_sub(self.ended_us) < ERROR_SHOWN_US;
+        self.ended.as_ref().filter(|_| is_shown)?.result.clone().err()
+    }
+
     /// What a switchover is at, for SHOW.
     pub(crate) fn switchover_text(&self) -> Option<String> {
         let Switchover { to, step, .. } = self.cluster.switchover()?;

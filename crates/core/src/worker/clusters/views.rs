@@ -18,7 +18,9 @@ impl Worker {
             for remark in watched.cluster.take_remarks() {
                 cx.log(remark.level, &remark.text);
             }
-            watched.ended = watched.cluster.take_ended().or(watched.ended.take());
+            if let Some(ended) = watched.cluster.take_ended() {
+                (watched.ended, watched.ended_us) = (Some(ended), cx.env.now.mono_us);
+            }
             let view = watched.cluster.view();
             if watched.told.as_deref() != Some(&view) {
                 let view = Arc::new(view);

@@ -101,7 +101,7 @@ const STATS: [(&str, Type); 23] = [
 const STATS_OURS: [(&str, Type); 2] =
     [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
 
-const CLUSTERS: [(&str, Type); 15] = [
+const CLUSTERS: [(&str, Type); 16] = [
     ("cluster", Text),
     ("primary", Text),
     ("epoch", Int8),
@@ -115,6 +115,7 @@ const CLUSTERS: [(&str, Type); 15] = [
     ("source_age_ms", Int8),
     ("source_error", Text),
     ("switchover", Text),
+    ("switchover_error", Text),
     ("fell_back_no_standby", Int8),
     ("fell_back_lag", Int8),
 ];
