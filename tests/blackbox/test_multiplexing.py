@@ -360,9 +360,18 @@ BARRED = {"vol", "mixed", "step", "odd_total", "guarded", "locked", "v_vol", "v_
 BARRED |= {"v_guarded", "checked", "above_checked", "v_domain", "elsewhere", "parted", "part"}
 
 
+def names_question(*parts):
+    """The question that pgweir asks for what names stand for, put together as it does."""
+    catalog = SOURCES / "core/src/pool/catalog"
+    question = "SELECT 'g', NULL, NULL WHERE false" + (catalog / "reach.sql").read_text()
+    for kind, first in parts:
+        question += (catalog / "reach_names.sql").read_text().replace("$kind", kind).replace("$first", (catalog / first).read_text())
+    return question.encode()
+
+
 def test_the_catalog_tells_which_names_may_do_more_than_read(any_pg):
     """The question that pgweir asks, on each version, about everything that can run code."""
-    question = b"SELECT 'g', NULL, NULL WHERE false" + (SOURCES / "core/src/pool/catalog/reach.sql").read_bytes()
+    question = names_question(("v", "reach_more.sql"))
     with any_pg.connect("app") as connection:
         before = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
         connection.execute(OBJECTS)
@@ -375,3 +384,41 @@ def test_the_catalog_tells_which_names_may_do_more_than_read(any_pg):
             assert "x" in {kind for kind, *_ in connection.execute(question)}
         finally:
             connection.execute("drop schema reach cascade; drop foreign data wrapper nowhere cascade")
+
+
+AT_PRIMARY = """
+create schema reach;
+set search_path = reach;
+create table plain (id serial, a int);
+create unlogged table scratch (a int);
+create function shows() returns text language plpgsql stable as 'begin return (select max(state) from PG_STAT_ACTIVITY); end';
+create function draws() returns bigint language sql stable as 'select last_value from plain_id_seq';
+create function types() returns text language sql stable as 'select pg_typeof(1)::text || $$ lo_x $$';
+create function names() returns bigint language sql stable as 'select count(*) as xpg_a from plain';
+create function tenant() returns text language sql stable as 'select current_setting($$app.tenant$$)';
+create function new_style() returns xid8 language sql stable return pg_current_xact_id_if_assigned();
+create function new_plain() returns bigint language sql stable begin atomic select count(*) from plain; end;
+create view v_sequence as select last_value from plain_id_seq;
+create view v_scratch as select * from scratch;
+create view v_above as select * from v_scratch;
+create view v_snapshot as select txid_current_snapshot();
+create view v_plain as select a from plain;
+create table guarded (a text);
+create policy guard on guarded using (a = current_setting('app.tenant'));
+"""
+
+
+def test_the_catalog_tells_which_names_mean_something_else_on_a_standby(any_pg):
+    """On each version: sequences, unlogged tables, what shows a server's state; not what is the same everywhere."""
+    question = names_question(("s", "reach_primary.sql"))
+    with any_pg.connect("app") as connection:
+        before = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
+        connection.execute(AT_PRIMARY)
+        try:
+            after = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
+            expected = {"plain_id_seq", "scratch", "shows", "draws", "types", "new_style", "v_sequence", "v_scratch", "v_above", "v_snapshot"}
+            assert after["s"] - before["s"] == expected
+            connection.execute("set standard_conforming_strings = off")
+            assert {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)} == after
+        finally:
+            connection.execute("drop schema reach cascade")

@@ -215,12 +215,19 @@ pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 /// multiplexed has had answers below [`MULTIPLEXED_ANSWER_BYTES_MAX`] until then: this is four times as much.)
 pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;
 
+/// What a standby says ahead of the first row, or the end, of a read that may run on the primary instead is held back up to this size.
+/// Beyond it the read is the standby's.
+pub const UNSHOWN_ANSWER_BYTES_MAX: usize = 16 * 1024;
+
 /// A statement that was known to be short and has run for this long (µs) may wait for a lock: the statements
 /// queued behind it on its server run on another one.
 pub const RESCUE_AFTER_US: u64 = 100_000;
 
 /// Names of a database that may do more than read, or are known not to. The question for them names this number.
 pub const REACH_NAMES_MAX: usize = 20_000;
+
+/// Texts that were taken for reads and were none: so many are remembered of a pool.
+pub const BARRED_TEXTS_MAX: usize = 64;
 
 /// The bytes of these names; the question bounds their characters.
 pub const REACH_NAMES_BYTES_MAX: usize = 1024 * 1024;

@@ -14,13 +14,15 @@ pub enum Route {
     PreferStandby,
     /// On any node that is usable.
     Any,
+    /// A statement that certainly only reads runs on a standby, everything else on the primary.
+    Auto,
 }
 
 impl Route {
     /// The words that may stand in the file.
-    pub const WORDS: &'static [&'static str] = &["primary", "standby", "prefer-standby", "any"];
+    pub const WORDS: &'static [&'static str] = &["primary", "standby", "prefer-standby", "any", "auto"];
 
-    const ALL: [Route; 4] = [Route::Primary, Route::Standby, Route::PreferStandby, Route::Any];
+    const ALL: [Route; 5] = [Route::Primary, Route::Standby, Route::PreferStandby, Route::Any, Route::Auto];
 
     /// The word for this value.
     pub fn as_str(self) -> &'static str {

@@ -53,6 +53,8 @@ pub(crate) struct PoolState {
     pub(crate) routines: Routines,
     /// What its database says of names, so that of a text it is known whether it only reads.
     pub(crate) reach: Reach,
+    /// A client's reads go to standbys (`route=auto`): names are known as they are there, too.
+    pub(crate) balances: bool,
     /// Which clients listen to which channels, if any does.
     pub(crate) notify_listener: Option<Box<NotifyListener>>,
     /// When the last client left, or the last question of a login came (monotonic, µs).
@@ -133,11 +135,17 @@ impl PoolState {
             session_checks: SessionChecks::default(),
             routines: Routines::default(),
             reach: Reach::default(),
+            balances: false,
             notify_listener: None,
             empty_us: now_us,
             cluster: None,
             gate: Gate::Open,
         }
+    }
+
+    /// Reads may go to standbys. In session pooling a client has one server for everything.
+    pub(crate) fn balances_reads(&self) -> bool {
+        self.balances && !self.policy.keeps_server()
     }
 
     /// What is run on each new server, if anything is.

@@ -12,25 +12,26 @@ const CLUSTER: &str = "app = cluster=main\n\
     app_ro = cluster=main dbname=app route=standby\n\
     app_prefer = cluster=main dbname=app route=prefer-standby\n\
     app_any = cluster=main dbname=app route=any\n\
+    app_auto = cluster=main dbname=app route=auto\n\
     [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\nm3 = host=10.0.0.3\n";
 
 /// A cluster of three nodes that answers its watches.
-struct Stage {
-    rig: Rig,
+pub(super) struct Stage {
+    pub(super) rig: Rig,
     watches: Vec<(End, usize)>,
     /// Servers that are connected and not greeted, and their nodes.
-    servers: VecDeque<(End, usize)>,
+    pub(super) servers: VecDeque<(End, usize)>,
     /// What each node says of itself; `None`: it cannot be reached.
-    says: [Option<Vec<u8>>; 3],
+    pub(super) says: [Option<Vec<u8>>; 3],
 }
 
 impl Stage {
-    fn new(main: &str) -> Stage {
+    pub(super) fn new(main: &str) -> Stage {
         Stage::of(Rig::with(&format!("{MAIN}\n{main}"), CLUSTER, 1))
     }
 
-    fn of(rig: Rig) -> Stage {
+    pub(super) fn of(rig: Rig) -> Stage {
         let says = [primary(1), says(true, 1, 2), says(true, 1, 3)].map(Some);
         let mut stage = Stage { rig, watches: Vec::new(), servers: VecDeque::new(), says };
         stage.pass_us(1);
@@ -38,7 +39,7 @@ impl Stage {
     }
 
     /// Time passes, and the watches are answered.
-    fn pass_us(&mut self, us: u64) {
+    pub(super) fn pass_us(&mut self, us: u64) {
         let mut left = us;
         while left > 0 {
             let step = left.min(50_000);
@@ -48,7 +49,7 @@ impl Stage {
         }
     }
 
-    fn answer_watches(&mut self) {
+    pub(super) fn answer_watches(&mut self) {
         for (watch, node) in self.watches.clone() {
             if self.rig.is_closed(watch) || self.rig.raw(watch).is_empty() {
                 continue;
@@ -83,7 +84,7 @@ impl Stage {
         self.servers.pop_front().expect("no server was dialed")
     }
 
-    fn dials_nothing(&mut self) {
+    pub(super) fn dials_nothing(&mut self) {
         self.answer_watches();
         assert!(self.servers.is_empty(), "{} servers were dialed", self.servers.len());
     }
@@ -96,7 +97,7 @@ impl Stage {
     }
 
     /// A server that is up, and its node.
-    fn server(&mut self) -> (End, usize) {
+    pub(super) fn server(&mut self) -> (End, usize) {
         let (server, node) = self.dialed();
         self.greet(server, node > 1);
         (server, node)
@@ -111,7 +112,7 @@ impl Stage {
     }
 
     /// The client's text goes to this server, and is answered.
-    fn runs(&mut self, client: End, server: End, text: &str, tag: &str, status: char) {
+    pub(super) fn runs(&mut self, client: End, server: End, text: &str, tag: &str, status: char) {
         self.rig.gets_raw(client);
         self.rig.send(client, &fe::query(text));
         assert_eq!(self.rig.gets(server), [format!("Query {text}")]);
@@ -137,7 +138,7 @@ impl Stage {
         [1, 0].map(|place| cells[place].parse().expect("a number"))
     }
 
-    fn command(&mut self, text: &str) {
+    pub(super) fn command(&mut self, text: &str) {
         let console = self.rig.console();
         self.rig.command(console, text);
         self.answer_watches();

@@ -11,6 +11,7 @@ mod begin;
 mod cancel;
 mod catalog;
 mod chaos;
+mod cluster_auto;
 mod cluster_reads;
 mod clusters;
 mod connect_query;

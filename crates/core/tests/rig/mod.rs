@@ -200,7 +200,7 @@ impl Rig {
     fn tell_catalog(&mut self, worker: usize) {
         let asked = |wire: &Wire| {
             // Not looked for in what is longer than that question and a startup packet.
-            if wire.arrived.len() > 16384 {
+            if wire.arrived.len() > 32768 {
                 return None;
             }
             let at = wire.arrived.windows(CATALOG.len()).position(|part| part == CATALOG)?.checked_sub(5)?;

@@ -67,8 +67,9 @@ settings! {
         /// How long the transactions on a node that is drained or detached may last. Then pgweir closes their servers. 0 means without limit.
         drain_timeout: Duration = "60", Kind::Seconds, Reload, Ours, InEffect;
         /// Which node clients' transactions run on: `primary`; `standby`, also if they fail there as they change something;
-        /// `prefer-standby`, which is the primary while no standby is usable; or `any`. A user's `route` goes before a
-        /// database's, and that before this one.
+        /// `prefer-standby`, which is the primary while no standby is usable; `any`; or `auto`: statements that certainly only
+        /// read run on a standby, and everything else on the primary. A user's `route` goes before a database's, and that
+        /// before this one.
         route: Route = "primary", Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
         /// Whether a client keeps its standby: with `session` it stays at the one that served it last, until that is not usable or half as
         /// loaded again as the best one; with `statement` each transaction, and each statement outside of one, goes to the best one. A

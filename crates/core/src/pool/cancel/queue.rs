@@ -71,9 +71,7 @@ impl Pool {
             return cx
                 .log(Level::Debug, "a cancel request waits until its statement is the first on its server");
         }
-        if let Some(server) = self.servers.get_mut(server) {
-            server.pipelined.trust_head();
-        }
+        self.trust_head(server);
         let size = cx.env.rules.config.pool_size(&self.state.config, &self.state.user);
         if !may_cancel(size, self.cancels.len()) {
             self.state.queue.cancels.push_back(WaitingCancel { requester, target, since_us });

@@ -34,8 +34,17 @@ impl Pool {
 
     #[cold]
     fn read_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
-        let (routines, names) = (self.state.session_checks.are_wanted(), self.multiplex_limits().is_some());
-        if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(cx.env, id).is_some() {
+        // A standby may not have yet what the catalog of the primary has.
+        let is_primary = self.servers[id].branch.is_primary();
+        let at_standbys = self.state.balances && is_primary;
+        let routines = self.state.session_checks.are_wanted();
+        let names = at_standbys || self.multiplex_limits().is_some();
+        let is_left_to_primary = self.state.balances && !is_primary && self.state.routines.are_read();
+        if !routines && !names
+            || is_left_to_primary
+            || self.is_notify_listener(id)
+            || self.reason_to_close(cx.env, id).is_some()
+        {
             return false;
         }
         let age = cx.env.shared.routines();
@@ -50,8 +59,8 @@ impl Pool {
             ServerState::QueryingCatalog(Box::new(CatalogQuery { answer: Replies::default(), age })),
         );
         let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
-        let names = if names { reach::QUESTION } else { b"" };
-        let text = [&[NOTHING], &routines[..], &[names]].concat().concat();
+        let names = if names { reach::question(at_standbys) } else { String::new() };
+        let text = [&[NOTHING], &routines[..], &[names.as_bytes()]].concat().concat();
         self.send_hidden(cx, id, Purpose::Audit, &text);
         self.server_unpause(cx, id);
         true
@@ -68,11 +77,11 @@ impl Pool {
                 self.state.routines.read(now_us, age);
                 self.learn_routines(&answer);
                 let pool = &mut self.state;
-                pool.reach = Reach::default();
                 if answer.bytes > SERVER_ERROR_BYTES_MAX {
+                    pool.reach = Reach::default();
                     pool.routines.cut();
                 } else {
-                    pool.reach = Reach::of(&answer.rows);
+                    pool.reach.follow(Reach::of(&answer.rows));
                 }
                 let cut = pool.routines.are_too_many();
                 self.judge_waiting_anew();
@@ -93,6 +102,9 @@ impl Pool {
                 }
             }
         };
+        if self.state.balances && !self.servers[id].branch.is_primary() {
+            self.state.routines.doubt();
+        }
         if let Some(news) = news {
             let line = format!("{} {news}", self.server_log_name(&self.servers[id]));
             cx.log(Level::Warning, &line);

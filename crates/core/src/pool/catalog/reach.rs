@@ -2,15 +2,33 @@
 //! for something that runs code which may do more (a volatile function, a view or policy that calls one, a view that locks
 //! rows, a foreign table), and which functions are known to be less. Values only; `query.rs` has the catalog asked.
 
+use std::collections::VecDeque;
+
 use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, name_hash};
 
-use crate::limits::{REACH_NAMES_BYTES_MAX, REACH_NAMES_MAX};
+use crate::limits::{BARRED_TEXTS_MAX, REACH_NAMES_BYTES_MAX, REACH_NAMES_MAX};
 
-/// Another part of the question for routines: one row of names that may do more (`v`), one of functions that do not (`r`), and one
-/// (`x`) if code that may do more runs without being named. Built-in functions are not in it, `pgweir_sql` knows those; in views and
-/// policies they are found by their numbers in the stored expression, as PostgreSQL notes no dependency on what is built in.
-/// NULL instead of names: there are too many.
-pub(crate) const QUESTION: &[u8] = include_bytes!("reach.sql");
+/// Parts of a question for routines that tell what names stand for: one row of names that may do more (`v`), one of functions
+/// that do not (`r`), and one (`x`) if code that may do more runs without being named. `at_standbys`: one more row (`s`) of names
+/// that only read, but mean something else on a standby, or nothing: sequences, unlogged tables, what shows a server's own state.
+///
+/// Built-in functions are not among them, `pgweir_sql` knows those; in views and policies they are found by their numbers in the
+/// stored expression, as PostgreSQL notes no dependency on what is built in. NULL instead of names: there are too many.
+pub(crate) fn question(at_standbys: bool) -> String {
+    let names = |kind: &str, first: &str| {
+        include_str!("reach_names.sql").replace("$kind", kind).replace("$first", first)
+    };
+    let mut text = include_str!("reach.sql").to_owned();
+    text.push_str(&names("v", include_str!("reach_more.sql")));
+    if at_standbys {
+        text.push_str(&names("s", include_str!("reach_primary.sql")));
+    }
+    text
+}
+
+/// Words that stand for something else on a standby, whatever the catalog says: the settings of the server, and what a sequence
+/// holds.
+const OTHER_AT_STANDBYS: [&[u8]; 4] = [b"current_setting", b"is_called", b"last_value", b"log_cnt"];
 
 /// What is known of a database's names. It is compared by [`Reach::identity`], which is never that of one that says something else.
 #[derive(Default, Debug)]
@@ -18,30 +36,76 @@ pub(crate) struct Reach {
     /// Hashes, in order.
     barred: Box<[u64]>,
     known: Box<[u64]>,
-    /// It is even; 0: nothing is known, so nothing only reads.
+    /// What is another thing on a standby. `None`: it is not known.
+    at_primary: Option<Box<[u64]>>,
+    /// Its two lowest bits are 0; 0: nothing is known, so nothing only reads.
     identity: u64,
+    /// Texts that were taken for reads and were none, by fingerprint: those that were found last.
+    barred_texts: VecDeque<u64>,
 }
 
-/// Whether a text only reads, as it was found once under one [`Reach`]: that one's identity, and 1 more if it does.
+/// What is known of a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reads {
+    /// It may do more than read, or what it does is not known.
+    InDoubt,
+    /// It certainly only reads, and a standby might give another answer.
+    AtPrimary,
+    /// It certainly only reads, and a standby that has the same data gives the same answer.
+    Anywhere,
+}
+
+/// What is known of a text, as it was found once under one [`Reach`]: that one's identity and two bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Verdict(u64);
+
+const IN_DOUBT: u64 = 0;
+const AT_PRIMARY: u64 = 1;
+const ANYWHERE: u64 = 2;
+
+impl Reads {
+    /// It certainly only reads.
+    #[inline]
+    pub(crate) fn certainly(self) -> bool {
+        self != Reads::InDoubt
+    }
+}
 
 impl Verdict {
     /// What was found, if it was found under this one.
     #[inline]
-    pub(crate) fn under(self, reach: &Reach) -> Option<bool> {
-        (self.0 ^ reach.identity <= 1).then_some(self.0 & 1 == 1)
+    pub(crate) fn under(self, reach: &Reach) -> Option<Reads> {
+        match self.0 ^ reach.identity {
+            IN_DOUBT => Some(Reads::InDoubt),
+            AT_PRIMARY => Some(Reads::AtPrimary),
+            ANYWHERE => Some(Reads::Anywhere),
+            _ => None,
+        }
+    }
+
+    fn of(reads: Reads, reach: &Reach) -> Verdict {
+        Verdict(
+            reach.identity
+                | match reads {
+                    Reads::InDoubt => IN_DOUBT,
+                    Reads::AtPrimary => AT_PRIMARY,
+                    Reads::Anywhere => ANYWHERE,
+                },
+        )
     }
 }
 
 impl Reach {
     /// From the rows of the answer: kind and names.
     pub(crate) fn of(rows: &[Vec<Option<Box<[u8]>>>]) -> Reach {
-        let (mut barred, mut known) = (None, None);
+        let (mut barred, mut known, mut at_primary) = (None, None, None);
         for row in rows {
             match row.as_slice() {
                 [Some(kind), Some(names), _] if **kind == *b"v" => barred = hashes(names, true),
                 [Some(kind), Some(names), _] if **kind == *b"r" => known = hashes(names, false),
+                [Some(kind), Some(names), _] if **kind == *b"s" => {
+                    at_primary = hashes(names, true).map(with_fixed_words);
+                }
                 [Some(kind), ..] if **kind == *b"x" => return Reach::default(),
                 _ => {}
             }
@@ -49,11 +113,39 @@ impl Reach {
         match (barred, known) {
             (Some(barred), Some(known)) => {
                 let mix = |hash: u64, name: &u64| (hash ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let identity = (barred.iter().chain(&[u64::MAX]).chain(&known).fold(1, mix) & !1).max(2);
-                Reach { barred: barred.into(), known: known.into(), identity }
+                let words = |words: Option<&[u64]>| words.unwrap_or(&[0, u64::MAX]).to_vec();
+                let all =
+                    [&barred[..], &[u64::MAX], &known, &[u64::MAX], &words(at_primary.as_deref())].concat();
+                let identity = (all.iter().fold(1, mix) & !3).max(4);
+                let at_primary = at_primary.map(Vec::into);
+                let (barred, known) = (barred.into(), known.into());
+                Reach { barred, known, at_primary, identity, barred_texts: VecDeque::new() }
             }
             _ => Reach::default(),
         }
+    }
+
+    /// The catalog was read again. Texts that are barred stay so, if it says the same as before.
+    pub(crate) fn follow(&mut self, new: Reach) {
+        let barred_texts = std::mem::take(&mut self.barred_texts);
+        let says_the_same = self.identity == new.identity;
+        *self = new;
+        if says_the_same {
+            self.barred_texts = barred_texts;
+        }
+    }
+
+    /// A text was taken for a read and is none: it runs on the primary until the catalog says something else.
+    pub(crate) fn bar(&mut self, text: u64) {
+        if self.barred_texts.len() >= BARRED_TEXTS_MAX {
+            self.barred_texts.pop_front();
+        }
+        self.barred_texts.push_back(text);
+    }
+
+    /// See [`Reach::bar`].
+    pub(crate) fn is_barred(&self, text: u64) -> bool {
+        self.barred_texts.contains(&text)
     }
 
     /// That of a database without any code of users.
@@ -63,26 +155,43 @@ impl Reach {
         Reach::of(&[row(b"v"), row(b"r")])
     }
 
-    /// Whether `text` certainly only reads. `before` is what was found in it before, and is kept up to date. `traits` are the text's.
+    /// What is known of `text`. `before` is what was found in it before, and is kept up to date. `traits` are the text's.
     #[inline]
-    pub(crate) fn certainly_reads(&self, text: &[u8], traits: &Traits, before: &mut Verdict) -> bool {
+    pub(crate) fn reads(&self, text: &[u8], traits: &Traits, before: &mut Verdict) -> Reads {
         before.under(self).unwrap_or_else(|| {
             let reads = self.look(text, traits);
-            *before = Verdict(self.identity | u64::from(reads));
+            *before = Verdict::of(reads, self);
             reads
         })
     }
 
     #[cold]
-    fn look(&self, text: &[u8], traits: &Traits) -> bool {
-        self.identity != 0
+    fn look(&self, text: &[u8], traits: &Traits) -> Reads {
+        let mut is_same_at_standbys = self.at_primary.is_some();
+        let at_primary = self.at_primary.as_deref().unwrap_or_default();
+        let certainly = self.identity != 0
             && traits.certainly_self_contained
             && matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table | Verb::With)
             && certainly_reads(text, |role, name| match role {
-                NameRole::Mentioned => self.barred.binary_search(&name).is_err(),
+                NameRole::Mentioned => {
+                    is_same_at_standbys &= at_primary.binary_search(&name).is_err();
+                    self.barred.binary_search(&name).is_err()
+                }
                 NameRole::Called => self.known.binary_search(&name).is_ok(),
-            })
+            });
+        match (certainly, is_same_at_standbys) {
+            (false, _) => Reads::InDoubt,
+            (true, false) => Reads::AtPrimary,
+            (true, true) => Reads::Anywhere,
+        }
     }
+}
+
+/// And [`OTHER_AT_STANDBYS`].
+fn with_fixed_words(mut hashes: Vec<u64>) -> Vec<u64> {
+    hashes.extend(OTHER_AT_STANDBYS.map(name_hash));
+    hashes.sort_unstable();
+    hashes
 }
 
 /// `None` if there are too many. Names beyond ASCII have one hash together, so nothing is known of one of them.
@@ -106,12 +215,12 @@ mod tests {
         of.iter().map(|(kind, names)| vec![Some(bytes(kind)), names.map(bytes), None]).collect()
     }
 
-    fn ask(reach: &Reach, text: &str, before: &mut Verdict) -> bool {
-        reach.certainly_reads(text.as_bytes(), &pgweir_sql::traits(text.as_bytes()), before)
+    fn ask(reach: &Reach, text: &str, before: &mut Verdict) -> Reads {
+        reach.reads(text.as_bytes(), &pgweir_sql::traits(text.as_bytes()), before)
     }
 
     fn reads(reach: &Reach, text: &str) -> bool {
-        ask(reach, text, &mut Verdict::default())
+        ask(reach, text, &mut Verdict::default()).certainly()
     }
 
     #[test]
@@ -155,11 +264,41 @@ mod tests {
         let same = Reach::of(&rows(&[("r", Some("g")), ("v", Some("f\nf"))]));
         let other = Reach::of(&rows(&[("v", Some("g")), ("r", Some("f"))]));
         let mut verdict = Verdict::default();
-        assert!(ask(&one, "select g(1)", &mut verdict));
+        assert_eq!(ask(&one, "select g(1)", &mut verdict), Reads::AtPrimary);
         // The text is not looked at again ...
-        assert!(ask(&same, "select f(1)", &mut verdict));
+        assert_eq!(ask(&same, "select f(1)", &mut verdict), Reads::AtPrimary);
         // ... until it must be.
-        assert!(!ask(&other, "select g(1)", &mut verdict));
-        assert!(!ask(&Reach::default(), "select g(1)", &mut verdict));
+        assert_eq!(ask(&other, "select g(1)", &mut verdict), Reads::InDoubt);
+        assert_eq!(ask(&Reach::default(), "select g(1)", &mut verdict), Reads::InDoubt);
+    }
+
+    #[test]
+    fn only_what_is_the_same_at_a_standby_may_be_read_there() {
+        let [more, less] = [("v", Some("f")), ("r", Some("g\nh"))];
+        let reach = Reach::of(&rows(&[more, less, ("s", Some("a_seq\nh"))]));
+        let found = |text: &str| ask(&reach, text, &mut Verdict::default());
+        for text in ["select 1", "select g(b) from t", "with a as (select 1) select * from a"] {
+            assert_eq!(found(text), Reads::Anywhere, "{text}");
+        }
+        for text in [
+            "select h(1)",
+            "select * from public.a_seq",
+            "select \"a_seq\".b from t",
+            "select Current_Setting('work_mem')",
+            "select last_value from other_seq",
+        ] {
+            assert_eq!(found(text), Reads::AtPrimary, "{text}");
+        }
+        assert_eq!(found("select f(1) from a_seq"), Reads::InDoubt);
+        // Where that is not known, or there are too many, nothing is.
+        let many: String = (0..=REACH_NAMES_MAX).map(|number| format!("{number}\n")).collect();
+        for other in
+            [rows(&[more, less]), rows(&[more, less, ("s", Some(&many))]), rows(&[more, less, ("s", None)])]
+        {
+            assert_eq!(ask(&Reach::of(&other), "select 1", &mut Verdict::default()), Reads::AtPrimary);
+        }
+        let mut verdict = Verdict::default();
+        assert_eq!(ask(&reach, "select 1", &mut verdict), Reads::Anywhere);
+        assert_eq!(ask(&Reach::of(&rows(&[more, less])), "select 1", &mut verdict), Reads::AtPrimary);
     }
 }

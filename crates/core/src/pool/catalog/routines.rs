@@ -226,6 +226,11 @@ impl Routines {
         self.are_cut
     }
 
+    /// A server has said which they are.
+    pub(crate) fn are_read(&self) -> bool {
+        matches!(self.changes, Changes::Read)
+    }
+
     /// The configuration was read again: so is the catalog.
     pub(crate) fn doubt(&mut self) {
         self.due_us = 0;

@@ -40,7 +40,7 @@ impl Pool {
     /// The group that a client asks for, if that may share a server with other clients.
     pub(crate) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = &self.clients.get(id)?.account;
-        if self.multiplex_limits().is_none() && env.answers.is_none() {
+        if self.multiplex_limits().is_none() && env.answers.is_none() && !self.state.balances_reads() {
             return None;
         }
         if account.replication != Replication::None {
@@ -55,7 +55,7 @@ impl Pool {
             let statement = account.statement(name).filter(|_| tracked)?;
             let known = env.statements.get(statement)?;
             let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
-            Some((traits, known.certainly_reads(reach)))
+            Some((traits, known.reads(reach)))
         });
         // If sessions are kept, pgweir must look at its server before any other client may have it.
         group.filter(|group| {

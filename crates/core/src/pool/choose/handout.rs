@@ -84,7 +84,8 @@ impl Pool {
                 Place::Alone(server) => {
                     self.state.node_at_mut(branch).clients.pop_front();
                     self.link(cx, client, server);
-                    if !self.client_is_stalled(client) {
+                    let is_first_try = !branch.is_primary() && self.begin_first_try(client);
+                    if is_first_try || !self.client_is_stalled(client) {
                         self.client_resume(cx, client);
                     }
                 }

@@ -3,12 +3,12 @@
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::errors::Fault;
-use crate::ids::ClientId;
+use crate::ids::{ClientId, ServerId};
 use crate::mail::Shutdown;
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::{ClientState, Waiting};
 use crate::pool::relay::group::Group;
-use crate::pool::{Pool, Step};
+use crate::pool::{Branch, Pool, Step};
 
 impl Pool {
     /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
@@ -29,15 +29,14 @@ impl Pool {
         account.refused_servers = 0;
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
+        let branch = self.branch_of_request(cx.env, id, group.as_ref());
         let waiting = Waiting { since_us: now_us, notified: false, group, begin };
-        let branch = self.branch_of_request(cx.env, id);
         self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.
         if self.state.affinities.is_for(id)
             && let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Ahead(id))
         {
-            self.link(cx, id, server);
-            return Step::Used(0);
+            return self.link_at_once(cx, id, branch, server);
         }
         let node = self.state.node_at(branch);
         if node.waiting == 1
@@ -45,8 +44,7 @@ impl Pool {
             && self.state.queue.replicating.is_empty()
             && let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Next(id))
         {
-            self.link(cx, id, server);
-            return Step::Used(0);
+            return self.link_at_once(cx, id, branch, server);
         }
         self.state.node_at_mut(branch).clients.push_back(id);
         self.notice();
@@ -57,5 +55,21 @@ impl Pool {
             return self.refuse_client(cx, id, &Fault::ServerShuttingDown);
         }
         Step::Wait
+    }
+
+    /// The caller looks at what the client sent.
+    #[inline]
+    fn link_at_once<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        branch: Branch,
+        server: ServerId,
+    ) -> Step {
+        self.link(cx, id, server);
+        if !branch.is_primary() {
+            self.begin_first_try(id);
+        }
+        Step::Used(0)
     }
 }

@@ -73,7 +73,7 @@ impl Pool {
             self.request_replication(cx, id);
             return self.clients.contains_key(id).then_some(id);
         }
-        let branch = self.branch_of_request(cx.env, id);
+        let branch = self.branch_of_request(cx.env, id, None);
         let greeting = self.state.greeting.clone().filter(|_| !self.gets_own_server());
         match greeting.as_ref().map(|greeting| (greeting, self.known_startup(cx.env, id, greeting))) {
             Some((greeting, Known::Plain)) => self.greet_client(cx, id, greeting, None, None),

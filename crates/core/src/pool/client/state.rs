@@ -11,6 +11,7 @@ use crate::ids::{ServerId, StatementId};
 use crate::pool::Branch;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
+use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::route::Routing;
 use crate::pool::listen::notify_listener::Listener;
 use crate::pool::prepared::parse_contexts;
@@ -269,8 +270,10 @@ pub(crate) struct Link {
     pub(crate) opening: Opening,
     /// The client that owns the server's unnamed statement.
     pub(crate) unnamed: UnnamedOnServer,
-    /// Bytes at the front of the inbox that were sent while it was queued.
+    /// Bytes at the front of the inbox that were sent while it was queued, or that are its first try.
     pub(crate) kept: usize,
+    /// Whether they run on the primary if this server, of a standby, does not run them.
+    pub(crate) first_try: FirstTry,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
     /// What its server knows by the client's own names of prepared statements.
@@ -306,6 +309,7 @@ impl Link {
             opening: Opening::Done,
             unnamed: UnnamedOnServer::NotOwn,
             kept: 0,
+            first_try: FirstTry::None,
             made_in,
             own_names: OwnNames::Hidden,
             names_used_in: None,

@@ -10,7 +10,8 @@ use pgweir_settings::{Balance, Config, PoolMode, Route, RouteSubject};
 use crate::client_handoff::Replication;
 use crate::context::Env;
 use crate::ids::ClientId;
-use crate::pool::client::state::{Client, ClientState};
+use crate::pool::client::state::{Account, Client, ClientState};
+use crate::pool::relay::group::Group;
 use crate::pool::session::content::Session;
 use crate::pool::{Branch, Gate, Pool};
 
@@ -49,6 +50,28 @@ pub(crate) struct Routing {
     config: Arc<Config>,
     /// With `[routes]`: the client's application_name.
     application_name: Box<[u8]>,
+    /// With `route=auto`: what it asks for at present.
+    pub(super) asked: Asked,
+    /// The standby that it was sent to last.
+    home: Branch,
+}
+
+impl Account {
+    /// Nothing is known any more of what it asks for at present.
+    pub(crate) fn forget_asked(&mut self) {
+        if let Some(routing) = self.routing.as_deref_mut() {
+            routing.asked = Asked::Other;
+        }
+    }
+}
+
+/// What a client with `route=auto` asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Asked {
+    /// What only the primary may run, for all that is known.
+    Other,
+    /// This group, which certainly reads, and for which a standby has the same answer as the primary.
+    Read(Group),
 }
 
 impl Routing {
@@ -92,39 +115,52 @@ fn application_name<'a>(env: &Env, client: &'a Client) -> &'a [u8] {
 impl Pool {
     /// The branch for the login, or the request, of a client that has none yet. A pool without a cluster has one branch.
     #[inline]
-    pub(crate) fn branch_of_request(&mut self, env: &Env, id: ClientId) -> Branch {
+    pub(crate) fn branch_of_request(&mut self, env: &Env, id: ClientId, group: Option<&Group>) -> Branch {
         if self.state.cluster.is_none() {
             return Branch::PRIMARY;
         }
-        self.choose_branch(env, id)
+        self.choose_branch(env, id, group)
     }
 
     #[cold]
-    fn choose_branch(&mut self, env: &Env, id: ClientId) -> Branch {
+    fn choose_branch(&mut self, env: &Env, id: ClientId, group: Option<&Group>) -> Branch {
         let Some(Aim { route, node, balance, .. }) = self.aim_of(env, id) else { return Branch::PRIMARY };
+        let read = if route == Route::Auto { self.certain_read(env, group) } else { None };
+        if let Some(routing) =
+            self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
+        {
+            routing.asked = read.map_or(Asked::Other, Asked::Read);
+        }
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
         let is_replication = client.account.replication != Replication::None;
         let keeps = balance == Balance::Session || self.state.policy.mode == PoolMode::Session;
-        let home = if keeps { client.account.branch } else { Branch::NO_STANDBY };
+        let home = match client.account.routing.as_deref() {
+            _ if !keeps => Branch::NO_STANDBY,
+            Some(routing) if route == Route::Auto => routing.home,
+            _ => client.account.branch,
+        };
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
         let branch = match at_node {
             _ if is_replication => Branch::PRIMARY,
             Some(branch) => branch,
-            None => self.branch_by(env, route, home),
+            None => self.branch_by(env, (id, route), home),
         };
         if counts && at_node.is_none() && branch.is_primary() {
-            self.state.count_at_primary(route);
+            self.count_at_primary(id, route);
         }
         if let Some(client) = self.clients.get_mut(id) {
             client.account.branch = branch;
+            if let Some(routing) = client.account.routing.as_deref_mut().filter(|_| !branch.is_primary()) {
+                routing.home = branch;
+            }
         }
         branch
     }
 
     /// `home` is the branch that it leaves only for a much better one.
-    fn branch_by(&mut self, env: &Env, route: Route, home: Branch) -> Branch {
+    fn branch_by(&mut self, env: &Env, (id, route): (ClientId, Route), home: Branch) -> Branch {
         if self.state.cluster.is_none() {
             return Branch::PRIMARY;
         }
@@ -139,7 +175,40 @@ impl Pool {
                 Some(standby) if !self.state.is_primary_freer(standby) => standby,
                 _ => Branch::PRIMARY,
             },
+            Route::Auto => self.branch_of_read(env, id, home).unwrap_or(Branch::PRIMARY),
         }
+    }
+
+    /// What the client asks for goes to the primary, although its route leads to standbys.
+    fn count_at_primary(&mut self, id: ClientId, route: Route) {
+        let asked =
+            self.clients.get(id).and_then(|client| client.account.routing.as_deref()).map(|own| own.asked);
+        match (route, asked) {
+            // It falls back, as with `prefer-standby`.
+            (Route::Auto, Some(Asked::Read(_))) => self.state.count_at_primary(Route::PreferStandby),
+            (Route::Auto, _) => {}
+            _ => self.state.count_at_primary(route),
+        }
+    }
+
+    /// With `route=auto`: the group that may run on a standby. While it is not known what names stand for on a standby, no text is taken
+    /// for a read, and the first server that is free says it.
+    fn certain_read(&mut self, env: &Env, group: Option<&Group>) -> Option<Group> {
+        if !std::mem::replace(&mut self.state.balances, true) {
+            self.state.routines.doubt();
+        }
+        let pool = &self.state;
+        let is_known = !pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines());
+        let is_read = |group: &&Group| group.reads_anywhere() && !pool.reach.is_barred(group.statement);
+        group.filter(|_| is_known && pool.balances_reads()).filter(is_read).copied()
+    }
+
+    /// With `route=auto`: the standby for what the client asks for, if a standby may run it and one takes reads.
+    fn branch_of_read(&mut self, env: &Env, id: ClientId, home: Branch) -> Option<Branch> {
+        let routing = self.clients.get(id)?.account.routing.as_deref()?;
+        let Asked::Read(_) = routing.asked else { return None };
+        let branch = self.state.next_standby(env, home, false)?;
+        Some(branch).filter(|branch| !self.state.rests(*branch, env.now.mono_us))
     }
 
     /// What its session, `[routes]`, its user, its database or its cluster says.
@@ -157,7 +226,9 @@ impl Pool {
                 false => application_name(env, client).into(),
             };
             let (aim, session) = (aim.clone(), Arc::clone(&client.account.session));
-            client.account.routing = Some(Box::new(Routing { aim, session, config, application_name }));
+            let (asked, home) = (Asked::Other, Branch::PRIMARY);
+            client.account.routing =
+                Some(Box::new(Routing { aim, session, config, application_name, asked, home }));
         }
         Some(aim)
     }
@@ -209,12 +280,12 @@ impl Pool {
         }
         let Some(Aim { route, node, .. }) = self.aim_of(env, id) else { return };
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
-        let to = at_node.unwrap_or_else(|| self.branch_by(env, route, home));
+        let to = at_node.unwrap_or_else(|| self.branch_by(env, (id, route), home));
         if to != from {
             let reads =
                 self.clients.get(id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)));
             if reads && at_node.is_none() && to.is_primary() {
-                self.state.count_at_primary(route);
+                self.count_at_primary(id, route);
             }
             self.give_up_kept(id);
             self.move_waiting(id, to);

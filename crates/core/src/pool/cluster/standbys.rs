@@ -25,6 +25,13 @@ const FAILING_US: u64 = REDIAL_US_MAX;
 /// A client that waits for so long is asked again where to, if a server of another node is free.
 const ASKED_AGAIN_US: u64 = 5_000;
 
+/// So many of [`TRIES`] reads may be refused.
+const REFUSED_MAX: u32 = TRIES / 5;
+const TRIES: u32 = 100;
+
+/// A standby that refuses more of them gets none for so long.
+pub(super) const REST_US: u64 = 30_000_000;
+
 /// A pool's servers of one standby.
 pub(crate) struct StandbyPool {
     /// The node's name; "" at [`Branch::NO_STANDBY`].
@@ -38,11 +45,30 @@ pub(crate) struct StandbyPool {
     pass: u64,
     /// Groups and transactions that were sent to it.
     pub(super) reads: u64,
+    /// The reads of `route=auto` that it was sent.
+    tries: Tries,
+}
+
+/// The last reads that may run on the primary instead, up to a hundred; and those of them that the standby refused.
+#[derive(Default)]
+struct Tries {
+    reads: u32,
+    refused: u32,
+    /// Until then it gets none (monotonic, µs).
+    rests_until_us: u64,
 }
 
 impl StandbyPool {
     fn new(name: Arc<str>, counts: Arc<Counts>) -> StandbyPool {
-        StandbyPool { name, node: NodePool::default(), standby: None, counts, pass: 0, reads: 0 }
+        StandbyPool {
+            name,
+            node: NodePool::default(),
+            standby: None,
+            counts,
+            pass: 0,
+            reads: 0,
+            tries: Tries::default(),
+        }
     }
 
     /// No server of it is free, and none could be opened a short time ago.
@@ -58,7 +84,7 @@ impl StandbyPool {
         let is_far = !own.is_empty() && **own != *zone;
         let is_late = self.standby.as_ref().is_some_and(|standby| standby.is_late);
         Candidate {
-            is_failing: self.is_failing(env.now.mono_us),
+            is_failing: self.is_failing(env.now.mono_us) || self.tries.rests_until_us > env.now.mono_us,
             nearness: Nearness::of(is_far, is_late),
             load: self.node.servers(ServerKind::Active).saturating_add(self.node.waiting),
             share: self.standby.as_ref().map_or(0, |standby| standby.share),
@@ -283,6 +309,31 @@ impl PoolState {
         Some(Branch::of_place(place))
     }
 
+    /// A standby gets a read that may run on the primary instead.
+    pub(super) fn note_try(&mut self, branch: Branch) {
+        let Some(standby) = self.standbys.get_mut(branch.place()) else { return };
+        if standby.tries.reads >= TRIES {
+            (standby.tries.reads, standby.tries.refused) = (0, 0);
+        }
+        standby.tries.reads += 1;
+    }
+
+    /// It refused one. Returns its name if it gets none for a while from here on.
+    pub(super) fn note_refused(&mut self, branch: Branch, now_us: u64) -> Option<Arc<str>> {
+        let standby = self.standbys.get_mut(branch.place())?;
+        standby.tries.refused += 1;
+        if standby.tries.refused <= REFUSED_MAX {
+            return None;
+        }
+        standby.tries = Tries { rests_until_us: now_us.saturating_add(REST_US), ..Tries::default() };
+        Some(Arc::clone(&standby.name))
+    }
+
+    /// A standby refuses so many reads that it gets none.
+    pub(super) fn rests(&self, branch: Branch, now_us: u64) -> bool {
+        self.standby_at(branch).is_some_and(|standby| standby.tries.rests_until_us > now_us)
+    }
+
     /// The load of the node that has least, for `route=any`.
     pub(super) fn is_primary_freer(&self, than: Branch) -> bool {
         let load = |node: &NodePool| node.servers(ServerKind::Active).saturating_add(node.waiting);
@@ -297,7 +348,7 @@ impl Pool {
         let is_used = |branch: &Branch| match config.route(&pool.config, &pool.user) {
             Route::Primary => branch.is_primary(),
             Route::Standby | Route::PreferStandby => !branch.is_primary(),
-            Route::Any => true,
+            Route::Any | Route::Auto => true,
         };
         pool.branches().filter(|branch| pool.cluster.is_none() || is_used(branch)).collect()
     }

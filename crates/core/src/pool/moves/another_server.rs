@@ -8,6 +8,7 @@ use crate::ids::ServerId;
 use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening, Waiting};
+use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::server::state::ServerState;
 
@@ -24,8 +25,10 @@ impl Pool {
         if account.refused_servers + 1 >= REFUSED_SERVERS_MAX || link.made_in == PoolMode::Session {
             return false;
         }
+        let is_first_try = link.first_try != FirstTry::None;
         let (mut begin, mut sent) = (None, Vec::new());
-        if matches!(server.state, ServerState::Busy(_)) {
+        // What is kept in its inbox is there.
+        if matches!(server.state, ServerState::Busy(_)) && link.kept == 0 {
             let FirstAsk::Kept(kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost) else {
                 return false;
             };
@@ -42,6 +45,10 @@ impl Pool {
         if !sent.is_empty() {
             sent.extend_from_slice(&client.inbox);
             cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
+        }
+        if is_first_try {
+            self.wait_at_primary(cx, id);
+            return true;
         }
         let waiting = Waiting { since_us, notified: false, group: None, begin };
         self.set_client_state(id, ClientState::Waiting(waiting));

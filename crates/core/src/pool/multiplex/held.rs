@@ -1,11 +1,22 @@
-//! The answer of a statement that a stranger's cancel request may hit: looked at as it comes, for its end and for the error of a
-//! cancelled statement. This file keeps no bytes and sends none; it must never look twice at what it has seen.
+//! Answers that are looked at as they come, before anything of them is passed on. That of a statement that a stranger's cancel request
+//! may hit: for its end and for the error of a cancelled statement. That of a read at a standby which may run again on the primary
+//! instead: for an error that comes ahead of all that its client would go by. This file keeps no bytes and sends none; it must never
+//! look twice at what it has seen.
 
 use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::SqlState;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use crate::limits::HELD_ANSWER_BYTES_MAX;
+use crate::limits::{HELD_ANSWER_BYTES_MAX, UNSHOWN_ANSWER_BYTES_MAX};
+
+/// Why an answer is looked at before it is passed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HeldBack {
+    /// A stranger's cancel request may hit its statement.
+    Exposed(Held),
+    /// Its statement may run on another node instead.
+    Unshown(Unshown),
+}
 
 /// How far it was looked at, and what was seen until there.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -49,6 +60,59 @@ impl Held {
             HeldAnswer::Partial
         }
     }
+}
+
+/// How far the beginning of an answer was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Unshown {
+    looked_at: usize,
+}
+
+/// What the answer begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Beginning<'a> {
+    /// Nothing yet that tells whether the statement runs.
+    Nothing,
+    /// A row, or the end of a statement; or more than is held back.
+    Answer,
+    /// This error, as a whole message.
+    Error(&'a [u8]),
+}
+
+impl Unshown {
+    /// Goes on looking at the answer that these bytes begin with, always from its own beginning.
+    pub(crate) fn look<'a>(&mut self, bytes: &'a [u8]) -> Beginning<'a> {
+        while let Some(ahead) = bytes.get(self.looked_at..) {
+            let header = match Header::peek(ahead) {
+                Ok(Some(header)) if is_unshown(header) => header,
+                Ok(None) => break,
+                Ok(Some(_)) | Err(_) => return Beginning::Answer,
+            };
+            let Some(message) = ahead.get(..header.total()) else { break };
+            if header.tag == tag::ERROR {
+                return Beginning::Error(message);
+            }
+            self.looked_at += message.len();
+        }
+        if bytes.len() > UNSHOWN_ANSWER_BYTES_MAX { Beginning::Answer } else { Beginning::Nothing }
+    }
+}
+
+/// No statement has run when it comes, or it says that one has failed.
+fn is_unshown(header: Header) -> bool {
+    matches!(
+        header.tag,
+        tag::BIND_COMPLETE
+            | tag::CLOSE_COMPLETE
+            | tag::ERROR
+            | tag::NO_DATA
+            | tag::NOTICE
+            | tag::NOTIFICATION
+            | tag::PARAMETER_DESCRIPTION
+            | tag::PARAMETER_STATUS
+            | tag::PARSE_COMPLETE
+            | tag::ROW_DESCRIPTION
+    )
 }
 
 fn says_cancelled(error: &[u8]) -> bool {
@@ -123,6 +187,30 @@ mod tests {
             let bytes = [&refused(), odd].concat();
             assert_eq!(Held::default().look(&bytes), HeldAnswer::Odd { cancelled: true }, "{odd:?}");
         }
+    }
+
+    #[test]
+    fn the_beginning_of_an_answer_tells_whether_its_statement_runs() {
+        const DESCRIBED: &[u8] = b"1\0\0\0\x042\0\0\0\x04T\0\0\0\x06\0\0";
+        let error = &refused()[14..];
+        let failed = [DESCRIBED, error, READY].concat();
+        for cut in 0..failed.len() {
+            let mut unshown = Unshown::default();
+            let is_there = cut >= DESCRIBED.len() + error.len();
+            let found = if is_there { Beginning::Error(error) } else { Beginning::Nothing };
+            assert_eq!(unshown.look(&failed[..cut]), found, "{cut} bytes");
+            assert_eq!(unshown.look(&failed), Beginning::Error(error), "the rest behind {cut} bytes");
+        }
+        let row: &[u8] = b"D\0\0\0\x06\0\0";
+        for begun in [row, b"C\0\0\0\x0dSELECT 0\0", READY, b"I\0\0\0\x04", b"s\0\0\0\x04", b"%\0\0\0\x04"] {
+            let bytes = [DESCRIBED, begun, error].concat();
+            assert_eq!(Unshown::default().look(&bytes), Beginning::Answer, "{begun:?}");
+        }
+        let notice = [&b"N\0\0\x10\x04"[..], &[0; 4096]].concat();
+        let many = notice.repeat(UNSHOWN_ANSWER_BYTES_MAX / notice.len());
+        let mut unshown = Unshown::default();
+        assert_eq!(unshown.look(&many), Beginning::Nothing);
+        assert_eq!(unshown.look(&[many, notice].concat()), Beginning::Answer, "too much to be held back");
     }
 
     #[test]

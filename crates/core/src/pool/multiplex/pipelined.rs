@@ -9,7 +9,7 @@ use slotmap::Key as _;
 
 use crate::ids::ClientId;
 use crate::limits::{MULTIPLEXED_ANSWER_BYTES_MAX, PIPELINED_KEPT, RESCUE_AFTER_US};
-use crate::pool::multiplex::held::Held;
+use crate::pool::multiplex::held::{Held, HeldBack};
 
 /// The statement at the head, if it certainly only reads and is over with its own answer.
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +22,6 @@ pub(crate) struct Head {
     pub(crate) received_bytes: u64,
     /// `None`: it is not known to be short, so nothing is queued behind it.
     pub(crate) estimate_us: Option<u64>,
-    /// A cancel request of a client before it may hit it: its answer is looked at as a whole before it is
-    /// passed on.
-    pub(crate) held: Option<Held>,
 }
 
 /// A statement queued behind the head. It certainly only reads.
@@ -36,7 +33,7 @@ pub(crate) struct QueuedClient {
     pub(crate) key: u64,
     /// See [`Head::estimate_us`]; what is queued is known to be short.
     pub(crate) estimate_us: u64,
-    /// See [`Head::held`].
+    /// A cancel request of a client before it may hit it.
     pub(crate) exposed: bool,
 }
 
@@ -69,6 +66,8 @@ pub(crate) struct Pipelined {
     behind_us: u64,
     /// A cancel is wanted for a queued client: no further one is queued until all have left.
     closed: bool,
+    /// Why the answer at the head is looked at before it is passed on, if it is.
+    held: Option<HeldBack>,
 }
 
 impl Pipelined {
@@ -91,16 +90,20 @@ impl Pipelined {
         self.head.as_ref()
     }
 
-    /// The head's answer is no longer looked at as a whole.
+    /// No cancel request of another client may hit the head any more.
     pub(crate) fn trust_head(&mut self) {
-        if let Some(head) = &mut self.head {
-            head.held = None;
-        }
+        self.held.take_if(|held| matches!(held, HeldBack::Exposed(_)));
     }
 
-    /// The head's answer, if it is looked at as a whole.
-    pub(crate) fn held(&mut self) -> Option<&mut Held> {
-        self.head.as_mut()?.held.as_mut()
+    /// The head's answer is looked at before it is passed on, or no longer.
+    pub(crate) fn hold(&mut self, held: Option<HeldBack>) {
+        self.held = held;
+    }
+
+    /// Why the head's answer is looked at before it is passed on.
+    #[inline]
+    pub(crate) fn held(&mut self) -> Option<&mut HeldBack> {
+        self.held.as_mut()
     }
 
     /// No statement is queued behind the head.
@@ -172,8 +175,8 @@ impl Pipelined {
         self.behind_us -= queued.estimate_us;
         let QueuedClient { key, estimate_us, exposed, client } = queued;
         let estimate_us = Some(estimate_us);
-        let held = exposed.then(Held::default);
-        self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us, held });
+        self.held = exposed.then(|| HeldBack::Exposed(Held::default()));
+        self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us });
         (was, Some(client))
     }
 

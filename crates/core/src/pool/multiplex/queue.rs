@@ -13,7 +13,8 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
 use crate::pool::client::state::{ClientState, Link};
-use crate::pool::multiplex::held::HeldAnswer;
+use crate::pool::cluster::first_try::FirstTry;
+use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
@@ -37,7 +38,7 @@ impl Pool {
         let key = self.estimate_key(group);
         let estimate_us = self.short_estimate_us(env, key, limits);
         let since_us = env.now.mono_us;
-        self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
+        self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us });
         if estimate_us.is_some() {
             let branch = self.servers[id].branch;
             self.state.node_at_mut(branch).short.push(id);
@@ -110,6 +111,9 @@ impl Pool {
         self.set_server_state(id, ServerState::Busy(client_id));
         self.measure_group(cx.env, client_id, id, &group, None);
         self.begin_tap(cx.env, client_id, id, &group, None);
+        if !self.servers[id].branch.is_primary() {
+            self.begin_first_try(client_id);
+        }
         if !self.state.queue.cancels.is_empty() {
             // Perhaps one for this client waited until now.
             self.next_cancel(cx);
@@ -158,6 +162,9 @@ impl Pool {
     pub(crate) fn trust_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.note_violation(cx.env, id);
         self.end_pipeline(id);
+        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
+            self.drop_kept(cx.env, client);
+        }
         let Some(server) = self.servers.get(id) else { return };
         let line = format!(
             "{} a statement that was taken for self-contained left a transaction open",
@@ -224,8 +231,17 @@ impl Pool {
         }
     }
 
-    /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. Returns
-    /// whether it must wait for more.
+    /// No stranger's cancel request hits the head any more. If it may run on another node instead, its answer is still looked at.
+    pub(crate) fn trust_head(&mut self, id: ServerId) {
+        let is_first_try = self.first_try_at(id) == FirstTry::Unshown;
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.pipelined.trust_head();
+        if is_first_try && server.pipelined.held().is_none() {
+            server.pipelined.hold(Some(HeldBack::Unshown(Unshown::default())));
+        }
+    }
+
+    /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not.
     pub(crate) fn holds_exposed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -233,20 +249,20 @@ impl Pool {
         bytes: &[u8],
     ) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
-        let Some(held) = server.pipelined.held() else { return false };
+        let Some(HeldBack::Exposed(held)) = server.pipelined.held() else { return false };
         let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else {
             return true;
         };
-        server.pipelined.trust_head();
+        let client = server.state.client();
+        self.trust_head(id);
         // Even if an answer follows the error, the statement has failed as a whole.
-        if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {
-            let client = *client;
+        if let Some(client) = client.filter(|_| cancelled) {
             self.run_again(cx, id, client);
         }
         false
     }
 
-    /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole.
+    /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole; or a standby did not run it.
     pub(crate) fn run_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
@@ -258,6 +274,9 @@ impl Pool {
         server.ledger.disown_head(Purpose::Rerun);
         (server.work.query_us, server.work.xact_us) = (0, 0);
         self.set_server_state(id, ServerState::Draining);
+        if self.goes_to_primary(cx, client_id, id) {
+            return;
+        }
         self.wait_again(client_id, since_us, true);
         cx.log(Level::Debug, "a statement that a stranger's cancel request hit runs again");
     }

@@ -12,7 +12,7 @@ use slotmap::{SlotMap, SparseSecondaryMap};
 
 use crate::ids::StatementId;
 use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
-use crate::pool::catalog::reach::{Reach, Verdict};
+use crate::pool::catalog::reach::{Reach, Reads, Verdict};
 use crate::pool::prepared::names::Names;
 use crate::pool::prepared::parse_contexts::ParseContext;
 
@@ -51,17 +51,19 @@ impl Statement {
         self.traits.map_or(pgweir_sql::Marks::ROUTINES, |traits| traits.marks)
     }
 
-    /// It certainly only reads.
+    /// What is known of its text.
     #[inline]
-    pub(crate) fn certainly_reads(&self, reach: &Reach) -> bool {
+    pub(crate) fn reads(&self, reach: &Reach) -> Reads {
         self.verdict.get().under(reach).unwrap_or_else(|| self.look(reach))
     }
 
     #[cold]
-    fn look(&self, reach: &Reach) -> bool {
-        let Some(traits) = self.traits.as_ref().filter(|_| self.takes_built_in) else { return false };
+    fn look(&self, reach: &Reach) -> Reads {
+        let Some(traits) = self.traits.as_ref().filter(|_| self.takes_built_in) else {
+            return Reads::InDoubt;
+        };
         let mut verdict = Verdict::default();
-        let found = reach.certainly_reads(&self.query, traits, &mut verdict);
+        let found = reach.reads(&self.query, traits, &mut verdict);
         self.verdict.set(verdict);
         found
     }

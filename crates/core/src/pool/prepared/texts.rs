@@ -37,7 +37,7 @@ impl Texts {
     }
 
     /// What `take` makes of the text's traits and of the place for what
-    /// [`Reach::certainly_reads`](crate::pool::catalog::reach::Reach::certainly_reads) says of it.
+    /// [`Reach::reads`](crate::pool::catalog::reach::Reach::reads) says of it.
     #[inline]
     pub(crate) fn look<T>(&mut self, text: &[u8], take: impl FnOnce(&Traits, &mut Verdict) -> T) -> T {
         if text.len() <= TEXT_BYTES_MAX

@@ -11,7 +11,7 @@ use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
-use crate::pool::catalog::reach::Reach;
+use crate::pool::catalog::reach::{Reach, Reads};
 use crate::pool::prepared::statements::are_built_in;
 use crate::pool::prepared::texts::Texts;
 use crate::pool::sequences::state::{asks, draws};
@@ -44,6 +44,8 @@ impl GroupTraits {
     const MAY_TOUCH: GroupTraits = GroupTraits(4);
     const DRAWS: GroupTraits = GroupTraits(8);
     const ASKS: GroupTraits = GroupTraits(16);
+    const AT_PRIMARY: GroupTraits = GroupTraits(32);
+    const SEVERAL: GroupTraits = GroupTraits(64);
 
     /// These as well, if that is so.
     #[inline]
@@ -51,12 +53,13 @@ impl GroupTraits {
         self.0 |= if is_so { other.0 } else { 0 };
     }
 
-    /// One of its statements has these traits. `reads`: it certainly only reads.
+    /// One of its statements has these traits.
     #[inline]
-    fn note(&mut self, traits: &Traits, reads: bool) {
-        self.add(GroupTraits::MAY_WRITE, !reads);
+    fn note(&mut self, traits: &Traits, reads: Reads) {
+        self.add(GroupTraits::MAY_WRITE, reads == Reads::InDoubt);
+        self.add(GroupTraits::AT_PRIMARY, reads == Reads::AtPrimary);
         self.add(GroupTraits::MAY_TOUCH, is_notable(traits.marks));
-        self.add(GroupTraits::DRAWS, !reads && draws(traits));
+        self.add(GroupTraits::DRAWS, !reads.certainly() && draws(traits));
         self.add(GroupTraits::ASKS, asks(traits.marks));
     }
 
@@ -72,6 +75,13 @@ impl Group {
     #[inline]
     pub(crate) fn certainly_reads(&self) -> bool {
         !self.traits.has(GroupTraits::MAY_WRITE)
+    }
+
+    /// It is one statement that certainly reads, and for which a standby with the same data has the same answer.
+    pub(crate) fn reads_anywhere(&self) -> bool {
+        !self.traits.has(GroupTraits::MAY_WRITE)
+            && !self.traits.has(GroupTraits::AT_PRIMARY)
+            && !self.traits.has(GroupTraits::SEVERAL)
     }
 
     /// It names prepared statements.
@@ -105,13 +115,13 @@ impl Group {
 }
 
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
-/// what is known of the text of a prepared statement, and whether it certainly only reads, by the client's name for it.
+/// what is known of the text of a prepared statement, and whether it only reads, by the client's name for it.
 #[inline]
 pub(crate) fn group_at_front<'a>(
     bytes: &[u8],
     texts: &mut Texts,
     reach: &Reach,
-    statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
+    statement: impl Fn(&[u8]) -> Option<(&'a Traits, Reads)>,
 ) -> Option<Group> {
     let header = Header::peek(bytes).ok()??;
     if header.tag != tag::QUERY {
@@ -122,7 +132,7 @@ pub(crate) fn group_at_front<'a>(
     texts.look(query.text, |traits, verdict| {
         traits.certainly_self_contained.then(|| {
             let mut group = GroupTraits::default();
-            group.note(traits, reach.certainly_reads(query.text, traits, verdict));
+            group.note(traits, reach.reads(query.text, traits, verdict));
             Group {
                 len: message.len() as u32,
                 fingerprint: traits.fingerprint,
@@ -137,7 +147,7 @@ pub(crate) fn group_at_front<'a>(
 #[derive(Default)]
 struct Extended {
     /// Of the unnamed statement, once it was prepared in this very group; and whether it certainly only reads.
-    unnamed: Option<(Traits, bool)>,
+    unnamed: Option<(Traits, Reads)>,
     /// The unnamed statement was not bound since: a later group may use it.
     leaves_unnamed: bool,
     fingerprint: u64,
@@ -153,7 +163,7 @@ impl Extended {
         bytes: &[u8],
         texts: &mut Texts,
         reach: &Reach,
-        statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
+        statement: impl Fn(&[u8]) -> Option<(&'a Traits, Reads)>,
     ) -> Option<Group> {
         let mut at = 0;
         for _ in 0..GROUP_MESSAGES_MAX {
@@ -191,8 +201,8 @@ impl Extended {
             return None;
         }
         texts.look(parse.query, |traits, verdict| {
-            let reads =
-                reach.certainly_reads(parse.query, traits, verdict) && are_built_in(parse.param_types);
+            let found = reach.reads(parse.query, traits, verdict);
+            let reads = if are_built_in(parse.param_types) { found } else { Reads::InDoubt };
             self.unnamed = Some((*traits, reads));
         });
         self.leaves_unnamed = true;
@@ -202,7 +212,7 @@ impl Extended {
     fn uses<'a>(
         &mut self,
         name: &[u8],
-        statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
+        statement: impl Fn(&[u8]) -> Option<(&'a Traits, Reads)>,
     ) -> Option<()> {
         let unnamed;
         let (traits, reads) = if name.is_empty() {
@@ -219,6 +229,8 @@ impl Extended {
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         if self.statement == 0 {
             self.statement = traits.fingerprint;
+        } else {
+            self.traits.add(GroupTraits::SEVERAL, self.executes);
         }
         Some(())
     }
@@ -277,8 +289,8 @@ mod tests {
     fn of(pieces: &[&[u8]]) -> Option<Group> {
         let (select, begin) = (traits(b"select 1"), traits(b"begin"));
         let known = |name: &[u8]| match name {
-            b"s" => Some((&select, true)),
-            b"begin" => Some((&begin, false)),
+            b"s" => Some((&select, Reads::AtPrimary)),
+            b"begin" => Some((&begin, Reads::InDoubt)),
             _ => None,
         };
         group_at_front(&pieces.concat(), &mut Texts::default(), &Reach::of_nothing_special(), known)
@@ -289,6 +301,7 @@ mod tests {
         let select = query("select 1");
         let group = of(&[&select, b"Q\0"]).expect("a group");
         assert_eq!((group.len as usize, group.certainly_reads()), (select.len(), true));
+        assert!(!group.reads_anywhere(), "nothing is known of standbys");
         assert!(!of(&[&query("insert into t values (1)")]).expect("a group").certainly_reads());
         assert_eq!(of(&[&query("select 1; select 2")]), None);
         assert_eq!(of(&[&query("begin")]), None);

@@ -116,7 +116,7 @@ impl Pool {
                 break;
             }
             let rest = &bytes[at..];
-            if server.pipelined.held().is_some() && self.holds_exposed(cx, id, rest) {
+            if server.pipelined.held().is_some() && self.holds_back(cx, id, rest) {
                 break;
             }
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };

@@ -10,6 +10,8 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX};
 use crate::pool::client::state::{ClientState, Link};
+use crate::pool::cluster::first_try::FirstTry;
+use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::prepared::exposed_names::{Named, Sent};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -81,8 +83,23 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
+        match self.group_to_send(id, server_id, bytes) {
+            Some(group) => self.send_messages(cx, id, server_id, bytes, group),
+            None => self.send_first_try(cx, id, server_id, bytes),
+        }
+    }
+
+    /// Passes on what no earlier request keeps waiting. `group`: it begins with this one, which others may follow.
+    #[inline]
+    pub(crate) fn send_messages<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+        group: Option<Group>,
+    ) -> Step {
         debug_assert!(cx.env.ahead.is_empty(), "a feature's messages were not sent");
-        let Some(group) = self.group_to_send(id, server_id, bytes) else { return Step::Wait };
         // A group that others may follow has no BEGIN ahead of it.
         if group.is_none() {
             if let Some(step) = self.begin_with_server(cx, id, server_id, bytes) {
@@ -125,6 +142,40 @@ impl Pool {
             self.begin_tap(cx.env, id, server_id, &group, Some(bytes));
         }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
+    }
+
+    /// A linked client's messages wait. If the first of them are its first try, and its server is ready, that is sent.
+    #[cold]
+    #[inline(never)]
+    fn send_first_try<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Step {
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let ClientState::Linked(link) = &mut client.state else { return Step::Wait };
+        let is_ready =
+            matches!(self.servers.get(server_id).map(|server| &server.state), Some(ServerState::Busy(_)));
+        let Some(group) = bytes.get(..link.kept).filter(|_| link.first_try == FirstTry::Unsent && is_ready)
+        else {
+            return Step::Wait;
+        };
+        (link.kept, link.first_try) = (0, FirstTry::None);
+        let known = link.group.take();
+        let step = self.send_messages(cx, id, server_id, group, known);
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
+            return step;
+        };
+        let ClientState::Linked(link) = &mut client.state else { return step };
+        if step != Step::Used(group.len()) {
+            // A part of it waits for answers to the other one: its answer is the standby's.
+            return step;
+        }
+        (link.kept, link.first_try) = (group.len(), FirstTry::Unshown);
+        server.pipelined.hold(Some(HeldBack::Unshown(Unshown::default())));
+        Step::Wait
     }
 
     /// The part of a linked client's bytes that is a group that others may follow: the inner `None` if there is none. The outer

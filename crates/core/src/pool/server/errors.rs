@@ -10,6 +10,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::printable;
+use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::schema_version::AskedAgain;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::{ServerState, SyncingSession};
@@ -142,6 +143,10 @@ impl Pool {
             Purpose::Restore => ("putting back startup parameters", None),
             // A statement that cannot be prepared is not there: the client learns so when it uses it.
             Purpose::OwnName => return,
+            // The primary may be able to.
+            Purpose::Prepare if self.first_try_at(id) != FirstTry::None => {
+                return self.session_sync_failed(cx, id, code, text);
+            }
             Purpose::Prepare => return self.prepare_refused(cx, id, &text),
             // The client's statement fails for the same reason.
             Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,

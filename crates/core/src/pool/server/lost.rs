@@ -32,6 +32,11 @@ impl Pool {
             // Nothing of its client's request was sent.
             return self.close_server(cx, id, &reason, CloseMode::Now);
         }
+        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client())
+            && self.goes_to_primary(cx, client, id)
+        {
+            return self.close_server(cx, id, &reason, CloseMode::Now);
+        }
         let Some(server) = self.servers.get(id) else { return };
         let (client, said_fatal) = (server.state.client(), server.has_said_fatal());
         if let Some(client_id) = client.filter(|&client| self.outlives_server(cx, client, id)) {

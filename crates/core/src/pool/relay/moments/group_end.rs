@@ -124,7 +124,9 @@ impl Pool {
                     AttemptOver::AskAgain => {
                         // After a replay the server has reported its parameters.
                         self.adopt_params(cx, server_id, id);
-                        self.state.due.to_resume.push_back(id);
+                        if !self.runs_on_primary(cx, server_id, id) {
+                            self.state.due.to_resume.push_back(id);
+                        }
                     }
                     AttemptOver::RollBack => self.send_hidden(cx, server_id, Purpose::Rerun, b"ROLLBACK"),
                     AttemptOver::Stuck => {

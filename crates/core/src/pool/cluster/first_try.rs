@@ -1,0 +1,112 @@
+//! A client's first try with `route=auto`: a group at a standby that runs on the primary if the standby does not run it. What it is, and
+//! how its client leaves the standby for the primary. `second_try.rs` says when.
+
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::pool::client::state::{ClientState, Waiting};
+use crate::pool::cluster::route::Asked;
+use crate::pool::multiplex::held::{HeldBack, Unshown};
+use crate::pool::{Branch, Pool};
+
+/// How far a client's group is that runs on the primary if its standby does not run it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum FirstTry {
+    /// It is no such group, or it runs.
+    #[default]
+    None,
+    /// It was not sent yet.
+    Unsent,
+    /// It was sent, and nothing of its answer was shown.
+    Unshown,
+    /// It has failed. It runs on the primary when the standby has answered all of it.
+    Failed,
+}
+
+impl Pool {
+    /// A client was linked to a server of a standby: its group may run on the primary instead. `false`: it may not.
+    pub(crate) fn begin_first_try(&mut self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let Some(Asked::Read(group)) = client.account.routing.as_deref().map(|routing| routing.asked) else {
+            return false;
+        };
+        let branch = client.account.branch;
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        self.state.note_try(branch);
+        if link.kept == 0 {
+            (link.kept, link.first_try) = (group.len as usize, FirstTry::Unsent);
+            return true;
+        }
+        // It was queued behind other clients: its group was sent.
+        link.first_try = FirstTry::Unshown;
+        let server = link.server;
+        if let Some(server) = self.servers.get_mut(server)
+            && server.pipelined.held().is_none()
+        {
+            server.pipelined.hold(Some(HeldBack::Unshown(Unshown::default())));
+        }
+        true
+    }
+
+    /// How far the first try of this server's client is.
+    pub(crate) fn first_try_at(&self, id: ServerId) -> FirstTry {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        match client.and_then(|client| self.clients.get(client)).map(|client| &client.state) {
+            Some(ClientState::Linked(link)) => link.first_try,
+            _ => FirstTry::None,
+        }
+    }
+
+    /// Linked → Waiting: nothing of a first try was shown, and it runs on the primary. The caller sees to the server. `false`: it is no
+    /// first try, or it runs.
+    pub(crate) fn goes_to_primary<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &client.state else { return false };
+        if link.first_try == FirstTry::None {
+            return false;
+        }
+        self.wait_at_primary(cx, id);
+        if let Some(server) = self.servers.get_mut(server_id) {
+            server.pipelined.hold(None);
+            (server.work.query_us, server.work.xact_us) = (0, 0);
+        }
+        true
+    }
+
+    /// Its group waits for the primary, ahead of all that came later.
+    pub(crate) fn wait_at_primary<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let account = &mut client.account;
+        account.branch = Branch::PRIMARY;
+        account.forget_asked();
+        let waiting = Waiting { since_us: cx.env.now.mono_us, notified: true, group: None, begin: None };
+        self.set_client_state(id, ClientState::Waiting(waiting));
+        self.state.node_at_mut(Branch::PRIMARY).clients.push_front(id);
+        self.end_cancels_for(cx, id);
+        self.notice();
+        self.client_unpause(cx, id);
+        cx.log(Level::Debug, "a read that a standby did not run runs on the primary");
+    }
+
+    /// A linked client keeps its server though its group is answered: what was kept of that is not asked again.
+    #[cold]
+    pub(crate) fn drop_kept(&mut self, env: &mut Env, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let kept = std::mem::take(&mut link.kept);
+        if kept == 0 {
+            return;
+        }
+        client.inbox.drain(..kept.min(client.inbox.len()));
+        if client.inbox.is_empty() {
+            env.buffers.give_back(std::mem::take(&mut client.inbox));
+        } else {
+            self.state.due.to_resume.push_back(id);
+        }
+    }
+}

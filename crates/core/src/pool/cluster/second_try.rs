@@ -1,0 +1,167 @@
+//! Reads that a standby does not run (`route=auto`): they run again on the primary, and their clients see nothing of that.
+//!
+//! A client's first try is a whole group that certainly reads. Its bytes stay in the client's inbox, and what the client sends after them
+//! waits, until the group is answered. What the standby says is held back until a row, or the end of a statement, tells that the read
+//! runs there (`multiplex/held.rs`). An error that comes before, or the end of the connection, is not shown.
+//!
+//! **Invariant: an error of a standby is not shown as long as nothing of the answer was shown.**
+
+use pgweir_wire::backend::ErrorFields;
+use pgweir_wire::error::SqlState;
+use pgweir_wire::header::HEADER_LEN;
+
+use crate::context::Cx;
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::{Again, ClientState, Opening};
+use crate::pool::cluster::first_try::FirstTry;
+use crate::pool::cluster::route::Asked;
+use crate::pool::multiplex::held::{Beginning, HeldBack, Unshown};
+use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::server::state::ServerState;
+
+/// SQLSTATE of a change in a read-only transaction.
+const READ_ONLY_SQL_TRANSACTION: &[u8] = b"25006";
+
+/// Why a server of a standby is closed that sent its client a FATAL error.
+const SAID_FATAL: &str = "the standby ended the session";
+
+impl Pool {
+    /// The head's answer is looked at before it is passed on: returns whether it must wait for more.
+    #[cold]
+    pub(crate) fn holds_back<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> bool {
+        if let Some(HeldBack::Exposed(_)) =
+            self.servers.get_mut(id).and_then(|server| server.pipelined.held())
+            && self.holds_exposed(cx, id, bytes)
+        {
+            return true;
+        }
+        match self.servers.get_mut(id).and_then(|server| server.pipelined.held()) {
+            Some(HeldBack::Unshown(unshown)) => {
+                let unshown = *unshown;
+                self.holds_unshown(cx, id, unshown, bytes)
+            }
+            _ => false,
+        }
+    }
+
+    /// A standby has begun to answer a first try. Returns whether that must wait for more of it.
+    fn holds_unshown<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        mut unshown: Unshown,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(server) = self.servers.get_mut(id) else { return false };
+        if server.ledger.head().is_none_or(|head| matches!(head.owner, Owner::Hidden(_))) {
+            // What went ahead of it is answered first.
+            return false;
+        }
+        let error = match unshown.look(bytes) {
+            Beginning::Nothing => {
+                server.pipelined.hold(Some(HeldBack::Unshown(unshown)));
+                return true;
+            }
+            Beginning::Answer => None,
+            Beginning::Error(error) => Some(&error[HEADER_LEN..]),
+        };
+        server.pipelined.hold(None);
+        if let ServerState::Busy(client) = server.state {
+            self.first_try_decided(cx, id, client, error);
+        }
+        false
+    }
+
+    /// The first try runs, or fails with this error.
+    fn first_try_decided<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        error: Option<&[u8]>,
+    ) {
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let was = std::mem::take(&mut link.first_try);
+        let fields = error.and_then(|body| ErrorFields::parse(body).ok());
+        let code = fields.as_ref().and_then(ErrorFields::code);
+        // A cancel request or a timeout is meant for the statement, wherever it runs.
+        if was != FirstTry::Unshown || error.is_none() || code == Some(SqlState::QUERY_CANCELED.as_bytes()) {
+            return;
+        }
+        link.first_try = FirstTry::Failed;
+        self.standby_refused(cx, id, client_id, code);
+        if fields.is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC"))) {
+            let branch = self.servers[id].branch;
+            self.suspect_node(cx.env, branch, false);
+            return self.lose_server(cx, id, SAID_FATAL.into());
+        }
+        if !self.servers[id].pipelined.is_alone() {
+            return self.run_again(cx, id, client_id);
+        }
+        self.end_pipeline(id);
+        self.servers[id].ledger.disown_head(Purpose::Rerun);
+        if let Some(ClientState::Linked(link)) =
+            self.clients.get_mut(client_id).map(|client| &mut client.state)
+        {
+            link.opening = Opening::Again(Again { begin: None, rolls_back: false });
+        }
+    }
+
+    /// ReadyForQuery after a first try that has failed: the group runs on the primary, and the standby's server is free. `false`: it was
+    /// no first try.
+    #[cold]
+    pub(crate) fn runs_on_primary<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        id: ClientId,
+    ) -> bool {
+        if !self.goes_to_primary(cx, id, server_id) {
+            return false;
+        }
+        let mode = self.state.policy.mode;
+        self.release_server(cx, server_id, mode);
+        true
+    }
+
+    /// An error of a standby ends a first try.
+    fn standby_refused<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        code: Option<&[u8]>,
+    ) {
+        let now_us = cx.env.now.mono_us;
+        let branch = self.servers[id].branch;
+        if code == Some(READ_ONLY_SQL_TRANSACTION) {
+            self.note_misrouted(cx, id, client_id);
+        }
+        if let Some(name) = self.state.note_refused(branch, now_us) {
+            let line = format!(
+                "{} standby \"{name}\" refuses more than a fifth of the reads: it gets none for {} s",
+                self.server_log_name(&self.servers[id]),
+                super::standbys::REST_US / 1_000_000
+            );
+            cx.log(Level::Warning, &line);
+        }
+    }
+
+    /// A text that certainly reads would have changed something: what is known of names is read again, and until it says something else
+    /// the text runs on the primary.
+    fn note_misrouted<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let client = self.clients.get(client_id);
+        let routing = client.and_then(|client| client.account.routing.as_deref());
+        let Some(Asked::Read(group)) = routing.map(|routing| routing.asked) else { return };
+        self.state.reach.bar(group.statement);
+        self.state.routines.doubt();
+        let line = format!(
+            "{} a statement that was taken for a read is refused in a read-only transaction",
+            self.server_log_name(&self.servers[id])
+        );
+        cx.log(Level::Warning, &line);
+    }
+}

@@ -1,0 +1,380 @@
+//! `route=auto`: what certainly reads goes to a standby, everything else to the primary; and what a standby does not run, the primary runs.
+
+use crate::cluster_reads::Stage;
+use crate::rig::{End, be, fe};
+
+/// A client of the database with `route=auto`, with the server of the primary that told what names stand for.
+fn auto(main: &str) -> (Stage, End, End) {
+    let mut stage = Stage::new(main);
+    stage.rig.catalog = Some(vec![["v", "note_it", ""], ["s", "a_seq", ""]]);
+    let client = stage.rig.knock("alice", "app_auto");
+    let (primary, node) = stage.server();
+    assert_eq!(node, 1, "a client is told what the primary says");
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    (stage, client, primary)
+}
+
+/// The same, with a server of a standby that has run one statement.
+fn balanced(main: &str) -> (Stage, End, End, End) {
+    let (mut stage, client, primary) = auto(main);
+    stage.rig.send(client, &fe::query("select 0"));
+    let (standby, node) = stage.server();
+    assert!(node > 1, "it reads");
+    assert_eq!(stage.rig.gets(standby), ["Query select 0"]);
+    stage.rig.send(standby, &[be::one_row("0"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("0"));
+    (stage, client, primary, standby)
+}
+
+fn answered(value: &str) -> Vec<String> {
+    ["Columns", &format!("Row {value}"), "Complete SELECT 1", "Ready I"].map(str::to_owned).to_vec()
+}
+
+/// The text runs on this server, and nowhere else.
+fn runs_on(stage: &mut Stage, client: End, server: End, text: &str) {
+    stage.rig.send(client, &fe::query(text));
+    assert_eq!(stage.rig.gets(server), [format!("Query {text}")]);
+    stage.rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("1"), "{text}");
+    stage.dials_nothing();
+}
+
+#[test]
+fn what_certainly_reads_goes_to_a_standby_and_all_else_to_the_primary() {
+    let (mut stage, client, primary, standby) = balanced("");
+    for text in ["select a from t", "values (1)", "table t", "with a as (select 1) select * from a"] {
+        runs_on(&mut stage, client, standby, text);
+    }
+    for text in [
+        "insert into t values (1)",
+        "select a from t for update",
+        "select note_it()",
+        "select * from a_seq",
+        "select pg_is_in_recovery()",
+        "select nextval('b')",
+        "select 1; select 2",
+        "show work_mem",
+        "select current_setting('work_mem')",
+    ] {
+        runs_on(&mut stage, client, primary, text);
+    }
+    // A transaction is the primary's, whatever is in it.
+    stage.runs(client, primary, "begin", "BEGIN", 'T');
+    stage.runs(client, primary, "select 1", "SELECT 1", 'T');
+    stage.runs(client, primary, "commit", "COMMIT", 'I');
+    runs_on(&mut stage, client, standby, "select 1");
+}
+
+#[test]
+fn the_extended_protocol_goes_by_the_text_too() {
+    let (mut stage, client, primary, standby) = balanced("");
+    let unnamed = |text: &str| [fe::parse("", text), fe::bind(""), fe::execute(), fe::sync()].concat();
+    stage.rig.send(client, &unnamed("select 1"));
+    assert_eq!(stage.rig.gets(standby).len(), 4);
+    let done =
+        [be::parse_complete(), be::bind_complete(), be::row("1"), be::complete("SELECT 1"), be::ready('I')];
+    stage.rig.send(standby, &done.concat());
+    assert_eq!(stage.rig.gets(client).len(), 5);
+    stage.rig.send(client, &unnamed("insert into t values (1)"));
+    assert_eq!(stage.rig.gets(primary).len(), 4);
+    stage.rig.send(
+        primary,
+        &[be::parse_complete(), be::bind_complete(), be::complete("INSERT 0 1"), be::ready('I')].concat(),
+    );
+    stage.rig.gets_raw(client);
+    // A statement with a name was prepared on the primary; a standby gets it when it first runs there.
+    stage.rig.send(client, &[fe::parse("s", "select $1"), fe::sync()].concat());
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &[be::parse_complete(), be::ready('I')].concat());
+    stage.rig.gets_raw(client);
+    let run = [fe::bind("s"), fe::execute(), fe::sync()].concat();
+    stage.rig.send(client, &run);
+    let sent = stage.rig.gets(standby);
+    assert!(sent.len() == 4 && sent[0].contains("select $1"), "{sent:?}");
+    stage.rig.send(standby, &done.concat());
+    assert_eq!(stage.rig.gets(client), ["BindComplete", "Row 1", "Complete SELECT 1", "Ready I"]);
+    stage.rig.gets_nothing(primary);
+}
+
+#[test]
+fn an_error_of_a_standby_is_not_shown_and_the_primary_runs_the_read() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &fe::query("select a from new_table"));
+    assert_eq!(stage.rig.gets(standby), ["Query select a from new_table"]);
+    let refused =
+        [be::notice("x"), be::error("42P01", "relation \"new_table\" does not exist"), be::ready('I')]
+            .concat();
+    stage.rig.send_bytewise(standby, &refused);
+    assert_eq!(stage.rig.gets(primary), ["Query select a from new_table"]);
+    stage.rig.gets_nothing(client);
+    stage.rig.send(primary, &[be::one_row("7"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("7"));
+    assert!(!stage.rig.is_closed(standby));
+    runs_on(&mut stage, client, standby, "select 2");
+    // What the primary says of it is the client's.
+    stage.rig.send(client, &fe::query("select a from no_table"));
+    stage.rig.gets_raw(standby);
+    stage.rig.send(standby, &[be::error("42P01", "none"), be::ready('I')].concat());
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &[be::error("42P01", "none"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), ["ERROR 42P01 none", "Ready I"]);
+}
+
+#[test]
+fn a_statement_that_cannot_be_prepared_on_a_standby_runs_on_the_primary() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &[fe::parse("s", "select a from new_table"), fe::sync()].concat());
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &[be::parse_complete(), be::ready('I')].concat());
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &[fe::bind("s"), fe::execute(), fe::sync()].concat());
+    assert_eq!(stage.rig.gets(standby).len(), 4);
+    stage.rig.send(standby, &[be::error("42P01", "none"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(primary).len(), 3, "it is prepared there");
+    stage.rig.send(
+        primary,
+        &[be::bind_complete(), be::row("1"), be::complete("SELECT 1"), be::ready('I')].concat(),
+    );
+    assert_eq!(stage.rig.gets(client), ["BindComplete", "Row 1", "Complete SELECT 1", "Ready I"]);
+}
+
+#[test]
+fn what_comes_ahead_of_the_first_row_is_held_back_and_what_follows_is_not() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &fe::query("select a from t"));
+    stage.rig.gets_raw(standby);
+    stage.rig.send(standby, &be::columns());
+    stage.rig.gets_nothing(client);
+    stage.rig.send(standby, &be::row("1"));
+    assert_eq!(stage.rig.gets(client), ["Columns", "Row 1"]);
+    let conflict = be::error("40001", "canceling statement due to conflict with recovery");
+    stage.rig.send(standby, &[conflict, be::ready('I')].concat());
+    let told = stage.rig.gets(client);
+    assert_eq!(told, ["ERROR 40001 canceling statement due to conflict with recovery", "Ready I"]);
+    stage.rig.gets_nothing(primary);
+    // No rows at all.
+    stage.rig.send(client, &fe::query("select a from t"));
+    stage.rig.gets_raw(standby);
+    stage.rig.send(standby, &[be::columns(), be::complete("SELECT 0"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), ["Columns", "Complete SELECT 0", "Ready I"]);
+}
+
+#[test]
+fn a_cancelled_read_is_not_run_again() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &fe::query("select a from t"));
+    stage.rig.gets_raw(standby);
+    stage.rig.send(
+        standby,
+        &[be::error("57014", "canceling statement due to user request"), be::ready('I')].concat(),
+    );
+    assert_eq!(stage.rig.gets(client), ["ERROR 57014 canceling statement due to user request", "Ready I"]);
+    stage.rig.gets_nothing(primary);
+}
+
+#[test]
+fn a_read_whose_standby_is_lost_runs_on_the_primary() {
+    for shown in [false, true] {
+        for last_words in
+            [None, Some(be::fatal("57P01", "terminating connection due to administrator command"))]
+        {
+            let (mut stage, client, primary, standby) = balanced("");
+            stage.rig.send(
+                client,
+                &[fe::query("select a from t"), fe::query("insert into t values (1)")].concat(),
+            );
+            assert_eq!(stage.rig.gets(standby), ["Query select a from t"], "the second statement waits");
+            stage.rig.send(standby, &be::columns());
+            if shown {
+                stage.rig.send(standby, &be::row("1"));
+                stage.rig.gets_raw(client);
+            }
+            if let Some(words) = &last_words {
+                stage.rig.send(standby, words);
+            }
+            stage.rig.eof(standby);
+            if shown {
+                assert!(stage.rig.is_closed(client), "it has seen a row");
+                continue;
+            }
+            assert_eq!(stage.rig.gets(primary)[0], "Query select a from t");
+            stage.rig.gets_nothing(client);
+            stage.rig.send(primary, &[be::one_row("7"), be::ready('I')].concat());
+            assert_eq!(stage.rig.gets(client), answered("7"));
+            assert!(stage.rig.is_closed(standby));
+        }
+    }
+}
+
+#[test]
+fn statements_that_follow_a_read_are_routed_one_by_one() {
+    let (mut stage, client, primary, standby) = balanced("");
+    let texts = ["select 1", "insert into t values (1)", "select 2"];
+    stage.rig.send(client, &texts.map(fe::query).concat());
+    for (text, server) in texts.into_iter().zip([standby, primary, standby]) {
+        if server == standby {
+            assert_eq!(stage.rig.gets(server), [format!("Query {text}")]);
+            stage.rig.gets_nothing(primary);
+        } else {
+            assert_eq!(stage.rig.gets(server)[0], format!("Query {text}"));
+        }
+        stage.rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+        assert_eq!(stage.rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+        if server == primary {
+            break;
+        }
+    }
+}
+
+#[test]
+fn riders_at_a_standby_run_on_the_primary_if_it_refuses_them() {
+    let (mut stage, first, primary, standby) = balanced("multiplex_depth = 8\ndefault_pool_size = 1");
+    stage.command("DRAIN NODE main.m2");
+    let second = stage.rig.client_with(&[("user", "alice"), ("database", "app_auto")]);
+    let third = stage.rig.client_with(&[("user", "alice"), ("database", "app_auto")]);
+    let standby = if stage.rig.is_closed(standby) {
+        stage.rig.send(first, &fe::query("select 0"));
+        let (standby, _) = stage.server();
+        stage.rig.gets_raw(standby);
+        stage.rig.send(standby, &[be::one_row("0"), be::ready('I')].concat());
+        stage.rig.gets_raw(first);
+        standby
+    } else {
+        standby
+    };
+    for client in [first, second, third] {
+        stage.rig.send(client, &fe::query("select 0"));
+    }
+    assert_eq!(stage.rig.gets(standby).len(), 3, "they follow each other");
+    let refused = [be::error("40001", "conflict"), be::ready('I')].concat();
+    stage.rig.send(standby, &refused);
+    assert_eq!(stage.rig.gets(primary), ["Query select 0"]);
+    stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(first), answered("1"));
+    stage.rig.send(standby, &[refused, be::one_row("3"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(third), answered("3"), "one that runs is the standby's");
+    assert_eq!(stage.rig.gets(primary), ["Query select 0"]);
+    stage.rig.send(primary, &[be::one_row("2"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(second), answered("2"));
+}
+
+#[test]
+fn a_session_is_brought_to_the_standby_and_to_the_primary() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &fe::query("set timezone = 'Asia/Tokyo'"));
+    stage.rig.gets_raw(primary);
+    stage.rig.send(
+        primary,
+        &[be::complete("SET"), be::parameter("TimeZone", "Asia/Tokyo"), be::ready('I')].concat(),
+    );
+    stage.rig.gets_nothing(primary);
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select a from new_table"));
+    let sent = stage.rig.gets(standby);
+    assert_eq!(sent.last().map(String::as_str), Some("Query select a from new_table"), "{sent:?}");
+    let replayed = be::replayed((sent.len() - 1) / 3 - 2);
+    let told = be::parameter("TimeZone", "Asia/Tokyo");
+    stage.rig.send(standby, &[replayed, be::error("42P01", "none"), told, be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(primary), ["Query select a from new_table"]);
+    stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("1"));
+    runs_on(&mut stage, client, standby, "select 2");
+}
+
+#[test]
+fn a_session_that_cannot_be_brought_to_a_standby_reads_from_the_primary() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &fe::query("set timezone = 'Asia/Tokyo'"));
+    stage.rig.gets_raw(primary);
+    stage.rig.send(
+        primary,
+        &[be::complete("SET"), be::parameter("TimeZone", "Asia/Tokyo"), be::ready('I')].concat(),
+    );
+    stage.rig.gets_nothing(primary);
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select 1"));
+    stage.rig.gets_raw(standby);
+    stage.rig.send(standby, &[be::error("22023", "no such zone"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(primary), ["Query select 1"]);
+    stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("1"));
+}
+
+#[test]
+fn a_text_that_is_no_read_after_all_goes_to_the_primary_from_then_on() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &fe::query("select quiet_lock()"));
+    assert_eq!(stage.rig.gets(primary), ["Query select quiet_lock()"], "a function that is not known");
+    stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select a from odd_view"));
+    stage.rig.gets_raw(standby);
+    let refused = be::error("25006", "cannot execute nextval() in a read-only transaction");
+    stage.rig.send(standby, &[refused, be::ready('I')].concat());
+    assert!(stage.rig.logged("taken for a read"));
+    assert_eq!(stage.rig.gets(primary), ["Query select a from odd_view"]);
+    // The names are read again before the server is free.
+    stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("1"));
+    runs_on(&mut stage, client, primary, "select a from odd_view");
+    runs_on(&mut stage, client, standby, "select a from t");
+}
+
+#[test]
+fn a_standby_that_refuses_much_gets_nothing_for_a_while() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.command("DRAIN NODE main.m3");
+    stage.command("DRAIN NODE main.m2");
+    stage.command(if stage.rig.is_closed(standby) { "ATTACH NODE main.m2" } else { "" });
+    let mut standby = None;
+    for _ in 0..21 {
+        stage.rig.send(client, &fe::query("select a from t"));
+        let server = *standby.get_or_insert_with(|| stage.server().0);
+        stage.rig.gets_raw(server);
+        stage.rig.send(server, &[be::error("40001", "conflict"), be::ready('I')].concat());
+        stage.rig.gets_raw(primary);
+        stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+        assert_eq!(stage.rig.gets(client), answered("1"));
+    }
+    assert_eq!(stage.rig.logged_times("refuses more than a fifth of the reads"), 1);
+    runs_on(&mut stage, client, primary, "select a from t");
+    stage.pass_us(30_000_000);
+    runs_on(&mut stage, client, standby.expect("a standby"), "select a from t");
+}
+
+#[test]
+fn without_a_standby_reads_run_on_the_primary() {
+    let (mut stage, client, primary) = auto("");
+    stage.command("DRAIN NODE main.m2");
+    stage.command("DRAIN NODE main.m3");
+    runs_on(&mut stage, client, primary, "select 1");
+}
+
+#[test]
+fn in_session_pooling_auto_is_the_primary() {
+    let mut stage = Stage::new("pool_mode = session\nserver_reset_query =");
+    stage.rig.catalog = Some(vec![["s", "", ""]]);
+    let client = stage.rig.knock("alice", "app_auto");
+    let (mut own, _) = stage.server();
+    stage.answer_watches();
+    while !stage.servers.is_empty() {
+        own = stage.server().0;
+    }
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    runs_on(&mut stage, client, own, "select 1");
+    assert!(stage.rig.endpoint(own).starts_with("10.0.0.1:"));
+}
+
+#[test]
+fn a_pool_whose_clients_do_not_ask_for_it_is_not_asked_for_names_of_standbys() {
+    let mut stage = Stage::new("");
+    stage.rig.catalog = None;
+    stage.rig.knock("alice", "app_prefer");
+    let (standby, _) = stage.server();
+    let asked = String::from_utf8_lossy(&stage.rig.raw(standby)).into_owned();
+    assert!(!asked.contains("UNION ALL SELECT 's'"), "{asked}");
+    stage.rig.knock("alice", "app_auto");
+    let (primary, _) = stage.server();
+    let asked = String::from_utf8_lossy(&stage.rig.raw(primary)).into_owned();
+    assert!(asked.contains("UNION ALL SELECT 's'"), "{asked}");
+}
