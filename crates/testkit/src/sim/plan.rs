@@ -285,7 +285,9 @@ impl Plan {
             routes: plan
                 .databases
                 .iter()
-                .map(|_| *rng.pick(&["primary", "primary", "standby", "prefer-standby", "any"]))
+                .map(|_| {
+                    *rng.pick(&["primary", "auto", "auto", "standby", "standby", "prefer-standby", "any"])
+                })
                 .collect(),
             source_us: rng.percent(50).then(|| rng.between(20_000, 200_000)),
         });

@@ -331,6 +331,7 @@ impl Checks {
                 }
             }
             Note::Bound { .. } | Note::Wrote(_) | Note::Told { .. } | Note::Unlocked(_) => {}
+            Note::Misplaced(_) | Note::Refused => {}
             Note::NotUnderstood(_) if self.intruded => {}
             Note::NotUnderstood(text) => {
                 self.fail("the pooler's own statements are known", format!("server {pid} got \"{text}\""));

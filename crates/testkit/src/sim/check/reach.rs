@@ -61,7 +61,7 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
 ];
 
 /// In any hundred and fifty worlds in which things happen to the nodes of a cluster.
-pub const IN_CLUSTERS: [&str; 23] = [
+pub const IN_CLUSTERS: [&str; 24] = [
     "claims denied by the source",
     "clients told that there is no primary",
     "clients told that there is no standby",
@@ -75,6 +75,7 @@ pub const IN_CLUSTERS: [&str; 23] = [
     "old primaries refused",
     "outcomes told unknown",
     "primaries found",
+    "reads refused by standbys",
     "servers cut off",
     "servers of an older epoch closed",
     "servers of standbys cut off",

@@ -3,7 +3,7 @@
 use super::message::{
     bind, close, copy_data, copy_done, describe, execute, flush, function_call, parse, query, sync,
 };
-use crate::sim::model::statement::Tag;
+use crate::sim::model::statement::{SEQUENCE, Tag};
 use crate::sim::network::proto::Message;
 use crate::sim::plan::{Mode, Plan, Profile, Theme};
 use crate::sim::rng::Rng;
@@ -82,7 +82,9 @@ impl Phrases {
     /// A SELECT with its tag in the text, which is sometimes long.
     fn select(&mut self) -> String {
         let lock = self.needed_lock(25);
-        let text = format!("SELECT who /*{}*/", Tag { lock, ..self.tag_with_rows() }.render());
+        let tag = Tag { lock, ..self.tag_with_rows() };
+        let what = if tag.number % 16 == 5 { SEQUENCE } else { "who" };
+        let text = format!("SELECT {what} /*{}*/", tag.render());
         format!("{text}{}", self.padding())
     }
 

@@ -474,6 +474,11 @@ impl Backend {
                     self.is_notify_listener = false;
                     cx.checks.server_listens(self.link, false);
                 }
+                Note::Misplaced(what) => {
+                    let text = format!("server {}: {what} at node{}", self.pid, self.node);
+                    cx.fail("nothing but reads goes to standbys by itself", text);
+                }
+                Note::Refused => cx.count("reads refused by standbys"),
                 Note::Hidden { what, .. } if what.starts_with("Hold(Listen") && self.answered.is_none() => {
                     self.is_notify_listener = true;
                     cx.checks.server_listens(self.link, true);

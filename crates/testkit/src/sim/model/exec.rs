@@ -2,7 +2,7 @@
 
 use super::copy::CopyIn;
 use super::session::{Block, Note, Refusal, Session, Step};
-use super::statement::{Hold, Statement, Tag, Verb};
+use super::statement::{Hold, SEQUENCE, Statement, Tag, Verb};
 use crate::sim::model::state::prepared::row_description;
 use crate::sim::model::state::settings::known;
 use crate::sim::network::proto::{Body, Message, report};
@@ -35,7 +35,7 @@ const TABLE_LOCKS: u64 = 1 << 32;
 /// Rows a statement answers; a SELECT without `r` answers one.
 fn rows_of(statement: &Statement) -> u32 {
     match statement.verb {
-        Verb::Select => statement.tag.rows.max(1),
+        Verb::Select | Verb::SelectState => statement.tag.rows.max(1),
         Verb::Fail | Verb::CopyOut => statement.tag.rows,
         _ => 0,
     }
@@ -141,7 +141,7 @@ impl Run {
     fn wanted_lock(&self) -> Option<(u64, bool)> {
         match self.statement.verb {
             Verb::Hold(Hold::Lock { key, waits }) => Some((key, waits)),
-            Verb::Write | Verb::Select if self.statement.tag.lock > 0 => {
+            Verb::Write | Verb::Select | Verb::SelectState if self.statement.tag.lock > 0 => {
                 Some((TABLE_LOCKS + self.statement.tag.lock, true))
             }
             _ => None,
@@ -158,6 +158,9 @@ impl Run {
         session.note_run(&self.statement.tag, &format!("{:?}", self.statement.verb));
         if session.block == Block::Failed && !self.statement.ends_transaction() {
             return Err(Refusal::aborted());
+        }
+        if self.first_row == 0 {
+            session.judge_as_standby(&self.statement)?;
         }
         session.settings.begin();
         session.holdings.begin();
@@ -198,12 +201,13 @@ impl Run {
         let rows = self.next_row - self.first_row;
         let tag = self.statement.tag;
         let done = match &self.statement.verb {
-            Verb::Select | Verb::SelectNone | Verb::Empty => format!("SELECT {rows}"),
+            Verb::Select | Verb::SelectState | Verb::SelectNone | Verb::Empty => format!("SELECT {rows}"),
             Verb::Catalog => {
                 let row = |kind: &str, names: &str| [Some(kind.to_owned()), Some(names.to_owned()), None];
                 say_row(session, &row("v", ""));
                 say_row(session, &row("r", "who\nnone"));
-                "SELECT 2".to_owned()
+                say_row(session, &row("s", SEQUENCE));
+                "SELECT 3".to_owned()
             }
             Verb::Fail => {
                 let filler = String::from_utf8(filler(&tag, 0)).expect("letters");

@@ -172,12 +172,21 @@ impl Backend {
         self.sleep(cx, in_us);
     }
 
+    /// It is a standby's, of a database with `route=auto`: it gets nothing but reads, and may refuse them.
+    fn is_balanced_to(&self, cx: &SimContext) -> bool {
+        let database = self.pool.as_ref().map(|(database, _)| database.as_str());
+        let route = database.and_then(|database| cx.plan.route_of(database));
+        let in_recovery = cx.nodes.as_ref().is_some_and(|nodes| nodes.nodes[self.node].in_recovery);
+        in_recovery && route == Some("auto")
+    }
+
     pub(super) fn log_in(&mut self, cx: &mut SimContext, parameters: &[(String, String)]) {
         let pid = u32::try_from(self.pid).expect("few processes");
         let in_recovery = |nodes: &Nodes| nodes.nodes[self.node].in_recovery;
         let behaviour = Behaviour {
             reports_early: cx.plan.server.reports_early,
             in_hot_standby: cx.nodes.as_ref().map(in_recovery),
+            is_balanced_to: self.is_balanced_to(cx),
         };
         let mut session = Session::new(pid, parameters, behaviour);
         let mut greeting = Vec::new();

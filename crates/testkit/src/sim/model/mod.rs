@@ -10,6 +10,7 @@ mod others;
 pub mod outcome;
 mod session;
 pub mod source;
+mod standby;
 pub mod state;
 pub mod statement;
 #[cfg(test)]

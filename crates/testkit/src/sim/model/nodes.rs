@@ -103,7 +103,7 @@ pub struct Nodes {
 const NEWS_US: u64 = 200_000;
 
 /// What was sent is at the server after this time, even if that is busy with an answer to a slow client.
-const ARRIVAL_US: u64 = 2_000_000;
+const ARRIVAL_US: u64 = 4_000_000;
 
 impl Nodes {
     /// One primary and its standbys, and what will happen to them.

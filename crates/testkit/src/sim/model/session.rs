@@ -69,6 +69,10 @@ pub enum Note {
         /// Whose parameters they are.
         tag: Tag,
     },
+    /// A client's statement starts at a standby that only reads are sent to, and is none: what it is.
+    Misplaced(String),
+    /// A standby refuses a read that the primary would run.
+    Refused,
     /// A query text arrived that the model does not understand and no client wrote.
     NotUnderstood(String),
     /// Copy data of another client arrived in a COPY.
@@ -126,6 +130,8 @@ pub struct Behaviour {
     pub reports_early: bool,
     /// in_hot_standby, as it is told at login; `None` where there is no cluster.
     pub in_hot_standby: Option<bool>,
+    /// It gets the reads of clients that may have them run on the primary, and nothing else.
+    pub is_balanced_to: bool,
 }
 
 /// See the module's head.
@@ -150,7 +156,7 @@ pub struct Session {
     outbox: VecDeque<Step>,
     doing: Doing,
     notes: Vec<Note>,
-    behaviour: Behaviour,
+    pub(super) behaviour: Behaviour,
 }
 
 impl Session {

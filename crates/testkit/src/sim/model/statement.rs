@@ -4,6 +4,9 @@
 //! to do beyond the words stands in a comment or in the first parameter, as `k=v` pairs ([`Tag`]):
 //! `SELECT who /*c=3 n=7 d=200 r=2*/` is statement 7 of client 3, takes 200 µs and answers two rows.
 
+/// The name of what is another thing on a standby, as the catalog says.
+pub const SEQUENCE: &str = "a_seq";
+
 /// What a statement carries besides its words: whose it is, and how the model is to behave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tag {
@@ -85,6 +88,8 @@ pub enum Verb {
     Empty,
     /// SELECT: rows that say which client asked, and what the session looked like.
     Select,
+    /// `SELECT a_seq`: as SELECT, of what a standby has otherwise.
+    SelectState,
     /// `SELECT none`: no row.
     SelectNone,
     /// The pooler asks the catalog for routines, and for names that may do more than read.
@@ -204,7 +209,7 @@ impl Statement {
     #[must_use]
     pub fn returns_rows(&self) -> bool {
         match &self.verb {
-            Verb::Select | Verb::SelectNone | Verb::Fail => true,
+            Verb::Select | Verb::SelectState | Verb::SelectNone | Verb::Fail => true,
             Verb::Hold(hold) => hold.returns_rows(),
             _ => false,
         }
@@ -309,6 +314,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,
         ["SELECT", "FAIL", ..] => Verb::Fail,
         ["SELECT", "NONE", ..] => Verb::SelectNone,
+        ["SELECT", name, ..] if name.eq_ignore_ascii_case(SEQUENCE) => Verb::SelectState,
         ["SELECT", ..] => Verb::Select,
         ["INSERT" | "UPDATE" | "DELETE", ..] => Verb::Write,
         ["DO", ..] => Verb::Notices,

@@ -69,6 +69,9 @@ impl Session {
         }
         let statement = statements.pop().filter(|s| s.verb != Verb::Empty);
         self.check_failed_block(statement.as_ref())?;
+        if let Some(statement) = &statement {
+            self.judges_text_as_standby(&statement.tag)?;
+        }
         if !name.is_empty() && self.prepared.contains_key(name) {
             return Err(Refusal::new("42P05", format!("prepared statement \"{name}\" already exists")));
         }
