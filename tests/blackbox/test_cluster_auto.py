@@ -241,3 +241,29 @@ def test_reads_of_many_clients_share_the_standbys(shop):
     for later in [Later(lambda session=session: reads(session)) for session in readers]:
         later.value()
     assert sorted(ran_on(three.all, mark)) == sorted(node.port for node in three.all[1:])
+
+
+def test_hints_say_where_a_statement_runs(shop):
+    """In each protocol, also in the text of a prepared statement, and for the whole of a transaction."""
+    two, pooler = shop()
+    primary, standby = (node.port for node in two.all)
+    with pooler.raw() as session:
+        session.query("select 1")
+        for text, expected in [
+            ("/* pgweir: primary */ select inet_server_port()", primary),
+            ("select inet_server_port() /* pgweir: standby */", standby),
+            ("/*NO LOAD BALANCE*/ select inet_server_port()", primary),
+            ("/* pgweir: standby */ show port", standby),
+            ("/* pgweir: nowhere */ show port", primary),
+        ]:
+            assert session.value(text) == str(expected), text
+            session.send(wire.group("", text))
+            assert session.until().rows == [[str(expected)]], text
+        assert session.query("/* pgweir: standby */ insert into shop values (1)").error["C"] == "25006"
+        session.query("begin /* pgweir: standby */")
+        assert session.value("show port") == str(standby)
+        session.query("commit")
+        assert session.value("show port") == str(primary)
+    with psycopg.connect(pooler.dsn(), autocommit=True, prepare_threshold=0) as session:
+        for _ in range(3):
+            assert session.execute("select inet_server_port() /* pgweir: standby */", prepare=True).fetchone() == (standby,)

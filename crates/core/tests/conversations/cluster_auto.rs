@@ -378,3 +378,75 @@ fn a_pool_whose_clients_do_not_ask_for_it_is_not_asked_for_names_of_standbys() {
     let asked = String::from_utf8_lossy(&stage.rig.raw(primary)).into_owned();
     assert!(asked.contains("UNION ALL SELECT 's'"), "{asked}");
 }
+
+#[test]
+fn a_hint_goes_before_the_route() {
+    let (mut stage, client, primary, standby) = balanced("");
+    for text in [
+        "/* pgweir: primary */ select 1",
+        "select 1 /* pgweir: primary */",
+        "/*NO LOAD BALANCE*/ select 1",
+        "/* pgweir: primary */ select 1 /* pgweir: standby */",
+    ] {
+        runs_on(&mut stage, client, primary, text);
+    }
+    runs_on(&mut stage, client, standby, "/* pgweir: standby */ select pg_is_in_recovery()");
+    // PostgreSQL judges, and its word is the client's.
+    stage.rig.send(client, &fe::query("insert into t values (1) /* pgweir: standby */"));
+    assert_eq!(stage.rig.gets(standby).len(), 1);
+    stage.rig.send(standby, &[be::error("25006", "read-only"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), ["ERROR 25006 read-only", "Ready I"]);
+    // The whole transaction goes where its first text says.
+    stage.runs(client, standby, "begin /* pgweir: standby */", "BEGIN", 'T');
+    stage.runs(client, standby, "select 1 /* pgweir: primary */", "SELECT 1", 'T');
+    stage.runs(client, standby, "commit", "COMMIT", 'I');
+    runs_on(&mut stage, client, standby, "select 1");
+}
+
+#[test]
+fn a_hint_in_a_prepared_statement_goes_with_it() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.rig.send(client, &[fe::parse("s", "/* pgweir: primary */ select 1"), fe::sync()].concat());
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &[be::parse_complete(), be::ready('I')].concat());
+    stage.rig.gets_raw(client);
+    for ask in [fe::bind("s"), [fe::describe("s"), fe::bind("s")].concat()] {
+        stage.rig.send(client, &[ask, fe::execute(), fe::sync()].concat());
+        assert!(stage.rig.gets(primary).len() > 2);
+        stage.rig.gets_nothing(standby);
+        stage.rig.send(primary, &[be::error("22012", "division"), be::ready('I')].concat());
+        stage.rig.gets_raw(client);
+    }
+}
+
+#[test]
+fn a_hint_in_the_text_behind_a_deferred_begin_is_the_transactions() {
+    for (begin, first, is_standby) in [
+        ("begin", "select 1 /* pgweir: standby */", true),
+        ("begin /* pgweir: standby */", "select 1", true),
+        ("begin /* pgweir: primary */", "select 1 /* pgweir: standby */", false),
+        ("begin", "select 1", false),
+    ] {
+        let (mut stage, client, primary, standby) = balanced("defer_begin = server");
+        stage.rig.send(client, &fe::query(begin));
+        assert_eq!(stage.rig.gets(client), ["Complete BEGIN", "Ready T"]);
+        stage.rig.send(client, &fe::query(first));
+        let (sent, other) = if is_standby { (standby, primary) } else { (primary, standby) };
+        assert_eq!(stage.rig.gets(sent).len(), 4, "{begin}; {first}");
+        stage.rig.gets_nothing(other);
+    }
+}
+
+#[test]
+fn hints_count_with_every_route_of_a_cluster() {
+    let mut stage = Stage::new("");
+    let client = stage.rig.knock("alice", "app");
+    let (primary, node) = stage.server();
+    assert_eq!(node, 1);
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("/* pgweir: standby */ select 1"));
+    let (standby, node) = stage.server();
+    assert!(node > 1);
+    assert_eq!(stage.rig.gets(standby).len(), 1);
+    stage.rig.gets_nothing(primary);
+}

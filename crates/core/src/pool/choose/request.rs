@@ -7,15 +7,18 @@ use crate::ids::{ClientId, ServerId};
 use crate::mail::Shutdown;
 use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::{ClientState, Waiting};
+use crate::pool::cluster::route::Asking;
 use crate::pool::relay::group::Group;
 use crate::pool::{Branch, Pool, Step};
 
 impl Pool {
-    /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
+    /// An idle client needs a server for what it sent: it gets one at once, if one is free and no client waits; else it joins the queue.
+    /// `group` is at the front of `bytes`.
     pub(crate) fn request_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
+        bytes: &[u8],
         group: Option<Group>,
     ) -> Step {
         let now_us = cx.env.now.mono_us;
@@ -29,7 +32,8 @@ impl Pool {
         account.refused_servers = 0;
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
-        let branch = self.branch_of_request(cx.env, id, group.as_ref());
+        let asking = Asking { begin: begin.as_deref(), bytes, group: group.as_ref() };
+        let branch = self.branch_of_request(cx.env, id, asking);
         let waiting = Waiting { since_us: now_us, notified: false, group, begin };
         self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.

@@ -11,6 +11,7 @@ use crate::context::{Activity, Cx, KeyOwner, Role};
 use crate::driver::{ConnId, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{Account, Client, ClientState};
+use crate::pool::cluster::route::Asking;
 use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting};
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::CheckedStartup;
@@ -73,7 +74,7 @@ impl Pool {
             self.request_replication(cx, id);
             return self.clients.contains_key(id).then_some(id);
         }
-        let branch = self.branch_of_request(cx.env, id, None);
+        let branch = self.branch_of_request(cx.env, id, Asking::default());
         let greeting = self.state.greeting.clone().filter(|_| !self.gets_own_server());
         match greeting.as_ref().map(|greeting| (greeting, self.known_startup(cx.env, id, greeting))) {
             Some((greeting, Known::Plain)) => self.greet_client(cx, id, greeting, None, None),

@@ -1,11 +1,15 @@
 //! The node that a client's next transaction runs on. This is the only place that decides it.
 //!
-//! Order of authority: what the session says (`SET pgweir.route`, or `options=-c pgweir.route=...` at the start), the port that the
-//! client came in by (`standby_listen_port`), the first line of `[routes]` that it matches, the user, the database, the cluster.
+//! Order of authority: a hint in a comment of the text that is asked first, what the session says (`SET pgweir.route`, or
+//! `options=-c pgweir.route=...` at the start), the port that the client came in by (`standby_listen_port`), the first line of `[routes]`
+//! that it matches, the user, the database, the cluster.
 
 use std::sync::Arc;
 
 use pgweir_settings::{Balance, Config, PoolMode, Route, RouteSubject};
+use pgweir_sql::{HintedRoute, hinted_route};
+use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client_handoff::Replication;
 use crate::context::Env;
@@ -50,6 +54,8 @@ pub(crate) struct Routing {
     config: Arc<Config>,
     /// With `[routes]`: the client's application_name.
     application_name: Box<[u8]>,
+    /// What the text says that it asks for at present.
+    hinted: Option<Route>,
     /// With `route=auto`: what it asks for at present.
     pub(super) asked: Asked,
     /// The standby that it was sent to last.
@@ -63,6 +69,17 @@ impl Account {
             routing.asked = Asked::Other;
         }
     }
+}
+
+/// What a client asks for, as far as its node depends on it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Asking<'a> {
+    /// The BEGIN that was answered already.
+    pub(crate) begin: Option<&'a [u8]>,
+    /// What it sent.
+    pub(crate) bytes: &'a [u8],
+    /// The group at its front, if it is over with its own answer.
+    pub(crate) group: Option<&'a Group>,
 }
 
 /// What a client with `route=auto` asks for.
@@ -115,21 +132,23 @@ fn application_name<'a>(env: &Env, client: &'a Client) -> &'a [u8] {
 impl Pool {
     /// The branch for the login, or the request, of a client that has none yet. A pool without a cluster has one branch.
     #[inline]
-    pub(crate) fn branch_of_request(&mut self, env: &Env, id: ClientId, group: Option<&Group>) -> Branch {
+    pub(crate) fn branch_of_request(&mut self, env: &Env, id: ClientId, asking: Asking<'_>) -> Branch {
         if self.state.cluster.is_none() {
             return Branch::PRIMARY;
         }
-        self.choose_branch(env, id, group)
+        self.choose_branch(env, id, asking)
     }
 
     #[cold]
-    fn choose_branch(&mut self, env: &Env, id: ClientId, group: Option<&Group>) -> Branch {
+    fn choose_branch(&mut self, env: &Env, id: ClientId, asking: Asking<'_>) -> Branch {
         let Some(Aim { route, node, balance, .. }) = self.aim_of(env, id) else { return Branch::PRIMARY };
-        let read = if route == Route::Auto { self.certain_read(env, group) } else { None };
+        let hinted = self.hint_of(env, id, asking);
+        let (route, node) = hinted.map_or((route, node), |route| (route, None));
+        let read = if route == Route::Auto { self.certain_read(env, asking.group) } else { None };
         if let Some(routing) =
             self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
         {
-            routing.asked = read.map_or(Asked::Other, Asked::Read);
+            (routing.hinted, routing.asked) = (hinted, read.map_or(Asked::Other, Asked::Read));
         }
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
@@ -137,7 +156,7 @@ impl Pool {
         let keeps = balance == Balance::Session || self.state.policy.mode == PoolMode::Session;
         let home = match client.account.routing.as_deref() {
             _ if !keeps => Branch::NO_STANDBY,
-            Some(routing) if route == Route::Auto => routing.home,
+            Some(routing) if route == Route::Auto || hinted.is_some() => routing.home,
             _ => client.account.branch,
         };
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
@@ -191,6 +210,20 @@ impl Pool {
         }
     }
 
+    /// Where the text that is asked first says that it is to run. In session pooling a client has one server, and hints say nothing.
+    fn hint_of(&self, env: &Env, id: ClientId, asking: Asking<'_>) -> Option<Route> {
+        let account = &self.clients.get(id)?.account;
+        if self.state.policy.keeps_server() {
+            return None;
+        }
+        let hinted = asking.begin.and_then(hinted_route);
+        let hinted = hinted.or_else(|| hinted_route(first_text(env, account, asking.bytes)?))?;
+        Some(match hinted {
+            HintedRoute::Primary => Route::Primary,
+            HintedRoute::Standby => Route::Standby,
+        })
+    }
+
     /// With `route=auto`: the group that may run on a standby. While it is not known what names stand for on a standby, no text is taken
     /// for a read, and the first server that is free says it.
     fn certain_read(&mut self, env: &Env, group: Option<&Group>) -> Option<Group> {
@@ -226,9 +259,9 @@ impl Pool {
                 false => application_name(env, client).into(),
             };
             let (aim, session) = (aim.clone(), Arc::clone(&client.account.session));
-            let (asked, home) = (Asked::Other, Branch::PRIMARY);
+            let (hinted, asked, home) = (None, Asked::Other, Branch::PRIMARY);
             client.account.routing =
-                Some(Box::new(Routing { aim, session, config, application_name, asked, home }));
+                Some(Box::new(Routing { aim, session, config, application_name, hinted, asked, home }));
         }
         Some(aim)
     }
@@ -279,6 +312,8 @@ impl Pool {
             return;
         }
         let Some(Aim { route, node, .. }) = self.aim_of(env, id) else { return };
+        let hinted = self.clients.get(id).and_then(|client| client.account.routing.as_deref()?.hinted);
+        let (route, node) = hinted.map_or((route, node), |route| (route, None));
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
         let to = at_node.unwrap_or_else(|| self.branch_by(env, (id, route), home));
         if to != from {
@@ -290,5 +325,23 @@ impl Pool {
             self.give_up_kept(id);
             self.move_waiting(id, to);
         }
+    }
+}
+
+/// The text of the first message, if all of it is here.
+fn first_text<'a>(env: &'a Env, account: &Account, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let header = Header::peek(bytes).ok()??;
+    let body = bytes.get(HEADER_LEN..header.total())?;
+    let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
+    match header.tag {
+        tag::QUERY => Some(Query::parse(body).ok()?.text),
+        tag::PARSE => Some(Parse::parse(body).ok()?.query),
+        tag::BIND => named(BindHead::parse_prefix(body)?.statement),
+        tag::DESCRIBE => {
+            let describe =
+                Describe::parse(body).ok().filter(|describe| describe.target == Target::Statement)?;
+            named(describe.name)
+        }
+        _ => None,
     }
 }

@@ -58,7 +58,7 @@ impl Pool {
         if let Some(step) = self.answer_known(cx, id, group.as_ref(), bytes) {
             return step;
         }
-        self.request_server(cx, id, group)
+        self.request_server(cx, id, bytes, group)
     }
 
     /// Why no server is asked for a message that was not answered here: it is dropped, it ends its client, or too little of it is

@@ -1,0 +1,121 @@
+//! Hints: comments in which a client says where a text is to run.
+//!
+//! What this file is for: to read `/* pgweir: primary */` and `/* pgweir: standby */` at the front or at the end of a text, and
+//! pgpool-II's `/*NO LOAD BALANCE*/` at its front. It must never look into the text itself: a hint is looked for only if a text begins or
+//! ends with a comment, so that other texts cost two comparisons.
+
+/// The node that a hint asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HintedRoute {
+    /// The primary.
+    Primary,
+    /// A standby.
+    Standby,
+}
+
+/// The hint of a text: that of the comment at its front, or else that of the comment at its end.
+///
+/// Only comments between `/*` and `*/` count. A comment is at the end, too, if only semicolons and blanks follow.
+#[must_use]
+pub fn hinted_route(sql: &[u8]) -> Option<HintedRoute> {
+    let of_pgpool = |comment: &[u8]| {
+        comment.trim_ascii().eq_ignore_ascii_case(b"NO LOAD BALANCE").then_some(HintedRoute::Primary)
+    };
+    let front = at_front(sql).and_then(|comment| read(comment).or_else(|| of_pgpool(comment)));
+    front.or_else(|| at_end(sql).and_then(read))
+}
+
+/// What stands in the comment that the text begins with.
+fn at_front(sql: &[u8]) -> Option<&[u8]> {
+    let inside = sql.trim_ascii_start().strip_prefix(b"/*")?;
+    let len = inside.windows(2).position(|pair| pair == b"*/")?;
+    Some(&inside[..len]).filter(|inside| !inside.windows(2).any(|pair| pair == b"/*"))
+}
+
+/// What stands in the comment that the text ends with. What begins with `/*` and ends the text with `*/` is a comment, or part of one,
+/// or the text is one that PostgreSQL refuses: strings and names end with other characters.
+fn at_end(sql: &[u8]) -> Option<&[u8]> {
+    let mut sql = sql.trim_ascii_end();
+    while let Some(rest) = sql.strip_suffix(b";") {
+        sql = rest.trim_ascii_end();
+    }
+    let inside = sql.strip_suffix(b"*/")?;
+    let at = inside.windows(2).rposition(|pair| pair == b"/*")?;
+    Some(&inside[at + 2..]).filter(|inside| !inside.windows(2).any(|pair| pair == b"*/"))
+}
+
+fn read(comment: &[u8]) -> Option<HintedRoute> {
+    let (ours, word) = comment.trim_ascii().split_at_checked(PREFIX.len())?;
+    let word = word.trim_ascii();
+    match () {
+        () if !ours.eq_ignore_ascii_case(PREFIX) => None,
+        () if word.eq_ignore_ascii_case(b"primary") => Some(HintedRoute::Primary),
+        () if word.eq_ignore_ascii_case(b"standby") => Some(HintedRoute::Standby),
+        () => None,
+    }
+}
+
+const PREFIX: &[u8] = b"pgweir:";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn route(sql: &str) -> Option<HintedRoute> {
+        hinted_route(sql.as_bytes())
+    }
+
+    #[test]
+    fn hints_stand_at_the_front_or_at_the_end() {
+        for sql in [
+            "/* pgweir: primary */ select 1",
+            "  \n/*pgweir:primary*/select 1",
+            "select 1 /* pgweir: PRIMARY */",
+            "select 1 /* PgWeir:  primary */ ; ; \n",
+            "/*NO LOAD BALANCE*/ select 1",
+            "/* no load balance */ select 1",
+            "/* pgweir: primary */ select 1 /* pgweir: standby */",
+            "/* by our ORM */ select 1 /* pgweir: primary */",
+            "/* pgweir: primary */",
+        ] {
+            assert_eq!(route(sql), Some(HintedRoute::Primary), "{sql}");
+        }
+        assert_eq!(route("select 1 /* pgweir: standby */;"), Some(HintedRoute::Standby));
+    }
+
+    #[test]
+    fn other_comments_and_strings_say_nothing() {
+        for sql in [
+            "",
+            "/*",
+            "*/",
+            "/*/",
+            "/* pgweir */ select 1",
+            "/* pgweir: replica */ select 1",
+            "/* pgweir: primary, now */ select 1",
+            "-- pgweir: primary\nselect 1",
+            "select '/* pgweir: primary */'",
+            "select /* pgweir: primary */ 1",
+            "select \"a\" from \"/* pgweir: primary */\"",
+            "/* a /* pgweir: primary */ */ select 1",
+            "select 1 /* pgweir: primary /* a */ */",
+            "select 1 /* NO LOAD */",
+            "select 1 /*NO LOAD BALANCE*/",
+            "/* pgweir: primary standby */ select 1",
+        ] {
+            assert_eq!(route(sql), None, "{sql}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd(pieces in prop::collection::vec(prop::sample::select(vec![
+            "/*", "*/", "/", "*", " ", ";", "pgweir:", "primary", "x", "'", "\n",
+        ]), 0..12)) {
+            let sql = pieces.concat();
+            prop_assert!(hinted_route(sql.as_bytes()).is_none() || sql.contains("/*"));
+        }
+    }
+}
