@@ -103,7 +103,7 @@ def ran_on(all_nodes, mark):
 
 
 def test_each_text_goes_where_it_must(shop):
-    """What certainly reads runs on the standby, everything else on the primary; in each protocol."""
+    """What certainly reads runs on the standby, everything else on the primary; in each protocol, and as SHOW ROUTE says."""
     two, pooler = shop()
     primary, standby = (node.port for node in two.all)
     wrong = []
@@ -116,6 +116,10 @@ def test_each_text_goes_where_it_must(shop):
             answer = session.query(whole)
             if ran_on(two.all, mark) not in expected or answer.errors and "lock table" not in text:
                 wrong.append((text, answer))
+            literal = text.replace("'", "''")
+            (explained,) = pooler.admin(f"SHOW ROUTE app '{literal}'")
+            if explained["runs_on"] != ("standby" if text in AT_STANDBY else "primary"):
+                wrong.append(("explained", text, explained))
             if text.startswith(("select a from shop", "insert")):
                 whole, mark = marked(text)
                 session.send(wire.group("", whole))

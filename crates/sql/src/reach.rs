@@ -49,9 +49,48 @@ pub fn name_hash(name: &[u8]) -> u64 {
 /// Takes time linear in the length of `sql` and allocates nothing; the caller bounds the length.
 #[must_use]
 pub fn certainly_reads(sql: &[u8], allows: impl FnMut(NameRole, u64) -> bool) -> bool {
+    scan(sql, allows, |_| {})
+}
+
+/// The part of `sql` for which [`certainly_reads`] says no: a word, or empty if the whole is no such query. `None`: it says yes.
+#[must_use]
+pub fn doubtful_part(sql: &[u8], mut allows: impl FnMut(NameRole, u64) -> bool) -> Option<&[u8]> {
+    let (mut refused, mut last) = (None, &b""[..]);
+    let judge = |role, name| {
+        let allowed = allows(role, name);
+        refused = refused.or((!allowed).then_some(name));
+        allowed
+    };
+    if scan(sql, judge, |part| last = part) {
+        return None;
+    }
+    Some(refused.and_then(|name| named_by(sql, name)).unwrap_or(last))
+}
+
+/// The first word of `sql` with this [`name_hash`].
+#[must_use]
+pub fn named_by(sql: &[u8], name: u64) -> Option<&[u8]> {
+    let is_it = |text: &[u8]| name_hash(text) == name || name_hash(&text.to_ascii_lowercase()) == name;
+    let words = Lexer::new(sql).map_while(Result::ok);
+    words
+        .filter(|lexeme| matches!(lexeme.kind, Kind::Word | Kind::QuotedWord))
+        .map(|lexeme| lexeme.text)
+        .find(|text| is_it(text))
+}
+
+#[inline]
+fn scan<'a>(
+    sql: &'a [u8],
+    allows: impl FnMut(NameRole, u64) -> bool,
+    mut sees: impl FnMut(&'a [u8]),
+) -> bool {
     let mut scan = Scan { allows, before: Before::Start, word: None, depth: 0, ended: false };
     for lexeme in Lexer::new(sql) {
-        let Ok(lexeme) = lexeme else { return false };
+        let Ok(lexeme) = lexeme else {
+            sees(b"");
+            return false;
+        };
+        sees(lexeme.text);
         let reads = match lexeme.kind {
             Kind::Word => scan.word(lexeme.text),
             Kind::QuotedWord => scan.quoted_word(lexeme.text),

@@ -27,6 +27,7 @@ impl Worker {
     ) {
         let outcome = match command {
             Command::Show(topic) => self.report(cx, topic),
+            Command::ShowRoute { database, text } => self.route_rows(cx.env, &database, &text),
             Command::Pause(database) => {
                 self.pause(cx, database.as_deref());
                 return self.answer_when(cx, from, ticket, Until::Released(database));

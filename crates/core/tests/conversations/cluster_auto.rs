@@ -450,3 +450,31 @@ fn hints_count_with_every_route_of_a_cluster() {
     assert_eq!(stage.rig.gets(standby).len(), 1);
     stage.rig.gets_nothing(primary);
 }
+
+#[test]
+fn the_console_says_where_a_statement_runs_and_which_word_decides() {
+    let (mut stage, _client, _primary, _standby) = balanced("");
+    let console = stage.rig.console();
+    let mut explained = |text: &str| {
+        let command = format!("SHOW ROUTE app_auto '{}'", text.replace('\'', "''"));
+        let told = stage.rig.command(console, &command);
+        told.iter().find(|line| line.starts_with("Row ")).cloned().unwrap_or_else(|| told[0].clone())
+    };
+    for (text, runs_on, why) in [
+        ("select a from t", "standby", "it certainly reads"),
+        ("select Note_It(a) from t", "primary", "a word that may do more than read,Note_It"),
+        ("select * from a_seq", "primary", "a word that means something else on a standby,a_seq"),
+        ("update t set a = 1", "primary", "a word that may do more than read,update"),
+        ("select current_setting('x')", "primary", "current_setting"),
+        ("/* pgweir: standby */ update t set a = 1", "standby", "the hint"),
+        ("/*NO LOAD BALANCE*/ select 1", "primary", "the hint"),
+    ] {
+        let row = explained(text);
+        let expected = format!("Row app_auto,alice,auto,{runs_on},");
+        assert!(row.starts_with(&expected) && row.contains(why), "{text}: {row}");
+    }
+    let told = stage.rig.command(console, "SHOW ROUTE app 'select 1'");
+    assert!(told[0].contains("no client of database \"app\" has come yet"), "{told:?}");
+    let told = stage.rig.command(console, "SHOW ROUTE nowhere 'select 1'");
+    assert!(told[0].contains("no such database"), "{told:?}");
+}

@@ -144,3 +144,25 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn the_part_that_decides_is_told() {
+    let barred = name_hash(b"note_it");
+    let part = |sql: &'static str| {
+        let found = doubtful_part(sql.as_bytes(), |_, name| name != barred);
+        found.map(|part| std::str::from_utf8(part).expect("ASCII"))
+    };
+    assert_eq!(part("select a from t"), None);
+    for (sql, word) in [
+        ("select Note_It(a) from t", "Note_It"),
+        ("select a from t for update", "update"),
+        ("insert into t values (1)", "insert"),
+        ("select * from pg_stat_activity", "pg_stat_activity"),
+        ("select 1; select 2", "select"),
+        ("select 'open", ""),
+    ] {
+        assert!(part(sql).is_some_and(|part| part == word), "{sql}: {:?}", part(sql));
+    }
+    assert_eq!(named_by(b"select \"A\", b from t", name_hash(b"b")), Some(&b"b"[..]));
+    assert_eq!(named_by(b"select 'b'", name_hash(b"b")), None);
+}

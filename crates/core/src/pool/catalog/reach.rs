@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, name_hash};
+use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, doubtful_part, name_hash, named_by};
 
 use crate::limits::{BARRED_TEXTS_MAX, REACH_NAMES_BYTES_MAX, REACH_NAMES_MAX};
 
@@ -163,6 +163,27 @@ impl Reach {
             *before = Verdict::of(reads, self);
             reads
         })
+    }
+
+    /// The word of a text for which it does not certainly read, or for which a standby might give another answer; and which of both.
+    /// `None`: it reads anywhere. A text that is no single query has no such word.
+    pub(crate) fn doubt<'a>(&self, text: &'a [u8]) -> Option<(Reads, &'a [u8])> {
+        let at_primary = self.at_primary.as_deref().unwrap_or_default();
+        let mut other = None;
+        let doubtful = doubtful_part(text, |role, name| match role {
+            NameRole::Mentioned => {
+                other = other.or(at_primary.binary_search(&name).is_ok().then_some(name));
+                self.barred.binary_search(&name).is_err()
+            }
+            NameRole::Called => self.known.binary_search(&name).is_ok(),
+        });
+        let at_primary = || Some((Reads::AtPrimary, named_by(text, other?).unwrap_or_default()));
+        doubtful.map(|part| (Reads::InDoubt, part)).or_else(at_primary)
+    }
+
+    /// What names stand for at a standby is known.
+    pub(crate) fn knows_standbys(&self) -> bool {
+        self.at_primary.is_some()
     }
 
     #[cold]

@@ -4,6 +4,7 @@
 //! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys; `fence.rs`
 //! ends those of an older epoch; `second_try.rs` runs on the primary what a standby did not run; `tally.rs` counts what was sent where.
 
+pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;
 pub(crate) mod route;

@@ -10,7 +10,7 @@ use crate::pool::Pool;
 use crate::pool::cluster::tally::{AtNode, FellBack};
 use crate::pool::show::rows::time_text;
 use crate::worker::Worker;
-use crate::worker::console::command::Topic;
+use crate::worker::console::command::{Outcome, Topic};
 use crate::worker::console::report::{Row, cell};
 use crate::worker::console::table::column_names;
 
@@ -97,6 +97,38 @@ impl Worker {
         };
         self.pools.values().filter(is_of)
     }
+}
+
+impl Worker {
+    /// SHOW ROUTE: where a statement would run for the clients of each of this worker's pools of a database.
+    pub(crate) fn route_rows(&self, env: &Env, database: &str, text: &str) -> Outcome {
+        let of_database = |pool: &&Pool| *pool.state.database == *database;
+        let rows = self.pools.values().filter(of_database).map(|pool| {
+            let found = pool.explain_route(env, text.as_bytes());
+            vec![
+                cell(&pool.state.database),
+                cell(&pool.state.user),
+                cell(found.route),
+                cell(found.runs_on),
+                cell(found.decided_by),
+                found.word,
+            ]
+        });
+        Outcome::Rows(rows.collect())
+    }
+}
+
+/// The workers' rows of SHOW ROUTE.
+pub(crate) fn merged_routes(outcomes: Vec<Outcome>) -> Vec<Row> {
+    let mut rows: Vec<Row> = outcomes
+        .into_iter()
+        .flat_map(|outcome| match outcome {
+            Outcome::Rows(rows) => rows,
+            _ => Vec::new(),
+        })
+        .collect();
+    rows.sort();
+    rows
 }
 
 fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {

@@ -85,6 +85,7 @@ impl Worker {
                 backend::encode_command_complete(&mut cx.env.scratch, "SET");
                 return self.say_ready(cx, id);
             }
+            Command::ShowRoute { .. } => {}
             Command::Show(topic) if *topic != Topic::Fds => {}
             _ if rights == Rights::Admin => self.log_command(cx, &command),
             _ => {
@@ -111,7 +112,7 @@ impl Worker {
         if let Some(text) = refused {
             return cx.driver.ask(Question::Operated { ticket, result: Err(text) });
         }
-        if !matches!(command, Command::Show(_)) {
+        if !matches!(command, Command::Show(_) | Command::ShowRoute { .. }) {
             self.log_command(cx, &command);
         }
         self.distribute(cx, CommandSource::Control(ticket), command);
@@ -212,6 +213,11 @@ impl Worker {
             }
             if env.rules.config.database(name).is_none() {
                 return Err(format!("no such database: {name}"));
+            }
+            let has_cluster =
+                env.rules.config.database(name).is_some_and(|database| database.cluster.is_some());
+            if matches!(command, Command::ShowRoute { .. }) && !has_cluster {
+                return Err(format!("database \"{name}\" has no cluster"));
             }
         }
         self.check_cluster_command(env, command)?;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::cluster::view::Switch;
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
-use crate::limits::NAME_BYTES_MAX;
+use crate::limits::{CONSOLE_QUERY_BYTES_MAX, NAME_BYTES_MAX};
 use crate::mail::Shutdown;
 use crate::stats::snapshot::StatementSnapshot;
 use crate::stats::{Stats, Window};
@@ -103,6 +103,13 @@ pub(crate) fn is_ignored(parameter: &str) -> bool {
 pub enum Command {
     /// SHOW of a topic.
     Show(Topic),
+    /// SHOW ROUTE: where a statement of a database's clients would run, and why.
+    ShowRoute {
+        /// The database.
+        database: String,
+        /// The statement.
+        text: String,
+    },
     /// SHOW of a parameter that PostgreSQL would know: index into the fixed answers.
     ShowParameter(usize),
     /// SET of a setting.
@@ -171,7 +178,8 @@ pub(crate) enum NoCommand {
 impl Command {
     /// Reads a command.
     pub(crate) fn parse(text: &str) -> Result<Command, NoCommand> {
-        let tokens = tokens(text).map_err(NoCommand::Unknown)?;
+        let max = if is_show_route(text) { CONSOLE_QUERY_BYTES_MAX } else { TOKEN_BYTES_MAX };
+        let tokens = tokens(text, max).map_err(NoCommand::Unknown)?;
         let invalid = || NoCommand::Unknown(format!("invalid command '{text}', use SHOW HELP;"));
         let too_long = || NoCommand::Unknown("bad arguments".to_owned());
         let mut words = tokens.iter().map(Token::text);
@@ -181,6 +189,9 @@ impl Command {
         }
         if verb == "set" {
             return parse_set(&tokens).ok_or_else(invalid);
+        }
+        if is_show_route(text) {
+            return show_route(&tokens).ok_or_else(invalid);
         }
         if tokens.iter().any(|token| !matches!(token, Token::Word(_) | Token::Quoted(_))) {
             return Err(invalid());
@@ -238,7 +249,7 @@ impl Command {
     /// The tag of its CommandComplete.
     pub(crate) fn tag(&self) -> String {
         match self {
-            Command::Show(_) | Command::ShowParameter(_) => "SHOW".to_owned(),
+            Command::Show(_) | Command::ShowRoute { .. } | Command::ShowParameter(_) => "SHOW".to_owned(),
             Command::Set { key, value } => format!("SET {key}={value}"),
             Command::Pause(_) => "PAUSE".to_owned(),
             Command::Resume(_) => "RESUME".to_owned(),
@@ -283,9 +294,26 @@ impl Command {
             | Command::Kill(name)
             | Command::WaitClose(name) => name.as_deref(),
             Command::Disable(name) | Command::Enable(name) => Some(name),
+            Command::ShowRoute { database, .. } => Some(database),
             _ => None,
         }
     }
+}
+
+/// It begins with these two words.
+fn is_show_route(text: &str) -> bool {
+    let mut words = text.split_ascii_whitespace();
+    let mut is = |word: &str| words.next().is_some_and(|known| known.eq_ignore_ascii_case(word));
+    is("show") && is("route")
+}
+
+/// `SHOW ROUTE database 'statement'`.
+fn show_route(tokens: &[Token]) -> Option<Command> {
+    let [_, _, Token::Word(database) | Token::Quoted(database), Token::Text(text)] = tokens else {
+        return None;
+    };
+    (database.len() <= NAME_BYTES_MAX)
+        .then(|| Command::ShowRoute { database: database.clone(), text: text.clone() })
 }
 
 /// `NODE cluster.node`.
@@ -370,7 +398,7 @@ const VERB_BYTES_MAX: usize = 15;
 /// Longest value that SET takes, and longest word.
 const TOKEN_BYTES_MAX: usize = 255;
 
-fn tokens(text: &str) -> Result<Vec<Token>, String> {
+fn tokens(text: &str, bytes_max: usize) -> Result<Vec<Token>, String> {
     let text = text.trim();
     let mut rest = text.strip_suffix(';').unwrap_or(text).trim_end();
     let mut tokens = Vec::new();
@@ -387,7 +415,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 (Token::Word(rest[..used].to_owned()), used)
             }
         };
-        if token.text().len() > TOKEN_BYTES_MAX {
+        if token.text().len() > bytes_max {
             return Err("bad arguments".to_owned());
         }
         tokens.push(token);
@@ -522,6 +550,11 @@ mod tests {
         let wanted = Command::SwitchNode { to: Switch::Draining, cluster: "main".into(), node: "m1".into() };
         assert_eq!(switched.as_ref().map(Command::text), Ok("DRAIN NODE main.m1".to_owned()));
         assert_eq!(switched, Ok(wanted));
+        let route = Command::ShowRoute { database: "app".into(), text: "select 'a'".into() };
+        assert_eq!(Command::parse("Show  Route \"app\" 'select ''a''';"), Ok(route));
+        for text in ["SHOW ROUTE", "SHOW ROUTE app", "SHOW ROUTE app select", "SHOW ROUTE app 'select' 1"] {
+            assert!(matches!(Command::parse(text), Err(NoCommand::Unknown(_))), "{text}");
+        }
         assert_eq!(Command::parse("RECHECK main"), Ok(Command::Recheck("main".into())));
         let switchover = |to: Option<&str>, force| {
             Ok(Command::Switchover { cluster: "main".into(), to: to.map(Into::into), force })

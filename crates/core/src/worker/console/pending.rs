@@ -9,6 +9,7 @@ use crate::ids::{ClientId, UnpooledId};
 use crate::mail::{Mail, Question, Shutdown};
 use crate::pool::ServerKind;
 use crate::worker::Worker;
+use crate::worker::clusters::report::merged_routes;
 use crate::worker::console::command::{Command, CommandSource, Outcome, Task, Topic, Until};
 use crate::worker::console::table;
 
@@ -166,6 +167,17 @@ impl Worker {
                     self.say_descriptors(cx, id, &columns, &rows);
                 } else {
                     self.say_rows(cx, id, &columns, rows);
+                }
+            }
+            (None, Command::ShowRoute { database, .. }) => {
+                let rows = merged_routes(pending.outcomes);
+                if rows.is_empty() {
+                    let text = format!(
+                        "no client of database \"{database}\" has come yet: what its names stand for is not known"
+                    );
+                    self.say_error(cx, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, &text);
+                } else {
+                    self.say_rows(cx, id, &table::columns_of(&pending.command), rows);
                 }
             }
             (None, command) => {

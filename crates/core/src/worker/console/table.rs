@@ -120,6 +120,15 @@ const CLUSTERS: [(&str, Type); 16] = [
     ("fell_back_lag", Int8),
 ];
 
+const ROUTE: [(&str, Type); 6] = [
+    ("database", Text),
+    ("user", Text),
+    ("route", Text),
+    ("runs_on", Text),
+    ("decided_by", Text),
+    ("word", Text),
+];
+
 const NODES: [(&str, Type); 21] = [
     ("cluster", Text),
     ("node", Text),
@@ -447,6 +456,7 @@ impl Formats {
 pub(crate) fn columns_of(command: &Command) -> Columns {
     match command {
         Command::Show(topic) => columns(*topic),
+        Command::ShowRoute { .. } => ROUTE.to_vec(),
         Command::ShowParameter(index) => vec![(FIXED_PARAMETERS[*index].0, Text)],
         _ => Vec::new(),
     }

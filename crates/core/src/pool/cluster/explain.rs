@@ -1,0 +1,86 @@
+//! SHOW ROUTE: where a statement would run, and what decides it. It asks in the order in which a request is decided (`route.rs`).
+
+use pgweir_settings::Route;
+use pgweir_sql::{HintedRoute, hinted_route};
+
+use crate::context::Env;
+use crate::limits::GROUP_BYTES_MAX;
+use crate::pool::catalog::reach::Reads;
+use crate::pool::session::pins::is_notable;
+use crate::pool::{Gate, Pool};
+
+/// The answer.
+pub(crate) struct Explained {
+    /// The route of the pool's user, in a session that says none.
+    pub(crate) route: Route,
+    pub(crate) runs_on: &'static str,
+    pub(crate) decided_by: &'static str,
+    /// The word that decides, if one does.
+    pub(crate) word: Option<String>,
+}
+
+impl Pool {
+    /// A statement outside of a transaction, of a client of this pool that has a session like every other.
+    pub(crate) fn explain_route(&self, env: &Env, text: &[u8]) -> Explained {
+        let pool = &self.state;
+        let route = env.rules.config.route(&pool.config, &pool.user);
+        let found = |runs_on, decided_by| Explained { route, runs_on, decided_by, word: None };
+        let hinted = hinted_route(text).filter(|_| !pool.policy.keeps_server());
+        match (hinted, route) {
+            (Some(HintedRoute::Primary), _) => return found(PRIMARY, "the hint"),
+            (Some(HintedRoute::Standby), _) => return found(STANDBY, "the hint"),
+            (None, Route::Primary) => return found(PRIMARY, "the route"),
+            (None, Route::Standby | Route::PreferStandby) => return found(STANDBY, "the route"),
+            (None, Route::Any) => return found("any node", "the route"),
+            (None, Route::Auto) => {}
+        }
+        if let Some((decided_by, word)) = self.keeps_at_primary(env, text) {
+            let word = word.filter(|word| !word.is_empty());
+            let word = word.map(|word| String::from_utf8_lossy(word).into_owned());
+            return Explained { word, ..found(PRIMARY, decided_by) };
+        }
+        let now_us = env.now.mono_us;
+        let takes_reads = |branch| {
+            let share = pool
+                .standby_at(branch)
+                .and_then(|standby| standby.standby.as_ref())
+                .map_or(0, |own| own.share);
+            share > 0 && pool.gate_at(branch) == Gate::Open && !pool.rests(branch, now_us)
+        };
+        match pool.standby_branches().any(takes_reads) {
+            true => found(STANDBY, "it certainly reads"),
+            false => found(PRIMARY, "no standby takes reads"),
+        }
+    }
+
+    /// Why `route=auto` keeps a statement at the primary, and the word that decides it.
+    fn keeps_at_primary<'a>(&self, env: &Env, text: &'a [u8]) -> Option<(&'static str, Option<&'a [u8]>)> {
+        let pool = &self.state;
+        let traits = pgweir_sql::traits(text);
+        let is_due = pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines());
+        if pool.policy.keeps_server() {
+            return Some(("session pooling", None));
+        }
+        if text.len() > GROUP_BYTES_MAX {
+            return Some(("its length", None));
+        }
+        if is_due || !pool.reach.knows_standbys() {
+            return Some(("the catalog, which is still to be read", None));
+        }
+        match pool.reach.doubt(text) {
+            Some((Reads::AtPrimary, word)) => {
+                return Some(("a word that means something else on a standby", Some(word)));
+            }
+            Some((_, word)) => return Some(("a word that may do more than read", Some(word))),
+            None => {}
+        }
+        let touches = is_notable(traits.marks) || pool.routines.are_named_in(text);
+        if !traits.certainly_self_contained || pool.policy.keeps_sessions() && touches {
+            return Some(("what it may do to the session", None));
+        }
+        pool.reach.is_barred(traits.fingerprint).then_some(("a standby, which refused it as a change", None))
+    }
+}
+
+const PRIMARY: &str = "primary";
+const STANDBY: &str = "standby";
