@@ -142,6 +142,30 @@ impl Config {
         self.of_user(user, |u| u.balance).or(db.balance).or_else(of_cluster).unwrap_or(Balance::Session)
     }
 
+    /// What is said of names for this user's clients, in a database with a cluster: `read_functions`, `write_functions` and
+    /// `primary_names`.
+    pub fn name_lists<'a>(&'a self, db: &'a Database, user: &str) -> [&'a [String]; 3] {
+        let of_user = self.users.get(user);
+        let of_cluster = db.cluster.as_ref().and_then(|name| self.clusters.get(name));
+        [
+            first_said([
+                of_user.map(|user| &user.read_functions),
+                Some(&db.read_functions),
+                of_cluster.map(|cluster| &cluster.read_functions),
+            ]),
+            first_said([
+                of_user.map(|user| &user.write_functions),
+                Some(&db.write_functions),
+                of_cluster.map(|cluster| &cluster.write_functions),
+            ]),
+            first_said([
+                of_user.map(|user| &user.primary_names),
+                Some(&db.primary_names),
+                of_cluster.map(|cluster| &cluster.primary_names),
+            ]),
+        ]
+    }
+
     /// The user that asks a cluster's nodes for their role.
     pub fn check_user<'a>(&'a self, cluster: &'a ClusterOptions) -> Option<&'a str> {
         cluster.check_user.as_deref().or(self.main.auth_user.as_deref())
@@ -166,4 +190,9 @@ impl Config {
     pub fn load_balance_hosts(&self, db: &Database) -> LoadBalanceHosts {
         db.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
     }
+}
+
+/// The first of these lists that has an entry.
+fn first_said(lists: [Option<&Vec<String>>; 3]) -> &[String] {
+    lists.into_iter().flatten().find(|list| !list.is_empty()).map_or(&[], Vec::as_slice)
 }

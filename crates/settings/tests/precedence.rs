@@ -172,3 +172,19 @@ fn route_goes_by_user_then_database_then_cluster() {
     use Route::{Any, PreferStandby, Primary, Standby};
     assert_eq!(routes, [Primary, Any, Standby, PreferStandby, PreferStandby]);
 }
+
+#[test]
+fn lists_of_names_go_by_user_then_database_then_cluster() {
+    let keys = ["read_functions", "write_functions", "primary_names"];
+    for (place, key) in keys.into_iter().enumerate() {
+        let file = format!(
+            "[pgbouncer]\nauth_user = a\n[databases]\nplain = cluster=main\nown = cluster=main {key}=b,c\n\
+             [clusters]\nmain = nodes=n {key}=a*\n[nodes]\nn = host=a\n[users]\nown = {key}=d\n"
+        );
+        let config = load(&file).expect("a good file");
+        let lists = [("plain", "u"), ("own", "u"), ("own", "own")]
+            .map(|(database, user)| config.name_lists(&config.databases[database], user)[place].join(" "));
+        assert_eq!(lists, ["a*", "b c", "d"], "{key}");
+        assert!(config.name_lists(&config.databases["plain"], "u")[(place + 1) % 3].is_empty());
+    }
+}

@@ -36,6 +36,6 @@ pub use lexer::{Doubt, Kind, Lexeme, Lexer};
 pub use marks::{Marks, keeps_parse_context};
 pub use prepared::{NameUse, prepared_names};
 pub use questions::{Question, questions};
-pub use reach::{NameRole, certainly_reads, doubtful_part, name_hash, named_by};
+pub use reach::{NameRole, certainly_reads, doubtful_part, find_name, name_hash};
 pub use setting_names::SettingNames;
 pub use traits::{Statements, Traits, Verb, traits};

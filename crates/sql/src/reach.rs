@@ -64,18 +64,18 @@ pub fn doubtful_part(sql: &[u8], mut allows: impl FnMut(NameRole, u64) -> bool) 
     if scan(sql, judge, |part| last = part) {
         return None;
     }
-    Some(refused.and_then(|name| named_by(sql, name)).unwrap_or(last))
+    let has_hash =
+        |text: &[u8], hash| name_hash(text) == hash || name_hash(&text.to_ascii_lowercase()) == hash;
+    let named = refused.and_then(|hash| find_name(sql, |text| has_hash(text, hash)));
+    Some(named.unwrap_or(last))
 }
 
-/// The first word of `sql` with this [`name_hash`].
+/// The first word of `sql`, with or without quotes, that `is_it` says yes of, as it stands there.
 #[must_use]
-pub fn named_by(sql: &[u8], name: u64) -> Option<&[u8]> {
-    let is_it = |text: &[u8]| name_hash(text) == name || name_hash(&text.to_ascii_lowercase()) == name;
+pub fn find_name(sql: &[u8], is_it: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     let words = Lexer::new(sql).map_while(Result::ok);
-    words
-        .filter(|lexeme| matches!(lexeme.kind, Kind::Word | Kind::QuotedWord))
-        .map(|lexeme| lexeme.text)
-        .find(|text| is_it(text))
+    let words = words.filter(|lexeme| matches!(lexeme.kind, Kind::Word | Kind::QuotedWord));
+    words.map(|lexeme| lexeme.text).find(|text| is_it(text))
 }
 
 #[inline]

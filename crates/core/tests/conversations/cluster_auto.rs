@@ -478,3 +478,20 @@ fn the_console_says_where_a_statement_runs_and_which_word_decides() {
     let told = stage.rig.command(console, "SHOW ROUTE nowhere 'select 1'");
     assert!(told[0].contains("no such database"), "{told:?}");
 }
+
+#[test]
+fn the_configuration_says_of_names_what_the_catalog_does_not() {
+    let mut stage = Stage::new("");
+    stage.rig.catalog = Some(vec![["v", "note_it", ""], ["s", "", ""]]);
+    let client = stage.rig.knock("alice", "app_named");
+    let (primary, _) = stage.server();
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select note_it()"));
+    let (standby, node) = stage.server();
+    assert!(node > 1, "the operator says that it reads");
+    stage.rig.gets_raw(standby);
+    stage.rig.send(standby, &[be::one_row("0"), be::ready('I')].concat());
+    stage.rig.gets_raw(client);
+    runs_on(&mut stage, client, primary, "select a from audit_log");
+    runs_on(&mut stage, client, standby, "select a from t");
+}

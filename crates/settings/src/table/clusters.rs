@@ -78,6 +78,17 @@ settings! {
         /// 1: a standby whose lag is more than a quarter of `lag_limit_ms` or `lag_limit_bytes` above that of the standby with the
         /// least lag gets reads only if there is no better one. One of the two limits is needed.
         prefer_lower_lag: bool = "0", Kind::Bool, Reload, Ours, InEffect;
+        /// Functions that are declared volatile and only read: with `route=auto`, statements that call them may run on a standby.
+        /// Letters may be in any case, and a `*` at the end of a name stands for any rest. A user's list goes before a
+        /// database's, and that before this one.
+        read_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// Functions and other names that change something although the catalog does not say so, such as a function that is
+        /// declared stable and takes locks: with `route=auto`, statements with such a name run on the primary. Names are
+        /// written as in `read_functions`.
+        write_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// Tables, views and other names that are to be read from the primary: with `route=auto`, statements with such a name
+        /// run there. Names are written as in `read_functions`.
+        primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
         /// How long transactions that are open may go on in a SWITCHOVER, in milliseconds. It then gives up, or with FORCE
         /// ends them. A switchover that Patroni announces in etcd holds new transactions for at most as long.
         switchover_drain_ms: u32 = "10000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;

@@ -29,6 +29,12 @@ settings! {
         route: Option<Route> = NULL, Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
         /// As `balance` in `[clusters]`, for this database.
         balance: Option<Balance> = NULL, Kind::Choice(Balance::WORDS), Reload, Ours, InEffect;
+        /// As `read_functions` in `[clusters]`, for this database.
+        read_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// As `write_functions` in `[clusters]`, for this database.
+        write_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// As `primary_names` in `[clusters]`, for this database.
+        primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
         /// The user that all server connections of this database log in as, whatever the client's user is. When it is
         /// not set, each user has a separate pool. Taking it away needs a restart.
         user: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;

@@ -16,6 +16,12 @@ settings! {
         route: Option<Route> = NULL, Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
         /// As `balance` in `[clusters]`, for this user's clients.
         balance: Option<Balance> = NULL, Kind::Choice(Balance::WORDS), Reload, Ours, InEffect;
+        /// As `read_functions` in `[clusters]`, for this user's clients.
+        read_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// As `write_functions` in `[clusters]`, for this user's clients.
+        write_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// As `primary_names` in `[clusters]`, for this user's clients.
+        primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
         /// As the global `session_state`.
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// As the global `session_audit_sample`, for the pools of this user.

@@ -163,6 +163,6 @@ fn the_part_that_decides_is_told() {
     ] {
         assert!(part(sql).is_some_and(|part| part == word), "{sql}: {:?}", part(sql));
     }
-    assert_eq!(named_by(b"select \"A\", b from t", name_hash(b"b")), Some(&b"b"[..]));
-    assert_eq!(named_by(b"select 'b'", name_hash(b"b")), None);
+    assert_eq!(find_name(b"select \"A\", b from t", |name| name == b"b"), Some(&b"b"[..]));
+    assert_eq!(find_name(b"select 'b' -- b", |name| name == b"b"), None);
 }

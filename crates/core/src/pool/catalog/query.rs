@@ -8,7 +8,7 @@ use crate::driver::{Driver, Level};
 use crate::ids::ServerId;
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::pool::Pool;
-use crate::pool::catalog::reach::{self, Reach};
+use crate::pool::catalog::reach::{self, NameLists, Reach};
 use crate::pool::catalog::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
@@ -81,7 +81,11 @@ impl Pool {
                     pool.reach = Reach::default();
                     pool.routines.cut();
                 } else {
-                    pool.reach.follow(Reach::of(&answer.rows));
+                    let lists = match &pool.cluster {
+                        Some(_) => NameLists::of(cx.env.rules.config.name_lists(&pool.config, &pool.user)),
+                        None => NameLists::default(),
+                    };
+                    pool.reach.follow(Reach::of(&answer.rows, lists));
                 }
                 let cut = pool.routines.are_too_many();
                 self.judge_waiting_anew();

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, doubtful_part, name_hash, named_by};
+use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, doubtful_part, find_name, name_hash};
 
 use crate::limits::{BARRED_TEXTS_MAX, REACH_NAMES_BYTES_MAX, REACH_NAMES_MAX};
 
@@ -40,6 +40,7 @@ pub(crate) struct Reach {
     at_primary: Option<Box<[u64]>>,
     /// Its two lowest bits are 0; 0: nothing is known, so nothing only reads.
     identity: u64,
+    lists: NameLists,
     /// Texts that were taken for reads and were none, by fingerprint: those that were found last.
     barred_texts: VecDeque<u64>,
 }
@@ -95,13 +96,71 @@ impl Verdict {
     }
 }
 
+/// What the configuration says of names, whatever the catalog says.
+#[derive(Default, Debug)]
+pub(crate) struct NameLists {
+    /// Functions that only read.
+    reads: Patterns,
+    /// What may do more than read.
+    writes: Patterns,
+    /// What is to be read from the primary.
+    at_primary: Patterns,
+}
+
+/// Names in lower case. A `*` at the end stands for any rest.
+#[derive(Default, Debug)]
+struct Patterns(Vec<String>);
+
+impl Patterns {
+    fn of(list: &[String]) -> Patterns {
+        Patterns(list.iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    fn match_name(&self, name: &[u8]) -> bool {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(front) => {
+                name.get(..front.len()).is_some_and(|own| own.eq_ignore_ascii_case(front.as_bytes()))
+            }
+            None => name.eq_ignore_ascii_case(pattern.as_bytes()),
+        };
+        self.0.iter().any(fits)
+    }
+
+    /// The first word of a text that is such a name.
+    fn named_in<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
+        if self.0.is_empty() { None } else { find_name(text, |name| self.match_name(name)) }
+    }
+}
+
+impl NameLists {
+    /// From the settings `read_functions`, `write_functions` and `primary_names`.
+    pub(crate) fn of([reads, writes, at_primary]: [&[String]; 3]) -> NameLists {
+        let [reads, writes, at_primary] = [reads, writes, at_primary].map(Patterns::of);
+        NameLists { reads, writes, at_primary }
+    }
+
+    /// A number that is another one for other lists.
+    fn hashes(&self) -> impl Iterator<Item = u64> {
+        let lists = [&self.reads, &self.writes, &self.at_primary];
+        lists
+            .into_iter()
+            .flat_map(|list| list.0.iter().map(|name| name_hash(name.as_bytes())).chain([u64::MAX]))
+    }
+}
+
 impl Reach {
-    /// From the rows of the answer: kind and names.
-    pub(crate) fn of(rows: &[Vec<Option<Box<[u8]>>>]) -> Reach {
+    /// From the rows of the answer (kind and names), and what the configuration says.
+    pub(crate) fn of(rows: &[Vec<Option<Box<[u8]>>>], lists: NameLists) -> Reach {
         let (mut barred, mut known, mut at_primary) = (None, None, None);
+        let mut trusted: Vec<u64> = lists.reads.0.iter().map(|name| name_hash(name.as_bytes())).collect();
         for row in rows {
             match row.as_slice() {
-                [Some(kind), Some(names), _] if **kind == *b"v" => barred = hashes(names, true),
+                [Some(kind), Some(names), _] if **kind == *b"v" => {
+                    let listed =
+                        names.split(|byte| *byte == b'\n').filter(|name| lists.reads.match_name(name));
+                    trusted.extend(listed.map(name_hash));
+                    barred = hashes(names, true);
+                }
                 [Some(kind), Some(names), _] if **kind == *b"r" => known = hashes(names, false),
                 [Some(kind), Some(names), _] if **kind == *b"s" => {
                     at_primary = hashes(names, true).map(with_fixed_words);
@@ -111,15 +170,20 @@ impl Reach {
             }
         }
         match (barred, known) {
-            (Some(barred), Some(known)) => {
+            (Some(mut barred), Some(mut known)) => {
+                trusted.retain(|name| *name != 0);
+                barred.retain(|name| !trusted.contains(name));
+                known.extend(trusted);
+                known.sort_unstable();
                 let mix = |hash: u64, name: &u64| (hash ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let words = |words: Option<&[u64]>| words.unwrap_or(&[0, u64::MAX]).to_vec();
                 let all =
                     [&barred[..], &[u64::MAX], &known, &[u64::MAX], &words(at_primary.as_deref())].concat();
-                let identity = (all.iter().fold(1, mix) & !3).max(4);
+                let said: Vec<u64> = lists.hashes().collect();
+                let identity = (all.iter().chain(&said).fold(1, mix) & !3).max(4);
                 let at_primary = at_primary.map(Vec::into);
                 let (barred, known) = (barred.into(), known.into());
-                Reach { barred, known, at_primary, identity, barred_texts: VecDeque::new() }
+                Reach { barred, known, at_primary, identity, lists, barred_texts: VecDeque::new() }
             }
             _ => Reach::default(),
         }
@@ -152,7 +216,7 @@ impl Reach {
     #[cfg(test)]
     pub(crate) fn of_nothing_special() -> Reach {
         let row = |kind: &[u8]| vec![Some(kind.into()), Some(Box::default()), None];
-        Reach::of(&[row(b"v"), row(b"r")])
+        Reach::of(&[row(b"v"), row(b"r")], NameLists::default())
     }
 
     /// What is known of `text`. `before` is what was found in it before, and is kept up to date. `traits` are the text's.
@@ -168,6 +232,9 @@ impl Reach {
     /// The word of a text for which it does not certainly read, or for which a standby might give another answer; and which of both.
     /// `None`: it reads anywhere. A text that is no single query has no such word.
     pub(crate) fn doubt<'a>(&self, text: &'a [u8]) -> Option<(Reads, &'a [u8])> {
+        if let Some(word) = self.lists.writes.named_in(text) {
+            return Some((Reads::InDoubt, word));
+        }
         let at_primary = self.at_primary.as_deref().unwrap_or_default();
         let mut other = None;
         let doubtful = doubtful_part(text, |role, name| match role {
@@ -177,7 +244,12 @@ impl Reach {
             }
             NameRole::Called => self.known.binary_search(&name).is_ok(),
         });
-        let at_primary = || Some((Reads::AtPrimary, named_by(text, other?).unwrap_or_default()));
+        let at_primary = || {
+            let listed = self.lists.at_primary.named_in(text);
+            let named = |hash| find_name(text, |name| has_hash(name, hash)).unwrap_or_default();
+            let word = listed.or(other.map(named))?;
+            Some((Reads::AtPrimary, word))
+        };
         doubtful.map(|part| (Reads::InDoubt, part)).or_else(at_primary)
     }
 
@@ -199,13 +271,20 @@ impl Reach {
                     self.barred.binary_search(&name).is_err()
                 }
                 NameRole::Called => self.known.binary_search(&name).is_ok(),
-            });
+            })
+            && self.lists.writes.named_in(text).is_none();
+        is_same_at_standbys &= self.lists.at_primary.named_in(text).is_none();
         match (certainly, is_same_at_standbys) {
             (false, _) => Reads::InDoubt,
             (true, false) => Reads::AtPrimary,
             (true, true) => Reads::Anywhere,
         }
     }
+}
+
+/// A name as it stands in a text has this hash.
+fn has_hash(name: &[u8], hash: u64) -> bool {
+    name_hash(name) == hash || name_hash(&name.to_ascii_lowercase()) == hash
 }
 
 /// And [`OTHER_AT_STANDBYS`].
@@ -231,6 +310,11 @@ fn hashes(names: &[u8], foreign: bool) -> Option<Vec<u64>> {
 mod tests {
     use super::*;
 
+    /// The configuration says nothing.
+    fn plain(rows: &[Vec<Option<Box<[u8]>>>]) -> Reach {
+        Reach::of(rows, NameLists::default())
+    }
+
     fn rows(of: &[(&str, Option<&str>)]) -> Vec<Vec<Option<Box<[u8]>>>> {
         let bytes = |text: &str| Box::from(text.as_bytes());
         of.iter().map(|(kind, names)| vec![Some(bytes(kind)), names.map(bytes), None]).collect()
@@ -246,7 +330,7 @@ mod tests {
 
     #[test]
     fn names_decide() {
-        let reach = Reach::of(&rows(&[("v", Some("note_it\nBig")), ("r", Some("total\ngröße"))]));
+        let reach = plain(&rows(&[("v", Some("note_it\nBig")), ("r", Some("total\ngröße"))]));
         assert!(reads(&reach, "select total(a), lower(b), big from t"));
         for text in [
             "select note_it()",
@@ -258,7 +342,7 @@ mod tests {
             assert!(!reads(&reach, text), "{text}");
         }
         assert!(reads(&reach, "select größe from t"));
-        let foreign = Reach::of(&rows(&[("v", Some("größe")), ("r", Some(""))]));
+        let foreign = plain(&rows(&[("v", Some("größe")), ("r", Some(""))]));
         assert!(!reads(&foreign, "select länge from t") && reads(&foreign, "select a from t"));
     }
 
@@ -274,16 +358,16 @@ mod tests {
             rows(&[("v", Some("")), ("r", Some("")), ("x", None)]),
             rows(&[("v", Some(&many)), ("r", Some(""))]),
         ] {
-            assert!(!reads(&Reach::of(&rows), "select 1"), "{rows:?}");
+            assert!(!reads(&plain(&rows), "select 1"), "{rows:?}");
         }
         assert!(!reads(&Reach::default(), "select 1"));
     }
 
     #[test]
     fn what_was_found_holds_as_long_as_the_catalog_says_the_same() {
-        let one = Reach::of(&rows(&[("v", Some("f")), ("r", Some("g"))]));
-        let same = Reach::of(&rows(&[("r", Some("g")), ("v", Some("f\nf"))]));
-        let other = Reach::of(&rows(&[("v", Some("g")), ("r", Some("f"))]));
+        let one = plain(&rows(&[("v", Some("f")), ("r", Some("g"))]));
+        let same = plain(&rows(&[("r", Some("g")), ("v", Some("f\nf"))]));
+        let other = plain(&rows(&[("v", Some("g")), ("r", Some("f"))]));
         let mut verdict = Verdict::default();
         assert_eq!(ask(&one, "select g(1)", &mut verdict), Reads::AtPrimary);
         // The text is not looked at again ...
@@ -296,7 +380,7 @@ mod tests {
     #[test]
     fn only_what_is_the_same_at_a_standby_may_be_read_there() {
         let [more, less] = [("v", Some("f")), ("r", Some("g\nh"))];
-        let reach = Reach::of(&rows(&[more, less, ("s", Some("a_seq\nh"))]));
+        let reach = plain(&rows(&[more, less, ("s", Some("a_seq\nh"))]));
         let found = |text: &str| ask(&reach, text, &mut Verdict::default());
         for text in ["select 1", "select g(b) from t", "with a as (select 1) select * from a"] {
             assert_eq!(found(text), Reads::Anywhere, "{text}");
@@ -316,10 +400,36 @@ mod tests {
         for other in
             [rows(&[more, less]), rows(&[more, less, ("s", Some(&many))]), rows(&[more, less, ("s", None)])]
         {
-            assert_eq!(ask(&Reach::of(&other), "select 1", &mut Verdict::default()), Reads::AtPrimary);
+            assert_eq!(ask(&plain(&other), "select 1", &mut Verdict::default()), Reads::AtPrimary);
         }
         let mut verdict = Verdict::default();
         assert_eq!(ask(&reach, "select 1", &mut verdict), Reads::Anywhere);
-        assert_eq!(ask(&Reach::of(&rows(&[more, less])), "select 1", &mut verdict), Reads::AtPrimary);
+        assert_eq!(ask(&plain(&rows(&[more, less])), "select 1", &mut verdict), Reads::AtPrimary);
+    }
+
+    #[test]
+    fn the_configuration_has_the_last_word() {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (reads, writes) = (list(&["Note_*", "other"]), list(&["total"]));
+        let lists = NameLists::of([&reads, &writes, &list(&["audit*", "log"])]);
+        let catalog = rows(&[("v", Some("note_it\nsend")), ("r", Some("total\ncount_it")), ("s", Some(""))]);
+        let reach = Reach::of(&catalog, lists);
+        let found = |text: &str| ask(&reach, text, &mut Verdict::default());
+        for (text, expected) in [
+            ("select note_it(a), OTHER(b), count_it(c) from t", Reads::Anywhere),
+            ("select note_that()", Reads::InDoubt),
+            ("select send()", Reads::InDoubt),
+            ("select Total(a) from t", Reads::InDoubt),
+            ("select a from Audit_2024", Reads::AtPrimary),
+            ("select a from s.\"log\"", Reads::AtPrimary),
+            ("select a from logs", Reads::Anywhere),
+        ] {
+            assert_eq!(found(text), expected, "{text}");
+            let doubt = reach.doubt(text.as_bytes()).map_or(Reads::Anywhere, |(reads, _)| reads);
+            assert_eq!(doubt, expected, "{text}");
+        }
+        let mut verdict = Verdict::default();
+        assert_eq!(ask(&reach, "select note_it()", &mut verdict), Reads::Anywhere);
+        assert_eq!(ask(&plain(&catalog), "select note_it()", &mut verdict), Reads::InDoubt);
     }
 }
