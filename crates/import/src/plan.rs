@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     pub(crate) nodes: Vec<Node>,
     /// Primaries with their standbys.
     pub(crate) clusters: Vec<Cluster>,
+    /// Which clients go to which node, in order.
+    pub(crate) routes: Vec<Route>,
     /// Settings of users.
     pub(crate) users: BTreeMap<String, BTreeMap<&'static str, String>>,
     /// Passwords, or what is stored in their place, by user.
@@ -53,6 +55,14 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) host: String,
     pub(crate) port: u16,
+    pub(crate) weight: Option<u32>,
+}
+
+/// A line of `[routes]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Route {
+    pub(crate) name: String,
+    pub(crate) pairs: Vec<(&'static str, String)>,
 }
 
 /// An entry of `[clusters]`.

@@ -121,8 +121,14 @@ fn clusters(plan: &Plan, places: &Places, out: &mut String) {
     }
     out.push_str("\n[nodes]\n");
     for node in &plan.nodes {
-        out.push_str(&entry(&node.name, &[("host", node.host.clone()), ("port", node.port.to_string())]));
+        let mut pairs = vec![("host", node.host.clone()), ("port", node.port.to_string())];
+        pairs.extend(node.weight.map(|weight| ("weight", weight.to_string())));
+        out.push_str(&entry(&node.name, &pairs));
     }
+    if !plan.routes.is_empty() {
+        out.push_str("\n[routes]\n");
+    }
+    plan.routes.iter().for_each(|route| out.push_str(&entry(&route.name, &route.pairs)));
 }
 
 fn cluster_pairs(cluster: &Cluster, hide_secrets: bool) -> Vec<(&'static str, String)> {

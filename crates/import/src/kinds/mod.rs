@@ -8,6 +8,7 @@ mod pgcat;
 mod pgdog;
 mod pgpool;
 mod pgpool_cluster;
+mod pgpool_reads;
 mod pgpool_rows;
 pub(crate) mod process;
 

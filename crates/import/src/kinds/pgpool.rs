@@ -217,11 +217,12 @@ fn backends(table: &Table, reader: &mut Reader<'_, '_>) {
         let text = |stem: &str| table.text(&format!("{stem}{index}"));
         let port = text("backend_port").and_then(|port| port.parse().ok()).unwrap_or(5432);
         let name = text("backend_application_name").map(str::to_owned);
+        let weight = text("backend_weight").and_then(|weight| weight.parse().ok());
         let flags = text("backend_flag").unwrap_or_default();
         let is_primary = flags.split('|').any(|flag| flag.trim().eq_ignore_ascii_case("ALWAYS_PRIMARY"));
         backends.insert(
             number,
-            Backend { line: node.line, index: number, host: host.to_owned(), port, name, is_primary },
+            Backend { line: node.line, index: number, host: host.to_owned(), port, name, weight, is_primary },
         );
     }
     let backends: Vec<Backend> = backends.into_values().collect();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::add_database;
+use super::pgpool_reads::{reads, weights};
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;
 use crate::plan::{Cluster, Database, Node, Secret};
@@ -33,6 +34,8 @@ pub(super) struct Backend {
     pub(super) port: u16,
     /// `backend_application_nameN`.
     pub(super) name: Option<String>,
+    /// `backend_weightN`.
+    pub(super) weight: Option<f64>,
     /// It has the flag ALWAYS_PRIMARY.
     pub(super) is_primary: bool,
 }
@@ -40,13 +43,18 @@ pub(super) struct Backend {
 /// Writes the nodes as a cluster that serves all databases.
 pub(super) fn cluster(table: &Table, backends: &[Backend], reader: &mut Reader<'_, '_>) {
     let names = names(backends);
-    for (backend, name) in backends.iter().zip(&names) {
-        let node = Node { name: name.clone(), host: backend.host.clone(), port: backend.port };
+    let given: Vec<Option<f64>> = backends.iter().map(|backend| backend.weight).collect();
+    let weights = weights(&given);
+    let differ = weights.iter().any(|weight| *weight != weights[0]);
+    for ((backend, name), weight) in backends.iter().zip(&names).zip(weights) {
+        let weight = differ.then_some(weight);
+        let node = Node { name: name.clone(), host: backend.host.clone(), port: backend.port, weight };
         reader.plan.nodes.push(node);
     }
     let mut cluster = Cluster { name: CLUSTER.to_owned(), nodes: names, ..Cluster::default() };
     check_user(table, &mut cluster, reader);
     checks(table, &mut cluster, reader);
+    reads(table, &mut cluster, reader);
     let search_ms = time_ms(table, "search_primary_node_timeout").unwrap_or(SEARCH_MS);
     let wait_s = if search_ms == 0 { FOREVER_S } else { search_ms.div_ceil(1000) };
     cluster.options.insert("primary_wait", wait_s.to_string());

@@ -5,7 +5,7 @@ use crate::mapping::Outcome::{Missing, Needless, Reader, Setting, With};
 use crate::mapping::Row;
 
 const COMMAND: &str = "pgweir runs no command in a failover, and promotes no standby: let Patroni or repmgr do that; pgweir follows the primary";
-pub(super) const BALANCE: &str = "pgweir does not find out which statements only read: they go to the primary. `route` sends a database's or a user's clients to standbys";
+pub(super) const BALANCE: &str = "pgweir does not find out which statements only read: they go to the primary. `route` and `[routes]` send clients that only read to standbys";
 const CACHE: &str = "pgweir keeps no results of queries";
 const ONE_CHECK: &str = "pgweir checks all nodes of a cluster alike";
 const LOGS: &str = "pgweir's lines have one form; `log_format = json` gives them as JSON";
@@ -26,7 +26,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("backend_hostname#", Text, Reader("`host` of a node"), &[]).noted("the nodes are the cluster `main`, which serves the database `*`. A single node is `host` of the database"),
     Row::new("backend_port#", Port, Reader("`port` of a node"), &[]),
     Row::new("backend_flag#", Text, Needless("pgweir asks the nodes which is the primary, and promotes none"), &[]).noted("of other modes than streaming replication, `ALWAYS_PRIMARY` says which node is used"),
-    Row::new("backend_weight#", Anything, Needless("all statements go to the primary"), &[]),
+    Row::new("backend_weight#", Anything, Reader("`weight` of a node"), &[]).noted("if they differ. Weights that are no whole numbers become thousandths of the largest"),
     Row::new("backend_data_directory#", Anything, Needless("pgweir does not touch the servers' files"), &[]),
     Row::new("backend_application_name#", Text, Reader("the name of a node"), &[]).noted("if all nodes have one of letters, digits, `_` and `-`; else `node0`, `node1`, ..."),
     Row::new("num_init_children", Count, Reader("`default_pool_size`, `max_client_conn`"), &[]).noted("`max_client_conn` counts the clients that wait in the listen queue too (`listen_backlog_multiplier`). 32 if it is not set"),
@@ -89,24 +89,24 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("logdir", Anything, Needless("pgweir keeps no state of servers on disk"), &[]),
     Row::new("work_dir", Anything, Needless("pgweir keeps no state of servers on disk"), &[]),
     Row::new("load_balance_mode", Flag, Reader("nothing yet"), &[]).noted("with more than one node it is listed as not carried over"),
-    Row::new("statement_level_load_balance", Flag, Missing(BALANCE), &[]),
+    Row::new("statement_level_load_balance", Flag, Reader("`balance=statement`"), &[]).noted("of the cluster, for clients that read from standbys"),
     Row::new("ignore_leading_white_space", Flag, Needless("statements are not sent by their text"), &[]),
     Row::new("read_only_function_list", Anything, Missing(BALANCE), &[""]),
     Row::new("write_function_list", Anything, Missing(BALANCE), &[""]),
     Row::new("black_function_list", Anything, Missing(BALANCE), &[""]),
     Row::new("white_function_list", Anything, Missing(BALANCE), &[""]),
     Row::new("primary_routing_query_pattern_list", Anything, Needless("all statements go to the primary"), &[]),
-    Row::new("user_redirect_preference_list", Anything, Missing(BALANCE), &[""]),
-    Row::new("database_redirect_preference_list", Anything, Missing(BALANCE), &[""]),
-    Row::new("app_name_redirect_preference_list", Anything, Missing(BALANCE), &[""]),
+    Row::new("user_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
+    Row::new("database_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
+    Row::new("app_name_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
     Row::new("allow_sql_comments", Flag, Needless("comments change nothing"), &[]),
     Row::new("disable_load_balance_on_write", Anything, Needless("all statements go to the primary"), &[]),
     Row::new("dml_adaptive_object_relationship_list", Anything, Needless("all statements go to the primary"), &[]),
     Row::new("track_table_mutation_*", Anything, Needless("all statements go to the primary"), &[]),
-    Row::new("prefer_lower_delay_standby", Flag, Missing(BALANCE), &[]),
-    Row::new("delay_threshold", Anything, Missing(BALANCE), &["0"]),
-    Row::new("delay_threshold_by_time", Anything, Missing(BALANCE), &["0"]),
-    Row::new("replication_delay_source_*", Anything, Missing(BALANCE), &["", "10"]),
+    Row::new("prefer_lower_delay_standby", Flag, Reader("`prefer_lower_lag`"), &[]),
+    Row::new("delay_threshold", Count, Reader("`lag_limit_bytes`"), &[]).noted("if it is not 0"),
+    Row::new("delay_threshold_by_time", Seconds, Reader("`lag_limit_ms`"), &[]).noted("if it is not 0. pgweir's own limit is 10 seconds"),
+    Row::new("replication_delay_source_*", Anything, Missing("pgweir measures the lag itself, by the positions of the nodes"), &["", "10"]),
     Row::new("sr_check_user", Text, Reader("`check_user`"), &[]).noted("else `health_check_user`, else `nobody`"),
     Row::new("sr_check_password", Text, Reader("`check_password`"), &[]).noted("enter an AES password again; without one, `auth_file` has it"),
     Row::new("sr_check_database", Text, Reader("`check_dbname`"), &[]),

@@ -169,6 +169,35 @@ fn pgpools_nodes_are_a_cluster() {
 }
 
 #[test]
+fn pgpools_reads_from_standbys() {
+    let text = "backend_hostname0 = 'a'\nbackend_hostname1 = 'b'\nbackend_weight0 = 0\nbackend_weight1 = 0.5\nsr_check_user = 'prober'\n\
+                delay_threshold = 10000000\ndelay_threshold_by_time = 3\nprefer_lower_delay_standby = on\n\
+                statement_level_load_balance = on\nload_balance_mode = off\npool_passwd = ''\n\
+                app_name_redirect_preference_list = 'psql:primary,^report_.*$:standby(0.25)'\n\
+                database_redirect_preference_list = 'shop:1,my[0-4]:primary'\nuser_redirect_preference_list = ''\n";
+    let read = read(Kind::Pgpool, text);
+    has(
+        &read,
+        &[
+            "main = nodes=node0,node1 balance=statement check_user=prober lag_limit_bytes=10000000 lag_limit_ms=3000 prefer_lower_lag=1 \
+             primary_wait=300",
+            "node0 = host=a port=5432 weight=0",
+            "node1 = host=b port=5432 weight=1000",
+            "[routes]",
+            "application_name1 = application_name=psql route=primary",
+        ],
+    );
+    let told: Vec<&str> = read.findings().iter().map(|finding| finding.why.as_str()).collect();
+    for line in [
+        "`application_name = application_name=report_* route=prefer-standby percent=25`",
+        "`database = database=shop node=node1`",
+        "\"my[0-4]\" is a regular expression",
+    ] {
+        assert!(told.iter().any(|why| why.contains(line)), "{line}: {told:?}");
+    }
+}
+
+#[test]
 fn pgpools_nodes_without_checks_or_in_other_modes() {
     let two = "backend_hostname0 = 'a'\nbackend_hostname1 = 'b'\nbackend_application_name0 = 'x'\nbackend_application_name1 = 'x'\npool_passwd = ''\n";
     let plain = read(Kind::Pgpool, two);

@@ -1,0 +1,137 @@
+//! What pgpool.conf says of reads from standbys: which share of them a node gets, how far a standby may be behind, and which clients go
+//! elsewhere.
+//!
+//! pgpool's preference lists are for statements that only read, and a line of `[routes]` is for all statements of a client. So only
+//! clients that go to the primary get a line; for the others a human has to know whether they write.
+
+use crate::dialect::{self, Given, Takes};
+use crate::kinds::Kind;
+use crate::plan::{Cluster, Route};
+use crate::reader::Reader;
+use crate::tree::Table;
+
+/// The preference lists, pgpool's order of authority, and what each is about in `[routes]`.
+const LISTS: [(&str, &str); 3] = [
+    ("app_name_redirect_preference_list", "application_name"),
+    ("database_redirect_preference_list", "database"),
+    ("user_redirect_preference_list", "user"),
+];
+
+/// What `weight` takes.
+const WEIGHT_MAX: f64 = 1000.0;
+
+/// The settings of the cluster, and the lines of `[routes]`.
+pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
+    let given = |takes, key: &str| dialect::understand_text(takes, Kind::Pgpool, table.text(key)?).ok();
+    let bytes = table.text("delay_threshold").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    if bytes > 0 {
+        cluster.options.insert("lag_limit_bytes", bytes.min(i32::MAX.unsigned_abs().into()).to_string());
+    }
+    if let Some(Given::TimeMs(ms)) = given(Takes::Seconds, "delay_threshold_by_time")
+        && ms > 0
+    {
+        cluster.options.insert("lag_limit_ms", ms.min(i32::MAX.unsigned_abs().into()).to_string());
+    }
+    for (key, option, value) in [
+        ("prefer_lower_delay_standby", "prefer_lower_lag", "1"),
+        ("statement_level_load_balance", "balance", "statement"),
+    ] {
+        if table.text(key).is_some_and(|text| dialect::flag(Kind::Pgpool, text) == Ok(true)) {
+            cluster.options.insert(option, value.to_owned());
+        }
+    }
+    for (key, subject) in LISTS {
+        preferences(table, key, subject, cluster, reader);
+    }
+}
+
+/// Weights as pgweir takes them: whole numbers as they are, others as thousandths of the largest.
+pub(super) fn weights(given: &[Option<f64>]) -> Vec<u32> {
+    let weights = given.iter().map(|weight| weight.unwrap_or(1.0).max(0.0));
+    let largest = weights.clone().fold(0.0, f64::max);
+    let is_plain = largest <= WEIGHT_MAX && weights.clone().all(|weight| weight.fract() == 0.0);
+    let scaled =
+        |weight: f64| if is_plain { weight } else { (weight / largest * WEIGHT_MAX).round().max(1.0) };
+    let whole = |weight: f64| format!("{:.0}", if weight > 0.0 { scaled(weight) } else { 0.0 });
+    weights.map(|weight| whole(weight).parse().unwrap_or(1)).collect()
+}
+
+/// `name:node(ratio),...`
+fn preferences(
+    table: &Table,
+    key: &str,
+    subject: &'static str,
+    cluster: &Cluster,
+    reader: &mut Reader<'_, '_>,
+) {
+    let Some(node) = table.get(key) else { return };
+    for entry in
+        table.text(key).unwrap_or_default().split(',').map(str::trim).filter(|entry| !entry.is_empty())
+    {
+        let Some((pattern, target)) = entry.rsplit_once(':') else {
+            reader.missing(node.line, key, &format!("\"{entry}\" has no node"));
+            continue;
+        };
+        let (target, ratio) = match target.split_once('(') {
+            Some((target, ratio)) => (target, ratio.trim_end_matches(')').parse().unwrap_or(1.0)),
+            None => (target, 1.0),
+        };
+        let Some(pattern) = star_pattern(pattern) else {
+            let why =
+                format!("\"{pattern}\" is a regular expression; a line of `[routes]` has `*` for any text");
+            reader.missing(node.line, key, &why);
+            continue;
+        };
+        let percent: u32 = format!("{:.0}", f64::clamp(ratio, 0.0, 1.0) * 100.0).parse().unwrap_or(100);
+        let (what, value) = match target.parse().ok().and_then(|number: usize| cluster.nodes.get(number)) {
+            Some(node) => ("node", node.clone()),
+            None if target == "primary" => ("route", "primary".to_owned()),
+            None => ("route", "prefer-standby".to_owned()),
+        };
+        let mut pairs = vec![(subject, pattern), (what, value)];
+        if percent < 100 {
+            pairs.push(("percent", percent.to_string()));
+        }
+        if target == "primary" {
+            let name = format!("{subject}{}", reader.plan.routes.len() + 1);
+            reader.plan.routes.push(Route { name, pairs });
+            continue;
+        }
+        let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let why = format!(
+            "pgpool sends only reads of \"{entry}\" there, and a line of `[routes]` all statements. If these clients only read, add \
+             `{} = {}` to `[routes]`",
+            subject,
+            pairs.join(" ")
+        );
+        reader.missing(node.line, key, &why);
+    }
+}
+
+/// A plain name, or a regular expression that says no more than a `*` does.
+fn star_pattern(expression: &str) -> Option<String> {
+    let text = expression.trim().trim_start_matches('^').trim_end_matches('$').replace(".*", "*");
+    let is_plain = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '*');
+    (!text.is_empty() && text.chars().all(is_plain)).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_whole_numbers() {
+        assert_eq!(weights(&[Some(1.0), None, Some(0.0), Some(3.0)]), [1, 1, 0, 3]);
+        assert_eq!(weights(&[Some(0.5), Some(0.25), Some(0.0)]), [1000, 500, 0]);
+        assert_eq!(weights(&[Some(0.0), Some(0.0)]), [0, 0]);
+        assert_eq!(weights(&[Some(2000.0), Some(1.0)]), [1000, 1]);
+    }
+
+    #[test]
+    fn expressions_that_are_no_pattern_are_left_to_a_human() {
+        assert_eq!(star_pattern("^report_.*$").as_deref(), Some("report_*"));
+        assert_eq!(star_pattern("app").as_deref(), Some("app"));
+        assert_eq!(star_pattern("mydb[0-4]"), None);
+        assert_eq!(star_pattern("^$"), None);
+    }
+}
