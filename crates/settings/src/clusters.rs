@@ -38,6 +38,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
     faults.extend(nodes_without_host(config));
     faults.extend(shared_addresses(config));
     faults.extend(weightless(config));
+    faults.extend(weightless_users(config));
     faults.extend(unknown_clusters(config));
     faults
 }
@@ -191,6 +192,18 @@ fn weightless(config: &Config) -> Vec<LoadError> {
         (waits && lacks).then(|| Some(fault(config.database_places.get(name)?, "database", name, reason)))?
     });
     faults.collect()
+}
+
+/// A user whose clients would wait so in every database with a cluster.
+fn weightless_users(config: &Config) -> Vec<LoadError> {
+    let all =
+        || config.databases.values().chain(&config.fallback).filter(|database| database.cluster.is_some());
+    if all().next().is_none() || !all().all(|database| config.has_only_weight_0(database)) {
+        return Vec::new();
+    }
+    let waits = config.users.iter().filter(|(_, user)| user.route == Some(Route::Standby));
+    let reason = "route=standby, and every node of the clusters has weight 0";
+    waits.filter_map(|(name, _)| Some(fault(config.user_places.get(name)?, "user", name, reason))).collect()
 }
 
 impl Config {

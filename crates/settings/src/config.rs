@@ -38,6 +38,8 @@ pub struct Config {
     pub given: BTreeMap<&'static str, Place>,
     /// Where the entries of `[databases]` are, `*` among them.
     pub database_places: BTreeMap<String, Place>,
+    /// Where the entries of `[users]` are.
+    pub user_places: BTreeMap<String, Place>,
     /// Where the entries of `[clusters]` are.
     pub cluster_places: BTreeMap<String, Place>,
     /// Where the entries of `[nodes]` are.

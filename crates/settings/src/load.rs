@@ -137,6 +137,7 @@ impl Visitor for Loader {
             }
             Section::Users => {
                 if let Some(options) = self.keep(entries::user(&entry)) {
+                    self.config.user_places.insert(key.clone(), place);
                     self.config.users.insert(key, options);
                 }
             }

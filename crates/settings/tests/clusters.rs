@@ -143,6 +143,22 @@ fn less_lag_is_preferred_by_a_limit_only() {
     assert_eq!(found, ["cluster \"main\": prefer_lower_lag needs lag_limit_ms or lag_limit_bytes (t.ini:4)"]);
 }
 
+#[test]
+fn a_user_does_not_wait_for_standbys_that_get_no_reads() {
+    let file = |weight| {
+        format!(
+            "[pgbouncer]\nauth_user = asker\n[clusters]\nmain = nodes=m1,m2\n[nodes]\nm1 = host=10.0.0.1 weight=0\n\
+             m2 = host=10.0.0.2 weight={weight}\n[databases]\napp = cluster=main\n[users]\nreader = route=standby\n"
+        )
+    };
+    assert!(load(&file(1)).is_ok());
+    let found = faults(&file(0));
+    assert_eq!(
+        found,
+        ["user \"reader\": route=standby, and every node of the clusters has weight 0 (t.ini:11)"]
+    );
+}
+
 const DISCOVERED: &str = "[pgbouncer]\netcd_endpoints = http://10.1.0.1:2379,https://etcd.local:2379\netcd_user = u\netcd_password = secret-of-etcd\n\
                           source_tls_ca_file = /ca.crt\nallow_discovered_hosts = 10.1.0.0/16, *.db.local\nauth_user = asker\n\
                           [clusters]\none = discovery=dns host=pg-nodes port=5433\n\
