@@ -26,8 +26,19 @@ pub(crate) struct Policy {
     pub(crate) is_limited: bool,
     /// Named prepared statements are known by content here.
     pub(crate) tracks_statements: bool,
+    /// What its clients learn if their server is lost.
+    pub(crate) on_loss: OnLoss,
     /// The bounds of multiplexing; `None` if it does not multiplex.
     pub(crate) multiplex: Option<MultiplexLimits>,
+}
+
+/// What a client learns if its server is lost in the middle of something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OnLoss {
+    /// Its connection ends.
+    Ends,
+    /// What became of that, if it can be told: the pool has a cluster, and its servers change hands.
+    Tells,
 }
 
 impl Default for Policy {
@@ -41,6 +52,7 @@ impl Default for Policy {
             lifetime_us: u64::MAX,
             is_limited: false,
             tracks_statements: false,
+            on_loss: OnLoss::Ends,
             multiplex: None,
         }
     }
@@ -60,6 +72,10 @@ impl Policy {
             lifetime_us: duration_us(config.server_lifetime(database)),
             is_limited: config.max_db_connections(database) > 0 || config.max_user_connections(user) > 0,
             tracks_statements: mode != PoolMode::Session && config.main.max_prepared_statements > 0,
+            on_loss: match database.cluster {
+                Some(_) if mode != PoolMode::Session => OnLoss::Tells,
+                _ => OnLoss::Ends,
+            },
             multiplex: None,
         };
         let resets = config.main.server_reset_query_always && !config.main.server_reset_query.is_empty();

@@ -12,6 +12,7 @@ mod cancel;
 mod catalog;
 mod chaos;
 mod cluster_auto;
+mod cluster_losses;
 mod cluster_reads;
 mod clusters;
 mod connect_query;

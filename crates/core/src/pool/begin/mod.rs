@@ -33,7 +33,7 @@ use crate::stats::times::Split;
 const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
 
 /// A whole group that is nothing but one of these statements.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockGroup {
     block: Block,
     pub(crate) len: usize,

@@ -103,6 +103,7 @@ impl Pool {
             notices: Vec::new(),
             statements: ServerStatements::default(),
             first_ask: FirstAsk::default(),
+            in_flight: None,
             incoming: Incoming::default(),
             pipelined: Pipelined::default(),
             at: Reached {

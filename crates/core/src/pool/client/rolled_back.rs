@@ -1,7 +1,7 @@
-//! A client that outlives the server of its transaction. The connection to a node of its cluster ended while no statement of the client
-//! was under way: PostgreSQL has rolled the transaction back. The client is told so with its next statement, SQLSTATE 40001, after
-//! which applications repeat a transaction. Its session goes on; until it ends the transaction, it is in a failed one, which no
-//! server knows of.
+//! A client that outlives the server of its transaction. The connection to a node of its cluster ended: PostgreSQL has rolled the
+//! transaction back. The client is told so, SQLSTATE 40001, after which applications repeat a transaction: at once if a statement of it
+//! was under way (`lost_in_flight.rs`), else with its next statement. Its session goes on; until it ends the transaction, it is in a
+//! failed one, which no server knows of.
 //!
 //! A client whose BEGIN no server has seen loses nothing: it goes on with another server.
 
@@ -45,7 +45,7 @@ impl RolledBack {
 
 /// What a transaction may have done that a rollback takes back, so that nothing of the client's session is lost with the server. (SET
 /// of a parameter that servers report is looked at apart: the client would have to be told the former value.)
-const TAKEN_BACK: Marks = Marks::SETTINGS
+pub(super) const TAKEN_BACK: Marks = Marks::SETTINGS
     .and(Marks::RESETS)
     .and(Marks::CALLS_SETTINGS)
     .and(Marks::LISTENS)
@@ -57,12 +57,14 @@ const TAKEN_BACK: Marks = Marks::SETTINGS
     .and(Marks::READS_LOCALLY);
 
 impl Pool {
-    /// The client's server is lost, or is about to be: its session goes on without it. `false`: it has lost more than its transaction.
+    /// The client's server is lost, or is about to be: its session goes on without it. `false`: it has lost more than its transaction, or
+    /// what became of that is not known. `unseen_bytes`: of what the server sent, so much at the end went to no client.
     pub(crate) fn outlives_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
+        unseen_bytes: usize,
     ) -> bool {
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get(server_id)) else {
             return false;
@@ -71,9 +73,11 @@ impl Pool {
         if self.state.cluster.is_none()
             || self.state.policy.keeps_server()
             || client.account.replication != Replication::None
-            || !loses_nothing(link, server)
         {
             return false;
+        }
+        if !loses_nothing(link, server) {
+            return self.outlives_in_flight(cx, id, server_id, unseen_bytes);
         }
         let begin = match std::mem::replace(&mut link.opening, Opening::Done) {
             Opening::Unsent(text) => Some(text),
@@ -82,8 +86,7 @@ impl Pool {
         };
         // In a transaction that has failed, the client knows that nothing will come of it.
         let knows = if server.tx == TxStatus::Failed { RolledBack::Told } else { RolledBack::Untold };
-        self.unlink(cx.env, id);
-        self.end_cancels_for(cx, id);
+        self.leave_lost(cx, id, server_id);
         let since_us = cx.env.now.mono_us;
         self.set_client_state(
             id,
@@ -92,8 +95,6 @@ impl Pool {
                 None => ClientState::RolledBack(knows),
             },
         );
-        self.set_server_state(server_id, ServerState::Draining);
-        self.state.due.to_resume.push_back(id);
         true
     }
 
@@ -184,7 +185,12 @@ impl Pool {
     }
 
     /// The transaction is gone. `status`: the error is the end of what the client asked for.
-    fn tell_rolled_back<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, status: Option<TxStatus>) {
+    pub(super) fn tell_rolled_back<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        status: Option<TxStatus>,
+    ) {
         let Some(client) = self.clients.get(id) else { return };
         let node = if client.account.branch.is_primary() { "primary" } else { "standby" };
         let text = format!("the transaction was rolled back: the connection to the {node} was lost");
@@ -194,13 +200,18 @@ impl Pool {
     }
 
     /// As PostgreSQL says it in a failed transaction.
-    fn tell_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, status: Option<TxStatus>) {
+    pub(super) fn tell_failed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        status: Option<TxStatus>,
+    ) {
         let text = "current transaction is aborted, commands ignored until end of transaction block";
         let report = Report::error(SqlState::IN_FAILED_SQL_TRANSACTION, text);
         self.tell(cx, id, Some(&report), status);
     }
 
-    fn tell<D: Driver>(
+    pub(super) fn tell<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,

@@ -2,11 +2,13 @@
 //! a fence falls: a server of an older epoch takes nothing more. While the node that a client needs is not there, it waits.
 //!
 //! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys; `fence.rs`
-//! ends those of an older epoch; `second_try.rs` runs on the primary what a standby did not run; `tally.rs` counts what was sent where.
+//! ends those of an older epoch; `in_flight.rs` notes what is lost with a server; `second_try.rs` runs on the primary what a standby did
+//! not run; `tally.rs` counts what was sent where.
 
 pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;
+pub(crate) mod in_flight;
 pub(crate) mod route;
 pub(crate) mod second_try;
 pub(crate) mod standbys;

@@ -40,13 +40,22 @@ pub(crate) struct Kept {
     pub(crate) bytes: Vec<u8>,
     /// All of it is kept, whatever it is: the client's session went ahead of it, and may be refused.
     pub(crate) behind_replay: bool,
+    /// All of it is kept, whatever it is: it runs again if the server is lost.
+    outlives_server: bool,
 }
 
 impl FirstAsk {
     /// A BEGIN that was answered already is sent.
     pub(crate) fn note_begin(&mut self, text: Vec<u8>) {
         let behind_replay = self.keeps_all();
-        *self = FirstAsk::Kept(Kept { begin: Some(text), bytes: Vec::new(), behind_replay });
+        *self = FirstAsk::Kept(Kept { begin: Some(text), behind_replay, ..Kept::default() });
+    }
+
+    /// What the client asks for is kept, to be asked on another server if this one is lost.
+    pub(crate) fn keep_all(&mut self) {
+        if matches!(self, FirstAsk::Nothing) {
+            *self = FirstAsk::Kept(Kept { outlives_server: true, ..Kept::default() });
+        }
     }
 
     /// The client's session is sent: what the client asks for after it can be asked on another server, if this one refuses it.
@@ -54,10 +63,10 @@ impl FirstAsk {
         *self = FirstAsk::Kept(Kept { behind_replay: true, ..Kept::default() });
     }
 
-    /// See [`Kept::behind_replay`].
+    /// See [`Kept::behind_replay`] and [`Kept::outlives_server`].
     #[inline]
     pub(crate) fn keeps_all(&self) -> bool {
-        matches!(self, FirstAsk::Kept(kept) if kept.behind_replay)
+        matches!(self, FirstAsk::Kept(kept) if kept.behind_replay | kept.outlives_server)
     }
 
     /// So much of what the client sent was passed on.
@@ -66,7 +75,7 @@ impl FirstAsk {
         let fits = match self {
             FirstAsk::Lost => return,
             FirstAsk::Nothing => names_statement(passed),
-            FirstAsk::Kept(kept) if kept.behind_replay => true,
+            FirstAsk::Kept(kept) if kept.behind_replay | kept.outlives_server => true,
             FirstAsk::Kept(kept) if kept.bytes.is_empty() => names_statement(passed),
             FirstAsk::Kept(kept) => !kept.bytes.ends_with(&SYNC),
         };

@@ -12,6 +12,7 @@ use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX};
 use crate::pool::client::state::{ClientState, Link};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
+use crate::pool::policy::OnLoss;
 use crate::pool::prepared::exposed_names::{Named, Sent};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -76,7 +77,23 @@ enum Passed {
 
 impl Pool {
     /// Passes on the bytes that a linked client sent.
+    #[inline]
     pub(crate) fn linked_client_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Step {
+        match self.state.policy.on_loss {
+            OnLoss::Tells => self.send_in_flight(cx, id, server_id, bytes),
+            OnLoss::Ends => self.send_linked(cx, id, server_id, bytes),
+        }
+    }
+
+    /// As [`Pool::linked_client_sent`], and nothing is noted of it.
+    #[inline]
+    pub(crate) fn send_linked<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,

@@ -16,6 +16,10 @@ use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::{ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
 
+/// What a server says that shuts down, crashes, or is told by an administrator to end a session.
+const SHUTDOWN: [SqlState; 3] =
+    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
+
 impl Pool {
     /// ErrorResponse, whole.
     pub(crate) fn server_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
@@ -23,6 +27,9 @@ impl Pool {
         let fatal = ErrorFields::parse(body)
             .ok()
             .is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC")));
+        if fatal && self.outlives_shutdown(cx, id, message) {
+            return self.lose_server(cx, id, "the server ended the session".into());
+        }
         let Some(server) = self.servers.get_mut(id) else { return };
         let accepted = match server.ledger.accept(tag::ERROR) {
             Ok(accepted) => accepted,
@@ -37,6 +44,9 @@ impl Pool {
                 let server = &mut self.servers[id];
                 if fatal {
                     server.says_goodbye();
+                }
+                if let Some(in_flight) = &mut server.in_flight {
+                    in_flight.has_failed = true;
                 }
                 self.note_server_error(cx.env, id, body);
                 self.statement_failed(client, id);
@@ -74,6 +84,15 @@ impl Pool {
         self.conclude_statements(cx, id);
     }
 
+    /// The server shuts down, or was told to end this session, in the middle of what its client asked for: the client need not see that.
+    fn outlives_shutdown<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) -> bool {
+        let (code, _) = code_and_text(&message[HEADER_LEN..]);
+        let Some(server) = self.servers.get(id) else { return false };
+        let answers = server.ledger.head().is_some_and(|head| head.owner.client().is_some());
+        let client = server.state.client().filter(|_| answers && SHUTDOWN.contains(&code));
+        client.is_some_and(|client| self.outlives_server(cx, client, id, message.len()))
+    }
+
     fn is_busy(&self, id: ServerId) -> bool {
         self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Busy(_)))
     }
@@ -92,7 +111,7 @@ impl Pool {
     fn unasked_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8], fatal: bool) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let client = server.state.client();
-        if fatal && client.is_some_and(|client| self.outlives_server(cx, client, id)) {
+        if fatal && client.is_some_and(|client| self.outlives_server(cx, client, id, message.len())) {
             return self.lose_server(cx, id, "the server ended the session".into());
         }
         let Some(server) = self.servers.get_mut(id) else { return };

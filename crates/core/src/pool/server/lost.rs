@@ -39,7 +39,8 @@ impl Pool {
         }
         let Some(server) = self.servers.get(id) else { return };
         let (client, said_fatal) = (server.state.client(), server.has_said_fatal());
-        if let Some(client_id) = client.filter(|&client| self.outlives_server(cx, client, id)) {
+        let unseen_bytes = server.incoming.inbox.len();
+        if let Some(client_id) = client.filter(|&client| self.outlives_server(cx, client, id, unseen_bytes)) {
             self.log_debug(cx, |worker, _| {
                 let client = worker.clients.get(client_id)?;
                 Some(format!("{} goes on without its server: {reason}", worker.client_log_name(client)))

@@ -11,6 +11,7 @@ use crate::cluster::Term;
 use crate::driver::{ConnId, Endpoint, Level, Now};
 use crate::ids::ClientId;
 use crate::limits::GREETING_PARAMETERS_MAX;
+use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ServerStatements;
@@ -53,6 +54,8 @@ pub(crate) struct Server {
     /// What its client asked first since it owed nothing.
     pub(crate) first_ask: FirstAsk,
     pub(crate) incoming: Incoming,
+    /// In a pool with a cluster: what its client has asked for.
+    pub(crate) in_flight: Option<Box<InFlight>>,
     /// The clients that are queued behind its client.
     pub(crate) pipelined: Pipelined,
     /// Where it is, and what it is called there.

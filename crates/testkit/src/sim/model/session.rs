@@ -370,7 +370,7 @@ impl Session {
     }
 
     /// The transaction that is open is gone, with the connection to the primary: what a reference does when the pooler says so in place
-    /// of an answer to what comes next. `Some(true)`: what comes next may end the transaction. `None` if that could not be.
+    /// of an answer, or of the rest of one. `Some(true)`: what comes next may end the transaction. `None` if that could not be.
     pub fn lose_transaction(&mut self, text: &str) -> Option<bool> {
         let ends = |message: &Message| match message.tag {
             b'Q' | b'P' => {
@@ -386,7 +386,26 @@ impl Session {
             _ => false,
         };
         let may_end = self.inbox.front().is_some_and(ends);
-        self.give_up_waiting(Block::Open, &Refusal::new("40001", text)).then_some(may_end)
+        let refusal = Refusal::new("40001", text);
+        if self.give_up_waiting(Block::Open, &refusal) {
+            return Some(may_end);
+        }
+        if self.block != Block::Open || self.skipping {
+            return None;
+        }
+        let is_ready = |step: &Step| matches!(step, Step::Say(message) if message.tag == b'Z');
+        let is_simple = match self.doing {
+            Doing::Simple { .. } | Doing::Call { .. } => true,
+            Doing::Execute { .. } => false,
+            Doing::Nothing if self.outbox.iter().any(|step| matches!(step, Step::Say(_))) => {
+                self.outbox.iter().any(is_ready)
+            }
+            Doing::Nothing => return None,
+        };
+        self.outbox.clear();
+        self.doing = Doing::Nothing;
+        self.fail(&refusal, is_simple);
+        Some(false)
     }
 
     /// The transaction has failed.

@@ -1,0 +1,153 @@
+//! A client whose server is lost while something that it asked for is under way. What can be told at once is told: a transaction block
+//! without COMMIT is certainly rolled back, and a group that certainly only reads runs again. Everything else has an outcome that is
+//! not known here.
+
+use pgweir_sql::Marks;
+use pgweir_wire::backend::{TxStatus, tag};
+
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::REFUSED_SERVERS_MAX;
+use crate::pool::Pool;
+use crate::pool::begin::BlockGroup;
+use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
+use crate::pool::client::state::{ClientState, Link, Opening, Waiting};
+use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
+use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::server::state::{Server, ServerState};
+
+/// What becomes of a client whose server is lost.
+enum Fate {
+    /// It is told of an error: that its transaction is rolled back, or that it had failed before. `whole`: its group was sent as a
+    /// whole, and gets its end.
+    Fails { whole: bool, had_failed: bool },
+    /// All is answered but the end of its group, which it gets with this status.
+    Ends { whole: bool, status: TxStatus },
+    /// It asked for a rollback, and gets the answer to that.
+    Ended(BlockGroup),
+    /// What it asked for runs on another server.
+    RunsAgain,
+}
+
+impl Pool {
+    /// The client goes on without its server: it was told, or waits for another one. `false`: neither can be.
+    pub(super) fn outlives_in_flight<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        unseen_bytes: usize,
+    ) -> bool {
+        let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get(server_id)) else {
+            return false;
+        };
+        let ClientState::Linked(link) = &client.state else { return false };
+        match fate(id, link, server, unseen_bytes) {
+            None => false,
+            Some(Fate::RunsAgain) => self.runs_again(cx, id, server_id),
+            Some(Fate::Ended(group)) => {
+                self.leave_lost(cx, id, server_id);
+                self.answer_block(cx, id, group.rolling_back(), TxStatus::Idle);
+                true
+            }
+            Some(Fate::Fails { whole, had_failed }) => {
+                self.fail_in_flight(cx, server_id);
+                self.leave_lost(cx, id, server_id);
+                let knows = if whole { RolledBack::Told } else { RolledBack::Ignoring };
+                self.set_client_state(id, ClientState::RolledBack(knows));
+                let status = whole.then_some(TxStatus::Failed);
+                match had_failed {
+                    true => self.tell_failed(cx, id, status),
+                    false => self.tell_rolled_back(cx, id, status),
+                }
+                true
+            }
+            Some(Fate::Ends { whole, status }) => {
+                self.leave_lost(cx, id, server_id);
+                let knows = match status {
+                    _ if !whole => RolledBack::Ignoring,
+                    TxStatus::Failed => RolledBack::Told,
+                    _ => RolledBack::Untold,
+                };
+                self.set_client_state(id, ClientState::RolledBack(knows));
+                self.tell(cx, id, None, whole.then_some(status));
+                true
+            }
+        }
+    }
+
+    /// As if the server had answered with an error: what was noted because it would succeed is taken back.
+    fn fail_in_flight<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        if let Ok(accepted) = server.ledger.accept(tag::ERROR) {
+            self.undo_failed(cx.env, server_id, accepted.ended);
+        }
+    }
+
+    /// Linked → Idle. The server takes nothing more.
+    pub(super) fn leave_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        self.unlink(cx.env, id);
+        self.end_cancels_for(cx, id);
+        self.set_server_state(server_id, ServerState::Draining);
+        self.state.due.to_resume.push_back(id);
+    }
+
+    /// Linked → Waiting, with all that the client asked for. `false`: it was lost too often, or was not kept.
+    fn runs_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
+        let Some(server) = self.servers.get_mut(server_id) else { return false };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        if client.account.refused_servers + 1 >= REFUSED_SERVERS_MAX {
+            return false;
+        }
+        let FirstAsk::Kept(kept) = std::mem::take(&mut server.first_ask) else { return false };
+        client.account.refused_servers += 1;
+        let mut again = kept.bytes;
+        again.extend_from_slice(&client.inbox);
+        cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, again));
+        let since_us = client.account.request_us;
+        let waiting = Waiting { since_us, notified: false, group: None, begin: None };
+        self.set_client_state(id, ClientState::Waiting(waiting));
+        self.set_server_state(server_id, ServerState::Draining);
+        let branch = self.clients[id].account.branch;
+        self.state.node_at_mut(branch).clients.push_front(id);
+        self.end_cancels_for(cx, id);
+        self.notice();
+        self.client_unpause(cx, id);
+        true
+    }
+}
+
+/// `None`: the outcome is not known here, or more is lost than a transaction.
+fn fate(id: ClientId, link: &Link, server: &Server, unseen_bytes: usize) -> Option<Fate> {
+    let in_flight = InFlight::of(server, id)?;
+    let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
+    let loses_session = link.pin.is_some()
+        || !marks.without(TAKEN_BACK).is_empty()
+        || link.changed.by_statements()
+        || !matches!(server.state, ServerState::Busy(_));
+    if loses_session || !is_between_messages(link, server) {
+        return None;
+    }
+    let is_unanswered = in_flight.is_unanswered(server, unseen_bytes);
+    if in_flight.sent() == Sent::Read {
+        let is_kept = matches!(link.opening, Opening::Done) && matches!(server.first_ask, FirstAsk::Kept(_));
+        return (is_kept && is_unanswered).then_some(Fate::RunsAgain);
+    }
+    let is_open = matches!(link.opening, Opening::Done | Opening::Sent | Opening::Guarded { .. });
+    if !is_open || !in_flight.is_in_block(server) || !server.pipelined.is_alone() {
+        return None;
+    }
+    let owed = owed_group(server, id)?;
+    let (whole, had_failed) = (owed != Owed::Part, server.tx == TxStatus::Failed);
+    match in_flight.sent() {
+        Sent::End(group) if is_rollback(group, server) && is_unanswered => Some(Fate::Ended(group)),
+        Sent::Inside if in_flight.has_failed => Some(Fate::Ends { whole, status: TxStatus::Failed }),
+        Sent::Inside if owed == Owed::Ready => {
+            let status = if had_failed { TxStatus::Failed } else { TxStatus::InTransaction };
+            Some(Fate::Ends { whole, status })
+        }
+        Sent::Inside => Some(Fate::Fails { whole, had_failed }),
+        Sent::End(_) | Sent::Read | Sent::Unclear => None,
+    }
+}

@@ -1,0 +1,281 @@
+//! Clients whose server is lost while a statement of theirs is under way.
+
+use crate::clusters::{primary, standby, watches};
+use crate::rig::{End, Rig, be, fe};
+
+const MAIN: &str = "server_check_query =";
+
+const CLUSTER: &str = "app = cluster=main\n\
+    [clusters]\nmain = nodes=m1,m2 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
+    [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n";
+
+const ROLLED_BACK: &str =
+    "ERROR 40001 the transaction was rolled back: the connection to the primary was lost";
+const ABORTED: &str =
+    "ERROR 25P02 current transaction is aborted, commands ignored until end of transaction block";
+const UNKNOWN: &str =
+    "FATAL 08007 the connection to the primary was lost; it is not known whether the statement took effect";
+
+/// A client of `app` with a server that is up, and both idle.
+fn served() -> (Rig, End, End) {
+    served_by("")
+}
+
+fn served_by(setting: &str) -> (Rig, End, End) {
+    let mut rig = Rig::with(&format!("{MAIN}\n{setting}"), CLUSTER, 1);
+    let watches = watches(&mut rig);
+    rig.send(watches[0], &primary(1));
+    rig.send(watches[1], &standby());
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.gets_raw(client);
+    (rig, client, server)
+}
+
+/// The same, in a transaction that the server knows of.
+fn bound() -> (Rig, End, End) {
+    let (mut rig, client, server) = served();
+    rig.send(client, &fe::query("begin"));
+    rig.gets_raw(server);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(client);
+    (rig, client, server)
+}
+
+/// The answer to a BEGIN that went ahead, and this.
+fn begun(answer: &[u8]) -> Vec<u8> {
+    [&be::parse_complete()[..], &be::bind_complete(), &be::complete("BEGIN"), answer].concat()
+}
+
+/// The way in which a server ends.
+fn lose(rig: &mut Rig, server: End, says: bool) {
+    if says {
+        rig.send(server, &be::fatal("57P01", "terminating connection due to administrator command"));
+    }
+    if !rig.is_closed(server) {
+        rig.eof(server);
+    }
+}
+
+/// The client's next statement runs, on a new server.
+fn goes_on(rig: &mut Rig, client: End) {
+    rig.send(client, &fe::query("rollback"));
+    assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
+    rig.send(client, &fe::query("select 4"));
+    let server = rig.dialed();
+    rig.greet(server);
+    assert_eq!(rig.gets(server), ["Query select 4"]);
+}
+
+#[test]
+fn a_statement_of_a_transaction_fails_at_once() {
+    for says in [false, true] {
+        let (mut rig, client, server) = bound();
+        rig.send(client, &fe::query("update t set a = 1"));
+        rig.gets_raw(server);
+        lose(&mut rig, server, says);
+        assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready E"]);
+        rig.send(client, &fe::query("select 2"));
+        assert_eq!(rig.gets(client), [ABORTED, "Ready E"]);
+        goes_on(&mut rig, client);
+    }
+}
+
+#[test]
+fn the_first_statement_of_a_transaction_fails_at_once() {
+    for answered in [false, true] {
+        let (mut rig, client, server) = served_by("defer_begin = packet");
+        rig.send(client, &fe::query("begin"));
+        rig.gets_raw(client);
+        rig.send(client, &fe::query("insert into t values (1)"));
+        rig.gets_raw(server);
+        if answered {
+            rig.send(server, &begun(&be::complete("INSERT 0 1")));
+            assert_eq!(rig.gets(client), ["Complete INSERT 0 1"]);
+        }
+        lose(&mut rig, server, false);
+        assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready E"]);
+        goes_on(&mut rig, client);
+    }
+}
+
+#[test]
+fn rows_that_were_shown_are_followed_by_the_error() {
+    let (mut rig, client, server) = bound();
+    rig.send(client, &fe::query("select a from t"));
+    rig.gets_raw(server);
+    rig.send(server, &[be::columns(), be::row("1")].concat());
+    assert_eq!(rig.gets(client), ["Columns", "Row 1"]);
+    lose(&mut rig, server, true);
+    assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready E"]);
+    goes_on(&mut rig, client);
+}
+
+#[test]
+fn a_group_without_its_sync_is_ignored_up_to_that() {
+    let (mut rig, client, server) = bound();
+    let group = [fe::parse("", "update t set a = 1"), fe::bind(""), fe::execute(), fe::flush()].concat();
+    rig.send(client, &group);
+    rig.gets_raw(server);
+    rig.send(server, &be::parse_complete());
+    assert_eq!(rig.gets(client), ["ParseComplete"]);
+    lose(&mut rig, server, false);
+    assert_eq!(rig.gets(client), [ROLLED_BACK]);
+    rig.send(client, &[fe::bind(""), fe::execute()].concat());
+    rig.gets_nothing(client);
+    rig.send(client, &fe::sync());
+    assert_eq!(rig.gets(client), ["Ready E"]);
+    goes_on(&mut rig, client);
+}
+
+#[test]
+fn a_statement_that_failed_is_told_no_second_error() {
+    let (mut rig, client, server) = bound();
+    rig.send(client, &fe::query("select 1/0"));
+    rig.gets_raw(server);
+    rig.send(server, &be::error("22012", "division by zero"));
+    assert_eq!(rig.gets(client), ["ERROR 22012 division by zero"]);
+    lose(&mut rig, server, false);
+    assert_eq!(rig.gets(client), ["Ready E"]);
+    goes_on(&mut rig, client);
+}
+
+#[test]
+fn a_group_that_only_lacks_its_end_gets_it() {
+    let (mut rig, client, server) = bound();
+    let group = [fe::parse("", "update t set a = 1"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(client, &group);
+    rig.gets_raw(server);
+    rig.send(server, &[be::parse_complete(), be::bind_complete(), be::complete("UPDATE 1")].concat());
+    rig.gets_raw(client);
+    lose(&mut rig, server, false);
+    assert_eq!(rig.gets(client), ["Ready T"]);
+    rig.send(client, &fe::query("select 2"));
+    assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready E"]);
+    goes_on(&mut rig, client);
+}
+
+#[test]
+fn a_rollback_under_way_is_done() {
+    let rollback = [fe::parse("", "rollback"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    let told = ["ParseComplete", "BindComplete", "Complete ROLLBACK", "Ready I"];
+    for (group, told) in [(fe::query("rollback"), &told[2..]), (rollback, &told[..])] {
+        let (mut rig, client, server) = bound();
+        rig.send(client, &group);
+        rig.gets_raw(server);
+        lose(&mut rig, server, true);
+        assert_eq!(rig.gets(client), told);
+        rig.send(client, &fe::query("select 4"));
+        let server = rig.dialed();
+        rig.greet(server);
+        assert_eq!(rig.gets(server), ["Query select 4"]);
+    }
+}
+
+#[test]
+fn a_commit_under_way_may_have_taken_effect() {
+    let unnamed = [fe::parse("", "commit"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    let by_name = [fe::bind("c"), fe::execute(), fe::sync()].concat();
+    let both = fe::query("update t set a = 1; commit");
+    let later = [fe::query("select 2"), fe::query("commit")].concat();
+    for group in [fe::query("commit"), unnamed, by_name, both, later, fe::query("prepare transaction 'a'")] {
+        let (mut rig, client, server) = bound();
+        rig.send(client, &[fe::parse("c", "commit"), fe::sync()].concat());
+        rig.send(server, &[be::parse_complete(), be::ready('T')].concat());
+        rig.gets_raw(client);
+        rig.send(client, &group);
+        rig.gets_raw(server);
+        lose(&mut rig, server, false);
+        assert_eq!(rig.gets(client).last().map(String::as_str), Some(UNKNOWN));
+        assert!(rig.is_closed(client));
+    }
+}
+
+#[test]
+fn a_change_outside_of_a_transaction_may_have_taken_effect() {
+    let (mut rig, client, server) = served();
+    rig.send(client, &fe::query("update t set a = 1"));
+    rig.gets_raw(server);
+    lose(&mut rig, server, false);
+    assert_eq!(rig.gets(client), [UNKNOWN]);
+}
+
+#[test]
+fn a_row_cut_in_half_ends_the_client() {
+    let (mut rig, client, server) = bound();
+    rig.send(client, &fe::query("select a from t"));
+    rig.gets_raw(server);
+    let row = be::row(&"x".repeat(100_000));
+    rig.send(server, &[be::columns(), row[..50_000].to_vec()].concat());
+    rig.gets_raw(client);
+    lose(&mut rig, server, false);
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn a_read_that_nothing_was_shown_of_runs_again() {
+    let extended = [fe::parse("", "select a from t"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    for (group, asked) in [
+        (fe::query("select a from t"), &["Query select a from t"][..]),
+        (extended, &["Parse \"\" select a from t", "Bind \"\" \"\"", "Execute", "Sync"][..]),
+    ] {
+        for says in [false, true] {
+            let (mut rig, client, server) = served();
+            rig.send(client, &group);
+            rig.gets_raw(server);
+            lose(&mut rig, server, says);
+            rig.gets_nothing(client);
+            let server = rig.dialed();
+            rig.greet(server);
+            assert_eq!(rig.gets(server).len(), asked.len());
+            rig.send(server, &[be::complete("SELECT 0"), be::ready('I')].concat());
+        }
+    }
+}
+
+#[test]
+fn a_read_that_something_was_shown_of_does_not_run_again() {
+    let (mut rig, client, server) = served();
+    rig.send(client, &fe::query("select a from t"));
+    rig.gets_raw(server);
+    rig.send(server, &be::columns());
+    assert_eq!(rig.gets(client), ["Columns"]);
+    lose(&mut rig, server, false);
+    assert!(rig.gets(client)[0].starts_with("FATAL 08"));
+}
+
+#[test]
+fn a_read_that_ends_each_server_is_given_up() {
+    let (mut rig, client, server) = served();
+    rig.send(client, &fe::query("select a from t"));
+    let mut server = server;
+    for _ in 0..10 {
+        rig.gets_raw(server);
+        lose(&mut rig, server, false);
+        if rig.is_closed(client) {
+            return;
+        }
+        rig.pass_us(2_000_000);
+        server = rig.dialed();
+        rig.greet(server);
+    }
+    panic!("it goes on without end");
+}
+
+#[test]
+fn a_name_whose_parse_was_not_answered_is_free_again() {
+    let (mut rig, client, server) = bound();
+    rig.send(client, &[fe::parse("s", "select 7"), fe::bind("s"), fe::execute(), fe::sync()].concat());
+    rig.gets_raw(server);
+    lose(&mut rig, server, false);
+    assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready E"]);
+    rig.send(client, &fe::query("rollback"));
+    assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
+    rig.send(client, &[fe::parse("s", "select 7"), fe::sync()].concat());
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.gets_raw(server);
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+}
