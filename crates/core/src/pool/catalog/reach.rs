@@ -235,15 +235,8 @@ impl Reach {
         if let Some(word) = self.lists.writes.named_in(text) {
             return Some((Reads::InDoubt, word));
         }
-        let at_primary = self.at_primary.as_deref().unwrap_or_default();
         let mut other = None;
-        let doubtful = doubtful_part(text, |role, name| match role {
-            NameRole::Mentioned => {
-                other = other.or(at_primary.binary_search(&name).is_ok().then_some(name));
-                self.barred.binary_search(&name).is_err()
-            }
-            NameRole::Called => self.known.binary_search(&name).is_ok(),
-        });
+        let doubtful = doubtful_part(text, |role, name| self.allows(role, name, &mut other));
         let at_primary = || {
             let listed = self.lists.at_primary.named_in(text);
             let named = |hash| find_name(text, |name| has_hash(name, hash)).unwrap_or_default();
@@ -258,22 +251,30 @@ impl Reach {
         self.at_primary.is_some()
     }
 
+    /// A name may stand so in a text that only reads. `other`: the first one that is another thing on a standby.
+    fn allows(&self, role: NameRole, name: u64, other: &mut Option<u64>) -> bool {
+        match role {
+            NameRole::Mentioned => {
+                let at_primary = self.at_primary.as_deref().unwrap_or_default();
+                if at_primary.binary_search(&name).is_ok() {
+                    other.get_or_insert(name);
+                }
+                self.barred.binary_search(&name).is_err()
+            }
+            NameRole::Called => self.known.binary_search(&name).is_ok(),
+        }
+    }
+
     #[cold]
     fn look(&self, text: &[u8], traits: &Traits) -> Reads {
-        let mut is_same_at_standbys = self.at_primary.is_some();
-        let at_primary = self.at_primary.as_deref().unwrap_or_default();
+        let mut other = None;
         let certainly = self.identity != 0
             && traits.certainly_self_contained
             && matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table | Verb::With)
-            && certainly_reads(text, |role, name| match role {
-                NameRole::Mentioned => {
-                    is_same_at_standbys &= at_primary.binary_search(&name).is_err();
-                    self.barred.binary_search(&name).is_err()
-                }
-                NameRole::Called => self.known.binary_search(&name).is_ok(),
-            })
+            && certainly_reads(text, |role, name| self.allows(role, name, &mut other))
             && self.lists.writes.named_in(text).is_none();
-        is_same_at_standbys &= self.lists.at_primary.named_in(text).is_none();
+        let is_same_at_standbys = self.at_primary.is_some() && other.is_none();
+        let is_same_at_standbys = is_same_at_standbys && self.lists.at_primary.named_in(text).is_none();
         match (certainly, is_same_at_standbys) {
             (false, _) => Reads::InDoubt,
             (true, false) => Reads::AtPrimary,
