@@ -181,6 +181,10 @@ impl Pool {
         };
         (link.kept, link.first_try) = (0, FirstTry::None);
         let known = link.group.take();
+        if let Some(server) = self.servers.get_mut(server_id) {
+            // What was noted of messages before it says nothing of this one.
+            server.in_flight = None;
+        }
         let step = self.send_messages(cx, id, server_id, group, known);
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
             return step;
