@@ -22,9 +22,9 @@ from harness.workload import Pgbench
 WATCH = "check_user=checker check_interval_ms=200 check_timeout_ms=1000 down_after_ms=1000 primary_max_age_ms=5000 primary_wait=60"
 
 
-def start(etcd):
+def start(etcd, commit_outcome):
     """A pooler that finds its nodes by etcd."""
-    line = f"main = discovery=etcd etcd_prefix=/service/main/ patroni_user=switcher patroni_password={API_PASSWORD} {WATCH}"
+    line = f"main = discovery=etcd etcd_prefix=/service/main/ patroni_user=switcher patroni_password={API_PASSWORD} commit_outcome={commit_outcome} {WATCH}"
     return Pooler(
         {"app": "cluster=main", "bench": "cluster=main"}, ini_tail=f"[clusters]\n{line}\n", etcd_endpoints=etcd.url,
         allow_discovered_hosts="127.0.0.0/8", pool_mode="transaction", default_pool_size=20,
@@ -92,6 +92,7 @@ def main():
     parser.add_argument("--announced", type=int, default=5)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--clients", type=int, default=40)
+    parser.add_argument("--commit-outcome", choices=("off", "on"), default="on")
     options = parser.parse_args()
     folder = scratch_folder("series")
     certificates = Certificates(folder / "files")
@@ -99,11 +100,14 @@ def main():
     patroni = pooler = None
     try:
         patroni = Patroni(certificates, etcd, 2)
-        pooler = start(etcd)
+        pooler = start(etcd, options.commit_outcome)
         print("| what | rounds | transactions | failed | disconnected | longest hold, median | longest hold |\n|---|---|---|---|---|---|---|")
         series("SWITCHOVER", by_command, options.switchovers, patroni, pooler, options.clients)
         series("patronictl switchover", by_patronictl, options.announced, patroni, pooler, options.clients)
         series("kill -9 of the primary", by_kill, options.kills, patroni, pooler, options.clients)
+        [row] = pooler.show("CLUSTERS")
+        told = ", ".join(f"{word} {row['outcomes_' + word]}" for word in ("committed", "rolled_back", "unknown"))
+        print(f"clients at COMMIT were told: {told}", flush=True)
     finally:
         faults = pooler.finish() if pooler else []
         if patroni:

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::buffer_pool::BufferPool;
 use crate::client_handoff::Counted;
+use crate::cluster::outcome::Outcomes;
 use crate::cluster::view::View;
 use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId, WatchId};
@@ -73,6 +74,8 @@ pub(crate) struct Env {
     pub(crate) shared: Arc<Shared>,
     /// What is known of each cluster.
     pub(crate) views: HashMap<Arc<str>, Arc<View>>,
+    /// What became of COMMITs whose primary was lost, by cluster.
+    pub(crate) outcomes: HashMap<Arc<str>, Outcomes>,
     pub(crate) tracked: Arc<Tracked>,
     /// What each connection is, by its index; with the generation of its name.
     roles: Vec<Option<(u32, Role)>>,
@@ -183,6 +186,7 @@ impl Env {
             rules: setup.rules,
             shared: setup.shared,
             views: HashMap::new(),
+            outcomes: HashMap::new(),
             tracked,
             roles: Vec::new(),
             cancel_keys: HashMap::default(),

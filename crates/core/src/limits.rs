@@ -237,6 +237,9 @@ const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by thei
 const _: () = assert!(TEXTS_MAX.is_power_of_two(), "places are found by their low bits");
 const _: () = assert!(FORMS_MAX.is_power_of_two(), "places are found by their low bits");
 
+/// How often, a tenth of a second apart, a server is asked for a transaction that it says is still in progress.
+pub const OUTCOME_QUESTIONS_MAX: u32 = 50;
+
 /// A BEGIN that is answered before it is sent, with all messages that belong to it.
 pub const BEGIN_BYTES_MAX: usize = 512;
 

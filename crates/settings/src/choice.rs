@@ -216,6 +216,16 @@ choice! {
 }
 
 choice! {
+    /// What a client learns whose primary is lost behind its COMMIT.
+    CommitOutcome {
+        /// That it is not known.
+        Off = "off",
+        /// What became of it: the next primary is asked.
+        On = "on",
+    }
+}
+
+choice! {
     /// What counts while the source of a cluster is silent.
     SourceLost {
         /// A node's own word, if no other node claims to be the primary.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::table::{ClusterOptions, Database, NodeOptions, UserOptions};
-use crate::{Balance, LoadBalanceHosts, PoolMode, Route, SessionState};
+use crate::{Balance, CommitOutcome, LoadBalanceHosts, PoolMode, Route, SessionState};
 
 /// Zero is how the files say "no limit".
 fn limit(time: Duration) -> Option<Duration> {
@@ -17,6 +17,14 @@ fn limit(time: Duration) -> Option<Duration> {
 impl Config {
     fn of_user<T>(&self, user: &str, field: impl FnOnce(&UserOptions) -> Option<T>) -> Option<T> {
         self.users.get(user).and_then(field)
+    }
+
+    /// What a client of this pool is told whose primary is lost behind its COMMIT. Without a cluster, `off`.
+    pub fn commit_outcome(&self, db: &Database, user: &str) -> CommitOutcome {
+        let Some(cluster) = db.cluster.as_ref().and_then(|name| self.clusters.get(name)) else {
+            return CommitOutcome::Off;
+        };
+        self.of_user(user, |u| u.commit_outcome).or(db.commit_outcome).unwrap_or(cluster.commit_outcome)
     }
 
     /// When a server of this pool is released.

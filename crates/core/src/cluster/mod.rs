@@ -7,6 +7,7 @@ pub(crate) mod answer;
 pub(crate) mod choice;
 pub(crate) mod lag;
 pub(crate) mod node;
+pub(crate) mod outcome;
 mod roles;
 pub mod source;
 pub(crate) mod switchover;
@@ -18,9 +19,10 @@ use std::sync::Arc;
 
 use pgweir_settings::{ClusterOptions, NodeOptions};
 
-use crate::cluster::answer::Answer;
+use crate::cluster::answer::{Answer, Lsn};
 use crate::cluster::lag::{LagLimits, Positions};
 use crate::cluster::node::{Node, NodeState, Observation};
+use crate::cluster::outcome::Followed;
 use crate::cluster::source::Source;
 use crate::cluster::switchover::{Ended, Switchover};
 use crate::cluster::view::Switch;
@@ -127,6 +129,8 @@ pub(crate) struct Cluster {
     epoch: u64,
     /// The primary that it had last.
     last: Option<Term>,
+    /// When that said last that it is the primary (monotonic, µs), and where its recovery had ended.
+    heard: Option<(u64, Option<Lsn>)>,
     /// The system identifier of its primary.
     identifier: Option<u64>,
     /// The highest timeline that a primary of it had.
@@ -160,6 +164,7 @@ impl Cluster {
             gone: Vec::new(),
             epoch: 0,
             last: None,
+            heard: None,
             identifier: None,
             timeline: 0,
             decided_us: now_us,
@@ -235,7 +240,9 @@ impl Cluster {
 
     /// A node said where it is: how far it is behind, or how far the others are.
     fn measure(&mut self, id: NodeId, observation: &Observation, now_us: u64) {
-        let Observation::Answered(Answer { position: Some(position), .. }) = observation else { return };
+        let Observation::Answered(answer) = observation else { return };
+        let Some(position) = &answer.position else { return };
+        self.note_followed(id, answer, *position, now_us);
         let limits = self.limits.lag;
         let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) else { return };
         match node.state {
@@ -257,6 +264,25 @@ impl Cluster {
                     if std::mem::replace(&mut node.is_behind, is_behind) != is_behind {
                         self.decide(now_us);
                     }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What a standby has replayed of a primary that was heard of just before.
+    fn note_followed(&mut self, id: NodeId, answer: &Answer, position: Lsn, now_us: u64) {
+        let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) else { return };
+        match (&node.state, &self.last) {
+            (NodeState::Primary(_), Some(last)) if last.node == node.name && last.run == answer.run => {
+                self.heard = Some((now_us, answer.replayed));
+            }
+            (NodeState::Standby(_), Some(last)) => {
+                let Some((heard_us, recovered)) = self.heard else { return };
+                let is_recent = now_us.saturating_sub(heard_us) <= 2 * self.limits.interval_us;
+                if is_recent && last.run.timeline == answer.run.timeline {
+                    let (from, started_us) = (last.clone(), answer.run.started_us);
+                    node.followed = Some(Followed { from, recovered, started_us, replayed: position });
                 }
             }
             _ => {}

@@ -7,6 +7,7 @@ use pgweir_settings::NodeOptions;
 
 use crate::cluster::answer::{Answer, Lsn};
 use crate::cluster::lag::Lag;
+use crate::cluster::outcome::Followed;
 use crate::cluster::view::{SHARE_WHOLE, Switch};
 use crate::cluster::{Limits, NodeId};
 
@@ -160,6 +161,8 @@ pub(crate) struct Node {
     switched_us: u64,
     pub(crate) weight: u32,
     pub(crate) zone: Arc<str>,
+    /// What it had replayed of the primary, as a standby.
+    pub(crate) followed: Option<Followed>,
     /// How far it is behind, as a standby.
     pub(crate) lag: Option<Lag>,
     /// As a standby of this run, it may have changes that the primary does not have.
@@ -191,6 +194,7 @@ impl Node {
             switched_us: now_us,
             weight: options.weight,
             zone: options.zone.as_str().into(),
+            followed: None,
             lag: None,
             ahead: None,
             is_behind: false,

@@ -89,6 +89,7 @@ impl Cluster {
         }
         let name = Arc::clone(&node.name);
         self.last = Some(term);
+        self.heard = None;
         self.positions.forget();
         self.nodes.iter_mut().for_each(Node::forget_divergence);
         self.epoch += 1;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::cluster::lag::Lag;
 use crate::cluster::node::{Node, NodeState};
+use crate::cluster::outcome::Followed;
 use crate::cluster::switchover::Drain;
 use crate::cluster::{Cluster, Run, Term};
 use crate::driver::Endpoint;
@@ -18,6 +19,8 @@ pub struct View {
     pub(crate) epoch: u64,
     /// The node that everything new goes to; `None` while clients have to wait.
     pub(crate) primary: Option<Target>,
+    /// What that had replayed as a standby of the one before.
+    pub(crate) followed: Option<Followed>,
     /// Since when there is none (monotonic, µs).
     pub(crate) held_since_us: Option<u64>,
     /// The nodes that reads may go to.
@@ -115,6 +118,7 @@ impl View {
             cluster: cluster.into(),
             epoch: 0,
             primary: None,
+            followed: None,
             held_since_us: Some(now_us),
             standbys: Vec::new(),
             bare_since_us: Some(now_us),
@@ -174,6 +178,10 @@ impl Cluster {
     pub(crate) fn view(&self) -> View {
         let at = |node: &Node, term| Target { term, host: Arc::clone(&node.host), port: node.port };
         let primary = self.serving().zip(self.last.clone()).map(|(node, term)| at(node, term));
+        let followed = self
+            .serving()
+            .zip(self.last.as_ref())
+            .and_then(|(node, term)| node.followed.clone().filter(|followed| followed.leads_to(&term.run)));
         let least = self.least_lag();
         let standbys = self.standbys().map(|(node, run)| Standby {
             target: at(node, Term { node: Arc::clone(&node.name), run }),
@@ -203,6 +211,7 @@ impl Cluster {
             cluster: Arc::clone(&self.name),
             epoch: self.epoch(),
             primary,
+            followed,
             held_since_us: self.held_since_us,
             standbys,
             bare_since_us: self.bare_since_us,

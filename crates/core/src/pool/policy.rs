@@ -1,6 +1,6 @@
 //! What the configuration says of a pool, as it is asked with every statement.
 
-use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
+use pgweir_settings::{CommitOutcome, Config, Database, PoolMode, SequenceAffinity, SessionState};
 
 use crate::client_handoff::Replication;
 use crate::context::duration_us;
@@ -37,8 +37,10 @@ pub(crate) struct Policy {
 pub(crate) enum OnLoss {
     /// Its connection ends.
     Ends,
-    /// What became of that, if it can be told: the pool has a cluster, and its servers change hands.
+    /// What became of that, if it can be told at once: the pool has a cluster, and its servers change hands.
     Tells,
+    /// And what became of its COMMIT, for which the next primary is asked (`commit_outcome`).
+    Asks,
 }
 
 impl Default for Policy {
@@ -73,7 +75,10 @@ impl Policy {
             is_limited: config.max_db_connections(database) > 0 || config.max_user_connections(user) > 0,
             tracks_statements: mode != PoolMode::Session && config.main.max_prepared_statements > 0,
             on_loss: match database.cluster {
-                Some(_) if mode != PoolMode::Session => OnLoss::Tells,
+                Some(_) if mode != PoolMode::Session => match config.commit_outcome(database, user) {
+                    CommitOutcome::Off => OnLoss::Tells,
+                    CommitOutcome::On => OnLoss::Asks,
+                },
                 _ => OnLoss::Ends,
             },
             multiplex: None,

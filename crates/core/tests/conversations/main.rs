@@ -13,6 +13,7 @@ mod catalog;
 mod chaos;
 mod cluster_auto;
 mod cluster_losses;
+mod cluster_outcomes;
 mod cluster_reads;
 mod clusters;
 mod connect_query;

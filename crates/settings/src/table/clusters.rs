@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{Balance, Discovery, Password, Route, SourceLost};
+use crate::{Balance, CommitOutcome, Discovery, Password, Route, SourceLost};
 
 settings! {
     /// One primary and its standbys, and how pgweir watches them.
@@ -89,6 +89,11 @@ settings! {
         /// Tables, views and other names that are to be read from the primary: with `route=auto`, statements with such a name
         /// run there. Names are written as in `read_functions`.
         primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// What a client is told whose primary is lost behind its COMMIT. `on`: pgweir asks the server for the number of each transaction
+        /// that may write, in the same packet as its first such statement, and after a loss asks the next primary what became of it.
+        /// `off`: that the outcome is not known. A user's value goes before a database's, and that before this one. Not in
+        /// session pooling.
+        commit_outcome: CommitOutcome = "off", Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;
         /// How long transactions that are open may go on in a SWITCHOVER, in milliseconds. It then gives up, or with FORCE
         /// ends them. A switchover that Patroni announces in etcd holds new transactions for at most as long.
         switchover_drain_ms: u32 = "10000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;

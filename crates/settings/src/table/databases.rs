@@ -4,7 +4,7 @@ use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{Balance, LoadBalanceHosts, Password, PoolMode, Route, SessionState};
+use crate::{Balance, CommitOutcome, LoadBalanceHosts, Password, PoolMode, Route, SessionState};
 
 settings! {
     /// One database that clients can ask for, and the server behind it.
@@ -25,6 +25,8 @@ settings! {
         /// The cluster that serves this database, an entry of `[clusters]`: pgweir finds the primary among its nodes. It stands
         /// in the place of `host` and `port`.
         cluster: Option<String> = NULL, Kind::Text, Recycle, Ours, InEffect;
+        /// As `commit_outcome` in `[clusters]`, for this database.
+        commit_outcome: Option<CommitOutcome> = NULL, Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;
         /// As `route` in `[clusters]`, for this database.
         route: Option<Route> = NULL, Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
         /// As `balance` in `[clusters]`, for this database.

@@ -9,6 +9,9 @@ const FELL_BACK: [(&str, &str); 2] = [("no_standby", "fell_back_no_standby"), ("
 /// The states that a node can be in.
 const STATES: [&str; 7] = ["unknown", "standby", "primary", "unsure", "starting", "down", "refused"];
 
+/// What a client at COMMIT may be told.
+const OUTCOMES: [&str; 3] = ["committed", "rolled_back", "unknown"];
+
 pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
     if clusters.is_empty() {
         return;
@@ -47,6 +50,23 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
         for (reason, column) in FELL_BACK {
             let count = row.number(column).unwrap_or(0);
             page.labelled(&[("cluster", &name(row)), ("reason", reason)], count);
+        }
+    }
+    page.gauge(
+        "pgweir_cluster_resolving_clients",
+        "Clients at COMMIT whose primary was lost, and that wait for the outcome",
+    );
+    for row in clusters {
+        page.labelled(&[("cluster", &name(row))], row.number("resolving").unwrap_or(0));
+    }
+    page.counter(
+        "pgweir_cluster_commit_outcomes_total",
+        "What clients were told whose primary was lost behind their COMMIT",
+    );
+    for row in clusters {
+        for outcome in OUTCOMES {
+            let count = row.number(&format!("outcomes_{outcome}")).unwrap_or(0);
+            page.labelled(&[("cluster", &name(row)), ("outcome", outcome)], count);
         }
     }
     page.gauge("pgweir_node_state", "1 for the state that the node is in, 0 for the others");

@@ -11,7 +11,7 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner};
-use crate::pool::client::state::{ClientState, Link, Opening, QueuedBehind};
+use crate::pool::client::state::{ClientState, First, Link, Opening, QueuedBehind};
 use crate::pool::multiplex::pipelined::QueuedClient;
 use crate::pool::relay::moments::prepare::Asks;
 use crate::pool::relay::route::{Route, route};
@@ -31,11 +31,12 @@ impl Pool {
         pool.numbers.stats.server_assignments += 1;
         let waited_us = now_us.saturating_sub(waiting.since_us);
         pool.numbers.stats.wait_us += waited_us;
-        let link = Link {
-            group: waiting.group,
-            opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent),
-            ..Link::new(server_id, pool.policy.mode)
+        let opening = match std::mem::take(&mut waiting.first) {
+            First::Nothing => Opening::Done,
+            First::Begin(text) => Opening::Unsent(text),
+            First::Outcome(at) => return self.link_to_ask(cx, id, server_id, at),
         };
+        let link = Link { group: waiting.group, opening, ..Link::new(server_id, pool.policy.mode) };
         self.set_client_state(id, ClientState::Linked(link));
         self.set_server_state(server_id, ServerState::Busy(id));
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {

@@ -6,7 +6,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::Shutdown;
 use crate::pool::choose::selector::{Place, ServerRequest};
-use crate::pool::client::state::{ClientState, Waiting};
+use crate::pool::client::state::{ClientState, First, Waiting};
 use crate::pool::cluster::route::Asking;
 use crate::pool::relay::group::Group;
 use crate::pool::{Branch, Pool, Step};
@@ -23,18 +23,18 @@ impl Pool {
     ) -> Step {
         let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let begin = match &mut client.state {
-            ClientState::DeferredBegin(deferred) => Some(std::mem::take(&mut deferred.text)),
-            _ => None,
+        let first = match &mut client.state {
+            ClientState::DeferredBegin(deferred) => First::Begin(std::mem::take(&mut deferred.text)),
+            _ => First::Nothing,
         };
         let account = &mut client.account;
         account.request_us = now_us;
         account.refused_servers = 0;
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
-        let asking = Asking { begin: begin.as_deref(), bytes, group: group.as_ref() };
+        let asking = Asking { begin: first.begin(), bytes, group: group.as_ref() };
         let branch = self.branch_of_request(cx.env, id, asking);
-        let waiting = Waiting { since_us: now_us, notified: false, group, begin };
+        let waiting = Waiting { since_us: now_us, notified: false, group, first };
         self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.
         if self.state.affinities.is_for(id)

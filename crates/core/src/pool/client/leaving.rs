@@ -18,6 +18,8 @@ impl Pool {
         fault: &Fault,
     ) -> Step {
         let Some(client) = self.clients.get(id) else { return Step::Gone };
+        let at_commit = client.is_at_commit().then_some(Fault::OutcomeUnknown);
+        let fault = at_commit.as_ref().unwrap_or(fault);
         let (text, name) = (fault.text(), self.client_log_name(client));
         self.note_error(cx.env, id, fault.code().as_bytes());
         let Some(client) = self.clients.get(id) else { return Step::Gone };

@@ -5,6 +5,7 @@
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{TxStatus, tag};
 
+use crate::cluster::outcome::Outcome;
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
@@ -12,8 +13,10 @@ use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
-use crate::pool::client::state::{ClientState, Link, Opening, Waiting};
+use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
+use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
+use crate::pool::policy::OnLoss;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::server::state::{Server, ServerState};
 
@@ -28,6 +31,8 @@ enum Fate {
     Ended(BlockGroup),
     /// What it asked for runs on another server.
     RunsAgain,
+    /// It asked for COMMIT.
+    AtCommit(BlockGroup, Result<AtCommit, AtOnce>),
 }
 
 impl Pool {
@@ -43,9 +48,23 @@ impl Pool {
             return false;
         };
         let ClientState::Linked(link) = &client.state else { return false };
-        match fate(id, link, server, unseen_bytes) {
+        let asks = self.state.policy.on_loss == OnLoss::Asks;
+        match fate(id, link, server, (unseen_bytes, asks)) {
             None => false,
             Some(Fate::RunsAgain) => self.runs_again(cx, id, server_id),
+            Some(Fate::AtCommit(_, Ok(at))) => {
+                self.wait_for_outcome(cx, id, server_id, Box::new(at));
+                true
+            }
+            Some(Fate::AtCommit(group, Err(at_once))) => {
+                self.leave_lost(cx, id, server_id);
+                let told = match at_once {
+                    AtOnce::Committed => Outcome::Committed,
+                    AtOnce::Unknown(why) => Outcome::Unknown(why),
+                };
+                self.tell_outcome(cx, id, group, told);
+                true
+            }
             Some(Fate::Ended(group)) => {
                 self.leave_lost(cx, id, server_id);
                 self.answer_block(cx, id, group.rolling_back(), TxStatus::Idle);
@@ -106,7 +125,7 @@ impl Pool {
         again.extend_from_slice(&client.inbox);
         cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, again));
         let since_us = client.account.request_us;
-        let waiting = Waiting { since_us, notified: false, group: None, begin: None };
+        let waiting = Waiting { since_us, notified: false, group: None, first: First::Nothing };
         self.set_client_state(id, ClientState::Waiting(waiting));
         self.set_server_state(server_id, ServerState::Draining);
         let branch = self.clients[id].account.branch;
@@ -119,7 +138,7 @@ impl Pool {
 }
 
 /// `None`: the outcome is not known here, or more is lost than a transaction.
-fn fate(id: ClientId, link: &Link, server: &Server, unseen_bytes: usize) -> Option<Fate> {
+fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize, bool)) -> Option<Fate> {
     let in_flight = InFlight::of(server, id)?;
     let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
     let loses_session = link.pin.is_some()
@@ -148,6 +167,10 @@ fn fate(id: ClientId, link: &Link, server: &Server, unseen_bytes: usize) -> Opti
             Some(Fate::Ends { whole, status })
         }
         Sent::Inside => Some(Fate::Fails { whole, had_failed }),
+        // What a transaction leaves in its session is asked of its server alone.
+        Sent::End(group) if asks && is_unanswered && owed == Owed::Group && link.touched.is_none() => {
+            Some(Fate::AtCommit(group, at_commit(in_flight, server, group)))
+        }
         Sent::End(_) | Sent::Read | Sent::Unclear => None,
     }
 }

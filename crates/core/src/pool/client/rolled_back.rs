@@ -20,6 +20,7 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, DeferredBegin, Link, Opening};
 use crate::pool::client::turned_down::is_whole_group;
+use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 
 /// What the client knows of the loss.
@@ -75,6 +76,10 @@ impl Pool {
             || client.account.replication != Replication::None
         {
             return false;
+        }
+        if matches!(link.opening, Opening::Asking(_)) {
+            self.asks_again(cx, id, server_id);
+            return true;
         }
         if !loses_nothing(link, server) {
             return self.outlives_in_flight(cx, id, server_id, unseen_bytes);
@@ -185,7 +190,7 @@ impl Pool {
     }
 
     /// The transaction is gone. `status`: the error is the end of what the client asked for.
-    pub(super) fn tell_rolled_back<D: Driver>(
+    pub(crate) fn tell_rolled_back<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -200,7 +205,7 @@ impl Pool {
     }
 
     /// As PostgreSQL says it in a failed transaction.
-    pub(super) fn tell_failed<D: Driver>(
+    pub(crate) fn tell_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -211,7 +216,7 @@ impl Pool {
         self.tell(cx, id, Some(&report), status);
     }
 
-    pub(super) fn tell<D: Driver>(
+    pub(crate) fn tell<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -237,7 +242,7 @@ impl Pool {
 fn loses_nothing(link: &Link, server: &Server) -> bool {
     let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
     matches!(server.state, ServerState::Busy(_))
-        && server.ledger.is_at_rest()
+        && server.ledger.only_owes(Purpose::Number)
         && server.pipelined.is_alone()
         && server.incoming.streaming.is_none()
         && matches!(link.opening, Opening::Done | Opening::Unsent(_))

@@ -11,6 +11,7 @@ use crate::ids::{ServerId, StatementId};
 use crate::pool::Branch;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
+use crate::pool::cluster::commit::{Asking, AtCommit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::route::Routing;
 use crate::pool::listen::notify_listener::Listener;
@@ -127,8 +128,38 @@ pub(crate) struct Waiting {
     pub(crate) notified: bool,
     /// What it asks for, if that may share a server with others.
     pub(crate) group: Option<Group>,
-    /// The BEGIN that was answered already and goes first.
-    pub(crate) begin: Option<Vec<u8>>,
+    pub(crate) first: First,
+}
+
+/// What a client that waits has to have done before its next message.
+#[derive(Default)]
+pub(crate) enum First {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The BEGIN that was answered already.
+    Begin(Vec<u8>),
+    /// The answer to its COMMIT, whose server was lost.
+    Outcome(Box<AtCommit>),
+}
+
+impl First {
+    pub(crate) fn of_begin(begin: Option<Vec<u8>>) -> First {
+        begin.map_or(First::Nothing, First::Begin)
+    }
+
+    /// The BEGIN that was answered already.
+    pub(crate) fn begin(&self) -> Option<&[u8]> {
+        match self {
+            First::Begin(text) => Some(text),
+            First::Nothing | First::Outcome(_) => None,
+        }
+    }
+
+    /// The client may be told an error in place of an answer to its next message.
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self, First::Nothing)
+    }
 }
 
 /// Queued on a server behind other clients. What it asked for stays at the front of its inbox until it is
@@ -174,6 +205,8 @@ pub(crate) enum Opening {
     Reopening,
     /// The answer that is on its way goes to no client; then the client's first group is sent again.
     Again(Again),
+    /// The server is asked what became of the client's last transaction.
+    Asking(Box<Asking>),
 }
 
 /// What a client asked first is asked once more.
@@ -199,6 +232,7 @@ impl Opening {
                 | Opening::Failed { whole: true, .. }
                 | Opening::Reopening
                 | Opening::Again(_)
+                | Opening::Asking(_)
         )
     }
 }
@@ -373,6 +407,15 @@ impl Client {
     pub(crate) fn listens_on_server(&self) -> bool {
         matches!(&self.state, ClientState::Linked(link)
             if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS)))
+    }
+
+    /// It waits for the answer to its COMMIT, whose server was lost.
+    pub(crate) fn is_at_commit(&self) -> bool {
+        match &self.state {
+            ClientState::Waiting(waiting) => matches!(waiting.first, First::Outcome(_)),
+            ClientState::Linked(link) => matches!(link.opening, Opening::Asking(_)),
+            _ => false,
+        }
     }
 
     /// It has logged in, or is about to, by the replication protocol.

@@ -37,7 +37,7 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Waiting(waiting) = &client.state else { return false };
         let account = &mut client.account;
-        if waiting.begin.is_some() {
+        if !waiting.first.is_nothing() {
             return false;
         }
         account.active_us = cx.env.now.mono_us;
@@ -73,7 +73,7 @@ impl Pool {
         let clients = &self.clients;
         let waits = |id: &&ClientId| {
             clients.get(**id).is_some_and(
-                |client| matches!(&client.state, ClientState::Waiting(waiting) if waiting.begin.is_none()),
+                |client| matches!(&client.state, ClientState::Waiting(waiting) if waiting.first.is_nothing()),
             )
         };
         let mut last: Vec<ClientId> =

@@ -36,6 +36,7 @@ impl Pool {
             return;
         }
         cluster.view = Arc::clone(view);
+        cluster.is_refused = false;
         self.state.set_paused(self.state.gate == Gate::Paused);
         self.state.nodes_mut().for_each(NodePool::forget_failures);
         self.state.follow_standbys(cx.env, view);

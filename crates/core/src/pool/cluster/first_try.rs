@@ -4,7 +4,7 @@
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{ClientState, Waiting};
+use crate::pool::client::state::{ClientState, First, Waiting};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::{Branch, Pool};
@@ -84,7 +84,8 @@ impl Pool {
         let account = &mut client.account;
         account.branch = Branch::PRIMARY;
         account.forget_asked();
-        let waiting = Waiting { since_us: cx.env.now.mono_us, notified: true, group: None, begin: None };
+        let since_us = cx.env.now.mono_us;
+        let waiting = Waiting { since_us, notified: true, group: None, first: First::Nothing };
         self.set_client_state(id, ClientState::Waiting(waiting));
         self.state.node_at_mut(Branch::PRIMARY).clients.push_front(id);
         self.end_cancels_for(cx, id);

@@ -15,7 +15,9 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::state::{ClientState, Link, Opening};
-use crate::pool::relay::ledger::Kind;
+use crate::pool::cluster::commit::Number;
+use crate::pool::policy::OnLoss;
+use crate::pool::relay::ledger::{Kind, Purpose};
 use crate::pool::server::state::{Server, ServerState};
 
 /// What was sent since the server owed nothing.
@@ -42,28 +44,50 @@ pub(crate) struct InFlight {
     pub(crate) has_failed: bool,
     /// Bytes that the server had sent when it was sent.
     received_bytes: u64,
-    /// The text of the client's unnamed statement may commit.
-    unnamed: Commits,
+    /// What the text of the client's unnamed statement may do.
+    unnamed: Effect,
+    /// What is known of the transaction itself.
+    pub(super) number: Number,
 }
 
-/// Whether a text may commit the transaction block that it runs in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Commits {
-    No,
-    Perhaps,
+/// What a text may do to the transaction block that it runs in, from the least to the most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Effect {
+    /// Nothing that a commit makes last.
+    Reads,
+    /// Something that a commit makes last.
+    Writes,
+    /// It may go on as another block.
+    Chains,
+    /// It may commit it, or it has answers into which no error fits everywhere (COPY).
+    Commits,
 }
 
-impl Commits {
+impl Effect {
     /// CALL and DO cannot end a transaction block. A ROLLBACK, whatever it rolls back to, makes nothing of it last.
-    fn of(traits: &Traits) -> Commits {
+    fn of(text: &[u8], traits: &Traits, certainly_reads: bool) -> Effect {
         let is_one = matches!(traits.statements, Statements::One | Statements::None);
         match traits.verb {
-            // COPY has answers into which no error fits everywhere.
-            Verb::Commit | Verb::Prepare | Verb::Copy | Verb::Unknown => Commits::Perhaps,
-            _ if is_one => Commits::No,
-            _ => Commits::Perhaps,
+            Verb::Commit | Verb::Prepare | Verb::Copy | Verb::Unknown => Effect::Commits,
+            _ if !is_one => Effect::Commits,
+            Verb::Rollback if names_chain(text) => Effect::Chains,
+            Verb::Begin
+            | Verb::Rollback
+            | Verb::Savepoint
+            | Verb::Set
+            | Verb::Reset
+            | Verb::Show
+            | Verb::Deallocate
+            | Verb::Empty => Effect::Reads,
+            _ if certainly_reads => Effect::Reads,
+            _ => Effect::Writes,
         }
     }
+}
+
+/// ROLLBACK AND CHAIN; a savepoint may be called so, too.
+fn names_chain(text: &[u8]) -> bool {
+    text.windows(5).any(|word| word.eq_ignore_ascii_case(b"chain"))
 }
 
 /// How a server was before a client's bytes were sent to it.
@@ -86,8 +110,19 @@ impl InFlight {
             is_begun: false,
             has_failed: false,
             received_bytes: 0,
-            unnamed: Commits::Perhaps,
+            unnamed: Effect::Commits,
+            number: Number::Lost,
         }
+    }
+
+    /// Bytes that answer nothing came to its client.
+    pub(crate) fn pass_unasked(&mut self, bytes: usize) {
+        self.received_bytes += bytes as u64;
+    }
+
+    /// What the server has sent so far answers nothing of what its client waits for.
+    pub(super) fn begin_answer(&mut self, received_bytes: u64) {
+        self.received_bytes = received_bytes;
     }
 
     /// What this client has sent in the transaction that is open. Of a client that has sent nothing, nothing is known.
@@ -120,11 +155,57 @@ impl Pool {
         bytes: &[u8],
     ) -> Step {
         let before = self.before_sending(id, server_id);
+        if let Some(before) = before.as_ref().filter(|before| self.asks_ahead(cx.env, id, before, bytes)) {
+            debug_assert!(before.is_at_rest);
+            self.ask_number(cx, server_id, bytes.first() == Some(&tag::QUERY));
+        }
         let step = self.send_linked(cx, id, server_id, bytes);
         if let (Some(before), Step::Used(used)) = (before, step) {
-            self.note_sent(cx.env, id, server_id, &bytes[..used.min(bytes.len())], &before);
+            let used = &bytes[..used.min(bytes.len())];
+            if self.note_sent(cx.env, id, server_id, used, &before) == Effect::Writes
+                && self.asks_behind(id, server_id, used)
+            {
+                self.ask_number(cx, server_id, used.first() == Some(&tag::QUERY));
+            }
         }
         step
+    }
+
+    /// The number of the client's transaction is asked ahead of what it sends: that commits it, and nothing is known of it yet.
+    fn asks_ahead(&self, env: &Env, id: ClientId, before: &Before, bytes: &[u8]) -> bool {
+        if self.state.policy.on_loss != OnLoss::Asks || !before.is_at_rest || before.begins {
+            return false;
+        }
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(link.server) else { return false };
+        let lacks = InFlight::of(server, id)
+            .is_some_and(|in_flight| matches!(in_flight.number, Number::Unknown | Number::None));
+        lacks
+            && before.status == TxStatus::InTransaction
+            && matches!(link.opening, Opening::Done)
+            && self.may_ask_number(server)
+            && self.end_at_front(env, id, bytes).is_some_and(|end| end.is(Block::Commit))
+    }
+
+    /// The same behind what it has sent.
+    fn asks_behind(&self, id: ClientId, server_id: ServerId, sent: &[u8]) -> bool {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(server_id).filter(|_| link.server == server_id) else {
+            return false;
+        };
+        // Behind a BEGIN that fails, extended messages of ours would run outside of the transaction.
+        let is_simple = sent.first() == Some(&tag::QUERY);
+        let is_open = matches!(link.opening, Opening::Done)
+            || is_simple && matches!(link.opening, Opening::Sent | Opening::Guarded { .. });
+        is_open
+            && link.streaming == 0
+            && server.ledger.is_between_groups()
+            && server.tx != TxStatus::Failed
+            && self.may_ask_number(server)
     }
 
     fn before_sending(&mut self, id: ClientId, server_id: ServerId) -> Option<Before> {
@@ -133,7 +214,7 @@ impl Pool {
         if !matches!(server.state, ServerState::Busy(_)) {
             return None;
         }
-        let is_at_rest = server.ledger.is_at_rest();
+        let is_at_rest = server.ledger.only_owes(Purpose::Number);
         let status = server.tx;
         let begins = matches!(link.opening, Opening::Unsent(_));
         let may_repeat = is_at_rest && status == TxStatus::Idle && matches!(link.opening, Opening::Done);
@@ -146,20 +227,30 @@ impl Pool {
     }
 
     /// A client's bytes were sent to its server, or answered here.
-    fn note_sent(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, bytes: &[u8], before: &Before) {
+    fn note_sent(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+        before: &Before,
+    ) -> Effect {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
-            return;
+            return Effect::Reads;
         };
         let is_here = link.server == server_id && !matches!(link.opening, Opening::Unsent(_));
         let is_partial = link.streaming > 0;
         if !is_here || bytes.is_empty() {
-            return;
+            return Effect::Reads;
         }
         let known = self.servers.get_mut(server_id).and_then(|server| server.in_flight.take());
         let mut in_flight = known.unwrap_or_else(|| Box::new(InFlight::new(id)));
         let is_idle = before.status == TxStatus::Idle;
         if in_flight.client != id || before.is_at_rest && is_idle {
             *in_flight = InFlight::new(id);
+            if before.is_at_rest && is_idle {
+                in_flight.number = Number::NotNeeded;
+            }
         }
         let is_first = before.is_at_rest;
         if is_first {
@@ -168,65 +259,115 @@ impl Pool {
         in_flight.is_begun |= before.begins;
         let is_bound = in_flight.is_begun || !is_idle;
         let end = if is_first && is_bound { self.end_at_front(env, id, bytes) } else { None };
+        let mut found = Found::NOTHING;
         let sent = match (end, before.reads) {
             _ if is_partial => Sent::Unclear,
             (Some(end), _) if end.len == bytes.len() => Sent::End(end),
             (_, Some(len)) if len as usize == bytes.len() => Sent::Read,
-            _ if is_bound => self.sent_inside(env, id, bytes, &mut in_flight.unnamed),
-            _ => Sent::Unclear,
+            _ => {
+                found = self.effect_of(env, id, bytes, &mut in_flight.unnamed);
+                found.opens &= !is_bound && is_first;
+                in_flight.is_begun |= found.opens && found.executes > 1;
+                match found.most {
+                    Effect::Commits => Sent::Unclear,
+                    _ if is_bound || in_flight.is_begun => Sent::Inside,
+                    _ => Sent::Unclear,
+                }
+            }
         };
         in_flight.sent = match in_flight.sent {
             _ if is_first => sent,
             Sent::Inside if sent == Sent::Inside => Sent::Inside,
             _ => Sent::Unclear,
         };
+        // Nothing of the transaction that a BEGIN alone opens was sent yet.
+        let is_lost = in_flight.sent == Sent::Unclear && !(found.opens && found.most < Effect::Chains);
+        in_flight.number.note(is_lost || found.most == Effect::Chains, found.most == Effect::Writes);
         if let Some(server) = self.servers.get_mut(server_id) {
             server.in_flight = Some(in_flight);
         }
+        found.most
     }
 
-    /// Messages of a client in a transaction block: whether one of them may commit it.
-    fn sent_inside(&self, env: &mut Env, id: ClientId, bytes: &[u8], unnamed: &mut Commits) -> Sent {
-        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return Sent::Unclear };
+    /// What messages of a client may do to the transaction block that it is in, or begins with them.
+    fn effect_of(&self, env: &mut Env, id: ClientId, bytes: &[u8], unnamed: &mut Effect) -> Found {
+        let mut found = Found::NOTHING;
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return Found::ALL };
+        let reach = &self.state.reach;
+        let look = |text: &[u8], env: &mut Env| {
+            env.texts.look(text, |traits, verdict| {
+                Effect::of(text, traits, reach.reads(text, traits, verdict).certainly())
+            })
+        };
         let mut at = 0;
+        // The block that the unnamed statement is, if it was prepared in these messages.
+        let mut prepared = None;
         while at < bytes.len() {
             let rest = &bytes[at..];
-            let Ok(Some(header)) = Header::peek(rest) else { return Sent::Unclear };
-            let Some(body) = rest.get(HEADER_LEN..header.total()) else { return Sent::Unclear };
+            let Ok(Some(header)) = Header::peek(rest) else { return Found::ALL };
+            let Some(body) = rest.get(HEADER_LEN..header.total()) else { return Found::ALL };
             at += header.total();
-            let commits = match header.tag {
+            let effect = match header.tag {
                 tag::QUERY => match Query::parse(body) {
-                    Ok(query) => Commits::of(&env.texts.traits(query.text)),
-                    Err(_) => Commits::Perhaps,
+                    Ok(query) => {
+                        found.bind(pgweir_sql::block(query.text));
+                        look(query.text, env)
+                    }
+                    Err(_) => Effect::Commits,
                 },
                 tag::PARSE => match Parse::parse(body) {
                     // It executes nothing, and its text is known when it is bound.
-                    Ok(parse) if !parse.name.is_empty() => Commits::No,
+                    Ok(parse) if !parse.name.is_empty() => Effect::Reads,
                     Ok(parse) => {
-                        *unnamed = Commits::of(&env.texts.traits(parse.query));
+                        *unnamed = look(parse.query, env);
+                        prepared = pgweir_sql::block(parse.query);
                         *unnamed
                     }
-                    Err(_) => Commits::Perhaps,
+                    Err(_) => Effect::Commits,
                 },
                 tag::BIND => match BindHead::parse_prefix(body).map(|head| head.statement) {
-                    Some(b"") => *unnamed,
+                    Some(b"") => {
+                        found.bind(prepared);
+                        *unnamed
+                    }
                     Some(name) => {
                         let statement = account.statement(name).and_then(|known| env.statements.get(known));
-                        let traits = statement.and_then(|statement| statement.traits.as_ref());
-                        traits.map_or(Commits::Perhaps, Commits::of)
+                        found.bind(statement.and_then(|statement| statement.block));
+                        statement.map_or(Effect::Commits, |known| match &known.traits {
+                            Some(traits) => Effect::of(&known.query, traits, known.reads(reach).certainly()),
+                            None => Effect::Commits,
+                        })
                     }
-                    None => Commits::Perhaps,
+                    None => Effect::Commits,
                 },
-                tag::EXECUTE | tag::DESCRIBE | tag::CLOSE | tag::SYNC | tag::FLUSH | tag::FUNCTION_CALL => {
-                    Commits::No
-                }
-                _ => Commits::Perhaps,
+                tag::EXECUTE | tag::DESCRIBE | tag::CLOSE | tag::SYNC | tag::FLUSH => Effect::Reads,
+                tag::FUNCTION_CALL => Effect::Writes,
+                _ => Effect::Commits,
             };
-            if commits == Commits::Perhaps {
-                return Sent::Unclear;
-            }
+            found.most = found.most.max(effect);
         }
-        Sent::Inside
+        found
+    }
+}
+
+/// What is found in some messages.
+struct Found {
+    most: Effect,
+    /// The first of their statements begins a transaction block.
+    opens: bool,
+    executes: u32,
+}
+
+impl Found {
+    const NOTHING: Found = Found { most: Effect::Reads, opens: false, executes: 0 };
+    const ALL: Found = Found { most: Effect::Commits, opens: false, executes: 0 };
+
+    /// A statement is executed, which may be the beginning or the end of a block.
+    fn bind(&mut self, block: Option<Block>) {
+        self.executes += 1;
+        if self.executes == 1 {
+            self.opens = matches!(block, Some(Block::Begin | Block::Start));
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! ends those of an older epoch; `in_flight.rs` notes what is lost with a server; `second_try.rs` runs on the primary what a standby did
 //! not run; `tally.rs` counts what was sent where.
 
+pub(crate) mod commit;
 pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;
@@ -33,6 +34,8 @@ use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 /// What a pool knows of its cluster.
 pub(crate) struct Membership {
     pub(crate) view: Arc<View>,
+    /// Servers refuse the question for a transaction's number: it is not asked any more.
+    pub(crate) is_refused: bool,
     /// What it counted that stands at no standby.
     pub(crate) tally: Tally,
 }
@@ -107,7 +110,7 @@ impl PoolState {
                 .get(name)
                 .cloned()
                 .unwrap_or_else(|| Arc::new(View::unknown(name, env.now.mono_us)));
-            Box::new(Membership { view, tally: Tally::default() })
+            Box::new(Membership { view, is_refused: false, tally: Tally::default() })
         });
         match self.cluster.as_ref().map(|cluster| Arc::clone(&cluster.view)) {
             Some(view) => self.follow_standbys(env, &view),

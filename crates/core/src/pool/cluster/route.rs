@@ -308,7 +308,8 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return };
         let from = client.account.branch;
         let waits = matches!(client.state, ClientState::Waiting(_) | ClientState::AwaitingServer(_));
-        if !waits || client.account.replication != Replication::None {
+        // Only the primary can say what became of a transaction.
+        if !waits || client.is_at_commit() || client.account.replication != Replication::None {
             return;
         }
         let Some(Aim { route, node, .. }) = self.aim_of(env, id) else { return };

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::ids::ServerId;
 use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, Opening, Waiting};
+use crate::pool::client::state::{ClientState, First, Opening, Waiting};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::server::state::ServerState;
@@ -50,7 +50,7 @@ impl Pool {
             self.wait_at_primary(cx, id);
             return true;
         }
-        let waiting = Waiting { since_us, notified: false, group: None, begin };
+        let waiting = Waiting { since_us, notified: false, group: None, first: First::of_begin(begin) };
         self.set_client_state(id, ClientState::Waiting(waiting));
         let branch = self.clients[id].account.branch;
         self.state.node_at_mut(branch).clients.push_front(id);

@@ -9,7 +9,7 @@ use crate::context::{Activity, Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
-use crate::pool::client::state::{Client, ClientState, Waiting};
+use crate::pool::client::state::{Client, ClientState, First, Waiting};
 use crate::pool::node::Turn;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, PoolState};
@@ -199,7 +199,7 @@ impl Pool {
 
     /// To the front of its pool's queue, and from there to its own server.
     pub(crate) fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
-        let waiting = Waiting { since_us, notified, group: None, begin: None };
+        let waiting = Waiting { since_us, notified, group: None, first: First::Nothing };
         self.set_client_state(id, ClientState::Waiting(waiting));
         self.state.numbers.multiplexing.requeued += 1;
         let branch = self.clients[id].account.branch;

@@ -56,6 +56,10 @@ pub enum Purpose {
     /// Asks once more what a client asked for: a cancel request of another client hit it, it was outdated, or
     /// it was queued behind a statement that takes long.
     Rerun,
+    /// Asks for the number of a client's transaction, and for a position in the log.
+    Number,
+    /// Asks what became of a transaction whose server was lost behind its COMMIT.
+    Outcome,
     /// Asks a node of a cluster what it is.
     Watch,
     /// Nothing: when it is answered, no Sync that was sent before it is still doubtful.
@@ -260,6 +264,14 @@ impl Ledger {
     #[must_use]
     pub fn needs_fence(&self) -> bool {
         self.doubtful > 0 && self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal
+    }
+
+    /// Nothing is owed but answers to questions of ours for this purpose, and no group is open.
+    #[must_use]
+    pub fn only_owes(&self, purpose: Purpose) -> bool {
+        self.entries.iter().all(|entry| entry.owner == Owner::Hidden(purpose))
+            && self.is_between_groups()
+            && self.doubtful == 0
     }
 
     /// Everything that was sent is whole: one more group may follow, from any client.

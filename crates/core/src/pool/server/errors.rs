@@ -159,6 +159,11 @@ impl Pool {
             Purpose::Audit | Purpose::StartupCheck | Purpose::Watch => {
                 return self.hidden_refused(id, code, text);
             }
+            Purpose::Number if !self.number_refused(cx, id, code, &text) => return,
+            Purpose::Number => {
+                return self.lose_server(cx, id, "a question of pgweir failed in a transaction".into());
+            }
+            Purpose::Outcome => return self.outcome_refused(id, code, text),
             Purpose::Restore => ("putting back startup parameters", None),
             // A statement that cannot be prepared is not there: the client learns so when it uses it.
             Purpose::OwnName => return,

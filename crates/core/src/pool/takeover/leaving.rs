@@ -13,7 +13,9 @@ use crate::cluster::{Run, Term};
 use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{Account, Client, ClientState, Link, Opening, OwnNames, UnnamedOnServer};
+use crate::pool::client::state::{
+    Account, Client, ClientState, First, Link, Opening, OwnNames, UnnamedOnServer, Waiting,
+};
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
@@ -68,6 +70,8 @@ impl Pool {
             return;
         }
         let server = match &client.state {
+            // The next primary is asked here what became of its transaction.
+            ClientState::Waiting(Waiting { first: First::Outcome(_), .. }) => return,
             ClientState::Idle | ClientState::DeferredBegin(_) | ClientState::Waiting(_) => None,
             // Its server is being opened for it alone.
             ClientState::AwaitingServer(login) if login.replication != Replication::None => return,
@@ -307,7 +311,7 @@ pub(crate) fn unpack_term(term: CarriedTerm) -> Term {
 fn deferred_begin(state: &ClientState) -> Option<&[u8]> {
     match state {
         ClientState::DeferredBegin(deferred) => Some(&deferred.text),
-        ClientState::Waiting(waiting) => waiting.begin.as_deref(),
+        ClientState::Waiting(Waiting { first: First::Begin(text), .. }) => Some(text),
         ClientState::Linked(Link { opening: Opening::Unsent(text), .. }) => Some(text),
         _ => None,
     }

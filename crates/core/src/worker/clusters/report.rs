@@ -18,8 +18,8 @@ use crate::worker::console::table::column_names;
 const EPOCH: usize = 2;
 /// The first of the columns that one worker fills.
 const OF_WATCHER: usize = 8;
-/// Those that are sums over the workers: held_clients, and the reads that fell back.
-const COUNTS: [usize; 1 + FellBack::ALL.len()] = [5, 14, 15];
+/// Those that are sums over the workers: held_clients, the reads that fell back, resolving, and what clients at COMMIT were told.
+const COUNTS: [usize; 5 + FellBack::ALL.len()] = [5, 14, 15, 16, 17, 18, 19];
 
 /// The places of columns among those of SHOW NODES.
 const HOST: usize = 2;
@@ -36,6 +36,10 @@ impl Worker {
             let held: u32 = self.pools_in_cluster(&view.cluster).map(|pool| pool.state.held()).sum();
             let mut tally = self.clusters.tallies.get(&view.cluster).cloned().unwrap_or_default();
             self.pools_in_cluster(&view.cluster).for_each(|pool| tally.add(&pool.state.whole_tally()));
+            let at_commit =
+                |pool: &Pool| pool.clients.values().filter(|client| client.is_at_commit()).count();
+            let resolving: usize = self.pools_in_cluster(&view.cluster).map(at_commit).sum();
+            let outcomes = env.outcomes.get(&view.cluster).copied().unwrap_or_default();
             let primary = view.primary.as_ref();
             let discovery = env.rules.config.clusters.get(&*view.cluster).map(|options| options.discovery);
             let watched = self.clusters.watched.get(&view.cluster);
@@ -58,6 +62,8 @@ impl Worker {
                 watched.and_then(|watched| watched.switchover_error(env.now.mono_us)),
             ];
             row.extend(tally.fell_back.map(cell));
+            row.push(cell(resolving));
+            row.extend([outcomes.committed, outcomes.rolled_back, outcomes.unknown].map(cell));
             row
         });
         rows.collect()

@@ -101,7 +101,7 @@ const STATS: [(&str, Type); 23] = [
 const STATS_OURS: [(&str, Type); 2] =
     [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
 
-const CLUSTERS: [(&str, Type); 16] = [
+const CLUSTERS: [(&str, Type); 20] = [
     ("cluster", Text),
     ("primary", Text),
     ("epoch", Int8),
@@ -118,6 +118,10 @@ const CLUSTERS: [(&str, Type); 16] = [
     ("switchover_error", Text),
     ("fell_back_no_standby", Int8),
     ("fell_back_lag", Int8),
+    ("resolving", Int4),
+    ("outcomes_committed", Int8),
+    ("outcomes_rolled_back", Int8),
+    ("outcomes_unknown", Int8),
 ];
 
 const ROUTE: [(&str, Type); 6] = [

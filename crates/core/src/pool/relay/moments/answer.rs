@@ -52,6 +52,10 @@ impl Pool {
         let body = &bytes[HEADER_LEN..];
         match message {
             tag::PARAMETER_STATUS | tag::NOTICE | tag::NOTIFICATION => {
+                if let Some(in_flight) = self.servers.get_mut(id).and_then(|server| server.in_flight.as_mut())
+                {
+                    in_flight.pass_unasked(bytes.len());
+                }
                 let to = match message {
                     tag::PARAMETER_STATUS => self.parameter_changed(cx.env, id, body),
                     tag::NOTICE => self.notice_owner(id),

@@ -46,11 +46,17 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         let had_queued = !server.pipelined.is_alone();
         let pool = &mut self.state;
-        if matches!(owner, Owner::Client(_)) && (had_queued || server.ledger.is_empty()) {
-            let ended = server.note_end(pool, now_us);
-            if let Some(split) = ended {
-                self.statement_ended(cx, id, split, behind_bytes);
+        match owner {
+            Owner::Client(_)
+                if had_queued || server.ledger.is_empty() || server.ledger.only_owes(Purpose::Number) =>
+            {
+                let ended = server.note_end(pool, now_us);
+                if let Some(split) = ended {
+                    self.statement_ended(cx, id, split, behind_bytes);
+                }
             }
+            Owner::Hidden(Purpose::Number) => self.number_told(id, behind_bytes),
+            _ => {}
         }
         if self.servers.get(id).is_some_and(|server| server.ledger.may_conclude()) {
             self.conclude_statements(cx, id);
@@ -132,6 +138,12 @@ impl Pool {
                     AttemptOver::Stuck => {
                         self.lose_server(cx, server_id, "a transaction could not be rolled back".into());
                     }
+                }
+                true
+            }
+            Opening::Asking(_) => {
+                if self.outcome_told(cx, server_id, id) {
+                    self.server_rests(cx, server_id);
                 }
                 true
             }

@@ -1,0 +1,376 @@
+//! The outcome of a COMMIT whose server was lost (`commit_outcome`).
+//!
+//! While the transaction is open, its server is asked for the transaction's number and for a position in the log, in the same packet as
+//! its first statement that may write. If the server is lost behind COMMIT, the client waits for a server of the next primary, which is
+//! asked what became of that number before anything else. What that proves is said by [`crate::cluster::outcome`] alone.
+
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::error::{Report, SqlState};
+
+use crate::cluster::answer::Lsn;
+use crate::cluster::outcome::{Outcome, Said, Stake, Status, Why, outcome};
+use crate::cluster::{Run, Term};
+use crate::context::Cx;
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::limits::OUTCOME_QUESTIONS_MAX;
+use crate::pool::begin::BlockGroup;
+use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
+use crate::pool::cluster::in_flight::InFlight;
+use crate::pool::policy::OnLoss;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::state::{Server, ServerState};
+use crate::pool::{Branch, Pool};
+
+/// The number of the transaction, where the log is, where a record with that number is for certain, and where recovery had ended.
+///
+/// The record is one of our own, which no replay looks at: a transaction that has only written to temporary or unlogged tables has none,
+/// and then its number could be given out again. With `wal_level=logical` none is written, as consumers of the log would see it.
+const NUMBER: &[u8] = b"SELECT pg_catalog.txid_current_if_assigned(), pg_catalog.pg_current_wal_insert_lsn(), \
+CASE WHEN pg_catalog.txid_current_if_assigned() IS NOT NULL \
+AND pg_catalog.current_setting('wal_level') OPERATOR(pg_catalog.<>) 'logical' \
+THEN pg_catalog.pg_logical_emit_message(true, 'pgweir', ''::pg_catalog.text) END, pg_catalog.pg_last_wal_replay_lsn()";
+
+/// What is known of the number of a client's transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Number {
+    /// Nothing was sent that may write.
+    NotNeeded,
+    /// Something was, and the server was not asked behind it.
+    Unknown,
+    /// So many questions are not answered.
+    Asked(u8),
+    /// It had none when it was asked.
+    None,
+    Told(Stake),
+    /// What was sent may have ended the transaction and begun another one.
+    Lost,
+}
+
+impl Number {
+    /// More was sent. `is_unclear`: the transaction may be another one from here on.
+    pub(super) fn note(&mut self, is_unclear: bool, writes: bool) {
+        match self {
+            _ if is_unclear => *self = Number::Lost,
+            Number::NotNeeded | Number::None if writes => *self = Number::Unknown,
+            _ => {}
+        }
+    }
+
+    /// A question was answered.
+    fn answer(&mut self, told: Option<Stake>) {
+        *self = match (std::mem::replace(self, Number::Lost), told) {
+            (Number::Asked(_) | Number::Unknown | Number::None, Some(stake)) => Number::Told(stake),
+            (Number::Asked(2..), None) => Number::Asked(1),
+            (Number::Asked(_), None) => Number::None,
+            (known, _) => known,
+        };
+    }
+}
+
+/// A client that waits for the answer to its COMMIT.
+pub(crate) struct AtCommit {
+    group: BlockGroup,
+    stake: Stake,
+    /// The primary that the transaction ran on.
+    term: Term,
+    attempts: u32,
+}
+
+/// The server of such a client is asked.
+pub(crate) struct Asking {
+    at: Box<AtCommit>,
+    /// The row, if it has come.
+    row: Option<Vec<Option<Box<[u8]>>>>,
+    /// The error in its place.
+    failed: Option<(SqlState, String)>,
+}
+
+/// What a client at COMMIT gets without asking.
+pub(crate) enum AtOnce {
+    /// Nothing was to be committed.
+    Committed,
+    Unknown(Why),
+}
+
+/// What becomes of a client at COMMIT.
+pub(crate) fn at_commit(
+    in_flight: &InFlight,
+    server: &Server,
+    group: BlockGroup,
+) -> Result<AtCommit, AtOnce> {
+    let Some(term) = server.opened_in.clone().filter(|_| server.branch.is_primary()) else {
+        // A standby has nothing to commit.
+        return Err(AtOnce::Committed);
+    };
+    match &in_flight.number {
+        Number::NotNeeded => Err(AtOnce::Committed),
+        Number::Told(stake) => Ok(AtCommit { group, stake: stake.clone(), term, attempts: 0 }),
+        Number::None => Err(AtOnce::Unknown(Why::NothingWritten)),
+        Number::Unknown | Number::Asked(_) | Number::Lost => Err(AtOnce::Unknown(Why::NoNumber)),
+    }
+}
+
+impl Pool {
+    /// The server can be asked for the number of its client's transaction.
+    pub(super) fn may_ask_number(&self, server: &Server) -> bool {
+        let refused = self.state.cluster.as_ref().is_none_or(|cluster| cluster.is_refused);
+        let known = server.in_flight.as_ref().is_some_and(|in_flight| {
+            matches!(in_flight.number, Number::Told(_) | Number::Lost | Number::Asked(2..))
+        });
+        !refused && !known && server.branch.is_primary() && self.state.policy.on_loss == OnLoss::Asks
+    }
+
+    /// Asks for it. `simple`: what it goes with is a Query, so the client has no unnamed statement that could be lost.
+    pub(super) fn ask_number<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, simple: bool) {
+        match simple {
+            true => self.send_hidden(cx, server_id, Purpose::Number, NUMBER),
+            false => self.send_hidden_aside(cx, server_id, Purpose::Number, &[NUMBER.to_vec()]),
+        }
+        if let Some(in_flight) = self.servers.get_mut(server_id).and_then(|server| server.in_flight.as_mut())
+        {
+            in_flight.number = match in_flight.number {
+                Number::Asked(before) => Number::Asked(before + 1),
+                _ => Number::Asked(1),
+            };
+        }
+    }
+
+    /// A row in answer to a question of this file.
+    pub(crate) fn outcome_row(&mut self, id: ServerId, purpose: Purpose, columns: Vec<Option<Box<[u8]>>>) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if purpose == Purpose::Number {
+            if let Some(in_flight) = &mut server.in_flight {
+                in_flight.number.answer(read_number(&columns));
+            }
+            return;
+        }
+        let client = server.state.client().and_then(|client| self.clients.get_mut(client));
+        if let Some(ClientState::Linked(Link { opening: Opening::Asking(asking), .. })) =
+            client.map(|client| &mut client.state)
+        {
+            asking.row = Some(columns);
+        }
+    }
+
+    /// The answer to a question for a number is complete; so many of the server's bytes were not looked at yet.
+    pub(crate) fn number_told(&mut self, id: ServerId, behind_bytes: usize) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let received_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
+        let only = !server.ledger.entries().any(|entry| entry.owner.client().is_none());
+        if let Some(in_flight) = server.in_flight.as_mut().filter(|_| only) {
+            in_flight.begin_answer(received_bytes);
+        }
+    }
+
+    /// The question for a number has failed. `true`: that was not its client's fault, and the transaction is lost with it.
+    pub(crate) fn number_refused<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        code: SqlState,
+        text: &str,
+    ) -> bool {
+        let Some(server) = self.servers.get_mut(id) else { return false };
+        if let Some(in_flight) = &mut server.in_flight {
+            in_flight.number = Number::Lost;
+        }
+        if code == SqlState::IN_FAILED_SQL_TRANSACTION {
+            return false;
+        }
+        let line = format!(
+            "{} the question for the number of a transaction failed: {text}",
+            self.server_log_name(&self.servers[id])
+        );
+        cx.log(Level::Warning, &line);
+        if let Some(cluster) = self.state.cluster.as_mut().filter(|_| code != SqlState::QUERY_CANCELED) {
+            cluster.is_refused = true;
+        }
+        true
+    }
+
+    /// Linked → Waiting: the client is answered when the next primary has said what became of its transaction.
+    pub(crate) fn wait_for_outcome<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        at: Box<AtCommit>,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.account.branch = Branch::PRIMARY;
+        let first = First::Outcome(at);
+        let waiting = Waiting { since_us: cx.env.now.mono_us, notified: true, group: None, first };
+        self.set_client_state(id, ClientState::Waiting(waiting));
+        self.set_server_state(server_id, ServerState::Draining);
+        self.state.node_at_mut(Branch::PRIMARY).clients.push_front(id);
+        self.end_cancels_for(cx, id);
+        self.notice();
+    }
+
+    /// Waiting → Linked, with a server that is asked.
+    pub(crate) fn link_to_ask<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        at: Box<AtCommit>,
+    ) {
+        let question = question(at.stake.xid, false);
+        let opening = Opening::Asking(Box::new(Asking { at, row: None, failed: None }));
+        let link = Link { opening, ..Link::new(server_id, self.state.policy.mode) };
+        self.set_client_state(id, ClientState::Linked(link));
+        self.set_server_state(server_id, ServerState::Busy(id));
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.active_us = cx.env.now.mono_us;
+        server.work.used = true;
+        server.in_flight = None;
+        self.end_affinity(Some(server_id), id);
+        self.send_hidden(cx, server_id, Purpose::Outcome, question.as_bytes());
+    }
+
+    pub(crate) fn outcome_refused(&mut self, id: ServerId, code: SqlState, text: String) {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        if let Some(ClientState::Linked(Link { opening: Opening::Asking(asking), .. })) =
+            client.and_then(|client| self.clients.get_mut(client)).map(|client| &mut client.state)
+        {
+            asking.failed = Some((code, text));
+        }
+    }
+
+    /// The server of a client that waits for an outcome is lost, or is not the primary's any more.
+    pub(crate) fn asks_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return;
+        };
+        if let Opening::Asking(asking) = std::mem::replace(&mut link.opening, Opening::Done) {
+            self.wait_for_outcome(cx, id, server_id, asking.at);
+        }
+    }
+
+    /// The answer to the question for an outcome is complete. `true`: the server is asked nothing more, and rests.
+    pub(crate) fn outcome_told<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        id: ClientId,
+    ) -> bool {
+        let Some(server) = self.servers.get(server_id) else { return false };
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return false;
+        };
+        let Opening::Asking(asking) = &mut link.opening else { return false };
+        let view = self.state.cluster.as_ref().map(|cluster| &cluster.view);
+        let primary = view.and_then(|view| view.primary.as_ref());
+        // What an older primary says is of another history.
+        let is_current = primary.is_some_and(|primary| Some(&primary.term) == server.opened_in.as_ref());
+        let followed = view.and_then(|view| view.followed.as_ref());
+        let at = &mut asking.at;
+        at.attempts += 1;
+        let told = match (&asking.failed, asking.row.as_deref().and_then(read_outcome)) {
+            // "transaction ID is in the future": no record of it is in this history.
+            (Some((SqlState::INVALID_PARAMETER_VALUE, _)), _) => Outcome::RolledBack,
+            (None, Some(said)) => outcome(&at.stake, &at.term, &said, followed),
+            _ => Outcome::Unknown(Why::NotAsked),
+        };
+        let told = match told {
+            Outcome::AskAgain if at.attempts >= OUTCOME_QUESTIONS_MAX => Outcome::Unknown(Why::NotOver),
+            told => told,
+        };
+        if !is_current {
+            self.asks_again(cx, id, server_id);
+            return true;
+        }
+        if told == Outcome::AskAgain {
+            (asking.row, asking.failed) = (None, None);
+            let text = question(at.stake.xid, true);
+            self.send_hidden(cx, server_id, Purpose::Outcome, text.as_bytes());
+            return false;
+        }
+        let group = at.group;
+        link.opening = Opening::Done;
+        self.tell_outcome(cx, id, group, told);
+        true
+    }
+
+    /// The client at COMMIT is told what became of it.
+    pub(crate) fn tell_outcome<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        group: BlockGroup,
+        told: Outcome,
+    ) {
+        let Some(client) = self.clients.get(id) else { return };
+        let (name, word) = (self.client_log_name(client), told.word());
+        cx.log(Level::Log, &format!("{name} its primary was lost behind COMMIT: {word}"));
+        if let Some(cluster) = &self.state.cluster {
+            cx.env.outcomes.entry(cluster.view.cluster.clone()).or_default().count(told);
+        }
+        match told {
+            Outcome::Committed => self.answer_block(cx, id, group, TxStatus::Idle),
+            Outcome::RolledBack => self.tell_rolled_back(cx, id, Some(TxStatus::Idle)),
+            Outcome::Unknown(_) | Outcome::AskAgain => {
+                let detail = told.detail();
+                let text = "the connection to the primary was lost; it is not known whether the transaction was committed";
+                let report = Report::error(SqlState::TRANSACTION_RESOLUTION_UNKNOWN, text)
+                    .with_detail(detail)
+                    .with_hint(
+                        "Look whether the change is there before it is tried again. The session goes on.",
+                    );
+                self.tell(cx, id, Some(&report), Some(TxStatus::Idle));
+            }
+        }
+    }
+}
+
+/// What a server is asked. `waits`: a moment later.
+fn question(xid: u64, waits: bool) -> String {
+    let sleep = if waits { "(SELECT pg_catalog.pg_sleep(0.1))" } else { "(SELECT 1)" };
+    format!(
+        "SELECT pg_catalog.txid_status('{xid}'), pg_catalog.pg_last_wal_replay_lsn(), \
+         pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8), \
+         (SELECT system_identifier FROM pg_catalog.pg_control_system())::pg_catalog.text, \
+         (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) '1000000')::pg_catalog.int8::pg_catalog.text \
+         FROM {sleep} AS moment"
+    )
+}
+
+/// The row in answer to [`NUMBER`]; `None`: the transaction has no number, or the row is none.
+fn read_number(columns: &[Option<Box<[u8]>>]) -> Option<Stake> {
+    let [xid, position, record, recovered] = columns else { return None };
+    let xid = text(xid)?.parse().ok()?;
+    let counts = record.is_some();
+    let position = Lsn::parse(text(if counts { record } else { position })?)?;
+    let recovered = match recovered {
+        None => None,
+        Some(_) => Some(Lsn::parse(text(recovered)?)?),
+    };
+    Some(Stake { xid, position, counts, recovered })
+}
+
+/// The row in answer to [`question`].
+fn read_outcome(columns: &[Option<Box<[u8]>>]) -> Option<Said> {
+    let [status, recovered, timeline, identifier, started] = columns else { return None };
+    let status = match status.as_deref() {
+        None => Status::Forgotten,
+        Some(b"committed") => Status::Committed,
+        Some(b"aborted") => Status::Aborted,
+        Some(b"in progress") => Status::InProgress,
+        Some(_) => return None,
+    };
+    let recovered = match recovered {
+        None => None,
+        Some(_) => Some(Lsn::parse(text(recovered)?)?),
+    };
+    let run = Run {
+        system_identifier: text(identifier)?.parse().ok()?,
+        timeline: u32::from_str_radix(text(timeline)?, 16).ok()?,
+        started_us: text(started)?.parse().ok()?,
+    };
+    Some(Said { run, recovered, status })
+}
+
+fn text(column: &Option<Box<[u8]>>) -> Option<&str> {
+    std::str::from_utf8(column.as_deref()?).ok()
+}

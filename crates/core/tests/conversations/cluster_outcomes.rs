@@ -1,0 +1,312 @@
+//! `commit_outcome`: what a client is told whose primary is lost behind its COMMIT.
+
+use crate::clusters::{primary, says, standby, watches};
+use crate::rig::{End, Rig, be, fe, greeting};
+
+const MAIN: &str = "server_check_query =";
+
+const CLUSTER: &str = "app = cluster=main\n\
+    [clusters]\nmain = nodes=m1,m2 check_user=carol commit_outcome=on down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
+    [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n";
+
+const COMMITTED: [&str; 2] = ["Complete COMMIT", "Ready I"];
+const ROLLED_BACK: [&str; 2] =
+    ["ERROR 40001 the transaction was rolled back: the connection to the primary was lost", "Ready I"];
+const UNKNOWN: [&str; 2] = [
+    "ERROR 08007 the connection to the primary was lost; it is not known whether the transaction was committed",
+    "Ready I",
+];
+
+struct Stage {
+    rig: Rig,
+    watches: [End; 2],
+    client: End,
+    server: End,
+}
+
+/// What a server got.
+fn text(rig: &mut Rig, server: End) -> String {
+    String::from_utf8_lossy(&rig.raw(server)).into_owned()
+}
+
+/// A row of text.
+fn row(values: &[Option<&str>], tag: &str, status: char) -> Vec<u8> {
+    let values: Vec<Option<&[u8]>> = values.iter().map(|value| value.map(str::as_bytes)).collect();
+    [be::columns(), be::row_values(&values), be::complete(tag), be::ready(status)].concat()
+}
+
+/// The answer to the question for a number.
+fn number(xid: Option<&str>, record: Option<&str>) -> Vec<u8> {
+    row(&[xid, Some("0/3000050"), record, None], "SELECT 1", 'T')
+}
+
+/// The answer of the new primary.
+fn outcome(status: Option<&str>, recovered: Option<&str>, run: (&str, &str)) -> Vec<u8> {
+    row(&[status, recovered, Some(run.0), Some("7000000000000000001"), Some(run.1)], "SELECT 1", 'I')
+}
+
+/// The run of the second node behind its promotion.
+const PROMOTED: (&str, &str) = ("00000002", "2");
+
+impl Stage {
+    /// A client in a transaction that has changed something, and was asked for.
+    fn changed(answer: &[u8]) -> Stage {
+        let mut stage = Stage::begun();
+        stage.rig.send(stage.client, &fe::query("insert into t values (1)"));
+        let asked = text(&mut stage.rig, stage.server);
+        assert!(asked.contains("insert into t values (1)\0Q"), "{asked}");
+        assert!(asked.matches("txid_current_if_assigned").count() > 0, "{asked}");
+        let told = [&be::complete("INSERT 0 1")[..], &be::ready('T'), answer].concat();
+        stage.rig.send(stage.server, &told);
+        assert_eq!(stage.rig.gets(stage.client), ["Complete INSERT 0 1", "Ready T"]);
+        stage
+    }
+
+    fn begun() -> Stage {
+        let mut rig = Rig::with(MAIN, CLUSTER, 1);
+        let watches = watches(&mut rig);
+        rig.send(watches[0], &primary(1));
+        rig.send(watches[1], &standby());
+        let client = rig.knock("alice", "app");
+        let server = rig.dialed();
+        rig.greet(server);
+        rig.gets_raw(client);
+        rig.send(client, &fe::query("begin"));
+        rig.gets_raw(server);
+        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+        rig.gets_raw(client);
+        Stage { rig, watches, client, server }
+    }
+
+    /// COMMIT is sent, and the primary is lost.
+    fn loses(&mut self, commit: &[u8]) {
+        self.rig.send(self.client, commit);
+        self.rig.gets_raw(self.server);
+        self.rig.eof(self.server);
+    }
+
+    /// The second node is promoted, and a server of it is asked.
+    fn asks(&mut self) -> End {
+        self.rig.gets_nothing(self.client);
+        self.fails_over();
+        self.is_asked()
+    }
+
+    fn fails_over(&mut self) {
+        self.rig.eof(self.watches[0]);
+        for _ in 0..8 {
+            self.rig.pass_us(100_000);
+            while self.rig.new_dials() > 0 {
+                let again = self.rig.dialed();
+                if self.rig.endpoint(again) == "10.0.0.1:5432" {
+                    self.rig.refuse_dial(again, "connection refused");
+                    continue;
+                }
+                // It is asked on a new connection, as one to the primary failed.
+                self.watches[1] = again;
+                self.rig.connect(again);
+                self.rig.send(again, &greeting());
+            }
+        }
+        self.rig.gets_loosely(self.watches[1]);
+        self.rig.send(self.watches[1], &says(false, 2, 2));
+    }
+
+    fn is_asked(&mut self) -> End {
+        let server = self.rig.dialed();
+        self.rig.greet(server);
+        let asked = text(&mut self.rig, server);
+        assert!(asked.starts_with('Q') && asked.matches("txid_status('731')").count() == 1, "{asked}");
+        self.rig.gets_nothing(self.client);
+        server
+    }
+
+    fn goes_on(&mut self, server: End) {
+        self.rig.send(self.client, &fe::query("select 4"));
+        assert_eq!(self.rig.gets(server), ["Query select 4"]);
+        self.rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+        assert_eq!(self.rig.gets(self.client), ["Complete SELECT 1", "Ready I"]);
+    }
+}
+
+#[test]
+fn the_next_primary_tells_what_became_of_it() {
+    // The standby was seen at 0/3000060.
+    for (record, status, recovered, told) in [
+        ("0/3000058", "committed", "0/3000100", COMMITTED),
+        ("0/3000060", "committed", "0/3000060", COMMITTED),
+        ("0/3000058", "aborted", "0/3000100", ROLLED_BACK),
+        ("0/3000068", "committed", "0/3000060", ROLLED_BACK),
+        ("0/3000068", "committed", "0/3000100", UNKNOWN),
+    ] {
+        let mut stage = Stage::changed(&number(Some("731"), Some(record)));
+        stage.loses(&fe::query("commit"));
+        let server = stage.asks();
+        stage.rig.send(server, &outcome(Some(status), Some(recovered), PROMOTED));
+        assert_eq!(stage.rig.gets(stage.client), told, "{record} {status} {recovered}");
+        stage.goes_on(server);
+    }
+}
+
+#[test]
+fn extended_messages_get_their_own_answers() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&[fe::parse("", "commit"), fe::bind(""), fe::execute(), fe::sync()].concat());
+    let server = stage.asks();
+    stage.rig.send(server, &outcome(Some("committed"), Some("0/3000060"), PROMOTED));
+    let told = ["ParseComplete", "BindComplete", "Complete COMMIT", "Ready I"];
+    assert_eq!(stage.rig.gets(stage.client), told);
+    stage.goes_on(server);
+}
+
+#[test]
+fn a_number_of_the_future_was_rolled_back() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&fe::query("commit"));
+    let server = stage.asks();
+    let error = be::error("22023", "transaction ID 731 is in the future");
+    stage.rig.send(server, &[error, be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(stage.client), ROLLED_BACK);
+    stage.goes_on(server);
+}
+
+#[test]
+fn the_same_primary_tells_it_too_and_is_asked_until_it_is_over() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&fe::query("commit"));
+    let server = stage.is_asked();
+    stage.rig.send(server, &outcome(Some("in progress"), None, ("00000001", "1")));
+    let again = text(&mut stage.rig, server);
+    assert!(again.contains("pg_sleep"), "{again}");
+    stage.rig.send(server, &outcome(Some("committed"), None, ("00000001", "1")));
+    assert_eq!(stage.rig.gets(stage.client), COMMITTED);
+    stage.goes_on(server);
+}
+
+#[test]
+fn a_server_that_crashed_proves_no_commit() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&fe::query("commit"));
+    let server = stage.is_asked();
+    stage.rig.send(server, &outcome(Some("committed"), Some("0/3000100"), ("00000001", "1")));
+    assert_eq!(stage.rig.gets(stage.client), UNKNOWN);
+}
+
+#[test]
+fn what_is_lost_while_it_is_asked_is_asked_again() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&fe::query("commit"));
+    let server = stage.is_asked();
+    stage.rig.eof(server);
+    let server = stage.asks();
+    stage.rig.send(server, &outcome(Some("committed"), Some("0/3000060"), PROMOTED));
+    assert_eq!(stage.rig.gets(stage.client), COMMITTED);
+}
+
+#[test]
+fn an_older_primary_is_not_believed() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&fe::query("commit"));
+    let old = stage.is_asked();
+    stage.rig.pass_us(1_000_000);
+    stage.rig.send(stage.watches[0], &says(true, 1, 1));
+    stage.rig.send(stage.watches[1], &says(false, 2, 2));
+    stage.rig.send(old, &outcome(Some("committed"), None, ("00000001", "1")));
+    stage.rig.gets_nothing(stage.client);
+    let server = stage.is_asked();
+    stage.rig.send(server, &outcome(Some("aborted"), Some("0/3000060"), PROMOTED));
+    assert_eq!(stage.rig.gets(stage.client), ROLLED_BACK);
+}
+
+#[test]
+fn without_a_number_it_is_not_known() {
+    for answer in [Vec::new(), number(None, None)] {
+        let mut stage = Stage::changed(&answer);
+        stage.loses(&fe::query("commit"));
+        assert_eq!(stage.rig.gets(stage.client), UNKNOWN);
+    }
+}
+
+#[test]
+fn a_transaction_that_only_read_is_committed() {
+    let mut stage = Stage::begun();
+    stage.rig.send(stage.client, &fe::query("select a from t"));
+    assert_eq!(stage.rig.gets(stage.server), ["Query select a from t"]);
+    stage.rig.send(stage.server, &[be::complete("SELECT 0"), be::ready('T')].concat());
+    stage.rig.gets_raw(stage.client);
+    stage.loses(&fe::query("commit"));
+    assert_eq!(stage.rig.gets(stage.client), COMMITTED);
+}
+
+#[test]
+fn a_client_waits_for_as_long_as_others() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.rig.eof(stage.watches[0]);
+    stage.loses(&fe::query("commit"));
+    for _ in 0..120 {
+        stage.rig.pass_us(100_000);
+        while stage.rig.new_dials() > 0 {
+            let again = stage.rig.dialed();
+            stage.rig.refuse_dial(again, "connection refused");
+        }
+    }
+    let told = stage.rig.gets(stage.client);
+    assert!(told[0].starts_with("FATAL 08007"), "{told:?}");
+    assert!(stage.rig.is_closed(stage.client));
+}
+
+#[test]
+fn what_is_asked_ahead_of_commit_if_it_was_not_before() {
+    let mut stage = Stage::begun();
+    let group = [fe::parse("", "insert into t values (1)"), fe::bind(""), fe::execute()].concat();
+    stage.rig.send(stage.client, &[group, fe::flush()].concat());
+    stage.rig.gets_raw(stage.server);
+    let told = [be::parse_complete(), be::bind_complete(), be::complete("INSERT 0 1")].concat();
+    stage.rig.send(stage.server, &told);
+    stage.rig.send(stage.client, &fe::sync());
+    stage.rig.gets_raw(stage.server);
+    stage.rig.send(stage.server, &be::ready('T'));
+    stage.rig.gets_raw(stage.client);
+    stage.rig.send(stage.client, &fe::query("commit"));
+    let asked = text(&mut stage.rig, stage.server);
+    assert!(asked.contains("txid_current_if_assigned") && asked.ends_with("commit\0"), "{asked}");
+    stage.rig.send(stage.server, &number(Some("731"), Some("0/3000058")));
+    stage.rig.gets_nothing(stage.client);
+    stage.rig.eof(stage.server);
+    let server = stage.asks();
+    stage.rig.send(server, &outcome(Some("committed"), Some("0/3000060"), PROMOTED));
+    assert_eq!(stage.rig.gets(stage.client), COMMITTED);
+}
+
+#[test]
+fn a_question_that_fails_costs_the_transaction_and_is_asked_no_more() {
+    let mut stage = Stage::begun();
+    stage.rig.send(stage.client, &fe::query("insert into t values (1)"));
+    stage.rig.gets_raw(stage.server);
+    let refused = be::error("42501", "permission denied for function pg_logical_emit_message");
+    let told = [be::complete("INSERT 0 1"), be::ready('T'), refused, be::ready('E')].concat();
+    stage.rig.send(stage.server, &told);
+    assert_eq!(stage.rig.gets(stage.client), ["Complete INSERT 0 1", "Ready T"]);
+    stage.rig.send(stage.client, &fe::query("commit"));
+    assert_eq!(stage.rig.gets(stage.client), ROLLED_BACK);
+    stage.rig.send(stage.client, &fe::query("begin"));
+    let server = stage.rig.dialed();
+    stage.rig.greet(server);
+    stage.rig.gets_raw(server);
+    stage.rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    stage.rig.send(stage.client, &fe::query("insert into t values (1)"));
+    assert_eq!(stage.rig.gets(server), ["Query insert into t values (1)"]);
+}
+
+#[test]
+fn a_statement_that_failed_is_asked_nothing_of() {
+    let mut stage = Stage::begun();
+    stage.rig.send(stage.client, &fe::query("insert into t values (1)"));
+    stage.rig.gets_raw(stage.server);
+    let failed = [be::error("23505", "duplicate key"), be::ready('E')].concat();
+    let aborted = be::error("25P02", "current transaction is aborted");
+    stage.rig.send(stage.server, &[failed, aborted, be::ready('E')].concat());
+    assert_eq!(stage.rig.gets(stage.client), ["ERROR 23505 duplicate key", "Ready E"]);
+    stage.loses(&fe::query("commit"));
+    assert_eq!(stage.rig.gets(stage.client), ["Complete ROLLBACK", "Ready I"]);
+}
