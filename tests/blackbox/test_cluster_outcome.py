@@ -71,7 +71,8 @@ class Failing:
             node.start()
         self.relay = Relay(self.old.port)
         real, self.old.port = self.old.port, self.relay.port
-        self.pooler = clustered(nodes, {"commit_outcome": "on", **options})
+        # What a standby has replayed counts if the primary answered within two of these before: seconds, however slow the machine is.
+        self.pooler = clustered(nodes, {"commit_outcome": "on", "check_interval_ms": 1000, **options})
         self.old.port = real
         self.client = self.pooler.raw(timeout_s=60)
 
@@ -98,7 +99,7 @@ class Failing:
             [row] = self.pooler.show("NODES", node="m2")
             return row["position"] and as_number(row["position"]) >= as_number(at)
 
-        eventually(known, "pgweir knows that the standby is near")
+        eventually(known, "pgweir knows that the standby is near", timeout_s=20)
 
     def commit(self):
         """COMMIT, with an answer that is lost. Returns when it has taken effect."""
