@@ -95,10 +95,12 @@ impl Stage {
         };
         let program = options.pooler.clone().map_or_else(PoolerProgram::own, Ok)?;
         let pooler = Pooler::start(&program, &pooler_options, &nodes[0].login(), &scratch, &interrupt)?;
-        progress.done(&format!("port {}, cluster=main, pool of {POOL_SIZE}", pooler.port()));
+        let stage = Stage { load: None, pooler, nodes, interrupt, _scratch: scratch };
+        stage.wait_for_standbys()?;
+        progress.done(&format!("port {}, cluster=main, pool of {POOL_SIZE}", stage.pooler.port()));
         progress.phase("what happens, while it happens");
         progress.done(&format!("http://127.0.0.1:{page_port}/#/clusters"));
-        Ok(Stage { load: None, pooler, nodes, interrupt, _scratch: scratch })
+        Ok(stage)
     }
 
     /// The load, in whose middle the primary is killed and a standby promoted.
@@ -140,6 +142,20 @@ impl Stage {
             self.interrupt.sleep(Duration::from_millis(100).min(until - Instant::now()))?;
             self.pooler.check()?;
             self.nodes[1].check()?;
+        }
+        Ok(())
+    }
+
+    /// Until pgweir knows them, the primary has their reads.
+    fn wait_for_standbys(&self) -> Result<(), BenchError> {
+        let until = Instant::now() + PRIMARY_LIMIT;
+        let is_standby =
+            |node: &HashMap<String, String>| node.get("state").is_some_and(|state| state == "standby");
+        while self.show("SHOW NODES")?.iter().filter(|node| is_standby(node)).count() < STANDBYS {
+            if Instant::now() >= until {
+                return Err(BenchError::failed("pgweir does not find the standbys", ""));
+            }
+            self.interrupt.sleep(Duration::from_millis(10))?;
         }
         Ok(())
     }
