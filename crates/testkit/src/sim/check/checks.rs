@@ -330,7 +330,11 @@ impl Checks {
                     self.fail("no hidden statement inside a transaction", text);
                 }
             }
-            Note::Bound { .. } | Note::Wrote(_) | Note::Told { .. } | Note::Unlocked(_) => {}
+            Note::Bound { .. }
+            | Note::Wrote(_)
+            | Note::Told { .. }
+            | Note::Unlocked(_)
+            | Note::Ended { .. } => {}
             Note::NotUnderstood(_) if self.intruded => {}
             Note::NotUnderstood(text) => {
                 self.fail("the pooler's own statements are known", format!("server {pid} got \"{text}\""));

@@ -14,6 +14,7 @@ pub mod state;
 pub mod statement;
 #[cfg(test)]
 mod tests;
+pub mod wal;
 
 pub use session::{Behaviour, Note, Session, Step};
 pub use state::prepared::{COLUMNS, row_description};
