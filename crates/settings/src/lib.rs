@@ -25,7 +25,7 @@ mod table;
 
 pub use auto::AutoCount;
 pub use choice::{
-    Anonymous, AuthType, Balance, DeferBegin, Discovery, LoadBalanceHosts, LogFormat, PoolMode,
+    Anonymous, AuthType, Balance, CausalReads, DeferBegin, Discovery, LoadBalanceHosts, LogFormat, PoolMode,
     SequenceAffinity, ServerProtocol, SessionState, SourceLost, SslMode, WorkerScheduling,
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};

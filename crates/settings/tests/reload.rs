@@ -148,6 +148,7 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
             "session_state" => "error",
             "route" => "standby",
             "balance" => "statement",
+            "causal_reads" => "database",
             _ => "77",
         };
         for name in ["a", "*"] {

@@ -12,22 +12,27 @@ const CLUSTER: &str = "app = cluster=main\n\
     app_ro = cluster=main dbname=app route=standby\n\
     app_prefer = cluster=main dbname=app route=prefer-standby\n\
     app_any = cluster=main dbname=app route=any\n\
-    [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
+    [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5 causal_reads=off\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\nm3 = host=10.0.0.3\n";
 
 /// A cluster of three nodes that answers its watches.
-struct Stage {
-    rig: Rig,
+pub(super) struct Stage {
+    pub(super) rig: Rig,
     watches: Vec<(End, usize)>,
     /// Servers that are connected and not greeted, and their nodes.
     servers: VecDeque<(End, usize)>,
     /// What each node says of itself; `None`: it cannot be reached.
-    says: [Option<Vec<u8>>; 3],
+    pub(super) says: [Option<Vec<u8>>; 3],
 }
 
 impl Stage {
     fn new(main: &str) -> Stage {
         Stage::of(Rig::with(&format!("{MAIN}\n{main}"), CLUSTER, 1))
+    }
+
+    /// With these words in place of `causal_reads=off`.
+    pub(super) fn causal(words: &str) -> Stage {
+        Stage::of(Rig::with(MAIN, &CLUSTER.replace("causal_reads=off", words), 1))
     }
 
     fn of(rig: Rig) -> Stage {
@@ -38,7 +43,7 @@ impl Stage {
     }
 
     /// Time passes, and the watches are answered.
-    fn pass_us(&mut self, us: u64) {
+    pub(super) fn pass_us(&mut self, us: u64) {
         let mut left = us;
         while left > 0 {
             let step = left.min(50_000);
@@ -78,32 +83,32 @@ impl Stage {
     }
 
     /// The next server that is dialed, connected and not greeted; and its node.
-    fn dialed(&mut self) -> (End, usize) {
+    pub(super) fn dialed(&mut self) -> (End, usize) {
         self.answer_watches();
         self.servers.pop_front().expect("no server was dialed")
     }
 
-    fn dials_nothing(&mut self) {
+    pub(super) fn dials_nothing(&mut self) {
         self.answer_watches();
         assert!(self.servers.is_empty(), "{} servers were dialed", self.servers.len());
     }
 
     /// It logs us in, in this role.
-    fn greet(&mut self, server: End, in_hot_standby: bool) {
+    pub(super) fn greet(&mut self, server: End, in_hot_standby: bool) {
         let role = be::parameter("in_hot_standby", if in_hot_standby { "on" } else { "off" });
         let (told, auth) = (greeting(), be::auth_ok());
         self.rig.send(server, &[&auth[..], &role, &told[auth.len()..]].concat());
     }
 
     /// A server that is up, and its node.
-    fn server(&mut self) -> (End, usize) {
+    pub(super) fn server(&mut self) -> (End, usize) {
         let (server, node) = self.dialed();
         self.greet(server, node > 1);
         (server, node)
     }
 
     /// A client that is served by a server of its own.
-    fn served(&mut self, database: &str) -> (End, End, usize) {
+    pub(super) fn served(&mut self, database: &str) -> (End, End, usize) {
         let client = self.rig.knock("alice", database);
         let (server, node) = self.server();
         assert_eq!(self.rig.gets(client).last().map(String::as_str), Some("Ready I"));
@@ -111,7 +116,7 @@ impl Stage {
     }
 
     /// The client's text goes to this server, and is answered.
-    fn runs(&mut self, client: End, server: End, text: &str, tag: &str, status: char) {
+    pub(super) fn runs(&mut self, client: End, server: End, text: &str, tag: &str, status: char) {
         self.rig.gets_raw(client);
         self.rig.send(client, &fe::query(text));
         assert_eq!(self.rig.gets(server), [format!("Query {text}")]);
@@ -137,7 +142,7 @@ impl Stage {
         [1, 0].map(|place| cells[place].parse().expect("a number"))
     }
 
-    fn command(&mut self, text: &str) {
+    pub(super) fn command(&mut self, text: &str) {
         let console = self.rig.console();
         self.rig.command(console, text);
         self.answer_watches();

@@ -4,7 +4,7 @@ use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{Balance, PoolMode, Route, SessionState};
+use crate::{Balance, CausalReads, PoolMode, Route, SessionState};
 
 settings! {
     /// What is set for one user; it goes before what is set for a database and globally.
@@ -16,6 +16,10 @@ settings! {
         route: Option<Route> = NULL, Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
         /// As `balance` in `[clusters]`, for this user's clients.
         balance: Option<Balance> = NULL, Kind::Choice(Balance::WORDS), Reload, Ours, InEffect;
+        /// As `causal_reads` in `[clusters]`, for this user's clients in databases with a cluster.
+        causal_reads: Option<CausalReads> = NULL, Kind::Choice(CausalReads::WORDS), Reload, Ours, InEffect;
+        /// As `causal_wait_ms` in `[clusters]`, for this user's clients in databases with a cluster.
+        causal_wait_ms: Option<u32> = NULL, Kind::Count(0, 60_000), Reload, Ours, InEffect;
         /// As the global `session_state`.
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// As the global `session_audit_sample`, for the pools of this user.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::{Balance, Config, PoolMode, Route, RouteSubject};
+use pgweir_settings::{Balance, CausalReads, Config, PoolMode, Route, RouteSubject};
 
 use crate::client_handoff::Replication;
 use crate::context::Env;
@@ -27,6 +27,27 @@ pub(crate) struct Aim {
     pub(crate) by: Authority,
     /// Whether it stays at the standby that served it last.
     balance: Balance,
+    /// What it must see at a standby.
+    causal: CausalReads,
+    /// How long it waits for one that shows that (µs).
+    wait_us: u64,
+}
+
+/// What an aim says of what its client must see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wish {
+    pub(super) route: Route,
+    pub(super) causal: CausalReads,
+    pub(super) wait_us: u64,
+    /// It keeps its standby, and sees nothing older than what that has shown.
+    pub(super) keeps: bool,
+}
+
+impl Aim {
+    fn wish(&self) -> Wish {
+        let Aim { route, causal, wait_us, balance, .. } = *self;
+        Wish { route, causal, wait_us, keeps: balance == Balance::Session }
+    }
 }
 
 /// What says where a client's transactions run.
@@ -101,22 +122,30 @@ impl Pool {
 
     #[cold]
     fn choose_branch(&mut self, env: &Env, id: ClientId) -> Branch {
-        let Some(Aim { route, node, balance, .. }) = self.aim_of(env, id) else { return Branch::PRIMARY };
+        let Some(aim) = self.aim_of(env, id) else { return Branch::PRIMARY };
+        let (wish, route) = (aim.wish(), aim.route);
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
         let is_replication = client.account.replication != Replication::None;
-        let keeps = balance == Balance::Session || self.state.policy.mode == PoolMode::Session;
+        let keeps = wish.keeps || self.state.policy.mode == PoolMode::Session;
         let home = if keeps { client.account.branch } else { Branch::NO_STANDBY };
-        let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
-        let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
+        let reads = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
+        if reads {
+            self.note_served(id, wish);
+        }
+        let at_node = aim.node.and_then(|node| self.state.usable_branch(env, &node));
         let branch = match at_node {
             _ if is_replication => Branch::PRIMARY,
             Some(branch) => branch,
             None => self.branch_by(env, route, home),
         };
-        if counts && at_node.is_none() && branch.is_primary() {
+        if reads && at_node.is_none() && branch.is_primary() {
             self.state.count_at_primary(route);
         }
+        let branch = match reads {
+            true => self.place_in_sight(env, id, (wish, branch), env.now.mono_us),
+            false => branch,
+        };
         if let Some(client) = self.clients.get_mut(id) {
             client.account.branch = branch;
         }
@@ -166,8 +195,11 @@ impl Pool {
     pub(crate) fn find_aim(&self, env: &Env, client: &Client) -> Aim {
         let config = &env.rules.config;
         let (route, node, by) = self.find_route(env, client);
-        let balance = config.balance(&self.state.config, &client.account.user);
-        Aim { route, node, by, balance }
+        let (database, user) = (&self.state.config, &client.account.user);
+        let balance = config.balance(database, user);
+        let causal = config.causal_reads(database, user);
+        let wait_us = u64::from(config.causal_wait_ms(database, user)) * 1000;
+        Aim { route, node, by, balance, causal, wait_us }
     }
 
     fn find_route(&self, env: &Env, client: &Client) -> (Route, Option<Arc<str>>, Authority) {
@@ -207,13 +239,19 @@ impl Pool {
         if !waits || client.account.replication != Replication::None {
             return;
         }
-        let Some(Aim { route, node, .. }) = self.aim_of(env, id) else { return };
-        let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
-        let to = at_node.unwrap_or_else(|| self.branch_by(env, route, home));
+        let Some(aim) = self.aim_of(env, id) else { return };
+        let (wish, route) = (aim.wish(), aim.route);
+        let home = if home == Branch::ASKING { self.home_of(id) } else { home };
+        let at_node = aim.node.and_then(|node| self.state.usable_branch(env, &node));
+        let mut to = at_node.unwrap_or_else(|| self.branch_by(env, route, home));
+        let is_for_primary = to.is_primary();
+        if let Some(since_us) = self.waits_since_us(id) {
+            to = self.place_in_sight(env, id, (wish, to), since_us);
+        }
         if to != from {
             let reads =
                 self.clients.get(id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)));
-            if reads && at_node.is_none() && to.is_primary() {
+            if reads && at_node.is_none() && is_for_primary {
                 self.state.count_at_primary(route);
             }
             self.give_up_kept(id);

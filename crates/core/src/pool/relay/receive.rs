@@ -189,7 +189,9 @@ impl Pool {
                     }
                 }
             }
-            Owner::Hidden(Purpose::Audit | Purpose::StartupCheck | Purpose::Probe | Purpose::Watch) => {
+            Owner::Hidden(
+                Purpose::Audit | Purpose::StartupCheck | Purpose::Probe | Purpose::Watch | Purpose::Position,
+            ) => {
                 if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
                     return Err(self.violated(cx, id, run, &bytes[..at], "message from server is too large"));
                 }

@@ -17,6 +17,7 @@ use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::state::{
     Account, Client, ClientState, DeferredBegin, Link, Opening, Unnamed, UnnamedOnServer,
 };
+use crate::pool::cluster::causal::Sight;
 use crate::pool::node::Turn;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ClientStatements;
@@ -145,6 +146,7 @@ impl Pool {
         // It exists, even if the limits are lower now.
         let _ = pool.counts_at(branch).servers.try_take(0);
         let _ = pool.shared.user.servers.try_take(0);
+        self.standby_logged_in(env.now.mono_us, id);
         id
     }
 
@@ -258,6 +260,7 @@ impl Pool {
             refused_servers: 0,
             branch,
             routing: None,
+            sight: branch.is_standby().then(|| Box::new(Sight::at(branch, now_us))),
         };
         let id = self.clients.insert(Client {
             conn,
