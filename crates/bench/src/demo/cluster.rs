@@ -147,27 +147,33 @@ impl Stage {
     }
 
     /// Until pgweir knows them, the primary has their reads.
-    fn wait_for_standbys(&self) -> Result<(), BenchError> {
-        let until = Instant::now() + PRIMARY_LIMIT;
+    fn wait_for_standbys(&self) -> Result<Instant, BenchError> {
         let is_standby =
-            |node: &HashMap<String, String>| node.get("state").is_some_and(|state| state == "standby");
-        while self.show("SHOW NODES")?.iter().filter(|node| is_standby(node)).count() < STANDBYS {
-            if Instant::now() >= until {
-                return Err(BenchError::failed("pgweir does not find the standbys", ""));
-            }
-            self.interrupt.sleep(Duration::from_millis(10))?;
-        }
-        Ok(())
+            |node: &&HashMap<String, String>| node.get("state").is_some_and(|state| state == "standby");
+        self.wait_until("pgweir does not find the standbys", || {
+            Ok(self.show("SHOW NODES")?.iter().filter(is_standby).count() == STANDBYS)
+        })
     }
 
     fn wait_for_primary(&self, node: &str) -> Result<Instant, BenchError> {
+        self.wait_until("pgweir does not follow the new primary", || {
+            Ok(self.cluster()?.get("primary").is_some_and(|primary| primary == node))
+        })
+    }
+
+    /// When it is so.
+    fn wait_until(
+        &self,
+        problem: &str,
+        is_so: impl Fn() -> Result<bool, BenchError>,
+    ) -> Result<Instant, BenchError> {
         let until = Instant::now() + PRIMARY_LIMIT;
         loop {
-            if self.cluster()?.get("primary").is_some_and(|primary| primary == node) {
+            if is_so()? {
                 return Ok(Instant::now());
             }
             if Instant::now() >= until {
-                return Err(BenchError::failed("pgweir does not follow the new primary", ""));
+                return Err(BenchError::failed(problem, ""));
             }
             self.interrupt.sleep(Duration::from_millis(10))?;
         }
