@@ -258,9 +258,8 @@ fn riders_at_a_standby_run_on_the_primary_if_it_refuses_them() {
     assert_eq!(stage.rig.gets(second), answered("2"));
 }
 
-#[test]
-fn a_session_is_brought_to_the_standby_and_to_the_primary() {
-    let (mut stage, client, primary, standby) = balanced("");
+/// The client sets its time zone, on the primary.
+fn goes_to_tokyo(stage: &mut Stage, client: End, primary: End) {
     stage.rig.send(client, &fe::query("set timezone = 'Asia/Tokyo'"));
     stage.rig.gets_raw(primary);
     stage.rig.send(
@@ -269,6 +268,12 @@ fn a_session_is_brought_to_the_standby_and_to_the_primary() {
     );
     stage.rig.gets_nothing(primary);
     stage.rig.gets_raw(client);
+}
+
+#[test]
+fn a_session_is_brought_to_the_standby_and_to_the_primary() {
+    let (mut stage, client, primary, standby) = balanced("");
+    goes_to_tokyo(&mut stage, client, primary);
     stage.rig.send(client, &fe::query("select a from new_table"));
     let sent = stage.rig.gets(standby);
     assert_eq!(sent.last().map(String::as_str), Some("Query select a from new_table"), "{sent:?}");
@@ -284,14 +289,7 @@ fn a_session_is_brought_to_the_standby_and_to_the_primary() {
 #[test]
 fn a_session_that_cannot_be_brought_to_a_standby_reads_from_the_primary() {
     let (mut stage, client, primary, standby) = balanced("");
-    stage.rig.send(client, &fe::query("set timezone = 'Asia/Tokyo'"));
-    stage.rig.gets_raw(primary);
-    stage.rig.send(
-        primary,
-        &[be::complete("SET"), be::parameter("TimeZone", "Asia/Tokyo"), be::ready('I')].concat(),
-    );
-    stage.rig.gets_nothing(primary);
-    stage.rig.gets_raw(client);
+    goes_to_tokyo(&mut stage, client, primary);
     stage.rig.send(client, &fe::query("select 1"));
     stage.rig.gets_raw(standby);
     stage.rig.send(standby, &[be::error("22023", "no such zone"), be::ready('I')].concat());
