@@ -143,7 +143,7 @@ impl PoolState {
         }
     }
 
-    /// Reads may go to standbys. In session pooling a client has one server for everything.
+    /// Reads may go to standbys. In session pooling a client has one server for all its statements.
     pub(crate) fn balances_reads(&self) -> bool {
         self.balances && !self.policy.keeps_server()
     }

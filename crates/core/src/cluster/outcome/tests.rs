@@ -79,7 +79,7 @@ struct World {
     seen: Option<Followed>,
     /// What it had seen of the present primary as a standby.
     followed: Option<Followed>,
-    /// The primary has run anew since the pooler saw it: the standby does not receive from it yet.
+    /// The primary was started again since the pooler saw it: the standby does not receive from it yet.
     is_new: bool,
     clock: i64,
 }
