@@ -7,6 +7,7 @@ use pgweir_core::Machine;
 use pgweir_testkit::sim::check::reach::{
     IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_CLUSTERS, IN_FIFTY_FAULTS, missing,
 };
+use pgweir_testkit::sim::model::nodes::OLD_READ;
 use pgweir_testkit::sim::plan::{Plan, Theme};
 use pgweir_testkit::sim::report::{describe, run_and_trace, run_plan, run_seed};
 use pgweir_testkit::sim::subject::Subject;
@@ -75,6 +76,22 @@ fn clients_follow_the_primary_of_a_cluster_through_everything() {
     }
     let missing = missing(&seen, &IN_CLUSTERS);
     assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+/// What the check is for, by which it is proven that it sees anything.
+#[test]
+fn old_reads_are_seen_where_nothing_keeps_clients_from_them() {
+    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in 1..=200 {
+        let mut plan = Plan::cluster(seed, &Machine::profile());
+        let cluster = plan.cluster.as_mut().expect("a world with a cluster");
+        cluster.causal_reads = "session";
+        let Some(violation) = run_plan::<Machine>(plan, &Trace::off()).violation else { continue };
+        assert_eq!(violation.check, OLD_READ, "seed {seed}: {}", violation.text);
+        let what = if violation.text.contains("its client had seen") { "back in time" } else { "own change" };
+        *seen.entry(what).or_default() += 1;
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}");
 }
 
 #[test]

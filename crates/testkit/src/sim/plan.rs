@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::client::script::{Script, ScriptWriter};
+use super::client::script::{self, Script, ScriptWriter};
 use super::model::nodes::WATCHER;
 use super::rng::Rng;
 use crate::sim::network::net::NetBehaviour;
@@ -158,6 +158,8 @@ pub struct ClusterPlan {
     pub primary_max_age_ms: u64,
     /// primary_wait in seconds.
     pub primary_wait_s: u64,
+    /// What reads of a standby must see: own changes and nothing older than before, or (`off`) anything.
+    pub causal_reads: &'static str,
     /// route of each database, in their order.
     pub routes: Vec<&'static str>,
     /// The nodes are discovered, and a source says so often which one is the primary (µs); `None`: a fixed list.
@@ -282,6 +284,7 @@ impl Plan {
             down_after_ms: rng.between(100, 600),
             primary_max_age_ms: check_interval_ms + rng.between(1000, 2000),
             primary_wait_s: *rng.pick(&[0, 1, 5, 20, 20]),
+            causal_reads: "off",
             routes: plan
                 .databases
                 .iter()
@@ -291,7 +294,22 @@ impl Plan {
                 .collect(),
             source_us: rng.percent(50).then(|| rng.between(20_000, 200_000)),
         });
+        plan.change_and_read(&mut rng);
         plan
+    }
+
+    /// Clients that may go to any node change something, and read at a standby behind that.
+    fn change_and_read(&mut self, rng: &mut Rng) {
+        if self.mode != Mode::Transaction || !self.keeps_sessions {
+            return;
+        }
+        for at in 0..self.clients.len() {
+            let route = self.route_of(&self.clients[at].database);
+            if matches!(route, Some("any" | "prefer-standby")) && rng.percent(70) {
+                let steps = script::changes_and_reads(self.clients[at].id, rng);
+                self.clients[at].steps.extend(steps);
+            }
+        }
     }
 
     fn make(seed: u64, profile: &Profile, sessions: Option<u64>) -> Self {

@@ -331,7 +331,7 @@ impl Checks {
                 }
             }
             Note::Bound { .. } | Note::Wrote(_) | Note::Told { .. } | Note::Unlocked(_) => {}
-            Note::Misplaced(_) | Note::Refused => {}
+            Note::Misplaced(_) | Note::Refused | Note::Ended { .. } => {}
             Note::NotUnderstood(_) if self.intruded => {}
             Note::NotUnderstood(text) => {
                 self.fail("the pooler's own statements are known", format!("server {pid} got \"{text}\""));

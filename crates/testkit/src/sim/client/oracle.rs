@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::sim::model::nodes::Snapshot;
 use crate::sim::model::state::settings::TRACKED;
+use crate::sim::model::statement::Tag;
 use crate::sim::model::{Behaviour, COLUMNS, Session, Step};
 use crate::sim::network::proto::{ErrorText, Fields, Message};
 
@@ -39,6 +41,8 @@ pub struct Oracle {
     ends_lost: bool,
     /// The server process of this transaction (or session).
     pid: Option<Vec<u8>>,
+    /// What the statement saw whose rows came last, with its number.
+    saw: Option<(u32, Snapshot)>,
 }
 
 /// Column of a result that says which text ran, or whether a lock was got.
@@ -71,7 +75,13 @@ impl Oracle {
             losses: 0,
             ends_lost: false,
             pid: None,
+            saw: None,
         }
+    }
+
+    /// What the statement saw whose row has just come, with its number.
+    pub fn take_saw(&mut self) -> Option<(u32, Snapshot)> {
+        self.saw.take()
     }
 
     /// The client sends a message.
@@ -291,7 +301,10 @@ impl Oracle {
                 });
             }
         }
-        let pid = got[PID_COLUMN].to_vec();
+        let process = String::from_utf8_lossy(got[PID_COLUMN]);
+        let number = Tag::of(&String::from_utf8_lossy(got[0])).number;
+        self.saw = Snapshot::read(&process).map(|snapshot| (number, snapshot));
+        let pid = process.split('@').next().unwrap_or_default().as_bytes().to_vec();
         match &self.pid {
             Some(bound) if *bound != pid => Err("the server changed inside a transaction"),
             _ => {

@@ -8,6 +8,7 @@ use crate::sim::check::checks::PoolName;
 use crate::sim::check::reasons::Disconnected;
 use crate::sim::context::{ClientTimer, Event, LinkId, PeerEnd, PoolerEnd, SimContext};
 use crate::sim::driver::{TLS_HELLO, shown};
+use crate::sim::model::nodes::OLD_READ;
 use crate::sim::network::net::{Dir, End};
 use crate::sim::network::outbox::Outbox;
 use crate::sim::network::proto::{ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
@@ -438,6 +439,12 @@ impl Client {
         let verdict = self.oracle.check(message);
         if self.oracle.losses() > losses {
             cx.count("transactions lost by sessions that go on");
+        }
+        if let Some((number, snapshot)) = self.oracle.take_saw()
+            && let Some(wrong) =
+                cx.nodes.as_mut().and_then(|nodes| nodes.saw(self.script.id, number, snapshot))
+        {
+            cx.fail(OLD_READ, format!("client {}: {wrong}", self.script.id));
         }
         match verdict {
             Verdict::Right => {}

@@ -72,8 +72,9 @@ pub struct Backend {
     group_read: bool,
     /// Bytes of the messages of that group.
     group_bytes: usize,
-    /// What was carried out and is not committed yet.
+    /// What was carried out and is not committed yet: in the message group that runs, and in the transaction.
     wrote: Vec<Tag>,
+    changes: Vec<(u32, u32)>,
     /// The first client that used a prepared statement, by its name here.
     prepared_by: BTreeMap<String, u32>,
     /// It listens for all clients of its pool: it was asked to, and never for anything of a client's.
@@ -131,6 +132,7 @@ impl Backend {
             group_read: false,
             group_bytes: 0,
             wrote: Vec::new(),
+            changes: Vec::new(),
             prepared_by: BTreeMap::new(),
             is_notify_listener: false,
             waits_for: None,
@@ -335,6 +337,9 @@ impl Backend {
                 Stage::Starting => self.start(cx),
                 Stage::Asking(..) => self.take_password(cx),
                 Stage::Serving(session) => {
+                    if let Some(nodes) = &mut cx.nodes {
+                        session.look(nodes.snapshot(self.node, cx.now_us).render());
+                    }
                     let step = session.step();
                     self.serve(cx, step)
                 }
@@ -430,7 +435,8 @@ impl Backend {
     }
 
     fn say_what_it_is(&mut self, cx: &mut SimContext) {
-        let answer = cx.nodes.as_ref().map(|nodes| nodes.answer(self.node)).unwrap_or_default();
+        let now_us = cx.now_us;
+        let answer = cx.nodes.as_mut().map(|nodes| nodes.answer(self.node, now_us)).unwrap_or_default();
         answer.iter().for_each(|message| self.keep(cx, message));
         self.flush(cx);
     }
@@ -485,8 +491,13 @@ impl Backend {
                 }
                 _ => {}
             }
-            if let Note::Wrote(tag) = &note {
-                self.wrote.push(*tag);
+            match &note {
+                Note::Wrote(tag) => {
+                    self.wrote.push(*tag);
+                    self.changes.extend(tag.client.map(|client| (client, tag.number)));
+                }
+                Note::Ended { kept } => self.commit_changes(cx, *kept),
+                _ => {}
             }
             if let Note::Runs(Tag { client: Some(client), .. }) = &note {
                 if std::mem::take(&mut self.followed) && self.answered.is_some_and(|other| other != *client) {
@@ -559,14 +570,21 @@ impl Backend {
         true
     }
 
+    /// A transaction is over: what it changed counts from here on, if it was committed.
+    fn commit_changes(&mut self, cx: &mut SimContext, kept: bool) {
+        let now_us = cx.now_us;
+        for change in self.changes.drain(..).filter(|_| kept) {
+            let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.commits(self.node, change, now_us));
+            if let Some(text) = wrong {
+                cx.fail("no change is carried out at a node after its term", text);
+            }
+        }
+    }
+
     /// A transaction, perhaps of one statement, is over.
     fn commit(&mut self, cx: &mut SimContext, idle: bool) {
         for tag in self.wrote.drain(..) {
             if let (Some(client), true) = (tag.client, idle) {
-                let wrong = cx.nodes.as_ref().and_then(|nodes| nodes.commits(self.node, cx.now_us));
-                if let Some(text) = wrong {
-                    cx.fail("no change is carried out at a node after its term", text);
-                }
                 cx.checks.wrote(client, tag.number);
             }
         }

@@ -155,6 +155,10 @@ impl Run {
 
     fn start(&mut self, session: &mut Session) -> Result<Option<Step>, Refusal> {
         self.started = true;
+        if self.first_row == 0 {
+            // A portal goes on with the snapshot that it began with; the model has one for all, which is a later one.
+            session.take_snapshot();
+        }
         session.note_run(&self.statement.tag, &format!("{:?}", self.statement.verb));
         if session.block == Block::Failed && !self.statement.ends_transaction() {
             return Err(Refusal::aborted());
@@ -312,7 +316,7 @@ pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str,
     let fields = [
         row_id(tag, row).into_bytes(),
         text.as_bytes().to_vec(),
-        session.pid.to_string().into_bytes(),
+        session.process().into_bytes(),
         session.settings.tracked_line().into_bytes(),
         (session.settings.silent_line() + &session.holdings.line()).into_bytes(),
         filler,

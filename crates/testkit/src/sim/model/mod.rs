@@ -9,8 +9,6 @@ pub mod nodes;
 mod others;
 pub mod outcome;
 mod session;
-pub mod source;
-mod standby;
 pub mod state;
 pub mod statement;
 #[cfg(test)]

@@ -60,6 +60,11 @@ pub enum Note {
         /// The client whose statement did it; `None` for a statement of the pooler.
         client: Option<u32>,
     },
+    /// A transaction is over, perhaps of one statement.
+    Ended {
+        /// It was committed.
+        kept: bool,
+    },
     /// An advisory lock was given up, once.
     Unlocked(u64),
     /// A named prepared statement is bound.
@@ -157,6 +162,14 @@ pub struct Session {
     doing: Doing,
     notes: Vec<Note>,
     pub(super) behaviour: Behaviour,
+    /// What a statement sees that begins now, and what the one does that runs: in each of its rows, behind the process's number.
+    sees: Sees,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sees {
+    next: String,
+    now: String,
 }
 
 impl Session {
@@ -180,6 +193,7 @@ impl Session {
             doing: Doing::Nothing,
             notes: Vec::new(),
             behaviour,
+            sees: Sees::default(),
         }
     }
 
@@ -200,6 +214,21 @@ impl Session {
     /// Gives the session a message to work on after those it has.
     pub fn feed(&mut self, message: Message) {
         self.inbox.push_back(message);
+    }
+
+    /// What a statement sees that begins with the next step.
+    pub fn look(&mut self, sees: String) {
+        self.sees.next = sees;
+    }
+
+    /// As it stands in a row.
+    pub(super) fn process(&self) -> String {
+        format!("{}{}", self.pid, self.sees.now)
+    }
+
+    /// A statement takes its snapshot.
+    pub(super) fn take_snapshot(&mut self) {
+        self.sees.now.clone_from(&self.sees.next);
     }
 
     /// What was noticed since the last call.
@@ -664,6 +693,7 @@ impl Session {
     }
 
     pub(super) fn end_transaction(&mut self, keep: bool) {
+        self.notes.push(Note::Ended { kept: keep });
         self.settings.end(keep);
         self.notes.extend(self.table_locks.drain(..).map(Note::Unlocked));
         for (what, client) in self.holdings.end(keep) {

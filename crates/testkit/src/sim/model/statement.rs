@@ -55,6 +55,14 @@ impl Tag {
         text
     }
 
+    /// The pairs in `text`.
+    #[must_use]
+    pub fn of(text: &str) -> Tag {
+        let mut tag = Tag::default();
+        tag.absorb(text);
+        tag
+    }
+
     /// Takes over the pairs in `text`; anything else in it is ignored.
     pub fn absorb(&mut self, text: &str) {
         for word in text.split([' ', ',', '\0']) {

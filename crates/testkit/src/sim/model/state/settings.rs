@@ -19,7 +19,7 @@ const FIXED: [(&str, &str); 3] =
     [("integer_datetimes", "on"), ("server_encoding", "UTF8"), ("server_version", "17.2 (model)")];
 
 /// Parameters that exist and are not reported; all default to "off".
-pub const SILENT: [&str; 3] = ["search_path", "statement_timeout", "work_mem"];
+pub const SILENT: [&str; 4] = ["pgweir.route", "search_path", "statement_timeout", "work_mem"];
 
 /// The settings of one session.
 #[derive(Clone, Debug)]
@@ -209,7 +209,10 @@ mod tests {
         settings.set("work_mem", Some("1"), false).expect("known");
         settings.set("search_path", Some("x"), true).expect("known");
         settings.end(true);
-        assert_eq!(settings.silent_line(), "search_path=off;statement_timeout=off;work_mem=1");
+        assert_eq!(
+            settings.silent_line(),
+            "pgweir.route=off;search_path=off;statement_timeout=off;work_mem=1"
+        );
         settings.reset_all();
         assert_eq!(settings.get("work_mem"), "off");
         assert_eq!(settings.set("nonsense", None, false), Err(Unknown));

@@ -1,12 +1,17 @@
 //! The nodes of the model's cluster: which of them run, what each says it is, and what happens to them. And the check that matters most: no
 //! change is carried out at a node after its term.
 
+pub mod source;
+mod standby;
+pub mod wal;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pgweir_core::source::SourceReport;
 
-use super::source::Source;
+use self::source::Source;
+use self::wal::{Delay, Place, Wal};
 use crate::sim::context::{Event, SimContext};
 use crate::sim::network::proto::{Body, Message};
 use crate::sim::plan::ClusterPlan;
@@ -35,7 +40,9 @@ pub struct Node {
     pub isolated: bool,
     /// It is a standby.
     pub in_recovery: bool,
-    timeline: u32,
+    /// A standby's: where it has come. A primary's: its timeline, and where that began.
+    place: Place,
+    delay: Delay,
     started: i64,
     /// When another node was promoted in its place.
     term_ended_us: Option<u64>,
@@ -43,6 +50,31 @@ pub struct Node {
     promoted_us: Option<u64>,
     /// When it was cut off last, and came back: what was sent before arrives then.
     healed_us: u64,
+}
+
+/// What a statement sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    place: Place,
+    is_standby: bool,
+}
+
+impl Snapshot {
+    /// As it stands in a row, behind the process's number.
+    #[must_use]
+    pub fn render(self) -> String {
+        let Place { timeline, lsn } = self.place;
+        format!("@{timeline}-{lsn}-{}", u8::from(self.is_standby))
+    }
+
+    /// The other way.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Snapshot> {
+        let mut parts = text.split_once('@')?.1.split('-').map(|part| part.parse::<u64>().ok());
+        let (timeline, lsn, standby) = (parts.next()??, parts.next()??, parts.next()??);
+        let place = Place { timeline: u32::try_from(timeline).ok()?, lsn };
+        Some(Snapshot { place, is_standby: standby == 1 })
+    }
 }
 
 /// What happens to a node.
@@ -88,8 +120,13 @@ pub struct Nodes {
     pub nodes: Vec<Node>,
     plan: ClusterPlan,
     rng: Rng,
+    wal: Wal,
+    /// What each client saw last.
+    seen: BTreeMap<u32, Place>,
     /// What is still to happen, by time.
     acts: BTreeMap<(u64, usize), Act>,
+    /// The number of acts that were put there.
+    planned: usize,
     /// When the last of it happened.
     last_us: u64,
     /// When a client's statement first ran in each timeline.
@@ -109,11 +146,15 @@ impl Nodes {
     /// One primary and its standbys, and what will happen to them.
     #[must_use]
     pub fn new(plan: &ClusterPlan, seed: u64, now_us: u64) -> Nodes {
+        // What is drawn for the log leaves what happens to the nodes as it is.
+        let mut of_log = Rng::new(seed ^ 0x109f_11e5);
+        let wal = Wal::default();
         let node = |number: usize| Node {
             status: Status::Running,
             isolated: false,
             in_recovery: number > 0,
-            timeline: 1,
+            place: wal.end(1),
+            delay: Delay::draw(&mut of_log),
             started: i64::try_from(number).unwrap_or(0),
             term_ended_us: None,
             promoted_us: None,
@@ -123,7 +164,10 @@ impl Nodes {
             nodes: (0..plan.nodes).map(node).collect(),
             plan: plan.clone(),
             rng: Rng::new(seed ^ 0x5eed_c105_7e55),
+            wal,
+            seen: BTreeMap::new(),
             acts: BTreeMap::new(),
+            planned: 0,
             last_us: now_us,
             served_us: BTreeMap::new(),
             leader: 0,
@@ -194,7 +238,8 @@ impl Nodes {
     }
 
     fn put(&mut self, at_us: u64, act: Act) {
-        self.acts.insert((at_us, self.acts.len()), act);
+        self.planned += 1;
+        self.acts.insert((at_us, self.planned), act);
     }
 
     /// When the next thing happens.
@@ -218,27 +263,9 @@ impl Nodes {
     fn happen(&mut self, act: Act, now_us: u64) {
         match act {
             Act::Crash(node) | Act::Stop(node) => self.nodes[node].status = Status::Stopped,
-            Act::Start(node) => {
-                let superseded = self.nodes.iter().any(|other| other.timeline > self.nodes[node].timeline);
-                let newest = self.nodes.iter().map(|node| node.timeline).max().unwrap_or(1);
-                let node = &mut self.nodes[node];
-                node.status = Status::Starting;
-                node.started += 100;
-                if superseded {
-                    (node.in_recovery, node.timeline, node.term_ended_us) = (true, newest, None);
-                }
-            }
+            Act::Start(node) => self.start(node),
             Act::Serve(node) => self.nodes[node].status = Status::Running,
-            Act::Promote(promoted) => {
-                let newest = self.nodes.iter().map(|node| node.timeline).max().unwrap_or(1);
-                for node in self.nodes.iter_mut().filter(|node| !node.in_recovery) {
-                    node.term_ended_us.get_or_insert(now_us);
-                }
-                let node = &mut self.nodes[promoted];
-                (node.in_recovery, node.timeline, node.term_ended_us) = (false, newest + 1, None);
-                node.promoted_us = Some(now_us);
-                self.leader = promoted;
-            }
+            Act::Promote(promoted) => self.promote(promoted, now_us),
             Act::Part(node) => self.nodes[node].isolated = true,
             Act::Heal(node) => {
                 self.nodes[node].isolated = false;
@@ -246,6 +273,76 @@ impl Nodes {
             }
             Act::Terminate(_) => {}
         }
+    }
+
+    /// It begins where it was; a standby a little before that, and one whose history is not the newest primary's is made from that.
+    fn start(&mut self, node: usize) {
+        let back = self.rng.index(4);
+        let newest = self.wal.newest();
+        let node = &mut self.nodes[node];
+        node.status = Status::Starting;
+        node.started += 100;
+        if node.place.timeline < newest && !(node.in_recovery && self.wal.is_in_newest(node.place)) {
+            (node.in_recovery, node.place, node.term_ended_us) = (true, self.wal.rewound(), None);
+        } else if node.in_recovery {
+            node.place = self.wal.back(node.place, back);
+        }
+    }
+
+    fn promote(&mut self, promoted: usize, now_us: u64) {
+        self.replay(now_us);
+        for node in self.nodes.iter_mut().filter(|node| !node.in_recovery) {
+            node.term_ended_us.get_or_insert(now_us);
+        }
+        let node = &mut self.nodes[promoted];
+        let from = if node.in_recovery { node.place } else { self.wal.end(node.place.timeline) };
+        self.wal.promote(from, now_us);
+        node.place = Place { timeline: self.wal.newest(), lsn: from.lsn };
+        (node.in_recovery, node.term_ended_us, node.promoted_us) = (false, None, Some(now_us));
+        self.leader = promoted;
+        for other in 0..self.nodes.len() {
+            let Node { in_recovery, place, status, .. } = self.nodes[other];
+            if in_recovery && status == Status::Running && !self.wal.is_in_newest(place) {
+                // It has what the new primary lacks, and is made from that one.
+                let at_us = now_us + self.rng.between(1_000, 500_000);
+                self.put(at_us, Act::Crash(other));
+                self.put(at_us + 1_000, Act::Start(other));
+                self.put(at_us + 2_000, Act::Serve(other));
+            }
+        }
+    }
+
+    /// The standbys have replayed what is old enough.
+    fn replay(&mut self, now_us: u64) {
+        let replays = |node: &&mut Node| node.in_recovery && node.status == Status::Running;
+        for node in self.nodes.iter_mut().filter(replays) {
+            self.wal.replay(&mut node.place, node.delay, now_us);
+        }
+    }
+
+    /// What a statement sees that begins at a node now.
+    #[must_use]
+    pub fn snapshot(&mut self, node: usize, now_us: u64) -> Snapshot {
+        self.replay(now_us);
+        let Node { in_recovery, place, .. } = self.nodes[node];
+        let place = if in_recovery { place } else { self.wal.end(place.timeline) };
+        Snapshot { place, is_standby: in_recovery }
+    }
+
+    /// A client was told rows of one of its statements, by the number of it. What is wrong with what it saw, if anything.
+    pub fn saw(&mut self, client: u32, number: u32, snapshot: Snapshot) -> Option<String> {
+        let Snapshot { place, is_standby } = snapshot;
+        let before = self.seen.insert(client, place);
+        if !is_standby || self.plan.causal_reads == "off" {
+            return None;
+        }
+        if let Some(lacking) = self.wal.lacks(place, client, number) {
+            return Some(format!(
+                "statement {number} does not see the change of statement {lacking} of its client"
+            ));
+        }
+        let back = before.filter(|before| !self.wal.covers(place, *before))?;
+        Some(format!("statement {number} sees {place:?}, and its client had seen {back:?}"))
     }
 
     /// Nothing has happened for so long that the pooler must know what each node is.
@@ -269,17 +366,25 @@ impl Nodes {
         self.nodes[node].isolated
     }
 
+    /// The position that a node tells: a primary where the next record begins, a standby where it has come.
+    fn position(&self, node: &Node) -> String {
+        let Place { timeline, lsn } = node.place;
+        let lsn = if node.in_recovery { lsn } else { self.wal.inserts_at(timeline) };
+        format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff)
+    }
+
     /// The answer to the pooler's question what a node is.
     #[must_use]
-    pub fn answer(&self, node: usize) -> Vec<Message> {
+    pub fn answer(&mut self, node: usize, now_us: u64) -> Vec<Message> {
+        self.replay(now_us);
         let node = &self.nodes[node];
-        let (role, timeline) = (node.in_recovery.to_string(), format!("{:08X}", node.timeline));
-        let started = node.started.to_string();
+        let (role, timeline) = (node.in_recovery.to_string(), format!("{:08X}", node.place.timeline));
+        let (position, started) = (self.position(node), node.started.to_string());
         let columns = [
             &role,
-            "0/3000060",
-            "0/3000060",
-            "0/3000060",
+            position.as_str(),
+            &position,
+            &position,
             &timeline,
             "7000000000000000001",
             &started,
@@ -301,7 +406,7 @@ impl Nodes {
 
     /// A client's statement runs at a node; `begins` a transaction. What is wrong with that, if anything. `route` is the client's.
     pub fn runs(&mut self, node: usize, begins: bool, now_us: u64, route: &str) -> Option<String> {
-        let timeline = self.nodes[node].timeline;
+        let timeline = self.nodes[node].place.timeline;
         if route == "standby" {
             return self.reads(node, begins, now_us);
         }
@@ -334,15 +439,21 @@ impl Nodes {
         self.nodes[node].promoted_us.is_some()
     }
 
-    /// A client's change is committed at a node. What is wrong with that, if anything.
-    #[must_use]
-    pub fn commits(&self, node: usize, now_us: u64) -> Option<String> {
+    /// A client's change is committed at a node: of which client, and by which of its statements. What is wrong with that, if anything.
+    pub fn commits(&mut self, node: usize, change: (u32, u32), now_us: u64) -> Option<String> {
+        if !self.nodes[node].in_recovery {
+            let timeline = self.nodes[node].place.timeline;
+            self.wal.commit(timeline, change, &mut self.rng, now_us);
+        }
         let max_us = self.plan.primary_max_age_ms * 1000;
         let ended_us = self.nodes[node].term_ended_us?;
         let late = now_us > ended_us + max_us;
         late.then(|| format!("a change is committed at node{node} {} us after its term", now_us - ended_us))
     }
 }
+
+/// The check of what clients see of a standby.
+pub const OLD_READ: &str = "a client sees its own changes, and never goes back in time";
 
 /// Words that clients may be told once something has happened to a node.
 pub const TOLD: [&str; 12] = [

@@ -1,8 +1,8 @@
 //! What a standby does with statements, where clients must see nothing of it (`route=auto`): it refuses some reads as PostgreSQL does,
 //! and anything but a read should not be there.
 
-use super::session::{Note, Refusal, Session};
-use super::statement::{Hold, Statement, Tag, Verb};
+use super::super::session::{Note, Refusal, Session};
+use super::super::statement::{Hold, Statement, Tag, Verb};
 
 /// Of so many reads a standby refuses one because of a conflict with recovery, and one because something has not arrived.
 const REFUSED_ONE_IN: u32 = 12;
@@ -12,7 +12,7 @@ const TEXT_NOT_ARRIVED: u32 = 4;
 
 impl Session {
     /// A statement is about to run.
-    pub(super) fn judge_as_standby(&mut self, statement: &Statement) -> Result<(), Refusal> {
+    pub(in super::super) fn judge_as_standby(&mut self, statement: &Statement) -> Result<(), Refusal> {
         if !self.behaviour.is_balanced_to || !statement.tag.is_clients() {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Session {
     }
 
     /// A text is about to be prepared.
-    pub(super) fn judges_text_as_standby(&mut self, tag: &Tag) -> Result<(), Refusal> {
+    pub(in super::super) fn judges_text_as_standby(&mut self, tag: &Tag) -> Result<(), Refusal> {
         if !self.behaviour.is_balanced_to || tag.text != TEXT_NOT_ARRIVED {
             return Ok(());
         }
