@@ -46,22 +46,22 @@ impl Pool {
         if account.replication != Replication::None {
             return None;
         }
-        let tracked = self.client_tracks_statements(id);
-        let keeps_sessions = self.state.policy.keeps_sessions();
-        let keeps_draws = self.keeps_draws(account);
         let routines = &self.state.routines;
         let reach = &self.state.reach;
         let group = group_at_front(bytes, &mut env.texts, reach, |name| {
-            let statement = account.statement(name).filter(|_| tracked)?;
+            let statement = account.statement(name).filter(|_| self.client_tracks_statements(id))?;
             let known = env.statements.get(statement)?;
             let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
             Some((traits, known.reads(reach)))
         });
         // If sessions are kept, pgweir must look at its server before any other client may have it.
         group.filter(|group| {
-            let asks = group.asks() || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
-            let touches = group.may_touch() || asks || group.draws() && keeps_draws;
-            !(keeps_sessions && (touches || self.is_group_watched(env, group)))
+            !self.state.policy.keeps_sessions()
+                || !(group.may_touch()
+                    || group.asks()
+                    || group.draws() && self.keeps_draws(account)
+                    || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)])
+                    || self.is_group_watched(env, group))
         })
     }
 

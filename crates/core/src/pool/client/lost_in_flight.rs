@@ -106,7 +106,9 @@ impl Pool {
 
     /// Linked → Idle. The server takes nothing more.
     pub(super) fn leave_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
-        self.unlink(cx.env, id);
+        if let Some(client) = self.clients.get_mut(id) {
+            self.state.unlink(cx.env, id, client);
+        }
         self.end_cancels_for(cx, id);
         self.set_server_state(server_id, ServerState::Draining);
         self.state.due.to_resume.push_back(id);

@@ -9,23 +9,30 @@ use crate::limits::BACKLOG_HIGH_BYTES;
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::ServerState;
-use crate::pool::{Branch, Pool, ServerKind};
+use crate::pool::server::state::{Server, ServerState};
+use crate::pool::{Branch, Pool, PoolState, ServerKind};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
-impl Pool {
+impl PoolState {
     /// The one way to change a server's state: lists and numbers follow.
-    // As `set_client_state`.
+    // As `move_client`.
     #[inline(always)]
-    pub(crate) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
-        let Some(server) = self.servers.get_mut(id) else { return };
+    pub(crate) fn move_server(&mut self, id: ServerId, server: &mut Server, state: ServerState) {
         let (from, to) = (server.state.kind(), state.kind());
         debug_assert!(is_legal(&server.state, &state), "a server cannot make this move");
         server.state = state;
         if from != to {
-            let branch = server.branch;
-            self.state.node_at_mut(branch).list(id, Some(from), Some(to));
+            self.node_at_mut(server.branch).list(id, Some(from), Some(to));
         }
+    }
+}
+
+impl Pool {
+    /// As [`PoolState::move_server`], of the server with this number.
+    #[inline(always)]
+    pub(crate) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        self.state.move_server(id, server, state);
     }
 
     pub(crate) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {

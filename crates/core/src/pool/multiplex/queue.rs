@@ -12,14 +12,34 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
-use crate::pool::client::state::{ClientState, Link};
+use crate::pool::client::state::{Account, ClientState, Link};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::ServerState;
-use crate::pool::{Gate, Pool};
+use crate::pool::server::state::{Server, ServerState};
+use crate::pool::{Gate, Pool, PoolState};
+
+impl PoolState {
+    /// A statement was at the head of a server, for the client with this account.
+    fn measure(&mut self, env: &mut Env, server: &Server, head: Option<Head>, account: Option<&Account>) {
+        let Some(head) = head else { return };
+        let now_us = env.now.mono_us;
+        let took_us = now_us.saturating_sub(head.since_us);
+        let bytes = server.work.received_bytes - head.received_bytes;
+        env.estimates.note(head.key, took_us, bytes, self.policy.long_us);
+        if let (Some(account), Some(_)) = (account, head.estimate_us) {
+            let response_us = now_us.saturating_sub(account.request_us);
+            let wait_us = response_us.saturating_sub(took_us);
+            if self.node_at_mut(server.branch).pace.note(now_us, response_us, wait_us) {
+                let size = env.rules.config.pool_size(&self.config, &self.user);
+                let size = if size == 0 { u32::MAX } else { size };
+                self.node_at_mut(server.branch).pace.judge(now_us, size);
+            }
+        }
+    }
+}
 
 impl Pool {
     /// A linked client's group was sent as a whole, with nothing after it: if it certainly only reads, other clients may
@@ -56,97 +76,77 @@ impl Pool {
 
     /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn.
     pub(crate) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let now_us = cx.env.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return };
+        let (branch, is_paused) = (server.branch, server.incoming.paused_us.is_some());
         let received_bytes = server.work.received_bytes;
-        let client = server.state.client();
-        let (was, next) = server.pipelined.next(now_us, received_bytes);
-        self.measure(cx.env, id, was, client);
-        if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
-            self.unlink(cx.env, client);
-            self.end_cancels_for(cx, client);
+        let (was, next) = server.pipelined.next(cx.env.now.mono_us, received_bytes);
+        let head = server.state.client().and_then(|head| Some((head, self.clients.get_mut(head)?)));
+        let account = head.as_ref().map(|(_, client)| &client.account);
+        self.state.measure(cx.env, server, was, account);
+        if let Some((head, client)) = head {
+            self.state.unlink(cx.env, head, client);
+            self.end_cancels_for(cx, head);
         }
-        match next.and_then(|next| Some((next, self.queued_behind(next, id)?))) {
-            Some((next, queued_behind)) => self.promote(cx, id, next, queued_behind),
-            None => self.set_server_state(id, ServerState::Draining),
+        if !next.is_some_and(|next| self.promote(cx, id, next)) {
+            self.set_server_state(id, ServerState::Draining);
         }
-        self.server_unpause(cx, id);
-        if self.servers.get(id).is_some_and(|server| self.state.node_at(server.branch).waiting > 0) {
+        if is_paused {
+            self.server_unpause(cx, id);
+        }
+        if self.state.node_at(branch).waiting > 0 {
             self.notice();
         }
     }
 
-    /// Since when a client is queued on this server, and its group; `None` if it is not any more.
-    #[inline]
-    fn queued_behind(&self, client: ClientId, server: ServerId) -> Option<(u64, Group)> {
-        match &self.clients.get(client)?.state {
-            ClientState::QueuedBehind(queued) if queued.server == server => {
-                Some((queued.since_us, queued.group))
-            }
-            _ => None,
-        }
+    /// The client is queued on this server, and was not taken off.
+    fn is_queued_behind(&self, client: ClientId, server: ServerId) -> bool {
+        let state = self.clients.get(client).map(|client| &client.state);
+        matches!(state, Some(ClientState::QueuedBehind(queued)) if queued.server == server)
     }
 
-    /// QueuedBehind → Linked: it is the head now.
-    fn promote<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        client_id: ClientId,
-        (since_us, group): (u64, Group),
-    ) {
+    /// QueuedBehind → Linked: it is the head now. `false`: it is not queued on this server any more.
+    fn promote<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) -> bool {
         let now_us = cx.env.now.mono_us;
-        let Some(server) = self.servers.get_mut(id) else { return };
+        let (Some(server), Some(client)) = (self.servers.get_mut(id), self.clients.get_mut(client_id)) else {
+            return false;
+        };
+        let ClientState::QueuedBehind(queued) = &client.state else { return false };
+        if queued.server != id {
+            return false;
+        }
+        let (waited_us, group) = (now_us.saturating_sub(queued.since_us), queued.group);
         let from_bytes = server.work.running.from_bytes;
         server.note_begin(now_us);
         server.work.running.from_bytes = from_bytes;
         server.active_us = now_us;
+        server.work.waited_us = waited_us;
         let pool = &mut self.state;
         pool.numbers.stats.server_assignments += 1;
-        let waited_us = now_us.saturating_sub(since_us);
         pool.numbers.stats.wait_us += waited_us;
-        server.work.waited_us = waited_us;
         let link = Link { kept: group.len as usize, ..Link::new(id, pool.policy.mode) };
-        self.set_client_state(client_id, ClientState::Linked(link));
-        self.set_server_state(id, ServerState::Busy(client_id));
+        pool.move_client(client, ClientState::Linked(link));
+        pool.move_server(id, server, ServerState::Busy(client_id));
+        let is_first_try = !server.branch.is_primary();
         self.measure_group(cx.env, client_id, id, &group, None);
         self.begin_tap(cx.env, client_id, id, &group, None);
-        if !self.servers[id].branch.is_primary() {
+        if is_first_try {
             self.begin_first_try(client_id);
         }
         if !self.state.queue.cancels.is_empty() {
             // Perhaps one for this client waited until now.
             self.next_cancel(cx);
         }
+        true
     }
 
     /// The head's last answer came: notes its cost.
     pub(crate) fn pipeline_head_answered(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let client = server.state.client();
         if let Some(head) = server.pipelined.end() {
             server.pipelined.shrink();
-            self.measure(env, id, Some(head), client);
+            let client = server.state.client().and_then(|client| self.clients.get(client));
+            self.state.measure(env, server, Some(head), client.map(|client| &client.account));
             self.leave_short(id);
-        }
-    }
-
-    fn measure(&mut self, env: &mut Env, id: ServerId, head: Option<Head>, client: Option<ClientId>) {
-        let (Some(server), Some(head)) = (self.servers.get(id), head) else { return };
-        let now_us = env.now.mono_us;
-        let long_us = self.state.policy.long_us;
-        let took_us = now_us.saturating_sub(head.since_us);
-        env.estimates.note(head.key, took_us, server.work.received_bytes - head.received_bytes, long_us);
-        let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);
-        if let (Some(account), Some(_)) = (account, head.estimate_us) {
-            let response_us = now_us.saturating_sub(account.request_us);
-            let wait_us = response_us.saturating_sub(took_us);
-            let pool = &mut self.state;
-            let branch = server.branch;
-            if pool.node_at_mut(branch).pace.note(now_us, response_us, wait_us) {
-                let size = env.rules.config.pool_size(&pool.config, &pool.user);
-                pool.node_at_mut(branch).pace.judge(now_us, if size == 0 { u32::MAX } else { size });
-            }
         }
     }
 
@@ -219,7 +219,7 @@ impl Pool {
             .iter()
             .filter(|(_, server)| matches!(server.state, ServerState::Draining))
             .filter(|(id, server)| {
-                !server.pipelined.behind().any(|queued| self.queued_behind(queued.client, *id).is_some())
+                !server.pipelined.behind().any(|queued| self.is_queued_behind(queued.client, *id))
             })
             .map(|(id, _)| id)
             .collect();

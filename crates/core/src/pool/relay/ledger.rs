@@ -681,24 +681,15 @@ impl Kind {
     #[inline]
     #[must_use]
     pub fn is_ended_by(self, message: u8) -> Option<bool> {
-        let (goes_on, ends) = match self {
-            Kind::Query => (
-                matches!(
-                    message,
-                    tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA
-                ),
-                false,
-            ),
-            Kind::Execute => (
-                matches!(message, tag::DATA_ROW | tag::COPY_DATA),
-                matches!(message, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED),
-            ),
-            Kind::Parse => (false, message == tag::PARSE_COMPLETE),
-            Kind::Bind => (false, message == tag::BIND_COMPLETE),
-            Kind::DescribePortal => (false, matches!(message, tag::ROW_DESCRIPTION | tag::NO_DATA)),
-            _ => (false, false),
-        };
-        (goes_on || ends).then_some(ends)
+        match (self, message) {
+            (Kind::Query, tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA)
+            | (Kind::Execute, tag::DATA_ROW | tag::COPY_DATA) => Some(false),
+            (Kind::Execute, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED)
+            | (Kind::Parse, tag::PARSE_COMPLETE)
+            | (Kind::Bind, tag::BIND_COMPLETE)
+            | (Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA) => Some(true),
+            _ => None,
+        }
     }
 
     /// What ends it, for an error text.

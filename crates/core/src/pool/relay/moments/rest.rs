@@ -68,7 +68,9 @@ impl Pool {
             let (client, server) = worker.log_names(client_id, id)?;
             Some(format!("{client} gives {server} back"))
         });
-        self.unlink(cx.env, client_id);
+        if let Some(client) = self.clients.get_mut(client_id) {
+            self.state.unlink(cx.env, client_id, client);
+        }
         self.end_cancels_for(cx, client_id);
         if !self.checks_session(cx, id, made_in) {
             self.release_server(cx, id, made_in);
