@@ -72,12 +72,6 @@ impl Pool {
         self.state.policy.multiplex.filter(|_| !self.state.session_checks.at_each())
     }
 
-    /// The statement's name among the estimates: the same text is another statement in another pool.
-    pub(crate) fn estimate_key(&self, group: &Group) -> u64 {
-        use slotmap::Key;
-        group.fingerprint ^ self.id.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
     /// The expected time of a statement that is known to be short.
     pub(crate) fn short_estimate_us(&self, env: &Env, key: u64, limits: MultiplexLimits) -> Option<u64> {
         let Estimate { us, bytes } = env.estimates.get(key)?;
@@ -87,18 +81,17 @@ impl Pool {
     /// The client wants a group that may be queued behind others, and is known to be short. A statement that may wait for a
     /// lock of another transaction has a server for itself.
     pub(super) fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
-        let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
+        let client = self.clients.get(id)?;
+        let ClientState::Waiting(waiting) = &client.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads())?;
         let limits = self.multiplex_limits()?;
-        let pool = &self.state;
-        let branch = self.clients.get(id)?.account.branch;
-        if pool.gate_at(branch) != Gate::Open
+        if self.state.gate_at(client.account.branch) != Gate::Open
             || env.activity != Activity::Active
             || env.stopping == Some(Shutdown::WaitForServers)
         {
             return None;
         }
-        self.short_estimate_us(env, self.estimate_key(group), limits)?;
+        self.short_estimate_us(env, group.estimate_key(self.id), limits)?;
         Some(MultiplexWish { limits, names_statements: group.names_statements() })
     }
 
@@ -135,7 +128,7 @@ impl Pool {
             }
             match room {
                 Room::Yes(wait_us)
-                    if wait_us < least_us && self.reason_to_retire(cx.env, server).is_none() =>
+                    if wait_us < least_us && self.state.reason_to_retire(cx.env, server).is_none() =>
                 {
                     (least_us, found.best) = (wait_us, Some(server_id));
                 }

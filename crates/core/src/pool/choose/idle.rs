@@ -22,7 +22,7 @@ impl Pool {
         branch: Branch,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
-        let own = self.gets_own_server();
+        let own = self.state.gets_own_server();
         loop {
             if self.state.gate_at(branch) != Gate::Open || cx.env.activity != Activity::Active {
                 return None;
@@ -32,11 +32,11 @@ impl Pool {
                 false => (Fitness::Plain, self.next_idle(cx.env, branch, client)?),
             };
             let server = self.servers.get(id)?;
-            if let Some(reason) = self.reason_to_close_now(cx.env, server) {
+            if let Some(reason) = self.state.reason_to_close(cx.env, server) {
                 self.close_server(cx, id, reason, CloseMode::Flush);
                 continue;
             }
-            let checks = self.needs_check(cx.env, server);
+            let checks = self.state.needs_check(cx.env, server);
             if fitness == Fitness::Unfit {
                 // A server that is opened without parameters serves any next client.
                 self.close_server(cx, id, "opened with startup parameters of others", CloseMode::Flush);
@@ -74,7 +74,7 @@ impl Pool {
     #[cold]
     fn checked_idle(&self, env: &Env, branch: Branch) -> Option<ServerId> {
         let usable = |id: &ServerId| {
-            self.reason_to_close(env, *id).is_none() && !self.needs_check(env, &self.servers[*id])
+            self.reason_to_close(env, *id).is_none() && !self.state.needs_check(env, &self.servers[*id])
         };
         self.state.node_at(branch).idle.iter().copied().find(usable)
     }

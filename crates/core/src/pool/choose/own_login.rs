@@ -23,7 +23,7 @@ impl Pool {
         branch: Branch,
         greeting: &Arc<ServerGreeting>,
     ) {
-        if !self.gets_own_server() {
+        if !self.state.gets_own_server() {
             return;
         }
         for id in self.state.node_at(branch).awaiting.clone() {

@@ -37,7 +37,7 @@ pub(super) enum Fitness {
 impl Pool {
     /// The client waits for a server that is being opened for it, or soon will be.
     pub(crate) fn awaits_own_server(&self, env: &Env, branch: Branch, id: ClientId) -> bool {
-        self.gets_own_server()
+        self.state.gets_own_server()
             && (self.kept_is_coming(id)
                 || !self.is_full(env, branch) && self.opens_as_many_as_it_may(env, branch))
     }
@@ -78,7 +78,7 @@ impl Pool {
             (resets || follows)
                 && server.opened.fits(wanted)
                 && !self.is_kept_for_another(server, id, Some(client))
-                && self.reason_to_retire(env, server).is_none()
+                && self.state.reason_to_retire(env, server).is_none()
         };
         self.state.node_at(branch).tested.iter().copied().find(fits)
     }
@@ -138,7 +138,7 @@ impl Pool {
                 () if server.opened.is_plain() => Fitness::Plain,
                 () => Fitness::Unfit,
             };
-            (all || !taken).then(|| ((taken, fitness, self.needs_check(env, server)), id))
+            (all || !taken).then(|| ((taken, fitness, self.state.needs_check(env, server)), id))
         };
         let judged = pool.node_at(branch).idle.iter().filter_map(judge);
         let best = match env.rules.config.main.server_round_robin {

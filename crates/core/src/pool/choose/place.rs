@@ -22,7 +22,9 @@ impl Pool {
     /// Waiting → Linked. The server must be free. The caller looks at what the client sent.
     pub(crate) fn link<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let now_us = cx.env.now.mono_us;
-        let Some(client) = self.clients.get_mut(id) else { return };
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
+            return;
+        };
         let ClientState::Waiting(waiting) = &mut client.state else {
             debug_assert!(false, "only a waiting client is linked");
             return;
@@ -37,15 +39,11 @@ impl Pool {
             First::Outcome(at) => return self.link_to_ask(cx, id, server_id, at),
         };
         let link = Link { group: waiting.group, opening, ..Link::new(server_id, pool.policy.mode) };
-        self.set_client_state(id, ClientState::Linked(link));
-        self.set_server_state(server_id, ServerState::Busy(id));
-        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
-            return;
-        };
+        pool.move_client(client, ClientState::Linked(link));
+        pool.move_server(server_id, server, ServerState::Busy(id));
         server.active_us = now_us;
         if !std::mem::replace(&mut server.work.used, true) {
-            let branch = server.branch;
-            self.state.node_at_mut(branch).stillborn = 0;
+            pool.node_at_mut(server.branch).stillborn = 0;
         }
         server.work.waited_us = waited_us;
         server.work.unseen = server.work.unseen.saturating_add(1);
@@ -72,21 +70,20 @@ impl Pool {
         id: ClientId,
         server_id: ServerId,
     ) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
+            return;
+        };
         let ClientState::Waiting(waiting) = &client.state else { return };
         let (since_us, notified) = (waiting.since_us, waiting.notified);
         let Some(group) = waiting.group else { return };
         let inbox = std::mem::take(&mut client.inbox);
-        let draws = &mut client.account.draws;
-        if let Some(server) = self.servers.get_mut(server_id) {
-            draws.use_server(id, server_id, &mut server.users);
-        }
+        client.account.draws.use_server(id, server_id, &mut server.users);
         let queued_behind = QueuedBehind { server: server_id, since_us, notified, group };
-        self.set_client_state(id, ClientState::QueuedBehind(queued_behind));
-        let key = self.estimate_key(&group);
+        let pool = &mut self.state;
+        pool.move_client(client, ClientState::QueuedBehind(queued_behind));
+        pool.numbers.multiplexing.multiplexed += 1;
+        let key = group.estimate_key(self.id);
         let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
-        self.state.numbers.multiplexing.multiplexed += 1;
-        let server = &mut self.servers[server_id];
         server.work.unseen = server.work.unseen.saturating_add(1);
         let is_first =
             server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });

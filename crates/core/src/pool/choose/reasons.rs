@@ -7,17 +7,19 @@ use crate::ids::ServerId;
 use crate::mail::Shutdown;
 use crate::pool::moves::server::comes_unasked;
 use crate::pool::server::state::Server;
-use crate::pool::{Gate, Pool};
+use crate::pool::{Gate, Pool, PoolState};
 
 impl Pool {
-    /// Why a server that rests should not be used again.
+    /// As [`PoolState::reason_to_close`], of the server with this number.
     pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
-        self.reason_to_close_now(env, self.servers.get(id)?)
+        self.state.reason_to_close(env, self.servers.get(id)?)
     }
+}
 
-    /// The same, of a server that is at hand.
+impl PoolState {
+    /// Why a server that rests should not be used again.
     #[inline]
-    pub(crate) fn reason_to_close_now(&self, env: &Env, server: &Server) -> Option<&'static str> {
+    pub(crate) fn reason_to_close(&self, env: &Env, server: &Server) -> Option<&'static str> {
         // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
         // would miss later notifications.
         let is_dirty = server.incoming.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
@@ -32,24 +34,23 @@ impl Pool {
         if let Some(reason) = server.retire {
             return Some(reason);
         }
-        let pool = &self.state;
         if !server.opened.is_plain() && !self.gets_own_server() {
             return Some("opened for a session");
         }
-        if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting() == 0 {
+        if env.stopping == Some(Shutdown::WaitForServers) && self.waiting() == 0 {
             return Some("server shutting down");
         }
-        if pool.gate == Gate::Paused || env.activity == Activity::Paused {
+        if self.gate == Gate::Paused || env.activity == Activity::Paused {
             return Some("pause mode");
         }
-        let lifetime_us = pool.policy.lifetime_us;
+        let lifetime_us = self.policy.lifetime_us;
         let age_us = env.now.mono_us.saturating_sub(server.at.since.mono_us);
         // `server_lifetime = 0` is "use once", not "never".
         if age_us < lifetime_us || (lifetime_us == 0 && !server.work.used) {
             return None;
         }
         // Servers that were opened together do not all end together.
-        let node = pool.node_at(server.branch);
+        let node = self.node_at(server.branch);
         let spread_us = lifetime_us / u64::from(node.servers_total().max(1));
         let spread = lifetime_us == 0
             || node.aged_us == 0
@@ -65,7 +66,6 @@ impl Pool {
 
     /// Whether each of the pool's clients has its own server.
     pub(crate) fn gets_own_server(&self) -> bool {
-        let pool = &self.state;
-        pool.policy.mode == PoolMode::Session && pool.policy.tries_startup()
+        self.policy.mode == PoolMode::Session && self.policy.tries_startup()
     }
 }

@@ -75,7 +75,7 @@ impl Pool {
             return self.clients.contains_key(id).then_some(id);
         }
         let branch = self.branch_of_request(cx.env, id, Asking::default());
-        let greeting = self.state.greeting.clone().filter(|_| !self.gets_own_server());
+        let greeting = self.state.greeting.clone().filter(|_| !self.state.gets_own_server());
         match greeting.as_ref().map(|greeting| (greeting, self.known_startup(cx.env, id, greeting))) {
             Some((greeting, Known::Plain)) => self.greet_client(cx, id, greeting, None, None),
             Some((greeting, Known::CheckedStartup(known))) => {

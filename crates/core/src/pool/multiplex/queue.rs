@@ -55,7 +55,7 @@ impl Pool {
         {
             return;
         }
-        let key = self.estimate_key(group);
+        let key = group.estimate_key(self.id);
         let estimate_us = self.short_estimate_us(env, key, limits);
         let since_us = env.now.mono_us;
         self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us });

@@ -10,6 +10,7 @@ use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use crate::ids::PoolId;
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
 use crate::pool::catalog::reach::{Reach, Reads};
 use crate::pool::prepared::statements::are_built_in;
@@ -70,6 +71,13 @@ impl GroupTraits {
 }
 
 impl Group {
+    /// The statement's name among the estimates: the same text is another statement in another pool.
+    #[inline]
+    pub(crate) fn estimate_key(&self, pool: PoolId) -> u64 {
+        use slotmap::Key;
+        self.fingerprint ^ pool.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// It changes nothing, waits for no lock of a row and runs no code of users. Other groups may be queued
     /// behind it; and it may run a second time if its client has not seen the first answer.
     #[inline]

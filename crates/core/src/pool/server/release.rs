@@ -46,20 +46,17 @@ impl Pool {
             return;
         }
         server.active_us = cx.env.now.mono_us;
-        let branch = server.branch;
-        if !self.state.is_unwanted(branch) || cx.env.stopping.is_some() {
-            self.notice();
+        let pool = &mut self.state;
+        if !pool.is_unwanted(server.branch) || cx.env.stopping.is_some() {
+            pool.due.noticed = true;
         }
-        match self.servers.get(id).and_then(|server| self.reason_to_close_now(cx.env, server)) {
-            Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
-            None => {
-                self.set_server_state(id, ServerState::Idle);
-                let pool = &self.state;
-                if pool.policy.is_limited && !pool.is_starving() {
-                    // Another pool may have waited for one of this pool's servers to become free.
-                    cx.env.want(Effect::OfferRoom);
-                }
-            }
+        if let Some(reason) = pool.reason_to_close(cx.env, server) {
+            return self.close_server(cx, id, reason, CloseMode::Flush);
+        }
+        pool.move_server(id, server, ServerState::Idle);
+        if pool.policy.is_limited && !pool.is_starving() {
+            // Another pool may have waited for one of this pool's servers to become free.
+            cx.env.want(Effect::OfferRoom);
         }
     }
 

@@ -14,9 +14,10 @@ use crate::driver::{Driver, Endpoint, Level};
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::limits::SLOW_STATEMENTS_KEPT;
 use crate::mail::Question;
-use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::group::Group;
+use crate::pool::server::state::Server;
+use crate::pool::{Pool, PoolState};
 use crate::shared::Shared;
 use crate::stats::snapshot::SlowSnapshot;
 use crate::stats::statements::{Prepared, Running, Seen};
@@ -26,6 +27,44 @@ use crate::stats::trace::{Traced, TracedStatement};
 /// A worker's share of `statement_stats_bytes`.
 pub(crate) fn share_bytes(main: &Main, shared: &Shared) -> usize {
     main.statement_stats_bytes as usize / usize::from(shared.workers()).max(1)
+}
+
+/// What the slow log and the traces are told of a statement.
+pub(crate) struct Told {
+    split: Split,
+    running: Running,
+    bytes: u64,
+    text: Option<Box<str>>,
+    traced: Option<Box<Traced>>,
+    slow: bool,
+}
+
+impl PoolState {
+    /// A server's statement is answered; this number of bytes after the answer were not looked at yet. Returns what is to be told of it,
+    /// if it was slow or is traced.
+    #[inline]
+    pub(crate) fn statement_ended(
+        &self,
+        env: &mut Env,
+        server: &mut Server,
+        split: Split,
+        behind_bytes: usize,
+    ) -> Option<Told> {
+        let answered_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
+        let running = server.work.running;
+        server.work.recent.note(&running);
+        let bytes = answered_bytes.saturating_sub(running.from_bytes);
+        // The statement that is queued behind it begins there.
+        server.work.running.begin(answered_bytes);
+        let traced = server.work.traced.take();
+        let slow = split.total_us() >= self.policy.slow_us;
+        let known = env.measured.note(&running, split, bytes);
+        if !slow && traced.is_none() {
+            return None;
+        }
+        let text = known.map(|known| known.text.clone());
+        Some(Told { split, running, bytes, text, traced, slow })
+    }
 }
 
 impl Pool {
@@ -192,33 +231,15 @@ impl Pool {
         None
     }
 
-    /// A server's statement is answered; this number of bytes after the answer were not looked at yet.
-    #[inline]
-    pub(crate) fn statement_ended<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        split: Split,
-        behind_bytes: usize,
-    ) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let answered_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
-        let running = server.work.running;
-        server.work.recent.note(&running);
-        let bytes = answered_bytes.saturating_sub(running.from_bytes);
-        // The statement that is queued behind it begins there.
-        server.work.running.begin(answered_bytes);
-        let traced = server.work.traced.take();
-        let slow = split.total_us() >= self.state.policy.slow_us;
-        let known = cx.env.measured.note(&running, split, bytes);
-        if slow || traced.is_some() {
-            let text = known.map(|known| known.text.clone());
-            if let Some(traced) = traced {
-                self.traced_statement(cx, id, split, running, *traced, text.clone());
-            }
-            if slow {
-                self.slow_statement(cx, id, split, running, bytes, text);
-            }
+    /// A statement that was slow, or is traced, is answered.
+    #[cold]
+    pub(crate) fn tell_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, told: Told) {
+        let Told { split, running, bytes, text, traced, slow } = told;
+        if let Some(traced) = traced {
+            self.traced_statement(cx, id, split, running, *traced, text.clone());
+        }
+        if slow {
+            self.slow_statement(cx, id, split, running, bytes, text);
         }
     }
 

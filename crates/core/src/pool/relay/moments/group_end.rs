@@ -44,32 +44,33 @@ impl Pool {
             return;
         }
         let Some(server) = self.servers.get_mut(id) else { return };
-        let had_queued = !server.pipelined.is_alone();
-        let pool = &mut self.state;
+        let (had_queued, concludes) = (!server.pipelined.is_alone(), server.ledger.may_conclude());
         match owner {
             Owner::Client(_)
                 if had_queued || server.ledger.is_empty() || server.ledger.only_owes(Purpose::Number) =>
             {
-                let ended = server.note_end(pool, now_us);
-                if let Some(split) = ended {
-                    self.statement_ended(cx, id, split, behind_bytes);
+                let ended = server.note_end(&mut self.state, now_us);
+                let told =
+                    ended.and_then(|split| self.state.statement_ended(cx.env, server, split, behind_bytes));
+                if let Some(told) = told {
+                    self.tell_statement(cx, id, told);
                 }
             }
             Owner::Hidden(Purpose::Number) => self.number_told(id, behind_bytes),
             _ => {}
         }
-        if self.servers.get(id).is_some_and(|server| server.ledger.may_conclude()) {
+        if concludes {
             self.conclude_statements(cx, id);
         }
         let resets = concerned && self.servers.get(id).is_some_and(|server| server.resets);
         if resets && self.restores(cx, id) {
             return;
         }
-        let Some(server) = self.servers.get(id) else { return };
         if had_queued {
             self.next_queued(cx, id);
             return;
         }
+        let Some(server) = self.servers.get(id) else { return };
         if server.tx != TxStatus::Idle {
             if server.pipelined.head().is_some() {
                 self.trust_lost(cx, id);
