@@ -211,8 +211,9 @@ pub const WAKE_AFTER_US: u64 = 50_000;
 /// ... or this long if it was measured that more busy servers do not help: the host is the bottleneck.
 pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 
-/// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size. (A client that is
-/// multiplexed has had answers below [`MULTIPLEXED_ANSWER_BYTES_MAX`] until then: this is four times as much.)
+/// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size; beyond it the
+/// statement runs again. (A client that is multiplexed has had answers below [`MULTIPLEXED_ANSWER_BYTES_MAX`] until then: this is four
+/// times as much.)
 pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;
 
 /// What a standby says ahead of the first row, or the end, of a read that may run on the primary instead is held back up to this size.

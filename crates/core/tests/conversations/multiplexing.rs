@@ -425,6 +425,25 @@ fn a_client_hit_in_the_middle_of_an_unexpectedly_large_answer_runs_again_unseen(
 }
 
 #[test]
+fn a_client_hit_behind_more_of_its_answer_than_is_held_runs_again_unseen() {
+    let (mut rig, clients, server, cancel) = cancelled();
+    rig.send(server, &answer("0"));
+    rig.gets(clients[0]);
+    rig.send(server, &be::columns());
+    for _ in 0..5 {
+        rig.send(server, &be::row_of(60_000));
+    }
+    rig.gets_nothing(clients[1]);
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I'), answer("2")].concat());
+    rig.gets_nothing(clients[1]);
+    assert_eq!(rig.gets(clients[2]), answered("2"));
+    rig.eof(cancel);
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.send(server, &answer("1"));
+    assert_eq!(rig.gets(clients[1]), answered("1"));
+}
+
+#[test]
 fn a_client_that_asked_for_the_cancel_is_told_of_it() {
     let (mut rig, clients, server, cancel) = cancelled();
     rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());

@@ -228,7 +228,7 @@ pub struct SimDriver<'a> {
 /// What the machine tells in its log of events that no peer sees, and what that is counted as.
 const TOLD: [(&str, &str); 19] = [
     ("a cancel request waits until its statement is the first", "cancels held back"),
-    ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
+    ("a stranger's cancel request may have hit runs again", "statements run again after a cancel"),
     ("keeps its server:", "pins"),
     ("taken for self-contained left a transaction open", "broken trust without queued statements"),
     ("behind one that takes long run elsewhere", "queued statements rescued"),

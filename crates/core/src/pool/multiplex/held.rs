@@ -32,9 +32,10 @@ pub(crate) enum HeldAnswer {
     Partial,
     /// All, up to ReadyForQuery; `cancelled`: the error of a cancelled statement is in it.
     Whole { cancelled: bool },
-    /// Something that is part of no statement's answer, or more than is kept: there is no waiting for its end. `cancelled` as
-    /// above, for what came before.
+    /// Something that is part of no statement's answer: there is no waiting for its end. `cancelled` as above, for what came before.
     Odd { cancelled: bool },
+    /// More than is kept, and its end is not there.
+    Long,
 }
 
 impl Held {
@@ -46,6 +47,9 @@ impl Held {
                 Ok(None) => break,
                 Ok(Some(_)) | Err(_) => return HeldAnswer::Odd { cancelled: self.cancelled },
             };
+            if header.total() > HELD_ANSWER_BYTES_MAX {
+                return HeldAnswer::Long;
+            }
             let Some(message) = ahead.get(..header.total()) else { break };
             self.looked_at += message.len();
             match header.tag {
@@ -54,11 +58,7 @@ impl Held {
                 _ => {}
             }
         }
-        if bytes.len() > HELD_ANSWER_BYTES_MAX {
-            HeldAnswer::Odd { cancelled: self.cancelled }
-        } else {
-            HeldAnswer::Partial
-        }
+        if bytes.len() > HELD_ANSWER_BYTES_MAX { HeldAnswer::Long } else { HeldAnswer::Partial }
     }
 }
 
@@ -122,7 +122,7 @@ fn says_cancelled(error: &[u8]) -> bool {
 }
 
 fn is_part_of_answer(header: Header) -> bool {
-    let known = matches!(
+    matches!(
         header.tag,
         tag::BIND_COMPLETE
             | tag::CLOSE_COMPLETE
@@ -139,8 +139,7 @@ fn is_part_of_answer(header: Header) -> bool {
             | tag::PORTAL_SUSPENDED
             | tag::READY
             | tag::ROW_DESCRIPTION
-    );
-    known && header.total() <= HELD_ANSWER_BYTES_MAX
+    )
 }
 
 #[cfg(test)]
@@ -183,7 +182,7 @@ mod tests {
 
     #[test]
     fn nonsense_in_an_answer_is_not_waited_behind() {
-        for odd in [&b"%\0\0\0\x0d"[..], b"Z\0\0\0\x03", b"D\x7f\xff\xff\xff", b"G\0\0\0\x07\0\0\0"] {
+        for odd in [&b"%\0\0\0\x0d"[..], b"Z\0\0\0\x03", b"G\0\0\0\x07\0\0\0"] {
             let bytes = [&refused(), odd].concat();
             assert_eq!(Held::default().look(&bytes), HeldAnswer::Odd { cancelled: true }, "{odd:?}");
         }
@@ -220,6 +219,7 @@ mod tests {
         let mut held = Held::default();
         assert_eq!(held.look(&bytes), HeldAnswer::Partial);
         bytes.extend(row);
-        assert_eq!(held.look(&bytes), HeldAnswer::Odd { cancelled: false });
+        assert_eq!(held.look(&bytes), HeldAnswer::Long);
+        assert_eq!(Held::default().look(b"D\x7f\xff\xff\xff"), HeldAnswer::Long);
     }
 }

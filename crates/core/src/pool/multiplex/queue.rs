@@ -241,7 +241,8 @@ impl Pool {
         }
     }
 
-    /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not.
+    /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. The statement runs again
+    /// if it is, or is too long to be kept.
     pub(crate) fn holds_exposed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -250,19 +251,23 @@ impl Pool {
     ) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let Some(HeldBack::Exposed(held)) = server.pipelined.held() else { return false };
-        let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else {
-            return true;
+        let runs_again = match held.look(bytes) {
+            HeldAnswer::Partial => return true,
+            // Even if an answer follows the error, the statement has failed as a whole.
+            HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled } => cancelled,
+            // The error may still come, and its client must not see it.
+            HeldAnswer::Long => true,
         };
         let client = server.state.client();
         self.trust_head(id);
-        // Even if an answer follows the error, the statement has failed as a whole.
-        if let Some(client) = client.filter(|_| cancelled) {
+        if let Some(client) = client.filter(|_| runs_again) {
             self.run_again(cx, id, client);
         }
         false
     }
 
-    /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole; or a standby did not run it.
+    /// Linked → Waiting: a stranger's cancel request has hit its statement, or may have; or a standby did not run it. What the server still
+    /// says of it goes to no client.
     pub(crate) fn run_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
@@ -278,6 +283,6 @@ impl Pool {
             return;
         }
         self.wait_again(client_id, since_us, true);
-        cx.log(Level::Debug, "a statement that a stranger's cancel request hit runs again");
+        cx.log(Level::Debug, "a statement that a stranger's cancel request may have hit runs again");
     }
 }
