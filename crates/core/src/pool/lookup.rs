@@ -15,7 +15,6 @@ use crate::ids::ServerId;
 use crate::limits::LOOKUP_ROW_BYTES_MAX;
 use crate::mail::Mail;
 use crate::pool::Pool;
-use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::printable;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 use crate::pool::server::state::{Inquiring, ServerState};
@@ -46,7 +45,7 @@ impl Pool {
     pub(crate) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         while !self.state.queue.lookups.is_empty() {
             let branch = self.state.asks_at;
-            let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Question) else {
+            let Some(server) = self.choose_free(cx, branch, None) else {
                 return;
             };
             let Some(lookup) = self.state.queue.lookups.pop_front() else { return };

@@ -8,7 +8,7 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
-use crate::pool::choose::selector::{Place, ServerRequest};
+use crate::pool::choose::selector::Place;
 use crate::pool::client::state::ClientState;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::startup::check::Known;
@@ -80,7 +80,7 @@ impl Pool {
             if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
-            match self.choose_server(cx, branch, ServerRequest::Next(client)) {
+            match self.choose_server(cx, branch, client) {
                 Place::Alone(server) => {
                     self.state.node_at_mut(branch).clients.pop_front();
                     self.link(cx, client, server);

@@ -5,7 +5,7 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::Shutdown;
-use crate::pool::choose::selector::{Place, ServerRequest};
+use crate::pool::choose::selector::Place;
 use crate::pool::client::state::{ClientState, First, Waiting};
 use crate::pool::cluster::route::Asking;
 use crate::pool::relay::group::Group;
@@ -38,7 +38,7 @@ impl Pool {
         self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.
         if self.state.affinities.is_for(id)
-            && let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Ahead(id))
+            && let Some(server) = self.choose_free(cx, branch, Some(id))
         {
             return self.link_at_once(cx, id, branch, server);
         }
@@ -46,7 +46,7 @@ impl Pool {
         if node.waiting == 1
             && node.awaiting.is_empty()
             && self.state.queue.replicating.is_empty()
-            && let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Next(id))
+            && let Place::Alone(server) = self.choose_server(cx, branch, id)
         {
             return self.link_at_once(cx, id, branch, server);
         }

@@ -1,5 +1,6 @@
-//! The moment *choose*: which server may run what waits, and how. Every group of a client and every question of pgweir's own asks
-//! `choose_server`, and gets one of four answers (`Place`). Nothing else gives out a server.
+//! The moment *choose*: which server may run what waits, and how. Every group of a client that has its turn asks
+//! `choose_server`, and gets one of four answers (`Place`); what only a free server may run asks `choose_free`. Nothing else gives out a
+//! server.
 //!
 //! A group that is known to be short, certainly only reads and may share a server goes, in this order:
 //!
@@ -30,35 +31,28 @@ pub(crate) enum Place {
     Open,
 }
 
-/// What waits for a server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ServerRequest {
-    /// The group of the client that is next in the queue.
-    Next(ClientId),
-    /// The group of a client that a free server has affinity to: it may go ahead of the queue, but never behind other clients.
-    Ahead(ClientId),
-    /// A question of pgweir's own.
-    Question,
-}
-
 impl Pool {
-    /// The server of this node that may run what waits, and how. A server that is `Alone` is usable now, and is still in the list of free
-    /// servers. On the way pgweir closes free servers that are too old, and has others checked.
+    /// The free server of this node that may run what never goes behind other clients: the group of a client that goes ahead of the queue,
+    /// because a server has affinity to it, or a question of pgweir's own (`None`). It is usable now, and is still in the list of free
+    /// servers.
+    pub(crate) fn choose_free<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        branch: Branch,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        self.take_idle(cx, branch, client)
+    }
+
+    /// The server of this node that may run the group of the client that is next in the queue, and how. A server that is `Alone` is
+    /// usable now, and is still in the list of free servers. On the way pgweir closes free servers that are too old, and has others
+    /// checked.
     pub(crate) fn choose_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         branch: Branch,
-        request: ServerRequest,
+        id: ClientId,
     ) -> Place {
-        let id = match request {
-            ServerRequest::Next(id) => id,
-            ServerRequest::Ahead(id) => {
-                return self.take_idle(cx, branch, Some(id)).map_or(Place::Open, Place::Alone);
-            }
-            ServerRequest::Question => {
-                return self.take_idle(cx, branch, None).map_or(Place::Open, Place::Alone);
-            }
-        };
         let Some(wish) = self.multiplex_wish(cx.env, id) else {
             return self.take_idle(cx, branch, Some(id)).map_or(Place::Open, Place::Alone);
         };

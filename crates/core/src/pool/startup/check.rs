@@ -9,7 +9,6 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::choose::selector::{Place, ServerRequest};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::greeting::ServerGreeting;
@@ -122,7 +121,7 @@ impl Pool {
             if trying || self.awaits_own_server(cx.env, branch, client) {
                 continue;
             }
-            let Place::Alone(server) = self.choose_server(cx, branch, ServerRequest::Question) else {
+            let Some(server) = self.choose_free(cx, branch, None) else {
                 return;
             };
             self.check_startup(cx, client, server);
