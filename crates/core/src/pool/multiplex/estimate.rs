@@ -82,6 +82,7 @@ impl Estimates {
             .find(|&at| self.places.get(at).is_some_and(|place| place.seen > 0 && place.key == key))
     }
 
+    #[inline]
     fn find_or_make(&mut self, key: u64) -> usize {
         if self.places.is_empty() {
             self.places.resize(ESTIMATES_MAX, Place::default());
