@@ -236,6 +236,11 @@ impl<F: Fleet> Plane<F> {
                     self.fleet.mail(from, Mail::Switched { cluster, number, result });
                 }
             },
+            Question::HurrySource { cluster, hurries } => {
+                if let Some(sources) = &self.sources {
+                    sources.hurry(cluster, hurries);
+                }
+            }
             Question::Shutdown(kind) => self.shutdown(kind),
             Question::Drained(worker) => {
                 debug_assert_eq!(from, worker, "a worker speaks for itself");

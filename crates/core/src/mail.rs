@@ -201,6 +201,13 @@ pub enum Question {
         /// The node that is to be the primary.
         to: Arc<str>,
     },
+    /// A cluster's source is to be asked more often while there is no primary that takes work, or as usual.
+    HurrySource {
+        /// The cluster.
+        cluster: Arc<str>,
+        /// More often.
+        hurries: bool,
+    },
     /// SHUTDOWN was typed on a console: all workers are to be told.
     Shutdown(Shutdown),
     /// This worker has nothing left that a shutdown waits for.

@@ -9,7 +9,7 @@ mod http;
 mod json;
 mod patroni;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -22,8 +22,10 @@ use pgweir_core::driver::Level;
 use pgweir_core::mail::Rules;
 use pgweir_core::source::{SourceReport, SourceWord};
 use pgweir_settings::{ClusterOptions, Config, Discovery, Main, Password, SourceUrl};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
 
 use crate::log::Log;
 use crate::plane::Event;
@@ -46,6 +48,7 @@ pub struct Sources {
 enum Order {
     Follow(Arc<Config>),
     SwitchOver(Request),
+    Hurry { cluster: Arc<str>, hurries: bool },
 }
 
 /// Patroni is to make `to` the primary in the place of `from`.
@@ -84,6 +87,14 @@ impl Sources {
             let result = Err("no source is asked".to_owned());
             // When the process ends, the receiver is gone.
             let _ = self.events.send(Event::Switched { cluster, number, result });
+        }
+    }
+
+    /// Asks the source of this cluster more often from now on, or as usual.
+    pub(crate) fn hurry(&self, cluster: Arc<str>, hurries: bool) {
+        if let Some(orders) = &self.orders {
+            // Without a receiver the thread has said why.
+            let _ = orders.send(Order::Hurry { cluster, hurries });
         }
     }
 
@@ -173,11 +184,38 @@ struct World {
 /// Patroni's agents by the names of their nodes, as a source has named them.
 type Agents = Rc<RefCell<BTreeMap<Arc<str>, SourceUrl>>>;
 
+/// Whether the workers want the source asked more often than at each interval.
+#[derive(Default)]
+struct Hurry {
+    is_on: Cell<bool>,
+    begins: Notify,
+}
+
+impl Hurry {
+    fn set(&self, hurries: bool) {
+        self.is_on.set(hurries);
+        if hurries {
+            self.begins.notify_waiters();
+        }
+    }
+
+    /// Waits for so long, but not beyond the moment at which it begins.
+    async fn pause(&self, pause: Duration) {
+        if self.is_on.get() {
+            sleep(pause).await;
+        } else {
+            // Either way the pause is over.
+            let _ = timeout(pause, self.begins.notified()).await;
+        }
+    }
+}
+
 /// One cluster that is asked about.
 struct Task {
     spec: Spec,
     world: Rc<World>,
     agents: Agents,
+    hurry: Rc<Hurry>,
     handle: JoinHandle<()>,
 }
 
@@ -199,6 +237,11 @@ async fn serve(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log:
     while let Some(order) = orders.recv().await {
         match order {
             Order::Follow(config) => follow(&config, &mut tasks, &events, log, look_up),
+            Order::Hurry { cluster, hurries } => {
+                if let Some(task) = tasks.get(&cluster) {
+                    task.hurry.set(hurries);
+                }
+            }
             Order::SwitchOver(request) => {
                 let task = tasks.get(&request.cluster);
                 let asked = task.map(|task| {
@@ -244,9 +287,11 @@ fn follow(
         // Files of certificates may have changed under their names: whatever uses TLS begins again.
         if tasks.get(&spec.cluster).is_none_or(|task| task.spec != spec || task.spec.uses_tls()) {
             let agents = Agents::default();
-            let handle = spawn_local(ask(spec.clone(), Rc::clone(&world), Rc::clone(&agents)));
+            let hurry = tasks.get(&spec.cluster).map(|task| Rc::clone(&task.hurry)).unwrap_or_default();
+            let asking = ask(spec.clone(), Rc::clone(&world), Rc::clone(&agents), Rc::clone(&hurry));
+            let handle = spawn_local(asking);
             let world = Rc::clone(&world);
-            tasks.insert(Arc::clone(&spec.cluster), Task { spec, world, agents, handle });
+            tasks.insert(Arc::clone(&spec.cluster), Task { spec, world, agents, hurry, handle });
         }
     }
 }
@@ -263,10 +308,12 @@ impl Spec {
 }
 
 /// Asks for one cluster until the task is ended.
-async fn ask(spec: Spec, world: Rc<World>, agents: Agents) {
+async fn ask(spec: Spec, world: Rc<World>, agents: Agents, hurry: Rc<Hurry>) {
     match spec.way.clone() {
         Way::Dns { host, port } => dns::ask(&spec, &world, host, port).await,
-        Way::Patroni { agents: configured } => patroni::ask(&spec, &world, &configured, &agents).await,
+        Way::Patroni { agents: configured } => {
+            patroni::ask(&spec, &world, &configured, &agents, &hurry).await;
+        }
         Way::Etcd { endpoints, login, prefix } => {
             etcd::ask(&spec, &world, &endpoints, login.as_ref(), &prefix, &agents).await;
         }

@@ -2,6 +2,7 @@
 //! cut off from the others is old.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,17 +10,19 @@ use pgweir_core::source::{SourceMember, SourceRole, SourceWord};
 use pgweir_settings::{SourceUrl, is_allowed_host};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use super::http::{Call, basic};
 use super::json::{self, is_host, is_name, quoted, text, too_many};
-use super::{Agents, Spec, World};
+use super::{Agents, Hurry, Spec, World};
 
-/// While no agent says that its node is the primary, they are asked so often.
+/// While no primary takes work, or no agent names one, they are asked so often.
 const HURRY_MIN: Duration = Duration::from_millis(100);
 
 /// How long Patroni may take for a switchover. It gives up itself after about 20 s (`poll_failover_result` in its api.py).
 const SWITCHOVER_MAX: Duration = Duration::from_secs(60);
+
+/// What the agents say of their nodes.
+type Roles = BTreeMap<Arc<str>, SourceRole>;
 
 /// A node in the list of an agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,20 +34,28 @@ pub(super) struct Listed {
     pub(super) agent: Option<SourceUrl>,
 }
 
-pub(super) async fn ask(spec: &Spec, world: &std::rc::Rc<World>, configured: &[SourceUrl], agents: &Agents) {
+pub(super) async fn ask(
+    spec: &Spec,
+    world: &Rc<World>,
+    configured: &[SourceUrl],
+    agents: &Agents,
+    hurry: &Hurry,
+) {
     let mut known: Vec<Listed> = Vec::new();
-    let mut leader: Option<Arc<str>> = None;
+    let mut roles = Roles::new();
     loop {
         let began = Instant::now();
-        let asked_first = leader.as_ref().and_then(|leader| agents.borrow().get(leader).cloned());
-        let (roles, list) = tokio::join!(
-            roles_of(spec, world, &known),
+        let hurries = hurry.is_on.get() || leader(&roles).is_none();
+        let asked_first = leader(&roles).and_then(|leader| agents.borrow().get(leader).cloned());
+        let (answers, list) = tokio::join!(
+            roles_of(spec, world, &known, &roles, hurries),
             list_of(
                 spec,
                 world,
-                asked_first.into_iter().chain(urls(&known)).chain(configured.iter().cloned())
+                asked_first.into_iter().chain(urls(&known, &roles)).chain(configured.iter().cloned())
             )
         );
+        roles = answers;
         let said = match list {
             Ok((by, list)) => {
                 known = list;
@@ -58,18 +69,24 @@ pub(super) async fn ask(spec: &Spec, world: &std::rc::Rc<World>, configured: &[S
             known.iter().filter_map(|one| Some((Arc::clone(&one.name), one.agent.clone()?))).collect();
         // Of a node that is new in the list its agent was not asked yet.
         let is_new = known.iter().any(|one| !roles.contains_key(&one.name));
-        leader =
-            roles.iter().find(|(_, role)| **role == SourceRole::Primary).map(|(name, _)| Arc::clone(name));
-        let pause = match leader {
-            Some(_) => spec.interval,
-            None => (spec.interval / 10).max(HURRY_MIN).min(spec.interval),
-        };
         if is_new && said.is_ok() {
             continue;
         }
         world.report(spec, said.map(|by| word(by, &known, &roles)));
-        sleep(pause.saturating_sub(began.elapsed())).await;
+        let hurries = hurry.is_on.get() || leader(&roles).is_none();
+        let pause = if hurries { hurried(spec) } else { spec.interval };
+        hurry.pause(pause.saturating_sub(began.elapsed())).await;
     }
+}
+
+/// How long after a question the next one follows while there is no primary that takes work, or no agent names one.
+fn hurried(spec: &Spec) -> Duration {
+    (spec.interval / 10).max(HURRY_MIN).min(spec.interval)
+}
+
+/// The node whose agent said that it holds the lock of the leader.
+fn leader(roles: &Roles) -> Option<&Arc<str>> {
+    roles.iter().find(|(_, role)| **role == SourceRole::Primary).map(|(name, _)| name)
 }
 
 /// Has Patroni switch over. It answers when that is done, or when it gives up.
@@ -94,11 +111,16 @@ pub(super) async fn switch_over(
     }
 }
 
-fn urls(known: &[Listed]) -> impl Iterator<Item = SourceUrl> {
-    known.iter().filter_map(|one| one.agent.clone())
+/// The agents, first those that have answered.
+fn urls(known: &[Listed], roles: &Roles) -> impl Iterator<Item = SourceUrl> {
+    let is_silent = |one: &&Listed| roles.get(&one.name) == Some(&SourceRole::Silent);
+    let (silent, others): (Vec<&Listed>, Vec<&Listed>) = known.iter().partition(is_silent);
+    let agents: Vec<SourceUrl> =
+        others.into_iter().chain(silent).filter_map(|one| one.agent.clone()).collect();
+    agents.into_iter()
 }
 
-fn word(by: Arc<str>, known: &[Listed], roles: &BTreeMap<Arc<str>, SourceRole>) -> SourceWord {
+fn word(by: Arc<str>, known: &[Listed], roles: &Roles) -> SourceWord {
     let member = |one: &Listed| SourceMember {
         name: Arc::clone(&one.name),
         host: Arc::clone(&one.host),
@@ -108,16 +130,16 @@ fn word(by: Arc<str>, known: &[Listed], roles: &BTreeMap<Arc<str>, SourceRole>) 
     SourceWord { by, members: known.iter().map(member).collect(), announced: None }
 }
 
-/// What each node's agent says of it, all asked at the same time.
-async fn roles_of(
-    spec: &Spec,
-    world: &std::rc::Rc<World>,
-    known: &[Listed],
-) -> BTreeMap<Arc<str>, SourceRole> {
+/// What each node's agent says of it, all asked at the same time. `before` is what they said last. The first agent that names another
+/// leader than before is reported at once: the answers of the others may take long.
+async fn roles_of(spec: &Spec, world: &Rc<World>, known: &[Listed], before: &Roles, hurries: bool) -> Roles {
     let mut asked = JoinSet::new();
     for one in known {
         let (name, agent) = (Arc::clone(&one.name), one.agent.clone());
-        let (world, limit) = (std::rc::Rc::clone(world), spec.timeout);
+        // The others do not wait for the agent of a machine that is gone.
+        let is_silent = before.get(&name) == Some(&SourceRole::Silent);
+        let limit = if hurries && is_silent { hurried(spec).min(spec.timeout) } else { spec.timeout };
+        let world = Rc::clone(world);
         asked.spawn_local(async move {
             let role = match agent {
                 None => SourceRole::Silent,
@@ -131,9 +153,14 @@ async fn roles_of(
             (name, role)
         });
     }
-    let mut roles = BTreeMap::new();
+    let mut roles = Roles::new();
     while let Some(done) = asked.join_next().await {
-        roles.extend(done.ok());
+        let Ok((name, role)) = done else { continue };
+        let is_news = role == SourceRole::Primary && leader(before) != Some(&name);
+        roles.insert(name, role);
+        if is_news && !asked.is_empty() {
+            world.report(spec, Ok(word("its agents".into(), known, &roles)));
+        }
     }
     roles
 }

@@ -80,11 +80,6 @@ impl Limits {
             prefers_lower_lag: options.prefer_lower_lag,
         }
     }
-
-    /// How long after a check the next one follows. `hurries`: nothing new can be sent to a primary, or it does not answer.
-    pub(crate) fn pause_us(&self, hurries: bool) -> u64 {
-        if hurries { (self.interval_us / 10).max(HURRY_US_MIN) } else { self.interval_us }
-    }
 }
 
 /// Nodes that are gone and are remembered, so that what is open there ends once another node is the primary.
@@ -334,6 +329,19 @@ impl Cluster {
     pub(crate) fn hurries(&self) -> bool {
         let member = self.serving().and_then(|node| node.state.member());
         member.is_none_or(|member| member.failing.is_some())
+    }
+
+    /// How long after a check the next one follows (µs).
+    pub(crate) fn pause_us(&self) -> u64 {
+        let interval_us = self.limits.interval_us;
+        if self.is_planned() {
+            // All clients wait, for what takes a fraction of a second.
+            HURRY_US_MIN
+        } else if self.hurries() {
+            (interval_us / 10).max(HURRY_US_MIN)
+        } else {
+            interval_us
+        }
     }
 
     /// Time has passed: a primary that is not confirmed loses its role.

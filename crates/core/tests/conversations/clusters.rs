@@ -21,12 +21,27 @@ pub(super) fn says(in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8>
 
 /// The same of a node at this position.
 pub(super) fn says_at(position: &str, in_recovery: bool, timeline: u32, started_us: i64) -> Vec<u8> {
+    row(position, None, in_recovery, timeline, started_us)
+}
+
+/// A standby that receives the primary's log.
+pub(super) fn streams() -> Vec<u8> {
+    row("0/3000060", Some(b"0/3000060"), true, 1, 2)
+}
+
+fn row(
+    position: &str,
+    received: Option<&[u8]>,
+    in_recovery: bool,
+    timeline: u32,
+    started_us: i64,
+) -> Vec<u8> {
     let (role, timeline, started) =
         (in_recovery.to_string(), format!("{timeline:08X}"), started_us.to_string());
     let columns: [Option<&[u8]>; 8] = [
         Some(role.as_bytes()),
         Some(position.as_bytes()),
-        None,
+        received,
         None,
         Some(timeline.as_bytes()),
         Some(b"7000000000000000001"),

@@ -15,6 +15,7 @@ mod cluster_auto;
 mod cluster_losses;
 mod cluster_outcomes;
 mod cluster_reads;
+mod cluster_sources;
 mod clusters;
 mod connect_query;
 mod copy;

@@ -70,6 +70,7 @@ impl Subject for Machine {
             }
             Question::Shutdown(_)
             | Question::Switchover { .. }
+            | Question::HurrySource { .. }
             | Question::Drained(_)
             | Question::PeriodOver(_)
             | Question::Login(_)

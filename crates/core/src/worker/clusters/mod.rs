@@ -48,6 +48,8 @@ pub(crate) struct Watched {
     told: Option<Arc<View>>,
     /// Transactions that are open at each worker, while a switchover drains.
     open: HashMap<WorkerId, u32>,
+    /// Its source was told to hurry.
+    source_hurries: bool,
     /// How the last switchover ended.
     ended: Option<Ended>,
     /// When it did (monotonic, µs).
@@ -128,6 +130,7 @@ impl Worker {
                 cluster: Cluster::new(name, Limits::of(options), now_us),
                 told: None,
                 open: HashMap::new(),
+                source_hurries: false,
                 ended: None,
                 ended_us: 0,
             });

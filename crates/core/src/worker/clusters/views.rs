@@ -6,7 +6,7 @@ use crate::cluster::switchover::Drain;
 use crate::cluster::view::View;
 use crate::context::Cx;
 use crate::driver::Driver;
-use crate::mail::Mail;
+use crate::mail::{Mail, Question};
 use crate::worker::Worker;
 use crate::worker::clusters::drain::Draining;
 
@@ -20,6 +20,12 @@ impl Worker {
             }
             if let Some(ended) = watched.cluster.take_ended() {
                 (watched.ended, watched.ended_us) = (Some(ended), cx.env.now.mono_us);
+            }
+            let hurries = watched.cluster.source().is_some() && watched.cluster.hurries();
+            if hurries != watched.source_hurries {
+                watched.source_hurries = hurries;
+                let cluster = Arc::clone(&watched.cluster.name);
+                cx.driver.ask(Question::HurrySource { cluster, hurries });
             }
             let view = watched.cluster.view();
             if watched.told.as_deref() != Some(&view) {

@@ -189,7 +189,7 @@ impl Worker {
         watched.cluster.observe(watch.node, observation, now_us);
         watch.phase = Phase::Resting;
         let hurries = watched.cluster.hurries();
-        let pause_us = watched.cluster.limits().pause_us(hurries);
+        let pause_us = watched.cluster.pause_us();
         watch.due_us = now_us.max(watch.began_us.saturating_add(pause_us)).max(watch.began_us + APART_US_MIN);
         let cluster = Arc::clone(&watch.cluster);
         self.tell_views(cx);
