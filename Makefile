@@ -69,7 +69,7 @@ fuzz-sessions: build ## random sessions of several clients against real PostgreS
 blackbox: build ## the binary against real PostgreSQL versions and real drivers (ARGS="-k copy --slow")
 	POOLER="$(PGWEIR)" tests/run.sh $(ARGS)
 
-failover-series: build ## switchovers and killed primaries under load, and what they cost clients (ARGS="--switchovers 50 --kills 100")
+failover-series: build ## switchovers and killed primaries under load, and what they cost clients (ARGS="--discovery sql --switchovers 50 --kills 100")
 	@tests/setup.sh
 	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/series.py $(ARGS)
 

@@ -1,119 +1,234 @@
 """A series of switchovers and of killed primaries under TPC-B, through pgweir, and what it cost the clients.
 
-`make failover-series ARGS="--switchovers 50 --announced 50 --kills 100"`. It prints a table: transactions that failed, clients that were
-disconnected, and the longest that a transaction took, which is how long its client was held.
+`make failover-series ARGS="--discovery patroni --switchovers 50 --kills 100"`. Beside pgbench there are clients that keep ledgers. The table
+says what they were told, whether the database agrees, for how long they were held, and how long the act itself took.
 """
 
 import argparse
-import os
 import shutil
-import signal
 import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from failover import ledger
+from failover.nodes import Readiness, ask, fork_point, make
 from harness.machine import eventually, scratch_folder
-from harness.patroni import API_PASSWORD, Etcd, Patroni
 from harness.pooler import Pooler
 from harness.tls import Certificates
 from harness.workload import Pgbench
 
-WATCH = "check_user=checker check_interval_ms=200 check_timeout_ms=1000 down_after_ms=1000 primary_max_age_ms=5000 primary_wait=60"
+NEAR_BYTES = 4_000_000
+
+WATCH = "check_user=checker primary_wait=60"
 
 
-def start(etcd, commit_outcome):
-    """A pooler that finds its nodes by etcd."""
-    line = f"main = discovery=etcd etcd_prefix=/service/main/ patroni_user=switcher patroni_password={API_PASSWORD} commit_outcome={commit_outcome} {WATCH}"
-    return Pooler(
-        {"app": "cluster=main", "bench": "cluster=main"}, ini_tail=f"[clusters]\n{line}\n", etcd_endpoints=etcd.url,
-        allow_discovered_hosts="127.0.0.0/8", pool_mode="transaction", default_pool_size=20,
-    )  # fmt: skip
+@dataclass
+class Round:
+    """What one act came to. `hold_s` is the longest time in which no change of any client, pgbench's too, was acknowledged."""
+
+    done: int = 0
+    failed: int = 0
+    disconnected: int = 0
+    act_s: float = 0.0
+    hold_s: float = 0.0
+    first_write_s: float = 0.0
+    longest_s: float = 0.0
+    verdict: ledger.Verdict = None
 
 
-def ready(patroni, pooler):
-    """One node leads, the others follow closely, and pgweir knows it. Returns the node that is to lead next."""
-    leader = eventually(patroni.settled, "Patroni's cluster is settled", timeout_s=120)
+@dataclass
+class Series:
+    """Rounds of one kind."""
 
-    def is_known():
-        rows = {row["node"]: row for row in pooler.show("NODES")}
-        others = [row for name, row in rows.items() if name != leader.name]
-        near = all(row["state"] == "standby" and row["lag_bytes"] and int(row["lag_bytes"]) < 4_000_000 for row in others)
-        return rows.get(leader.name, {}).get("state") == "primary" and near
+    name: str
+    rounds: list = field(default_factory=list)
 
-    eventually(is_known, "pgweir knows the nodes, and the standbys are near", timeout_s=120)
-    return next(member for member in patroni.members if member is not leader)
+    def total(self, of):
+        """The sum over all rounds."""
+        return sum(of(one) for one in self.rounds)
+
+    def told(self, word):
+        return self.total(lambda one: one.verdict.told[word])
+
+    def quantile(self, of, part):
+        """Of the rounds' values."""
+        values = sorted(of(one) for one in self.rounds)
+        return values[min(int(len(values) * part), len(values) - 1)]
+
+    def row(self):
+        """The line of the table."""
+        verdicts = [one.verdict for one in self.rounds]
+        cells = [self.name, len(self.rounds)]
+        cells += [self.total(lambda one: one.done), self.total(lambda one: one.failed), self.total(lambda one: one.disconnected)]
+        cells += [self.told(ledger.COMMITTED), self.told(ledger.ROLLED_BACK), self.told(ledger.UNKNOWN)]
+        cells += [sum(len(verdict.lost) for verdict in verdicts), sum(len(verdict.doubled) for verdict in verdicts)]
+        cells += [sum(len(verdict.wrongly_told) for verdict in verdicts), sum(len(verdict.behind_fork) for verdict in verdicts)]
+        cells += [self.times(lambda one: one.act_s), self.times(lambda one: one.hold_s), self.times(lambda one: one.hold_s - one.act_s)]
+        cells += [self.times(lambda one: one.first_write_s), self.times(lambda one: one.longest_s)]
+        return "| " + " | ".join(map(str, cells)) + " |"
+
+    def times(self, of):
+        """Median, 95th percentile and maximum, in milliseconds."""
+        return " / ".join(f"{self.quantile(of, part) * 1000:.0f}" for part in (0.5, 0.95, 1))
 
 
-def leads(pooler, member):
-    """Waits until pgweir sends work to this node."""
-    eventually(lambda: pooler.show("CLUSTERS")[0]["primary"] == member.name, "pgweir has followed", timeout_s=120)
+COLUMNS = [
+    "what", "rounds", "pgbench: transactions", "failed", "disconnected", "ledgers: committed", "rolled back", "unknown", "lost", "doubled",
+    "wrongly told", "acknowledged behind the fork", "act, ms (p50 / p95 / max)", "hold", "hold - act", "ready to first write", "longest wait",
+]  # fmt: skip
 
 
-def by_command(patroni, pooler, target):
-    """SWITCHOVER at pgweir's console."""
-    pooler.admin(f"SWITCHOVER main TO {target.name}")
+class Stage:
+    """The nodes and the pooler, and the rounds that are played on them."""
 
+    def __init__(self, options, certificates):
+        self.options = options
+        self.nodes = make(options.discovery, certificates, options.synchronous)
+        self.pooler, self.changes, self.excused = None, [], set()
+        try:
+            watch = f"{WATCH} commit_outcome={options.commit_outcome} {options.watch}"
+            self.pooler = Pooler(
+                {"app": "cluster=main", "bench": "cluster=main"}, ini_tail=self.nodes.ini(watch), pool_mode="transaction",
+                default_pool_size=20, **self.nodes.settings,
+            )  # fmt: skip
+        except BaseException:
+            self.nodes.discard()
+            raise
 
-def by_patronictl(patroni, pooler, target):
-    """The same by Patroni's own tool."""
-    patroni.switch_over(target)
-    leads(pooler, target)
+    def ready(self):
+        """One node leads, the other follows closely, and pgweir knows it. Returns the node that is to lead next."""
+        leader = self.nodes.settle() if self.changes else eventually(self.nodes.settled, "the nodes are settled", timeout_s=60)
 
+        target = next(member for member in self.nodes.members if member is not leader)
+        eventually(lambda: self.pooler.show("NODES", node=leader.name, state="primary"), "pgweir knows the primary", timeout_s=120)
+        self.wait_until_near(target)
+        return target
 
-def by_kill(patroni, pooler, target):
-    """The primary is killed without a word."""
-    os.kill(patroni.leader.postmaster(), signal.SIGKILL)
-    eventually(lambda: pooler.show("CLUSTERS")[0]["state"] == "held", "there is no primary", timeout_s=60)
-    eventually(lambda: pooler.show("CLUSTERS")[0]["state"] == "available", "there is a primary again", timeout_s=120)
+    def wait_until_near(self, target):
+        """A standby that is far behind is not made the primary."""
 
+        def is_near():
+            rows = self.pooler.show("NODES", node=target.name, state="standby")
+            return rows and rows[0]["lag_bytes"] and int(rows[0]["lag_bytes"]) < NEAR_BYTES
 
-def series(name, act, rounds, patroni, pooler, clients):
-    """Runs the rounds, and prints the row of the table."""
-    done = failed = disconnected = 0
-    holds = []
-    for _ in range(rounds):
-        target = ready(patroni, pooler)
-        with Pgbench(pooler, clients=clients) as load:
-            act(patroni, pooler, target)
+        eventually(is_near, "the standby is near", timeout_s=120)
+
+    def play(self, act):
+        """One round. `act` gives when it began, and what is left of the primary if it was killed."""
+        target = self.ready()
+        load = Pgbench(self.pooler, clients=self.options.clients)
+        clients = ledger.Ledgers(self.pooler, self.options.ledgers)
+        with load, clients:
+            load.goes_on(500)
+            began_s = time.monotonic()
+            eventually(lambda: clients.all_have_written_since(began_s), "all clients write", timeout_s=60)
+            self.wait_until_near(target)
+            readiness = Readiness(target)
+            began_s, remains = act(target)
+            ready_s = eventually(lambda: readiness.at_s, "the next primary is ready", timeout_s=60)
+            eventually(lambda: clients.all_have_written_since(ready_s), "all clients go on", timeout_s=90)
             load.goes_on(200)
-        done, failed, disconnected = done + load.done, failed + load.failed, disconnected + load.disconnected
-        holds.append(load.longest_s)
-    holds.sort()
-    if rounds:
-        median, longest = holds[len(holds) // 2], holds[-1]
-        print(f"| {name} | {rounds} | {done} | {failed} | {disconnected} | {median:.2f} s | {longest:.2f} s |", flush=True)
+        return self.judge(load, clients, began_s, ready_s, remains, target)
+
+    def judge(self, load, clients, began_s, ready_s, remains, target):
+        """Holds what was told against the database."""
+        lost_xids = set()
+        if remains:
+            timeline, position = fork_point(target.data)
+            assert timeline == remains.timeline, f"left timeline {timeline}, and {remains.timeline} was killed"
+            lost_xids = remains.commits_behind(position)
+            remains.discard()
+        changes = clients.changes()
+        verdict = ledger.compare(changes, self.rows(target), lost_xids, ready_s)
+        self.changes += changes
+        self.excused |= {one.key for one in verdict.behind_fork}
+        one = Round(load.done, load.failed, load.disconnected, act_s=ready_s - began_s, verdict=verdict)
+        to_monotonic_s = time.monotonic() - time.time()
+        told = [c.told_s for c in changes if c.told == ledger.COMMITTED]
+        told = sorted([*told, *(at_s + to_monotonic_s for at_s in load.ended_s)])
+        one.hold_s = max(after - before for before, after in zip(told, told[1:]))
+        one.first_write_s = min(at for at in told if at > ready_s) - ready_s
+        one.longest_s = max(load.longest_s, max(c.told_s - c.began_s for c in changes))
+        return one
+
+    def rows(self, node):
+        """What the database has of the ledgers."""
+        return ask(node, "select client, n, count(*) from ledger group by 1, 2", "bench")
+
+    def series(self, name, act, count):
+        """Plays the rounds and prints the line of the table. Returns what must not be."""
+        series = Series(name)
+        for _ in range(count):
+            one = self.play(act)
+            series.rounds.append(one)
+            if self.options.verbose:
+                print(Series(f"{name} {len(series.rounds)}", [one]).row(), flush=True)
+            for fault in one.verdict.faults():
+                print(f"{name}, round {len(series.rounds)}: {fault}", flush=True)
+        if count:
+            print(series.row(), flush=True)
+        return [fault for one in series.rounds for fault in one.verdict.faults()], series
+
+    def at_the_end(self):
+        """The ledgers of all rounds once more: nothing that was there has gone since. Returns what must not be."""
+        verdict = ledger.compare([one for one in self.changes if one.key not in self.excused], self.rows(self.nodes.leader))
+        return verdict.faults()
+
+    def discard(self):
+        """Ends everything. Returns what was wrong with the pooler."""
+        faults = self.pooler.finish()
+        self.nodes.discard()
+        return faults
 
 
-def main():
-    """Runs all series."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--switchovers", type=int, default=5)
-    parser.add_argument("--announced", type=int, default=5)
-    parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=40)
-    parser.add_argument("--commit-outcome", choices=("off", "on"), default="on")
-    options = parser.parse_args()
+def run(options):
+    """Plays all series. Returns them, and what must not be."""
     folder = scratch_folder("series")
-    certificates = Certificates(folder / "files")
-    etcd = Etcd()
-    patroni = pooler = None
+    stage = Stage(options, Certificates(folder / "files"))
+    nodes, pooler, faults, played = stage.nodes, stage.pooler, [], []
+    kinds = [
+        ("SWITCHOVER", lambda target: (nodes.by_command(pooler, target), None), options.switchovers),
+        ("patronictl switchover", lambda target: (nodes.by_patronictl(pooler, target), None), options.announced),
+        ("kill -9 of the primary", nodes.by_kill, options.kills),
+    ]
     try:
-        patroni = Patroni(certificates, etcd, 2)
-        pooler = start(etcd, options.commit_outcome)
-        print("| what | rounds | transactions | failed | disconnected | longest hold, median | longest hold |\n|---|---|---|---|---|---|---|")
-        series("SWITCHOVER", by_command, options.switchovers, patroni, pooler, options.clients)
-        series("patronictl switchover", by_patronictl, options.announced, patroni, pooler, options.clients)
-        series("kill -9 of the primary", by_kill, options.kills, patroni, pooler, options.clients)
+        print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
+        for name, act, count in kinds:
+            found, series = stage.series(name, act, count)
+            faults += found
+            played.append(series)
+        faults += stage.at_the_end()
         [row] = pooler.show("CLUSTERS")
         told = ", ".join(f"{word} {row['outcomes_' + word]}" for word in ("committed", "rolled_back", "unknown"))
         print(f"clients at COMMIT were told: {told}", flush=True)
     finally:
-        faults = pooler.finish() if pooler else []
-        if patroni:
-            patroni.discard()
-        etcd.discard()
+        faults += stage.discard()
         shutil.rmtree(folder, ignore_errors=True)
+    return played, faults
+
+
+def options_of(words=None):
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--discovery", choices=("sql", "patroni", "etcd"), default="patroni")
+    parser.add_argument("--switchovers", type=int, default=5, help="by pgweir's SWITCHOVER")
+    parser.add_argument("--announced", type=int, default=0, help="by patronictl; only discovery=etcd sees them before they begin")
+    parser.add_argument("--kills", type=int, default=5, help="of the primary, with SIGKILL")
+    parser.add_argument("--synchronous", action="store_true", help="synchronous replication: what is acknowledged cannot be lost")
+    parser.add_argument("--clients", type=int, default=40, help="of pgbench")
+    parser.add_argument("--ledgers", type=int, default=20, help="clients that keep ledgers")
+    parser.add_argument("--commit-outcome", choices=("off", "on"), default="on")
+    parser.add_argument("--watch", default="", help="further keys of the cluster: 'check_interval_ms=200 ...'")
+    parser.add_argument("--verbose", action="store_true", help="a line for each round, too")
+    return parser.parse_args(words)
+
+
+def main():
+    """Runs all series; ends with 1 if a client lost something or was told what is not so."""
+    _, faults = run(options_of())
     if faults:
         sys.exit("\n".join(faults))
 

@@ -144,6 +144,10 @@ class Cluster:
         """Makes this standby a primary, and waits until it is one."""
         assert self.sql("select pg_promote()") == [(True,)]
 
+    def postmaster(self):
+        """The process id of the server's first process."""
+        return self._process.pid
+
     def in_recovery(self):
         """Whether it is a standby."""
         return self.sql("select pg_is_in_recovery()") == [(True,)]

@@ -179,11 +179,14 @@ class Member:
 
 
 class Patroni:
-    """A cluster with the scope `main`, run by Patroni: `members` m1, m2, ..., of which m1 leads at the beginning."""
+    """A cluster with the scope `main`, run by Patroni: `members` m1, m2, ..., of which m1 leads at the beginning.
 
-    def __init__(self, certificates, etcd, count=2):
+    `parameters` are further ones of PostgreSQL, `dcs` further words of Patroni's configuration for the whole cluster.
+    """
+
+    def __init__(self, certificates, etcd, count=2, parameters=None, dcs=None):
         needed()
-        self.etcd = etcd
+        self.etcd, self.parameters, self.dcs = etcd, parameters or {}, dcs or {}
         self.folder = scratch_folder("patronictl")
         packages = reachable(Path(yaml.__file__).parent.parent, self.folder)
         self.program = ["env", f"PYTHONPATH={packages}", "python3", "-m", "patroni"]
@@ -229,7 +232,8 @@ class Patroni:
             "bootstrap": {
                 "dcs": {
                     "ttl": 20, "loop_wait": 1, "retry_timeout": 3, "maximum_lag_on_failover": 16777216, "primary_start_timeout": 0,
-                    "postgresql": {"use_pg_rewind": True, "use_slots": True, "parameters": {"max_connections": 200, "max_prepared_transactions": 10, "wal_log_hints": "on"}},
+                    "postgresql": {"use_pg_rewind": True, "use_slots": True, "parameters": {"max_connections": 200, "max_prepared_transactions": 10, "wal_log_hints": "on", **self.parameters}},
+                    **self.dcs,
                 }
             },
             "postgresql": {

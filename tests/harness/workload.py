@@ -20,6 +20,8 @@ class Pgbench:
         ]  # fmt: skip
         self.process, self.output = None, ""
         self.done, self.failed, self.disconnected, self.longest_s = 0, 0, 0, 0.0
+        # When each transaction was done, as `time.time` has it.
+        self.ended_s = []
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -45,12 +47,14 @@ class Pgbench:
     def count(self):
         """Reads what pgbench said, and its log of transactions: client, number, microseconds, file, second, microsecond."""
         for path in Path(self.folder).glob("log*"):
-            for line in path.read_text().splitlines():
+            # The last line may be a part of one.
+            for line in path.read_text().rpartition("\n")[0].splitlines():
                 words = line.split()
-                if len(words) >= 3 and words[2].isdigit():
+                if words[2].isdigit():
                     self.done += 1
+                    self.ended_s.append(int(words[4]) + int(words[5]) / 1e6)
                     self.longest_s = max(self.longest_s, int(words[2]) / 1e6)
-                elif len(words) >= 3:
+                else:
                     self.failed += 1
         lost = re.findall(r"client \d+ .*aborted.*", self.output)
         self.failed += len(lost)

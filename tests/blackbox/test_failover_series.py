@@ -1,0 +1,27 @@
+"""A short series of switchovers and of killed primaries under load: what clients were told agrees with the database."""
+
+import pytest
+
+from failover.series import options_of, run
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("discovery", ["sql", "patroni"])
+def test_ledgers_agree_with_the_database(discovery):
+    """Nothing is lost, doubled or wrongly told. In a switchover no transaction fails, and no client is disconnected."""
+    words = ["--discovery", discovery, "--switchovers", "2", "--kills", "2", "--clients", "8", "--ledgers", "8"]
+    (planned, _, killed), faults = run(options_of(words))
+    assert not faults
+    assert [len(planned.rounds), len(killed.rounds)] == [2, 2]
+    for one in planned.rounds:
+        assert (one.failed, one.disconnected) == (0, 0)
+        assert one.verdict.told["committed"] == sum(one.verdict.told.values())
+
+
+@pytest.mark.timeout(180)
+def test_synchronous_replication_loses_nothing():
+    """What the killed primary had acknowledged is there, without exception."""
+    words = ["--discovery", "sql", "--switchovers", "0", "--kills", "2", "--clients", "8", "--ledgers", "8", "--synchronous"]
+    (_, _, killed), faults = run(options_of(words))
+    assert not faults
+    assert not [one.verdict.behind_fork for one in killed.rounds if one.verdict.behind_fork]
