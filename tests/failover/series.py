@@ -6,6 +6,7 @@ says what they were told, whether the database agrees, for how long they were he
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -228,6 +229,8 @@ def options_of(words=None):
 
 def main():
     """Runs all series; ends with 1 if a client lost something or was told what is not so."""
+    # A shell starts what is in the background with it ignored, and pgbench ends by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _, faults = run(options_of())
     if faults:
         sys.exit("\n".join(faults))
