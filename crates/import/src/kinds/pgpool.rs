@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::pgpool_cluster::{Backend, cluster};
-use super::pgpool_rows::{BALANCE, ROWS};
+use super::pgpool_rows::ROWS;
 use super::{add_database, has_line, standbys};
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;
@@ -232,7 +232,6 @@ fn backends(table: &Table, reader: &mut Reader<'_, '_>) {
         // Standbys of one primary: that is what a cluster is.
         [_, _, ..] if mode.eq_ignore_ascii_case("streaming_replication") => {
             cluster(table, &backends, reader);
-            balancing(table, reader);
         }
         _ => one_server(backends, reader),
     }
@@ -256,13 +255,6 @@ fn one_server(mut backends: Vec<Backend>, reader: &mut Reader<'_, '_>) {
         reader.differs(at, "primary", &why);
     }
     add_database(&mut reader.plan, database);
-}
-
-/// Reads that pgpool spreads over the nodes.
-fn balancing(table: &Table, reader: &mut Reader<'_, '_>) {
-    if table.get("load_balance_mode").is_none() || is_on(table, "load_balance_mode") {
-        reader.missing(line(table, "load_balance_mode"), "load_balance_mode", BALANCE);
-    }
 }
 
 /// `pool_passwd`: `user:md5...`, `user:TEXTpassword`, `user:AES...`.

@@ -1,5 +1,5 @@
-//! What pgpool.conf says of reads from standbys: which share of them a node gets, how far a standby may be behind, and which clients go
-//! elsewhere.
+//! What pgpool.conf says of reads from standbys: whether they go there, which share of them a node gets, how far a standby may be behind,
+//! and which clients go elsewhere.
 //!
 //! pgpool's preference lists are for statements that only read, and a line of `[routes]` is for all statements of a client. So only
 //! clients that go to the primary get a line; for the others a human has to know whether they write.
@@ -15,6 +15,15 @@ const LISTS: [(&str, &str); 3] = [
     ("app_name_redirect_preference_list", "application_name"),
     ("database_redirect_preference_list", "database"),
     ("user_redirect_preference_list", "user"),
+];
+
+/// The lists of names, and what each becomes.
+const NAME_LISTS: [(&str, &str); 5] = [
+    ("read_only_function_list", "read_functions"),
+    ("white_function_list", "read_functions"),
+    ("write_function_list", "write_functions"),
+    ("black_function_list", "write_functions"),
+    ("primary_routing_query_pattern_list", "primary_names"),
 ];
 
 /// What `weight` takes.
@@ -40,9 +49,66 @@ pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_
             cluster.options.insert(option, value.to_owned());
         }
     }
+    if table.text("load_balance_mode").is_none_or(|text| dialect::flag(Kind::Pgpool, text) == Ok(true)) {
+        balance(table, cluster, reader);
+    }
     for (key, subject) in LISTS {
         preferences(table, key, subject, cluster, reader);
     }
+}
+
+/// Statements that only read go to standbys.
+fn balance(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
+    let key = "load_balance_mode";
+    cluster.options.insert("route", "auto".to_owned());
+    let why = "`route=auto` sends reads to standbys in transaction pooling. The imported `pool_mode = session` keeps them at the primary: set \
+               `pool_mode = transaction`";
+    reader.differs(table.get(key).map_or(0, |node| node.line), key, why);
+    for (key, option) in NAME_LISTS {
+        let separator = if option == "primary_names" { ';' } else { ',' };
+        names(table, (key, option), separator, cluster, reader);
+    }
+}
+
+/// Lists of expressions, as the names that pgweir has.
+fn names(
+    table: &Table,
+    (key, option): (&str, &'static str),
+    separator: char,
+    cluster: &mut Cluster,
+    reader: &mut Reader<'_, '_>,
+) {
+    let Some(node) = table.get(key) else { return };
+    let given = table.text(key).unwrap_or_default();
+    let mut names: Vec<String> = cluster.options.get(option).into_iter().cloned().collect();
+    for expression in given.split(separator).map(str::trim).filter(|expression| !expression.is_empty()) {
+        let name = match option {
+            // It is searched in the text of the statement.
+            "primary_names" => anywhere(expression),
+            _ => star_pattern(expression),
+        };
+        match name.filter(|name| {
+            !name.trim_end_matches('*').is_empty() && !name.trim_end_matches('*').contains('*')
+        }) {
+            Some(name) => names.push(name),
+            None => {
+                let why = format!(
+                    "\"{expression}\" is a regular expression; `{option}` has names, with `*` at the end for any rest"
+                );
+                reader.missing(node.line, key, &why);
+            }
+        }
+    }
+    if !names.is_empty() {
+        cluster.options.insert(option, names.join(","));
+    }
+}
+
+/// The name that an expression finds anywhere in a statement: `.*name.*`.
+fn anywhere(expression: &str) -> Option<String> {
+    let rest = expression.trim_start_matches('^').trim_end_matches('$');
+    let name = rest.strip_prefix(".*")?.strip_suffix(".*")?;
+    star_pattern(name).filter(|name| !name.contains('*')).map(|name| format!("{name}*"))
 }
 
 /// Weights as pgweir takes them: whole numbers as they are, others as thousandths of the largest.
@@ -133,5 +199,8 @@ mod tests {
         assert_eq!(star_pattern("app").as_deref(), Some("app"));
         assert_eq!(star_pattern("mydb[0-4]"), None);
         assert_eq!(star_pattern("^$"), None);
+        assert_eq!(anywhere(".*accounts.*").as_deref(), Some("accounts*"));
+        assert_eq!(anywhere("accounts"), None);
+        assert_eq!(anywhere(".*SELECT .* FROM accounts.*"), None);
     }
 }

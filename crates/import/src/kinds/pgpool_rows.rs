@@ -5,7 +5,8 @@ use crate::mapping::Outcome::{Missing, Needless, Reader, Setting, With};
 use crate::mapping::Row;
 
 const COMMAND: &str = "pgweir runs no command in a failover, and promotes no standby: let Patroni or repmgr do that; pgweir follows the primary";
-pub(super) const BALANCE: &str = "pgweir does not find out which statements only read: they go to the primary. `route` and `[routes]` send clients that only read to standbys";
+const NAMES: &str = "with `load_balance_mode`. Names, also with `.*` at the end; other expressions are listed for you to write";
+const OWN_CHANGES: &str = "pgweir sends a transaction to the primary as a whole, and a read outside of one to a standby, also if its client has just changed something. If such a client must see its change, put both into one transaction, or give it `route=primary`";
 const CACHE: &str = "pgweir keeps no results of queries";
 const ONE_CHECK: &str = "pgweir checks all nodes of a cluster alike";
 const LOGS: &str = "pgweir's lines have one form; `log_format = json` gives them as JSON";
@@ -88,21 +89,21 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("pid_file_name", Text, Setting("pidfile"), &[]),
     Row::new("logdir", Anything, Needless("pgweir keeps no state of servers on disk"), &[]),
     Row::new("work_dir", Anything, Needless("pgweir keeps no state of servers on disk"), &[]),
-    Row::new("load_balance_mode", Flag, Reader("nothing yet"), &[]).noted("with more than one node it is listed as not carried over"),
+    Row::new("load_balance_mode", Flag, Reader("`route=auto`"), &[]).noted("of the cluster. On if it is not set. With `pool_mode = session` reads stay at the primary, and the command says so"),
     Row::new("statement_level_load_balance", Flag, Reader("`balance=statement`"), &[]).noted("of the cluster, for clients that read from standbys"),
-    Row::new("ignore_leading_white_space", Flag, Needless("statements are not sent by their text"), &[]),
-    Row::new("read_only_function_list", Anything, Missing(BALANCE), &[""]),
-    Row::new("write_function_list", Anything, Missing(BALANCE), &[""]),
-    Row::new("black_function_list", Anything, Missing(BALANCE), &[""]),
-    Row::new("white_function_list", Anything, Missing(BALANCE), &[""]),
-    Row::new("primary_routing_query_pattern_list", Anything, Needless("all statements go to the primary"), &[]),
+    Row::new("ignore_leading_white_space", Flag, Needless("white space says nothing"), &[]),
+    Row::new("read_only_function_list", Anything, Reader("`read_functions`"), &[]).noted(NAMES),
+    Row::new("write_function_list", Anything, Reader("`write_functions`"), &[]).noted(NAMES),
+    Row::new("black_function_list", Anything, Reader("`write_functions`"), &[]).noted("the name of `write_function_list` before 4.2"),
+    Row::new("white_function_list", Anything, Reader("`read_functions`"), &[]).noted("the name of `read_only_function_list` before 4.2"),
+    Row::new("primary_routing_query_pattern_list", Anything, Reader("`primary_names`"), &[]).noted("with `load_balance_mode`, if an expression only looks for a name: `.*accounts.*` becomes `accounts*`. Others are listed"),
     Row::new("user_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
     Row::new("database_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
     Row::new("app_name_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
-    Row::new("allow_sql_comments", Flag, Needless("comments change nothing"), &[]),
-    Row::new("disable_load_balance_on_write", Anything, Needless("all statements go to the primary"), &[]),
-    Row::new("dml_adaptive_object_relationship_list", Anything, Needless("all statements go to the primary"), &[]),
-    Row::new("track_table_mutation_*", Anything, Needless("all statements go to the primary"), &[]),
+    Row::new("allow_sql_comments", Flag, Needless("`/*NO LOAD BALANCE*/` keeps its meaning; other comments change nothing"), &[]),
+    Row::new("disable_load_balance_on_write", Anything, Missing(OWN_CHANGES), &["off", "transaction"]),
+    Row::new("dml_adaptive_object_relationship_list", Anything, With("disable_load_balance_on_write"), &[]),
+    Row::new("track_table_mutation_*", Anything, With("disable_load_balance_on_write"), &[]),
     Row::new("prefer_lower_delay_standby", Flag, Reader("`prefer_lower_lag`"), &[]),
     Row::new("delay_threshold", Count, Reader("`lag_limit_bytes`"), &[]).noted("if it is not 0"),
     Row::new("delay_threshold_by_time", Seconds, Reader("`lag_limit_ms`"), &[]).noted("if it is not 0. pgweir's own limit is 10 seconds"),
@@ -161,9 +162,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("memqcache_*", Anything, With("memory_cache_enabled"), &[]),
     Row::new("cache_safe_memqcache_table_list", Anything, With("memory_cache_enabled"), &[]),
     Row::new("cache_unsafe_memqcache_table_list", Anything, With("memory_cache_enabled"), &[]),
-    Row::new("relcache_*", Anything, Needless("pgweir does not look tables up to send statements"), &[]),
-    Row::new("enable_shared_relcache", Flag, Needless("pgweir does not look tables up to send statements"), &[]),
-    Row::new("check_temp_table", Anything, Needless("all statements go to the primary"), &[]),
-    Row::new("check_unlogged_table", Anything, Needless("all statements go to the primary"), &[]),
+    Row::new("relcache_*", Anything, Needless("pgweir reads the catalog when it needs it"), &[]),
+    Row::new("enable_shared_relcache", Flag, Needless("pgweir reads the catalog when it needs it"), &[]),
+    Row::new("check_temp_table", Anything, Needless("a client with a temporary table keeps its server at the primary"), &[]),
+    Row::new("check_unlogged_table", Anything, Needless("unlogged tables are always read at the primary"), &[]),
     Row::new("pcp_*", Anything, Needless("pgweir's console is a database, `pgbouncer`: set `admin_users`"), &[]),
 ];

@@ -98,7 +98,7 @@ fn pgpool() {
         &[
             "* = cluster=main",
             "main = nodes=node0,node1 check_interval_ms=10000 check_timeout_ms=20000 check_user=checker primary_max_age_ms=20000 \
-             primary_wait=300 check_password=hunter2",
+             primary_wait=300 route=auto check_password=hunter2",
             "node0 = host=db1.example port=5432",
             "node1 = host=db2.example port=5433",
             "listen_addr = *",
@@ -121,10 +121,10 @@ fn pgpool() {
     assert_eq!(about(&read, FindingKind::Unknown), ["no_such_key"]);
     assert_eq!(
         about(&read, FindingKind::Missing),
-        ["failover_command", "load_balance_mode", "password of carol"],
+        ["failover_command", "password of carol"],
         "what is switched off is not told"
     );
-    assert_eq!(about(&read, FindingKind::Differs), ["health_check_period"]);
+    assert_eq!(about(&read, FindingKind::Differs), ["health_check_period", "load_balance_mode"]);
     assert!(read.ini_has_secret(), "the password of the checks");
     assert!(read.findings().iter().any(|finding| finding.line == 35 && finding.what == "no_such_key"));
 }
@@ -198,12 +198,48 @@ fn pgpools_reads_from_standbys() {
 }
 
 #[test]
+fn pgpools_lists_of_names() {
+    let text = "backend_hostname0 = 'a'\nbackend_hostname1 = 'b'\nsr_check_user = 'prober'\npool_passwd = ''\n\
+                write_function_list = 'nextval,set_.*,(a|b)_write'\nread_only_function_list = 'price_of'\n\
+                primary_routing_query_pattern_list = '.*accounts.*;.*SELECT .* FROM stock.*'\n\
+                disable_load_balance_on_write = 'always'\nallow_sql_comments = on\n";
+    let read_on = read(Kind::Pgpool, text);
+    has(
+        &read_on,
+        &["main = nodes=node0,node1 check_user=prober primary_names='accounts*' primary_wait=300 \
+             read_functions=price_of route=auto write_functions='nextval,set_*'"],
+    );
+    assert_eq!(
+        about(&read_on, FindingKind::Missing),
+        [
+            "disable_load_balance_on_write",
+            "write_function_list",
+            "primary_routing_query_pattern_list",
+            "pool_passwd"
+        ]
+    );
+    let off = format!("{text}load_balance_mode = off\ndisable_load_balance_on_write = 'transaction'\n");
+    let read_off = read(Kind::Pgpool, &off);
+    has(&read_off, &["main = nodes=node0,node1 check_user=prober primary_wait=300"]);
+    assert_eq!(about(&read_off, FindingKind::Missing), ["pool_passwd"], "they do nothing");
+}
+
+#[test]
 fn pgpools_nodes_without_checks_or_in_other_modes() {
     let two = "backend_hostname0 = 'a'\nbackend_hostname1 = 'b'\nbackend_application_name0 = 'x'\nbackend_application_name1 = 'x'\npool_passwd = ''\n";
     let plain = read(Kind::Pgpool, two);
-    has(&plain, &["main = nodes=node0,node1 check_user=nobody primary_wait=300", "node1 = host=b port=5432"]);
-    assert_eq!(about(&plain, FindingKind::Differs), ["sr_check_user"]);
-    assert!(about(&plain, FindingKind::Missing).contains(&"load_balance_mode"), "it is on by default");
+    has(
+        &plain,
+        &[
+            "main = nodes=node0,node1 check_user=nobody primary_wait=300 route=auto",
+            "node1 = host=b port=5432",
+        ],
+    );
+    assert_eq!(
+        about(&plain, FindingKind::Differs),
+        ["sr_check_user", "load_balance_mode"],
+        "it is on by default"
+    );
     let raw = format!("{two}backend_clustering_mode = 'raw'\n");
     has(
         &read(Kind::Pgpool, &raw),
