@@ -236,6 +236,12 @@ CLUSTERS = [
     graph("Epoch", ("{{cluster}}", f"pgweir_cluster_epoch{{{CLUSTER}}}"), hint="One more for each change of the primary, and for each restart of it."),
     graph("Held clients", ("{{cluster}}", f"pgweir_cluster_held_clients{{{CLUSTER}}}"), hint="Clients that wait until the cluster has a primary."),
     graph("Available", ("{{cluster}}", f"pgweir_cluster_available{{{CLUSTER}}}"), hint="1 while the cluster has a primary that clients are sent to.", w=24),
+    graph(
+        "Outcomes of COMMIT where the primary was lost",
+        ("{{cluster}} {{outcome}}", f"sum by (cluster, outcome) (increase(pgweir_cluster_commit_outcomes_total{{{CLUSTER}}}[$__rate_interval]))"),
+        hint="What clients were told (commit_outcome). unknown: neither committed nor rolled back could be proven.",
+    ),
+    graph("Clients that wait for the outcome of their COMMIT", ("{{cluster}}", f"pgweir_cluster_resolving_clients{{{CLUSTER}}}")),
 ]
 
 # The panels that the articles on poolers show: what a pooler changes at PostgreSQL. They need postgres_exporter; versions before

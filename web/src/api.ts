@@ -133,6 +133,11 @@ export interface Cluster {
   /** Reads that a standby should have had and the primary got, since the start. */
   fell_back_no_standby?: number | null;
   fell_back_lag?: number | null;
+  /** Clients at COMMIT whose primary was lost: those that wait for the outcome, and what the others were told since the start. */
+  resolving?: number | null;
+  outcomes_committed?: number | null;
+  outcomes_rolled_back?: number | null;
+  outcomes_unknown?: number | null;
   discovery?: string | null;
   source?: string | null;
   source_age_ms?: number | null;

@@ -1,7 +1,7 @@
 // What the clusters' page says of nodes, in words and in lengths of time.
 
 import type { Cluster, ClusterChange, ClusterNode, NodeState } from "./api";
-import { bytes, count, duration, percent } from "./format";
+import { bytes, count, counted, duration, percent } from "./format";
 
 /** A stretch of time in which a node was in one state; null while it was not there. */
 export interface Stretch {
@@ -112,6 +112,18 @@ export function fellBack({ fell_back_no_standby, fell_back_lag }: Cluster): stri
   if (fell_back_no_standby) parts.push(`${count(fell_back_no_standby)} as no standby took reads`);
   if (fell_back_lag) parts.push(`${count(fell_back_lag)} as every standby was too far behind`);
   return parts.length === 0 ? null : `Reads that went to the primary instead of a standby: ${parts.join(", ")}.`;
+}
+
+/** What clients were told whose primary was lost behind their COMMIT; null if there were none. */
+export function outcomes({ resolving, outcomes_committed, outcomes_rolled_back, outcomes_unknown }: Cluster): string | null {
+  const told = [
+    [outcomes_committed, "committed"],
+    [outcomes_rolled_back, "rolled back"],
+    [outcomes_unknown, "not known"],
+  ] as const;
+  const parts = told.flatMap(([clients, what]) => (clients ? [`${count(clients)} ${what}`] : []));
+  if (resolving) parts.push(`${counted(resolving, "client")} ${resolving === 1 ? "waits" : "wait"} for it`);
+  return parts.length === 0 ? null : `Outcome of COMMIT where the primary was lost: ${parts.join(", ")}.`;
 }
 
 /** Standbys lie below the primary; else nodes keep their order. */

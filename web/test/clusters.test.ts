@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Cluster, ClusterChange, ClusterNode } from "../src/api";
-import { epochs, fellBack, forcible, intended, lag, ordered, reads, shares, stretches, told, work } from "../src/clusters";
+import { epochs, fellBack, forcible, intended, lag, outcomes, ordered, reads, shares, stretches, told, work } from "../src/clusters";
 
 function node(name: string, more: Partial<ClusterNode> = {}): ClusterNode {
   return { name, host: null, port: 5432, role: "standby", state: "standby", state_since_s: null, switch: "attached", timeline: 1, position: "0/3000148", lag_bytes: 0, last_check_s: null, last_error: null, ...more };
@@ -81,6 +81,12 @@ test("reads that fell back, with the reason", () => {
   expect(fellBack(cluster([]))).toBe(null);
   expect(fellBack(cluster([], { fell_back_no_standby: 0, fell_back_lag: 0 }))).toBe(null);
   expect(fellBack(cluster([], { fell_back_no_standby: 3, fell_back_lag: 12 }))).toBe("Reads that went to the primary instead of a standby: 3 as no standby took reads, 12 as every standby was too far behind.");
+});
+
+test("outcomes of COMMIT", () => {
+  expect(outcomes(cluster([]))).toBe(null);
+  expect(outcomes(cluster([], { resolving: 0, outcomes_committed: 0, outcomes_rolled_back: 0, outcomes_unknown: 0 }))).toBe(null);
+  expect(outcomes(cluster([], { resolving: 1, outcomes_committed: 3, outcomes_unknown: 2 }))).toBe("Outcome of COMMIT where the primary was lost: 3 committed, 2 not known, 1 client waits for it.");
 });
 
 test("force is offered when a refusal says so", () => {

@@ -3,7 +3,7 @@
 import { useRef } from "preact/hooks";
 
 import { get, type Cluster, type ClusterChange, type ClusterNode, type Clusters, type NodeAction } from "../api";
-import { address, fellBack, forcible, intended, lag, reads, shares, told, work, type Count } from "../clusters";
+import { address, fellBack, forcible, intended, lag, outcomes, reads, shares, told, work, type Count } from "../clusters";
 import { clock, count, counted, duration, span } from "../format";
 import { useLive } from "../live";
 import { useServices, type Services } from "../context";
@@ -86,6 +86,7 @@ function OneCluster({ cluster, now, shares: of, again }: Props) {
         <Databases names={cluster.databases} />
         <Source cluster={cluster} />
         {fellBack(cluster) !== null && ` ${fellBack(cluster)}`}
+        {outcomes(cluster) !== null && ` ${outcomes(cluster)}`}
       </p>
       <Switchover cluster={cluster} services={services} again={again} />
       {cluster.state === "held" && cluster.switchover == null && <Held cluster={cluster} now={now.time_s} />}

@@ -11,6 +11,20 @@ use super::super::reply::Refusal;
 use super::connections::unix_s;
 use super::tables::Shown;
 
+/// Columns of SHOW CLUSTERS that are numbers.
+const CLUSTER_NUMBERS: [&str; 10] = [
+    "epoch",
+    "timeline",
+    "held_clients",
+    "source_age_ms",
+    "fell_back_no_standby",
+    "fell_back_lag",
+    "resolving",
+    "outcomes_committed",
+    "outcomes_rolled_back",
+    "outcomes_unknown",
+];
+
 /// Columns of SHOW NODES that are numbers. One that this version does not have is left out.
 const NODE_NUMBERS: [&str; 14] = [
     "port",
@@ -89,9 +103,7 @@ fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
     for key in ["state", "primary", "discovery", "source"].into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.get(key).into());
     }
-    let numbers =
-        ["epoch", "timeline", "held_clients", "source_age_ms", "fell_back_no_standby", "fell_back_lag"];
-    for key in numbers.into_iter().filter(|key| row.has(key)) {
+    for key in CLUSTER_NUMBERS.into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.number(key).into());
     }
     object.insert("held_since_s".to_owned(), unix_s(row.get("held_since")).into());
