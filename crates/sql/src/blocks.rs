@@ -32,6 +32,26 @@ impl Block {
     }
 }
 
+/// How far a transaction is kept apart from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// READ COMMITTED, or READ UNCOMMITTED, which is the same.
+    ReadCommitted,
+    /// REPEATABLE READ.
+    RepeatableRead,
+    /// SERIALIZABLE.
+    Serializable,
+}
+
+/// The modes that a BEGIN names; of each kind the last one, which counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TransactionModes {
+    /// ISOLATION LEVEL.
+    pub isolation: Option<Isolation>,
+    /// READ ONLY, or READ WRITE.
+    pub read_only: Option<bool>,
+}
+
 /// Words that a text of this kind can have at most; more are no such text.
 const WORDS_MAX: usize = 24;
 
@@ -67,7 +87,20 @@ pub fn block(sql: &[u8]) -> Option<Block> {
     }
 }
 
+/// The modes of a BEGIN or START TRANSACTION that says nothing else. Takes time linear in its length and allocates nothing.
+#[must_use]
+pub fn begin_modes(sql: &[u8]) -> Option<TransactionModes> {
+    match lexed(sql)? {
+        (Block::Begin | Block::Start, modes) => Some(modes),
+        _ => None,
+    }
+}
+
 fn lexed_block(sql: &[u8]) -> Option<Block> {
+    lexed(sql).map(|(block, _)| block)
+}
+
+fn lexed(sql: &[u8]) -> Option<(Block, TransactionModes)> {
     let mut words = [[0u8; WORD_BYTES_MAX]; WORDS_MAX];
     let mut count = 0;
     let mut ended = false;
@@ -92,14 +125,15 @@ fn lexed_block(sql: &[u8]) -> Option<Block> {
         count += 1;
     }
     let mut rest = Words(words.get(..count)?);
+    let none = TransactionModes::default();
     match rest.next()? {
         b"begin" => {
             rest.skip_noise();
-            rest.modes().then_some(Block::Begin)
+            Some((Block::Begin, rest.modes()?))
         }
-        b"start" => (rest.next()? == b"transaction" && rest.modes()).then_some(Block::Start),
-        b"commit" | b"end" => rest.ends().then_some(Block::Commit),
-        b"rollback" | b"abort" => rest.ends().then_some(Block::Rollback),
+        b"start" if rest.next()? == b"transaction" => Some((Block::Start, rest.modes()?)),
+        b"commit" | b"end" => rest.ends().then_some((Block::Commit, none)),
+        b"rollback" | b"abort" => rest.ends().then_some((Block::Rollback, none)),
         _ => None,
     }
 }
@@ -143,25 +177,34 @@ impl<'a> Words<'a> {
         self.0.is_empty()
     }
 
+    fn isolation(&mut self) -> Option<Isolation> {
+        let levels: [(&[&[u8]], Isolation); 4] = [
+            (&[b"serializable"], Isolation::Serializable),
+            (&[b"repeatable", b"read"], Isolation::RepeatableRead),
+            (&[b"read", b"committed"], Isolation::ReadCommitted),
+            (&[b"read", b"uncommitted"], Isolation::ReadCommitted),
+        ];
+        levels.into_iter().find(|(words, _)| self.takes(words)).map(|(_, level)| level)
+    }
+
     /// A list of transaction modes, with or without commas; or none at all.
-    fn modes(&mut self) -> bool {
+    fn modes(&mut self) -> Option<TransactionModes> {
+        let mut modes = TransactionModes::default();
         if self.0.is_empty() {
-            return true;
+            return Some(modes);
         }
         loop {
-            let mode = self.takes(&[b"read", b"only"])
-                || self.takes(&[b"read", b"write"])
-                || self.takes(&[b"deferrable"])
-                || self.takes(&[b"not", b"deferrable"])
-                || self.takes(&[b"isolation", b"level", b"serializable"])
-                || self.takes(&[b"isolation", b"level", b"repeatable", b"read"])
-                || self.takes(&[b"isolation", b"level", b"read", b"committed"])
-                || self.takes(&[b"isolation", b"level", b"read", b"uncommitted"]);
-            if !mode {
-                return false;
+            if self.takes(&[b"isolation", b"level"]) {
+                modes.isolation = Some(self.isolation()?);
+            } else if self.takes(&[b"read", b"only"]) {
+                modes.read_only = Some(true);
+            } else if self.takes(&[b"read", b"write"]) {
+                modes.read_only = Some(false);
+            } else if !self.takes(&[b"deferrable"]) && !self.takes(&[b"not", b"deferrable"]) {
+                return None;
             }
             if self.0.is_empty() {
-                return true;
+                return Some(modes);
             }
             self.takes(&[b","]);
         }
@@ -187,6 +230,29 @@ mod tests {
             ("ABORT WORK", Block::Rollback),
         ] {
             assert_eq!(block(sql.as_bytes()), Some(is), "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_last_mode_of_each_kind_counts() {
+        let modes = |isolation, read_only| Some(TransactionModes { isolation, read_only });
+        for (sql, is) in [
+            ("BEGIN", modes(None, None)),
+            ("begin read only", modes(None, Some(true))),
+            ("start transaction read write, read only", modes(None, Some(true))),
+            (
+                "begin read only isolation level repeatable read",
+                modes(Some(Isolation::RepeatableRead), Some(true)),
+            ),
+            ("begin isolation level serializable, deferrable", modes(Some(Isolation::Serializable), None)),
+            (
+                "begin isolation level read uncommitted read write",
+                modes(Some(Isolation::ReadCommitted), Some(false)),
+            ),
+            ("begin read only; select 1", None),
+            ("commit", None),
+        ] {
+            assert_eq!(begin_modes(sql.as_bytes()), is, "{sql}");
         }
     }
 

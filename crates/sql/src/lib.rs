@@ -29,13 +29,15 @@ mod traits;
 
 pub use assignments::{Assignment, Unreadable, assignments};
 pub use bare::without_literals;
-pub use blocks::{Block, block};
+pub use blocks::{Block, Isolation, TransactionModes, begin_modes, block};
 pub use exchange::{Literal, exchangeable, literal_len};
 pub use hints::{HintedRoute, hinted_route};
 pub use lexer::{Doubt, Kind, Lexeme, Lexer};
 pub use marks::{Marks, keeps_parse_context};
 pub use prepared::{NameUse, prepared_names};
 pub use questions::{Question, questions};
-pub use reach::{NameRole, certainly_reads, doubtful_part, find_name, name_hash};
+pub use reach::{
+    AtStandby, NameRole, at_standby, certainly_reads, doubtful_part, find_name, name_hash, sets_locally,
+};
 pub use setting_names::SettingNames;
 pub use traits::{Statements, Traits, Verb, traits};

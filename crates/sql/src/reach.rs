@@ -6,9 +6,14 @@
 //! the catalog, is asked about each name.
 
 mod built_in;
+mod locals;
+mod one_server;
 
 use crate::lexer::{Kind, Lexer};
 use built_in::{FUNCTIONS, KEYWORDS};
+
+pub use locals::sets_locally;
+pub use one_server::{AtStandby, at_standby};
 
 #[cfg(test)]
 mod tests;

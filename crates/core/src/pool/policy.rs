@@ -1,6 +1,8 @@
 //! What the configuration says of a pool, as it is asked with every statement.
 
-use pgweir_settings::{CommitOutcome, Config, Database, PoolMode, SequenceAffinity, SessionState};
+use pgweir_settings::{
+    CommitOutcome, Config, Database, DeferBegin, PoolMode, SequenceAffinity, SessionState,
+};
 
 use crate::client_handoff::Replication;
 use crate::context::duration_us;
@@ -26,10 +28,21 @@ pub(crate) struct Policy {
     pub(crate) is_limited: bool,
     /// Named prepared statements are known by content here.
     pub(crate) tracks_statements: bool,
+    /// Which BEGINs are answered without a server.
+    pub(crate) without_server: BeginsWithoutServer,
     /// What its clients learn if their server is lost.
     pub(crate) on_loss: OnLoss,
     /// The bounds of multiplexing; `None` if it does not multiplex.
     pub(crate) multiplex: Option<MultiplexLimits>,
+}
+
+/// Which BEGINs are answered without a server, as far as the configuration says (`defer_begin`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BeginsWithoutServer {
+    None,
+    /// Those of transactions that may read at a standby.
+    OfReads,
+    All,
 }
 
 /// What a client learns if its server is lost in the middle of something.
@@ -54,6 +67,7 @@ impl Default for Policy {
             lifetime_us: u64::MAX,
             is_limited: false,
             tracks_statements: false,
+            without_server: BeginsWithoutServer::None,
             on_loss: OnLoss::Ends,
             multiplex: None,
         }
@@ -74,6 +88,13 @@ impl Policy {
             lifetime_us: duration_us(config.server_lifetime(database)),
             is_limited: config.max_db_connections(database) > 0 || config.max_user_connections(user) > 0,
             tracks_statements: mode != PoolMode::Session && config.main.max_prepared_statements > 0,
+            without_server: match config.main.defer_begin {
+                DeferBegin::Server if mode == PoolMode::Transaction => BeginsWithoutServer::All,
+                DeferBegin::Packet if mode == PoolMode::Transaction && database.cluster.is_some() => {
+                    BeginsWithoutServer::OfReads
+                }
+                _ => BeginsWithoutServer::None,
+            },
             on_loss: match database.cluster {
                 Some(_) if mode != PoolMode::Session => match config.commit_outcome(database, user) {
                     CommitOutcome::Off => OnLoss::Tells,

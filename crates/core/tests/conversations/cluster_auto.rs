@@ -15,7 +15,7 @@ fn auto(main: &str) -> (Stage, End, End) {
 }
 
 /// The same, with a server of a standby that has run one statement.
-fn balanced(main: &str) -> (Stage, End, End, End) {
+pub(super) fn balanced(main: &str) -> (Stage, End, End, End) {
     let (mut stage, client, primary) = auto(main);
     stage.rig.send(client, &fe::query("select 0"));
     let (standby, node) = stage.server();
@@ -26,12 +26,12 @@ fn balanced(main: &str) -> (Stage, End, End, End) {
     (stage, client, primary, standby)
 }
 
-fn answered(value: &str) -> Vec<String> {
+pub(super) fn answered(value: &str) -> Vec<String> {
     ["Columns", &format!("Row {value}"), "Complete SELECT 1", "Ready I"].map(str::to_owned).to_vec()
 }
 
 /// The text runs on this server, and nowhere else.
-fn runs_on(stage: &mut Stage, client: End, server: End, text: &str) {
+pub(super) fn runs_on(stage: &mut Stage, client: End, server: End, text: &str) {
     stage.rig.send(client, &fe::query(text));
     assert_eq!(stage.rig.gets(server), [format!("Query {text}")]);
     stage.rig.send(server, &[be::one_row("1"), be::ready('I')].concat());

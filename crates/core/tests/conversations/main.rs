@@ -14,6 +14,7 @@ mod chaos;
 mod cluster_auto;
 mod cluster_losses;
 mod cluster_outcomes;
+mod cluster_reading;
 mod cluster_reads;
 mod cluster_sources;
 mod clusters;

@@ -22,6 +22,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::BEGIN_BYTES_MAX;
 use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
+use crate::pool::policy::BeginsWithoutServer;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::uses_earlier_portal;
 use crate::pool::relay::send::Cursor;
@@ -69,11 +70,18 @@ impl Pool {
         if status != TxStatus::Idle {
             return self.end_without_server(cx, id, bytes).map(Step::Used);
         }
-        let is_set = cx.env.rules.config.main.defer_begin == DeferBegin::Server;
-        if !is_set || self.defers_begin(cx.env, id) != DeferBegin::Server {
+        if self.state.policy.without_server == BeginsWithoutServer::None {
+            return None;
+        }
+        let defers = self.defers_begin(cx.env, id);
+        if defers == DeferBegin::Off {
             return None;
         }
         let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
+        if defers == DeferBegin::Packet && !self.awaits_first_group(cx.env, id, &text) {
+            cx.env.buffers.give_back(text);
+            return None;
+        }
         self.answer_block(cx, id, group, TxStatus::InTransaction);
         let since_us = cx.env.now.mono_us;
         self.set_client_state(id, ClientState::DeferredBegin(DeferredBegin { text, since_us }));

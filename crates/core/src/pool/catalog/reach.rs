@@ -4,7 +4,9 @@
 
 use std::collections::VecDeque;
 
-use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, doubtful_part, find_name, name_hash};
+use pgweir_sql::{
+    AtStandby, NameRole, Traits, Verb, at_standby, certainly_reads, doubtful_part, find_name, name_hash,
+};
 
 use crate::limits::{BARRED_TEXTS_MAX, REACH_NAMES_BYTES_MAX, REACH_NAMES_MAX};
 
@@ -244,6 +246,21 @@ impl Reach {
             Some((Reads::AtPrimary, word))
         };
         doubtful.map(|part| (Reads::InDoubt, part)).or_else(at_primary)
+    }
+
+    /// What a standby does of a text otherwise than the primary, without an error.
+    pub(crate) fn at_standby<'a>(&self, text: &'a [u8]) -> AtStandby<'a> {
+        let found = at_standby(text, |name| self.is_other_at_standbys(name));
+        let listed = || self.lists.writes.named_in(text).or_else(|| self.lists.at_primary.named_in(text));
+        AtStandby { differs: found.differs.or_else(listed), ..found }
+    }
+
+    /// The catalog says of a name that it may do more than read, or is another thing on a standby. Settings are the client's own.
+    fn is_other_at_standbys(&self, name: u64) -> bool {
+        let at_primary = self.at_primary.as_deref().unwrap_or_default();
+        let is_listed = at_primary.binary_search(&name).is_ok()
+            && !OTHER_AT_STANDBYS.iter().any(|word| name_hash(word) == name);
+        is_listed || self.barred.binary_search(&name).is_ok()
     }
 
     /// What names stand for at a standby is known.

@@ -1,11 +1,12 @@
 //! SHOW ROUTE: where a statement would run, and what decides it. It asks in the order in which a request is decided (`route.rs`).
 
 use pgweir_settings::Route;
-use pgweir_sql::{HintedRoute, hinted_route};
+use pgweir_sql::{HintedRoute, Isolation, TransactionModes, begin_modes, hinted_route};
 
 use crate::context::Env;
 use crate::limits::GROUP_BYTES_MAX;
 use crate::pool::catalog::reach::Reads;
+use crate::pool::policy::BeginsWithoutServer;
 use crate::pool::session::pins::is_notable;
 use crate::pool::{Gate, Pool};
 
@@ -20,7 +21,7 @@ pub(crate) struct Explained {
 }
 
 impl Pool {
-    /// A statement outside of a transaction, of a client of this pool that has a session like every other.
+    /// A statement outside of a transaction, or a BEGIN, of a client of this pool that has a session like every other.
     pub(crate) fn explain_route(&self, env: &Env, text: &[u8]) -> Explained {
         let pool = &self.state;
         let route = env.rules.config.route(&pool.config, &pool.user);
@@ -34,7 +35,12 @@ impl Pool {
             (None, Route::Any) => return found("any node", "the route"),
             (None, Route::Auto) => {}
         }
-        if let Some((decided_by, word)) = self.keeps_at_primary(env, text) {
+        let begins = begin_modes(text);
+        let kept = match begins {
+            Some(modes) => self.keeps_transaction_at_primary(env, modes).map(|decided_by| (decided_by, None)),
+            None => self.keeps_at_primary(env, text),
+        };
+        if let Some((decided_by, word)) = kept {
             let word = word.filter(|word| !word.is_empty());
             let word = word.map(|word| String::from_utf8_lossy(word).into_owned());
             return Explained { word, ..found(PRIMARY, decided_by) };
@@ -48,8 +54,27 @@ impl Pool {
             share > 0 && pool.gate_at(branch) == Gate::Open && !pool.rests(branch, now_us)
         };
         match pool.standby_branches().any(takes_reads) {
+            true if begins.is_some() => {
+                found(STANDBY, "READ ONLY, if the first statement certainly reads or sets something locally")
+            }
             true => found(STANDBY, "it certainly reads"),
             false => found(PRIMARY, "no standby takes reads"),
+        }
+    }
+
+    /// Why `route=auto` keeps a transaction at the primary that a BEGIN with these modes begins.
+    fn keeps_transaction_at_primary(&self, env: &Env, modes: TransactionModes) -> Option<&'static str> {
+        let pool = &self.state;
+        let is_due = pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines());
+        match modes {
+            _ if pool.policy.keeps_server() => Some("session pooling"),
+            _ if pool.policy.without_server == BeginsWithoutServer::None => Some("defer_begin"),
+            TransactionModes { isolation: Some(Isolation::Serializable), .. } => Some("SERIALIZABLE"),
+            TransactionModes { read_only: Some(true), .. } if is_due || !pool.reach.knows_standbys() => {
+                Some("the catalog, which is still to be read")
+            }
+            TransactionModes { read_only: Some(true), .. } => None,
+            TransactionModes { .. } => Some("a transaction that may write"),
         }
     }
 

@@ -27,14 +27,16 @@ impl Pool {
     /// A client was linked to a server of a standby: its group may run on the primary instead. `false`: it may not.
     pub(crate) fn begin_first_try(&mut self, id: ClientId) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let Some(Asked::Read(group)) = client.account.routing.as_deref().map(|routing| routing.asked) else {
-            return false;
+        let len = match client.account.routing.as_deref().map(|routing| routing.asked) {
+            Some(Asked::Read(group)) => group.len,
+            Some(Asked::Transaction(group)) => group.len,
+            Some(Asked::Other) | None => return false,
         };
         let branch = client.account.branch;
         let ClientState::Linked(link) = &mut client.state else { return false };
         self.state.note_try(branch);
         if link.kept == 0 {
-            (link.kept, link.first_try) = (group.len as usize, FirstTry::Unsent);
+            (link.kept, link.first_try) = (len as usize, FirstTry::Unsent);
             return true;
         }
         // It was queued behind other clients: its group was sent.
@@ -80,12 +82,13 @@ impl Pool {
 
     /// Its group waits for the primary, ahead of all that came later.
     pub(crate) fn wait_at_primary<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let first = First::of_begin(self.take_begin(id));
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
         account.branch = Branch::PRIMARY;
         account.forget_asked();
         let since_us = cx.env.now.mono_us;
-        let waiting = Waiting { since_us, notified: true, group: None, first: First::Nothing };
+        let waiting = Waiting { since_us, notified: true, group: None, first };
         self.set_client_state(id, ClientState::Waiting(waiting));
         self.state.node_at_mut(Branch::PRIMARY).clients.push_front(id);
         self.end_cancels_for(cx, id);

@@ -16,6 +16,8 @@ use crate::pool::Step;
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::state::{ClientState, Link, Opening};
 use crate::pool::cluster::commit::Number;
+use crate::pool::cluster::first_try::FirstTry;
+use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
 use crate::pool::relay::ledger::{Kind, Purpose};
 use crate::pool::server::state::{Server, ServerState};
@@ -154,13 +156,25 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
+        let bytes = match self.reads_at_standby(id, server_id) {
+            false => bytes,
+            true => match self.look_at_later(cx, id, server_id, bytes) {
+                Later::Send(len) => &bytes[..len],
+                Later::Done(step) => return step,
+            },
+        };
         let before = self.before_sending(id, server_id);
         if let Some(before) = before.as_ref().filter(|before| self.asks_ahead(cx.env, id, before, bytes)) {
             debug_assert!(before.is_at_rest);
             self.ask_number(cx, server_id, bytes.first() == Some(&tag::QUERY));
         }
         let step = self.send_linked(cx, id, server_id, bytes);
-        if let (Some(before), Step::Used(used)) = (before, step) {
+        let used = match (step, &before) {
+            (Step::Used(used), _) => Some(used),
+            (Step::Wait, Some(before)) if before.begins => self.first_group_sent(id),
+            _ => None,
+        };
+        if let (Some(before), Some(used)) = (before, used) {
             let used = &bytes[..used.min(bytes.len())];
             if self.note_sent(cx.env, id, server_id, used, &before) == Effect::Writes
                 && self.asks_behind(id, server_id, used)
@@ -169,6 +183,14 @@ impl Pool {
             }
         }
         step
+    }
+
+    /// The length of the first group of a transaction, which is its first try, if it is sent.
+    fn first_group_sent(&self, id: ClientId) -> Option<usize> {
+        match &self.clients.get(id)?.state {
+            ClientState::Linked(link) if link.first_try == FirstTry::Unshown => Some(link.kept),
+            _ => None,
+        }
     }
 
     /// The number of the client's transaction is asked ahead of what it sends: that commits it, and nothing is known of it yet.

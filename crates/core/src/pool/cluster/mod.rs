@@ -3,13 +3,14 @@
 //!
 //! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys; `fence.rs`
 //! ends those of an older epoch; `in_flight.rs` notes what is lost with a server; `second_try.rs` runs on the primary what a standby did
-//! not run; `tally.rs` counts what was sent where.
+//! not run; `reading/` has the transactions that read at a standby; `tally.rs` counts what was sent where.
 
 pub(crate) mod commit;
 pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;
 pub(crate) mod in_flight;
+pub(crate) mod reading;
 pub(crate) mod route;
 pub(crate) mod second_try;
 pub(crate) mod standbys;

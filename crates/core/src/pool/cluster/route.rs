@@ -15,6 +15,7 @@ use crate::client_handoff::Replication;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::client::state::{Account, Client, ClientState};
+use crate::pool::cluster::reading::{FirstGroup, Reading};
 use crate::pool::relay::group::Group;
 use crate::pool::session::content::Session;
 use crate::pool::{Branch, Gate, Pool};
@@ -58,6 +59,8 @@ pub(crate) struct Routing {
     hinted: Option<Route>,
     /// With `route=auto`: what it asks for at present.
     pub(super) asked: Asked,
+    /// With `route=auto`: its transaction that reads.
+    pub(super) reading: Reading,
     /// The standby that it was sent to last.
     home: Branch,
 }
@@ -84,11 +87,13 @@ pub(crate) struct Asking<'a> {
 
 /// What a client with `route=auto` asks for.
 #[derive(Clone, Copy)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     /// What only the primary may run, for all that is known.
     Other,
     /// This group, which certainly reads, and for which a standby has the same answer as the primary.
     Read(Group),
+    /// A transaction that begins with this group.
+    Transaction(FirstGroup),
 }
 
 impl Routing {
@@ -132,7 +137,7 @@ fn application_name<'a>(env: &Env, client: &'a Client) -> &'a [u8] {
 impl Pool {
     /// The branch for the login, or the request, of a client that has none yet. A pool without a cluster has one branch.
     #[inline]
-    pub(crate) fn branch_of_request(&mut self, env: &Env, id: ClientId, asking: Asking<'_>) -> Branch {
+    pub(crate) fn branch_of_request(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Branch {
         if self.state.cluster.is_none() {
             return Branch::PRIMARY;
         }
@@ -140,15 +145,15 @@ impl Pool {
     }
 
     #[cold]
-    fn choose_branch(&mut self, env: &Env, id: ClientId, asking: Asking<'_>) -> Branch {
+    fn choose_branch(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Branch {
         let Some(Aim { route, node, balance, .. }) = self.aim_of(env, id) else { return Branch::PRIMARY };
         let hinted = self.hint_of(env, id, asking);
         let (route, node) = hinted.map_or((route, node), |route| (route, None));
-        let read = if route == Route::Auto { self.certain_read(env, asking.group) } else { None };
+        let asked = if route == Route::Auto { self.asked_for(env, id, asking) } else { Asked::Other };
         if let Some(routing) =
             self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
         {
-            (routing.hinted, routing.asked) = (hinted, read.map_or(Asked::Other, Asked::Read));
+            (routing.hinted, routing.asked) = (hinted, asked);
         }
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
@@ -204,7 +209,9 @@ impl Pool {
             self.clients.get(id).and_then(|client| client.account.routing.as_deref()).map(|own| own.asked);
         match (route, asked) {
             // It falls back, as with `prefer-standby`.
-            (Route::Auto, Some(Asked::Read(_))) => self.state.count_at_primary(Route::PreferStandby),
+            (Route::Auto, Some(Asked::Read(_) | Asked::Transaction(_))) => {
+                self.state.count_at_primary(Route::PreferStandby);
+            }
             (Route::Auto, _) => {}
             _ => self.state.count_at_primary(route),
         }
@@ -225,27 +232,35 @@ impl Pool {
     }
 
     /// With `route=auto`: the group that may run on a standby. While it is not known what names stand for on a standby, no text is taken
-    /// for a read, and the first server that is free says it.
-    fn certain_read(&mut self, env: &Env, group: Option<&Group>) -> Option<Group> {
+    /// for a read.
+    pub(super) fn certain_read(&mut self, env: &Env, group: Option<&Group>) -> Option<Group> {
+        let knows_names = self.knows_names(env);
+        let reach = &self.state.reach;
+        let is_read = |group: &&Group| group.reads_anywhere() && !reach.is_barred(group.statement);
+        group.filter(|_| knows_names).filter(is_read).copied()
+    }
+
+    /// It is known what names stand for on a standby; if not, the first server that is free says it.
+    pub(super) fn knows_names(&mut self, env: &Env) -> bool {
         if !std::mem::replace(&mut self.state.balances, true) {
             self.state.routines.doubt();
         }
         let pool = &self.state;
-        let is_known = !pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines());
-        let is_read = |group: &&Group| group.reads_anywhere() && !pool.reach.is_barred(group.statement);
-        group.filter(|_| is_known && pool.balances_reads()).filter(is_read).copied()
+        !pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines())
+            && pool.balances_reads()
+            && pool.reach.knows_standbys()
     }
 
     /// With `route=auto`: the standby for what the client asks for, if a standby may run it and one takes reads.
     fn branch_of_read(&mut self, env: &Env, id: ClientId, home: Branch) -> Option<Branch> {
         let routing = self.clients.get(id)?.account.routing.as_deref()?;
-        let Asked::Read(_) = routing.asked else { return None };
+        let (Asked::Read(_) | Asked::Transaction(_)) = routing.asked else { return None };
         let branch = self.state.next_standby(env, home, false)?;
         Some(branch).filter(|branch| !self.state.rests(*branch, env.now.mono_us))
     }
 
     /// What its session, `[routes]`, its user, its database or its cluster says.
-    fn aim_of(&mut self, env: &Env, id: ClientId) -> Option<Aim> {
+    pub(super) fn aim_of(&mut self, env: &Env, id: ClientId) -> Option<Aim> {
         let client = self.clients.get(id)?;
         if let Some(routing) = client.account.routing.as_deref().filter(|known| known.is_fresh(env, client)) {
             return Some(routing.aim.clone());
@@ -260,8 +275,17 @@ impl Pool {
             };
             let (aim, session) = (aim.clone(), Arc::clone(&client.account.session));
             let (hinted, asked, home) = (None, Asked::Other, Branch::PRIMARY);
-            client.account.routing =
-                Some(Box::new(Routing { aim, session, config, application_name, hinted, asked, home }));
+            let reading = Reading::default();
+            client.account.routing = Some(Box::new(Routing {
+                aim,
+                session,
+                config,
+                application_name,
+                hinted,
+                asked,
+                reading,
+                home,
+            }));
         }
         Some(aim)
     }

@@ -6,16 +6,17 @@
 //!
 //! **Invariant: an error of a standby is not shown as long as nothing of the answer was shown.**
 
-use pgweir_wire::backend::ErrorFields;
+use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::SqlState;
 use pgweir_wire::header::HEADER_LEN;
 
-use crate::context::Cx;
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{Again, ClientState, Opening};
 use crate::pool::cluster::first_try::FirstTry;
+use crate::pool::cluster::reading::{FirstGroup, is_reading};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{Beginning, HeldBack, Unshown};
 use crate::pool::relay::ledger::{Owner, Purpose};
@@ -55,10 +56,13 @@ impl Pool {
         bytes: &[u8],
     ) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
-        if server.ledger.head().is_none_or(|head| matches!(head.owner, Owner::Hidden(_))) {
+        let begins = match server.ledger.head().map(|head| head.owner) {
             // What went ahead of it is answered first.
-            return false;
-        }
+            None | Some(Owner::Hidden(_)) => return false,
+            Some(Owner::Prerequisite(_)) if bytes.first() != Some(&tag::ERROR) => return false,
+            Some(Owner::Prerequisite(_)) => true,
+            Some(Owner::Client(_)) => false,
+        };
         let error = match unshown.look(bytes) {
             Beginning::Nothing => {
                 server.pipelined.hold(Some(HeldBack::Unshown(unshown)));
@@ -69,27 +73,28 @@ impl Pool {
         };
         server.pipelined.hold(None);
         if let ServerState::Busy(client) = server.state {
-            self.first_try_decided(cx, id, client, error);
+            self.first_try_decided(cx, id, client, (error, begins));
         }
         false
     }
 
-    /// The first try runs, or fails with this error.
+    /// The first try runs, or fails with this error. `begins`: that is of the BEGIN ahead of it.
     fn first_try_decided<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
-        error: Option<&[u8]>,
+        (error, begins): (Option<&[u8]>, bool),
     ) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
+        let needs_sync = begins && matches!(link.opening, Opening::Guarded { simple: true });
         let was = std::mem::take(&mut link.first_try);
         let fields = error.and_then(|body| ErrorFields::parse(body).ok());
         let code = fields.as_ref().and_then(ErrorFields::code);
         // A cancel request or a timeout is meant for the statement, wherever it runs.
         if was != FirstTry::Unshown || error.is_none() || code == Some(SqlState::QUERY_CANCELED.as_bytes()) {
-            return;
+            return self.transaction_stays(cx.env, client_id);
         }
         link.first_try = FirstTry::Failed;
         self.standby_refused(cx, id, client_id, code);
@@ -103,10 +108,21 @@ impl Pool {
         }
         self.end_pipeline(id);
         self.servers[id].ledger.disown_head(Purpose::Rerun);
+        if needs_sync {
+            // PostgreSQL ignores the Query behind the BEGIN.
+            self.send_sync(cx, id);
+        }
         if let Some(ClientState::Linked(link)) =
             self.clients.get_mut(client_id).map(|client| &mut client.state)
         {
             link.opening = Opening::Again(Again { begin: None, rolls_back: false });
+        }
+    }
+
+    /// The first group of a transaction runs here, or has failed here for good: what follows need not wait.
+    fn transaction_stays(&mut self, env: &mut Env, id: ClientId) {
+        if self.clients.get(id).is_some_and(is_reading) {
+            self.drop_kept(env, id);
         }
     }
 
@@ -155,8 +171,12 @@ impl Pool {
     fn note_misrouted<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let client = self.clients.get(client_id);
         let routing = client.and_then(|client| client.account.routing.as_deref());
-        let Some(Asked::Read(group)) = routing.map(|routing| routing.asked) else { return };
-        self.state.reach.bar(group.statement);
+        let statement = match routing.map(|routing| routing.asked) {
+            Some(Asked::Read(group)) => group.statement,
+            Some(Asked::Transaction(FirstGroup { statement: Some(statement), .. })) => statement,
+            _ => return,
+        };
+        self.state.reach.bar(statement);
         self.state.routines.doubt();
         let line = format!(
             "{} a statement that was taken for a read is refused in a read-only transaction",

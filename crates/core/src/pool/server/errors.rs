@@ -48,7 +48,9 @@ impl Pool {
                 if let Some(in_flight) = &mut server.in_flight {
                     in_flight.has_failed = true;
                 }
-                self.note_server_error(cx.env, id, body);
+                let refusal = self.refusal_in_place_of(id, message);
+                let message = refusal.as_deref().unwrap_or(message);
+                self.note_server_error(cx.env, id, &message[HEADER_LEN..]);
                 self.statement_failed(client, id);
                 match accepted.ended {
                     Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {

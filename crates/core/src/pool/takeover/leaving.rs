@@ -98,6 +98,8 @@ impl Pool {
         link.streaming == 0
             && !link.waits.held
             && link.kept == 0
+            // The successor would need to know that it stays within reads.
+            && !self.reads_at_standby(id, link.server)
             // The successor would need to know the reason that keeps a server.
             && link.pin.is_none()
             && link.touched.as_ref().is_none_or(|touched| touched.told != Told::Unknown)

@@ -197,6 +197,11 @@ impl Oracle {
                     self.pid = None;
                     self.losses += 1;
                 }
+                let refused = ["25006", "0A000"].into_iter().find(|code| *code == text.code);
+                if let Some(code) = refused {
+                    // PostgreSQL says so of a change in any read-only transaction.
+                    self.reference.refuse_at_standby(code, &text.message);
+                }
                 if text.code == "25P02" && self.reference.is_failed() {
                     self.reference.refuse_in_failed();
                 }

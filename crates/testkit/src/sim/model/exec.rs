@@ -134,6 +134,7 @@ impl Run {
             return Ok(Some(Step::Lock { key, waits }));
         }
         self.complete(session)?;
+        session.note_access(&self.statement);
         Ok(None)
     }
 
@@ -164,6 +165,8 @@ impl Run {
             return Err(Refusal::aborted());
         }
         if self.first_row == 0 {
+            self.statement.has_columns()?;
+            session.judge_read_only(&self.statement)?;
             session.judge_as_standby(&self.statement)?;
         }
         session.settings.begin();
@@ -238,7 +241,7 @@ impl Run {
                 session.settings.reset_all();
                 "RESET".to_owned()
             }
-            Verb::Begin => begin(session, "BEGIN"),
+            Verb::Begin | Verb::BeginReadOnly | Verb::NoColumn(_) => begin(session, "BEGIN"),
             Verb::Start => begin(session, "START TRANSACTION"),
             Verb::RollbackTo => return Err(Refusal::new("3B001", "savepoint does not exist")),
             Verb::Commit => commit(session),

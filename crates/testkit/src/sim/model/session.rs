@@ -115,6 +115,17 @@ impl Refusal {
     }
 }
 
+/// What a transaction block may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    /// All.
+    Write,
+    /// It is read-only, and no statement of it has run.
+    Begun,
+    /// It is read-only, and goes on.
+    Read,
+}
+
 /// The message a session is at work on.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Doing {
@@ -150,6 +161,8 @@ pub struct Session {
     /// Locks of tables and rows that it has until its transaction ends, each as often as it was taken.
     table_locks: Vec<u64>,
     pub(super) block: Block,
+    /// What the block, if one is open, may do.
+    pub(super) access: Access,
     /// Messages of an extended group came since the last ReadyForQuery.
     pub(super) group_open: bool,
     /// Some of them began a transaction; a Close does not.
@@ -183,6 +196,7 @@ impl Session {
             got_lock: false,
             table_locks: Vec::new(),
             block: Block::None,
+            access: Access::Write,
             group_open: false,
             group_began: false,
             skipping: false,
@@ -459,6 +473,39 @@ impl Session {
         }
     }
 
+    /// The pooler, or a standby, refuses what comes next in a transaction that only reads: what a reference does when it hears of that.
+    /// `false` if the primary would run it and a standby would do the same.
+    pub fn refuse_at_standby(&mut self, code: &'static str, text: &str) -> bool {
+        if self.access == Access::Write || self.block != Block::Open {
+            return false;
+        }
+        let is_otherwise = |statement: &Statement| statement.is_otherwise_at_standby(code);
+        let differs = match self.inbox.front() {
+            Some(message) if matches!(message.tag, b'Q' | b'P') => {
+                let mut fields = Fields(&message.body);
+                let text = if message.tag == b'P' {
+                    fields.text().and_then(|_| fields.text())
+                } else {
+                    fields.text()
+                };
+                text.and_then(|text| parse(text).ok()).is_some_and(|all| all.iter().any(is_otherwise))
+            }
+            Some(message) if message.tag == b'B' => {
+                let mut fields = Fields(&message.body);
+                let name = fields.text().and_then(|_| fields.text());
+                let prepared = name.and_then(|name| self.prepared.get(name));
+                prepared.and_then(|prepared| prepared.statement.as_ref()).is_some_and(is_otherwise)
+            }
+            Some(message) if message.tag == b'E' => {
+                let portal = Fields(&message.body).text().and_then(|name| self.portals.get(name));
+                portal.and_then(|portal| portal.statement.as_ref()).is_some_and(is_otherwise)
+            }
+            Some(message) => message.tag == b'F' && code == "0A000",
+            None => false,
+        };
+        differs && self.give_up_waiting(Block::Open, &Refusal::new(code, text))
+    }
+
     /// The transaction is over.
     pub fn leave_block(&mut self) {
         self.block = Block::None;
@@ -733,7 +780,9 @@ impl Session {
     pub(super) fn note_run(&mut self, tag: &Tag, what: &str) {
         self.notes.push(match tag.is_clients() {
             true => Note::Runs(*tag),
-            false => Note::Hidden { what: what.to_owned(), bound: self.is_bound() },
+            false => {
+                Note::Hidden { what: what.to_owned(), bound: self.is_bound() && !self.may_end_read(what) }
+            }
         });
     }
 

@@ -121,6 +121,10 @@ pub enum Verb {
     ResetAll,
     /// BEGIN.
     Begin,
+    /// BEGIN READ ONLY.
+    BeginReadOnly,
+    /// `SELECT "pgweir:..."`, by the pooler: a column that is not there.
+    NoColumn(String),
     /// START TRANSACTION.
     Start,
     /// ROLLBACK TO SAVEPOINT; there never is one.
@@ -320,6 +324,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SELECT", "'G", ..] => Verb::Catalog,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,
+        ["SELECT", name] if name.starts_with("PGWEIR:") => Verb::NoColumn(words[1].clone()),
         ["SELECT", "FAIL", ..] => Verb::Fail,
         ["SELECT", "NONE", ..] => Verb::SelectNone,
         ["SELECT", name, ..] if name.eq_ignore_ascii_case(SEQUENCE) => Verb::SelectState,
@@ -330,6 +335,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SET", ..] => assignment(false, &words[1..])?,
         ["RESET", "ALL"] => Verb::ResetAll,
         ["RESET", _] => Verb::Set { local: false, name: words[1].clone(), value: None },
+        ["BEGIN", "READ", "ONLY", ..] => Verb::BeginReadOnly,
         ["BEGIN", ..] => Verb::Begin,
         ["START", "TRANSACTION", ..] => Verb::Start,
         ["ROLLBACK", "TO", ..] => Verb::RollbackTo,

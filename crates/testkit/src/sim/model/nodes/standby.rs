@@ -1,7 +1,7 @@
 //! What a standby does with statements, where clients must see nothing of it (`route=auto`): it refuses some reads as PostgreSQL does,
-//! and anything but a read should not be there.
+//! and anything but a read, or a transaction that only reads, should not be there.
 
-use super::super::session::{Note, Refusal, Session};
+use super::super::session::{Access, Block, Note, Refusal, Session};
 use super::super::statement::{Hold, Statement, Tag, Verb};
 
 /// Of so many reads a standby refuses one because of a conflict with recovery, and one because something has not arrived.
@@ -10,21 +10,81 @@ const REFUSED_ONE_IN: u32 = 12;
 /// The shared text that a standby cannot prepare: its table has not arrived.
 const TEXT_NOT_ARRIVED: u32 = 4;
 
+impl Statement {
+    /// In a read-only transaction the pooler (0A000) or PostgreSQL (25006) refuses it at a standby, and the primary does not.
+    #[must_use]
+    pub fn is_otherwise_at_standby(&self, code: &str) -> bool {
+        match &self.verb {
+            Verb::SelectState | Verb::Notices | Verb::Hold(Hold::Lock { .. } | Hold::Unlock(_)) => {
+                code == "0A000"
+            }
+            Verb::Set { value, .. } => {
+                code == "0A000" && value.as_deref().is_some_and(|value| value.contains("pg_temp"))
+            }
+            Verb::Hold(Hold::Declare(_) | Hold::Execute(_)) => code == "0A000",
+            Verb::Hold(Hold::Prepare { verb, .. }) => code == "0A000" && **verb == Verb::SelectState,
+            Verb::Hold(Hold::Listen(_) | Hold::Notify(..) | Hold::CreateTable(_)) => code == "25006",
+            _ => false,
+        }
+    }
+
+    /// A column that is not there is found before anything runs.
+    pub(in super::super) fn has_columns(&self) -> Result<(), Refusal> {
+        match &self.verb {
+            Verb::NoColumn(name) => Err(Refusal::new("42703", format!("column \"{name}\" does not exist"))),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Session {
+    /// A statement has run: what the transaction block may do from here on.
+    pub(in super::super) fn note_access(&mut self, statement: &Statement) {
+        self.access = match (&statement.verb, self.access) {
+            (Verb::Begin | Verb::Start, _) => Access::Write,
+            (Verb::BeginReadOnly, _) => Access::Begun,
+            (_, Access::Begun) => Access::Read,
+            (_, access) => access,
+        };
+    }
+
+    /// A statement is about to run, in a transaction that may be read-only.
+    pub(in super::super) fn judge_read_only(&mut self, statement: &Statement) -> Result<(), Refusal> {
+        let is_read_only = self.block == Block::Open && self.access != Access::Write;
+        match statement.verb {
+            Verb::Write if is_read_only => {
+                Err(Refusal::new("25006", "cannot execute INSERT in a read-only transaction"))
+            }
+            Verb::CopyIn if is_read_only => {
+                Err(Refusal::new("25006", "cannot execute COPY FROM in a read-only transaction"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A statement is about to run.
     pub(in super::super) fn judge_as_standby(&mut self, statement: &Statement) -> Result<(), Refusal> {
         if !self.behaviour.is_balanced_to || !statement.tag.is_clients() {
             return Ok(());
         }
-        if matches!(statement.verb, Verb::Hold(Hold::Prepare { .. })) {
-            // Of a client's session, which comes with its read.
-            return match statement.tag.number % 3 {
-                0 => self.refuse("42P01", "relation does not exist"),
-                _ => Ok(()),
-            };
+        let is_read_only = self.block != Block::None && self.access != Access::Write;
+        if is_read_only && (self.block == Block::Failed || self.access == Access::Read) {
+            return self.judge_later(statement);
         }
-        if !matches!(statement.verb, Verb::Select | Verb::SelectNone | Verb::Fail) {
-            self.note(Note::Misplaced(format!("{:?}", statement.verb)));
+        match statement.verb {
+            Verb::BeginReadOnly => return Ok(()),
+            // Of a client's session, which comes with its read.
+            Verb::Hold(Hold::Prepare { .. }) if self.block == Block::None => {
+                return match statement.tag.number % 3 {
+                    0 => self.refuse("42P01", "relation does not exist"),
+                    _ => Ok(()),
+                };
+            }
+            Verb::Select | Verb::SelectNone | Verb::Fail => {}
+            Verb::Set { local: true, .. } | Verb::Commit | Verb::Rollback if self.block == Block::Open => {
+                return Ok(());
+            }
+            _ => self.note(Note::Misplaced(format!("{:?}", statement.verb))),
         }
         match statement.tag.number % REFUSED_ONE_IN {
             _ if statement.verb == Verb::Fail => Ok(()),
@@ -37,6 +97,30 @@ impl Session {
         }
     }
 
+    /// The same, behind the first statement of a transaction that only reads.
+    fn judge_later(&mut self, statement: &Statement) -> Result<(), Refusal> {
+        if statement.is_otherwise_at_standby("25006") {
+            return Err(Refusal::new("25006", "cannot execute it in a read-only transaction"));
+        }
+        if statement.is_otherwise_at_standby("0A000")
+            && !matches!(statement.verb, Verb::Hold(Hold::Execute(_)))
+        {
+            self.note(Note::Misplaced(format!("{:?}", statement.verb)));
+        }
+        Ok(())
+    }
+
+    /// The pooler's own statement in a transaction that only reads: in place of one that it refuses, or the end of one whose first
+    /// statement the standby has refused.
+    pub(in super::super) fn may_end_read(&self, what: &str) -> bool {
+        self.behaviour.is_balanced_to
+            && match self.access {
+                Access::Write => false,
+                Access::Begun if self.block == Block::Failed && what == "Rollback" => true,
+                Access::Begun | Access::Read => what.starts_with("NoColumn"),
+            }
+    }
+
     fn refuse(&mut self, code: &'static str, text: &str) -> Result<(), Refusal> {
         self.note(Note::Refused);
         Err(Refusal::new(code, text))
@@ -44,7 +128,8 @@ impl Session {
 
     /// A text is about to be prepared.
     pub(in super::super) fn judges_text_as_standby(&mut self, tag: &Tag) -> Result<(), Refusal> {
-        if !self.behaviour.is_balanced_to || tag.text != TEXT_NOT_ARRIVED {
+        let goes_on = self.block == Block::Open && self.access == Access::Read;
+        if !self.behaviour.is_balanced_to || goes_on || tag.text != TEXT_NOT_ARRIVED {
             return Ok(());
         }
         self.refuse("42P01", "relation does not exist")

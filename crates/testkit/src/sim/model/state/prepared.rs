@@ -8,13 +8,13 @@ use crate::sim::network::proto::{Body, Fields, Message};
 /// A prepared statement; `None` for an empty query string.
 #[derive(Clone, Debug)]
 pub(in crate::sim::model) struct Prepared {
-    statement: Option<Statement>,
+    pub(in crate::sim::model) statement: Option<Statement>,
 }
 
 /// A bound statement, and how far its rows were fetched.
 #[derive(Clone, Debug)]
 pub(in crate::sim::model) struct Portal {
-    statement: Option<Statement>,
+    pub(in crate::sim::model) statement: Option<Statement>,
     next_row: u32,
     is_done: bool,
 }
@@ -71,6 +71,7 @@ impl Session {
         self.check_failed_block(statement.as_ref())?;
         if let Some(statement) = &statement {
             self.judges_text_as_standby(&statement.tag)?;
+            statement.has_columns()?;
         }
         if !name.is_empty() && self.prepared.contains_key(name) {
             return Err(Refusal::new("42P05", format!("prepared statement \"{name}\" already exists")));

@@ -1,0 +1,238 @@
+//! What a client sends in a transaction that reads at a standby, behind its first group.
+//!
+//! A text that a standby does otherwise than the primary, without an error, is refused. What follows the end of the transaction waits
+//! until that is answered: it may be the primary's.
+
+use std::borrow::Cow;
+
+use pgweir_sql::{AtStandby, Marks, NameUse, Verb, prepared_names};
+use pgweir_wire::frontend::{BindHead, Parse, Query, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::Progress;
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::{HOLD_MESSAGE_BYTES, PARSE_BYTES_MAX};
+use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::{Pool, Step};
+
+/// What may be done with messages of such a client.
+pub(crate) enum Later {
+    /// So many bytes are sent.
+    Send(usize),
+    /// This is done.
+    Done(Step),
+}
+
+/// What a message means to the transaction.
+enum Meaning<'a> {
+    Nothing,
+    /// What it executes may end it.
+    Ends,
+    /// This part of it is the primary's.
+    Differs(Cow<'a, [u8]>),
+    /// The rest of it is to come.
+    Partial,
+}
+
+impl<'a> From<AtStandby<'a>> for Meaning<'a> {
+    fn from(found: AtStandby<'a>) -> Meaning<'a> {
+        match found {
+            AtStandby { differs: Some(part), .. } => Meaning::Differs(part.into()),
+            AtStandby { may_end: true, .. } => Meaning::Ends,
+            AtStandby { .. } => Meaning::Nothing,
+        }
+    }
+}
+
+impl Pool {
+    /// Looks at what such a client sends.
+    #[cold]
+    pub(crate) fn look_at_later<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Later {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return Later::Send(bytes.len());
+        };
+        if link.streaming > 0 {
+            return Later::Send(link.streaming.min(bytes.len()));
+        }
+        // Its first group, which is known; what follows is held.
+        if link.kept > 0 || !matches!(link.opening, Opening::Done | Opening::Replayed) {
+            return Later::Send(bytes.len());
+        }
+        let (mut at, mut unnamed) = (0, None);
+        let mut progress = self.progress_at(id, server_id);
+        if progress == Progress::Ended {
+            return Later::Done(self.waits_at_standby(id));
+        }
+        while let Ok(Some(header)) = Header::peek(&bytes[at..]) {
+            let rest = &bytes[at..];
+            match self.meaning_of(cx.env, id, (header, rest), &mut unnamed) {
+                Meaning::Partial if header.total() > PARSE_BYTES_MAX => {
+                    let fault =
+                        Fault::TooLarge("a statement is too long for a transaction at a standby".into());
+                    return Later::Done(self.refuse_client(cx, id, &fault));
+                }
+                Meaning::Partial if at == 0 => return Later::Done(Step::Wait),
+                Meaning::Differs(_) if at > 0 => break,
+                Meaning::Differs(part) => {
+                    let part = part.into_owned();
+                    return Later::Done(self.refuse_at_standby(cx, id, server_id, (header, rest), &part));
+                }
+                Meaning::Partial => break,
+                Meaning::Ends if header.tag == tag::QUERY => progress = Progress::Ended,
+                Meaning::Ends => progress = Progress::EndsWithGroup,
+                Meaning::Nothing if header.tag == tag::SYNC && progress == Progress::EndsWithGroup => {
+                    progress = Progress::Ended;
+                }
+                // It would run outside of the transaction.
+                Meaning::Nothing if header.tag == tag::BIND && progress == Progress::EndsWithGroup => {
+                    if at > 0 {
+                        break;
+                    }
+                    return Later::Done(self.refuse_at_standby(cx, id, server_id, (header, rest), b""));
+                }
+                Meaning::Nothing => {}
+            }
+            at += header.total().min(rest.len());
+            if progress == Progress::Ended || at == bytes.len() {
+                break;
+            }
+        }
+        self.note_progress(id, progress);
+        // A header that is not whole is passed on as it is: it waits.
+        Later::Send(if at == 0 { bytes.len() } else { at })
+    }
+
+    /// How far the transaction is. If it has gone on behind what should have ended it, it goes on here.
+    fn progress_at(&mut self, id: ClientId, server_id: ServerId) -> Progress {
+        let is_at_rest = self.servers.get(server_id).is_some_and(|server| server.ledger.is_at_rest());
+        let Some(routing) = self.routing_mut(id) else { return Progress::Inside };
+        let progress = &mut routing.reading.progress;
+        if *progress == Progress::Ended && is_at_rest {
+            *progress = Progress::Inside;
+        }
+        *progress
+    }
+
+    fn note_progress(&mut self, id: ClientId, progress: Progress) {
+        if let Some(routing) = self.routing_mut(id) {
+            routing.reading.progress = progress;
+        }
+    }
+
+    /// What the client sends waits for answers.
+    pub(super) fn waits_at_standby(&mut self, id: ClientId) -> Step {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.waits.held = true;
+        }
+        Step::Wait
+    }
+
+    /// `unnamed` is what the unnamed statement means, once it was prepared in these messages.
+    fn meaning_of<'a>(
+        &self,
+        env: &Env,
+        id: ClientId,
+        (header, message): (Header, &'a [u8]),
+        unnamed: &mut Option<bool>,
+    ) -> Meaning<'a> {
+        let Some(client) = self.clients.get(id) else { return Meaning::Nothing };
+        let body = message.get(HEADER_LEN..message.len().min(header.total())).unwrap_or_default();
+        let is_whole = message.len() >= header.total();
+        let text = match header.tag {
+            tag::QUERY | tag::PARSE if !is_whole => return Meaning::Partial,
+            tag::FUNCTION_CALL => return Meaning::Differs(b"FunctionCall"[..].into()),
+            tag::QUERY => Query::parse(body).ok().map(|query| query.text),
+            // With a name it executes nothing.
+            tag::PARSE => {
+                Parse::parse(body).ok().filter(|parse| parse.name.is_empty()).map(|parse| parse.query)
+            }
+            tag::BIND => {
+                let Some(head) = BindHead::parse_prefix(body) else {
+                    return if message.len() < HOLD_MESSAGE_BYTES {
+                        Meaning::Partial
+                    } else {
+                        Meaning::Nothing
+                    };
+                };
+                let bound = match (head.statement, *unnamed) {
+                    (b"", Some(ends)) => return if ends { Meaning::Ends } else { Meaning::Nothing },
+                    (b"", None) => client.account.unnamed.as_ref().map(|unnamed| &*unnamed.query),
+                    (name, _) => self.text_behind(env, id, name),
+                };
+                return match bound.map_or(Meaning::Nothing, |text| self.text_at_standby(env, id, text)) {
+                    Meaning::Differs(part) => Meaning::Differs(part.into_owned().into()),
+                    Meaning::Ends => Meaning::Ends,
+                    Meaning::Nothing | Meaning::Partial => Meaning::Nothing,
+                };
+            }
+            _ => None,
+        };
+        let meaning = text.map_or(Meaning::Nothing, |text| self.text_at_standby(env, id, text));
+        match (header.tag, meaning) {
+            // It is executed when it is bound.
+            (tag::PARSE, Meaning::Ends) => {
+                *unnamed = Some(true);
+                Meaning::Nothing
+            }
+            (tag::PARSE, meaning) => {
+                if text.is_some() {
+                    *unnamed = Some(false);
+                }
+                meaning
+            }
+            (_, meaning) => meaning,
+        }
+    }
+
+    /// The text that the client prepared under a name, if it is known.
+    fn text_behind<'a>(&'a self, env: &'a Env, id: ClientId, name: &[u8]) -> Option<&'a [u8]> {
+        let statement = self.clients.get(id)?.account.statement(name);
+        match statement.and_then(|statement| env.statements.get(statement)) {
+            Some(known) => Some(&known.query),
+            None => self.prepared_by_sql(id, name).map(|prepared| &*prepared.text),
+        }
+    }
+
+    fn text_at_standby<'a>(&self, env: &Env, id: ClientId, text: &'a [u8]) -> Meaning<'a> {
+        let reach = &self.state.reach;
+        let traits = pgweir_sql::traits(text);
+        if traits.verb == Verb::Execute || traits.marks.intersects(Marks::PREPARED) {
+            let mut is_unknown = false;
+            prepared_names(text, |name_use, name| {
+                let behind = name.as_deref().and_then(|name| self.text_behind(env, id, name));
+                let differs = behind.is_none_or(|text| reach.at_standby(text).differs.is_some());
+                is_unknown |= name_use == NameUse::Executes && differs;
+            });
+            if is_unknown {
+                return Meaning::Differs(b"EXECUTE"[..].into());
+            }
+        }
+        match reach.at_standby(text) {
+            // The client would keep the standby's server for it.
+            AtStandby { differs: None, .. } if traits.marks.intersects(KEEPS_SERVER) => {
+                Meaning::Differs(b"session_state"[..].into())
+            }
+            AtStandby { differs: None, .. } if traits.verb != Verb::Other && names_temporary(text) => {
+                Meaning::Differs(b"pg_temp"[..].into())
+            }
+            found => found.into(),
+        }
+    }
+}
+
+/// What stays in a session, and cannot move to another server.
+const KEEPS_SERVER: Marks = Marks::LOCKS.and(Marks::CURSORS).and(Marks::LIBRARY).and(Marks::SEED);
+
+/// The schema of temporary tables, also as a value.
+fn names_temporary(text: &[u8]) -> bool {
+    text.windows(7).any(|part| part.eq_ignore_ascii_case(b"pg_temp"))
+}
