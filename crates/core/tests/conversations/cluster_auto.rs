@@ -316,6 +316,9 @@ fn a_text_that_is_no_read_after_all_goes_to_the_primary_from_then_on() {
     assert_eq!(stage.rig.gets(client), answered("1"));
     runs_on(&mut stage, client, primary, "select a from odd_view");
     runs_on(&mut stage, client, standby, "select a from t");
+    let node = if stage.rig.endpoint(standby).starts_with("10.0.0.2") { "m2" } else { "m3" };
+    assert_eq!(stage.second_tries(node), [1, 1]);
+    assert_eq!(stage.second_tries("m1"), [0, 0]);
 }
 
 #[test]

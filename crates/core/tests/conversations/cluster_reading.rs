@@ -183,6 +183,8 @@ fn a_first_group_that_fails_there_runs_on_the_primary_with_its_begin() {
             stage.runs(client, primary, "commit", "COMMIT", 'I');
             assert!(!stage.rig.is_closed(standby));
             runs_on(&mut stage, client, standby, "select 3");
+            let node = if stage.rig.endpoint(standby).starts_with("10.0.0.2") { "m2" } else { "m3" };
+            assert_eq!(stage.second_tries(node), [1, 0]);
         }
     }
 }

@@ -123,11 +123,20 @@ impl Stage {
 
     /// sv_active, sv_idle, cl_waiting and reads of a node.
     fn at_node(&mut self, node: &str) -> [u64; 4] {
+        self.counts_at(node, 13)
+    }
+
+    /// second_tries and misrouted of a node.
+    pub(super) fn second_tries(&mut self, node: &str) -> [u64; 2] {
+        self.counts_at(node, 17)
+    }
+
+    fn counts_at<const N: usize>(&mut self, node: &str, first: usize) -> [u64; N] {
         let console = self.rig.console();
         let rows = self.rig.command(console, "SHOW NODES");
         let row = rows.iter().find_map(|row| row.strip_prefix(&format!("Row main,{node},")));
         let cells: Vec<&str> = row.expect("the node is shown").split(',').collect();
-        std::array::from_fn(|place| cells[13 + place].parse().expect("a number"))
+        std::array::from_fn(|place| cells[first + place].parse().expect("a number"))
     }
 
     /// Reads that fell back, as there was no standby, and for lag.

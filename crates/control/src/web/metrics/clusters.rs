@@ -98,6 +98,16 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
         "Groups of messages and transactions of clients with a route to standbys that the node was sent",
     );
     of_nodes(page, nodes, "reads");
+    page.counter(
+        "pgweir_node_second_tries_total",
+        "Reads of route=auto that the standby did not run, and that the primary ran instead",
+    );
+    of_nodes(page, nodes, "second_tries");
+    page.counter(
+        "pgweir_node_misrouted_total",
+        "Those of them that the standby refused as changes: they were taken for reads, and should not have been",
+    );
+    of_nodes(page, nodes, "misrouted");
 }
 
 /// A column of SHOW NODES, for each node that has it.

@@ -85,6 +85,7 @@ impl Pool {
         let first = First::of_begin(self.take_begin(id));
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
+        self.state.note_second_try(account.branch);
         account.branch = Branch::PRIMARY;
         account.forget_asked();
         let since_us = cx.env.now.mono_us;

@@ -176,6 +176,7 @@ impl Pool {
             Some(Asked::Transaction(FirstGroup { statement: Some(statement), .. })) => statement,
             _ => return,
         };
+        self.state.note_misrouted_at(self.servers[id].branch);
         self.state.reach.bar(statement);
         self.state.routines.doubt();
         let line = format!(

@@ -12,6 +12,7 @@ use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint};
 use crate::ids::ClientId;
 use crate::mail::Scarce;
+use crate::pool::cluster::tally::SecondTries;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
 use crate::shared::Counts;
@@ -45,6 +46,8 @@ pub(crate) struct StandbyPool {
     pass: u64,
     /// Groups and transactions that were sent to it.
     pub(super) reads: u64,
+    /// Those that it did not run.
+    pub(super) second: SecondTries,
     /// The reads of `route=auto` that it was sent.
     tries: Tries,
 }
@@ -67,6 +70,7 @@ impl StandbyPool {
             counts,
             pass: 0,
             reads: 0,
+            second: SecondTries::default(),
             tries: Tries::default(),
         }
     }
@@ -254,6 +258,7 @@ impl PoolState {
             let old = std::mem::replace(&mut self.standbys[place + 1], new);
             if let Some(cluster) = self.cluster.as_deref_mut() {
                 cluster.tally.read_at(&old.name, old.reads);
+                cluster.tally.not_run_at(&old.name, old.second);
             }
             return Branch::of_place(place + 1);
         }
@@ -316,6 +321,20 @@ impl PoolState {
             (standby.tries.reads, standby.tries.refused) = (0, 0);
         }
         standby.tries.reads += 1;
+    }
+
+    /// A read that it did not run goes to the primary.
+    pub(super) fn note_second_try(&mut self, branch: Branch) {
+        if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
+            standby.second.all += 1;
+        }
+    }
+
+    /// It refused a read as a change.
+    pub(super) fn note_misrouted_at(&mut self, branch: Branch) {
+        if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
+            standby.second.misrouted += 1;
+        }
     }
 
     /// It refused one. Returns its name if it gets none for a while from here on.

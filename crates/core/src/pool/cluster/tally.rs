@@ -32,8 +32,26 @@ impl FellBack {
 pub(crate) struct Tally {
     /// Reads that went to the primary although their route allows a standby; and those of nodes that are no standbys any more.
     reads: HashMap<Arc<str>, u64>,
+    /// What nodes did not run that are no standbys any more.
+    second: HashMap<Arc<str>, SecondTries>,
     /// Reads that fell back to the primary, by reason.
     pub(crate) fell_back: [u64; FellBack::ALL.len()],
+}
+
+/// Reads of `route=auto` that a standby did not run, and the primary did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct SecondTries {
+    /// All of them.
+    pub(crate) all: u64,
+    /// Those that were refused as changes, though their text was taken for a read.
+    pub(crate) misrouted: u64,
+}
+
+impl SecondTries {
+    fn add(&mut self, other: SecondTries) {
+        self.all += other.all;
+        self.misrouted += other.misrouted;
+    }
 }
 
 /// What pools have at one node.
@@ -45,6 +63,7 @@ pub(crate) struct AtNode {
     /// Clients that wait for one of its servers.
     pub(crate) waiting: u32,
     pub(crate) reads: u64,
+    pub(crate) second: SecondTries,
 }
 
 impl Tally {
@@ -55,11 +74,19 @@ impl Tally {
         }
     }
 
+    /// So many reads ran on the primary after this node had not run them.
+    pub(super) fn not_run_at(&mut self, node: &Arc<str>, second: SecondTries) {
+        if second != SecondTries::default() {
+            self.second.entry(Arc::clone(node)).or_default().add(second);
+        }
+    }
+
     /// Takes over what another pool has counted.
     pub(crate) fn add(&mut self, other: &Tally) {
         for (node, reads) in &other.reads {
             self.read_at(node, *reads);
         }
+        other.second.iter().for_each(|(node, second)| self.not_run_at(node, *second));
         self.fell_back.iter_mut().zip(other.fell_back).for_each(|(own, other)| *own += other);
     }
 
@@ -67,6 +94,9 @@ impl Tally {
     pub(crate) fn add_to(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
         for (node, reads) in &self.reads {
             nodes.entry(Arc::clone(node)).or_default().reads += reads;
+        }
+        for (node, second) in &self.second {
+            nodes.entry(Arc::clone(node)).or_default().second.add(*second);
         }
     }
 }
@@ -87,7 +117,10 @@ impl PoolState {
     /// All that it has counted, as it is kept when the pool goes.
     pub(crate) fn whole_tally(&self) -> Tally {
         let mut tally = self.cluster.as_deref().map(|cluster| cluster.tally.clone()).unwrap_or_default();
-        self.standbys.iter().for_each(|standby| tally.read_at(&standby.name, standby.reads));
+        for standby in &self.standbys {
+            tally.read_at(&standby.name, standby.reads);
+            tally.not_run_at(&standby.name, standby.second);
+        }
         tally
     }
 }

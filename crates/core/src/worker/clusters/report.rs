@@ -25,7 +25,7 @@ const COUNTS: [usize; 5 + FellBack::ALL.len()] = [5, 14, 15, 16, 17, 18, 19];
 const HOST: usize = 2;
 /// The first of those that each worker counts for itself, and their number.
 const AT_NODE: usize = 15;
-const COUNTS_AT_NODE: usize = 4;
+const COUNTS_AT_NODE: usize = 6;
 
 impl Worker {
     /// What this worker knows of each cluster, and how many of its clients wait for a primary.
@@ -162,6 +162,8 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
         cell(at.idle),
         cell(at.waiting),
         cell(at.reads),
+        cell(at.second.all),
+        cell(at.second.misrouted),
         node.checked_us.map(|checked_us| time_text(env, checked_us)),
         node.trouble(),
     ]
@@ -171,7 +173,9 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
 fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
     let mut row = vec![None; column_names(Topic::Nodes).len()];
     (row[0], row[1]) = (cell(cluster), cell(node));
+    let second = [at.second.all, at.second.misrouted].map(cell);
     let counts = [cell(at.active), cell(at.idle), cell(at.waiting), cell(at.reads)];
+    let counts = [&counts[..], &second].concat();
     row[AT_NODE..AT_NODE + counts.len()].clone_from_slice(&counts);
     row
 }

@@ -133,7 +133,7 @@ const ROUTE: [(&str, Type); 6] = [
     ("word", Text),
 ];
 
-const NODES: [(&str, Type); 21] = [
+const NODES: [(&str, Type); 23] = [
     ("cluster", Text),
     ("node", Text),
     ("host", Text),
@@ -153,6 +153,8 @@ const NODES: [(&str, Type); 21] = [
     ("sv_idle", Int4),
     ("cl_waiting", Int4),
     ("reads", Int8),
+    ("second_tries", Int8),
+    ("misrouted", Int8),
     ("last_check", Text),
     ("last_error", Text),
 ];
