@@ -6,6 +6,7 @@ use crate::rig::{End, Rig, be, fe, greeting};
 const MAIN: &str = "server_check_query =";
 
 const CLUSTER: &str = "app = cluster=main\n\
+    app_ro = cluster=main dbname=app route=standby\n\
     [clusters]\nmain = nodes=m1,m2 check_user=carol commit_outcome=on down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n";
 
@@ -236,6 +237,35 @@ fn a_transaction_that_only_read_is_committed() {
     stage.rig.gets_raw(stage.client);
     stage.loses(&fe::query("commit"));
     assert_eq!(stage.rig.gets(stage.client), COMMITTED);
+}
+
+/// A standby has nothing to commit. If it was promoted, it may have, and no view may say so yet.
+#[test]
+fn a_server_of_a_standby_that_was_promoted_may_have_something_to_commit() {
+    for (promoted, told) in [(false, COMMITTED), (true, UNKNOWN)] {
+        let mut rig = Rig::with(MAIN, CLUSTER, 1);
+        let watches = watches(&mut rig);
+        rig.send(watches[0], &primary(1));
+        rig.send(watches[1], &standby());
+        let client = rig.knock("alice", "app_ro");
+        let server = rig.dialed();
+        rig.connect(server);
+        let (role, greeting, auth) = (be::parameter("in_hot_standby", "on"), greeting(), be::auth_ok());
+        rig.send(server, &[&auth[..], &role, &greeting[auth.len()..]].concat());
+        rig.gets_raw(client);
+        for (text, tag) in [("begin", "BEGIN"), ("insert into t values (1)", "INSERT 0 1")] {
+            rig.send(client, &fe::query(text));
+            assert_eq!(rig.gets(server), [format!("Query {text}")]);
+            let is_told = promoted && text == "begin";
+            let role = if is_told { be::parameter("in_hot_standby", "off") } else { Vec::new() };
+            rig.send(server, &[be::complete(tag), role, be::ready('T')].concat());
+            rig.gets_raw(client);
+        }
+        rig.send(client, &fe::query("commit"));
+        rig.gets_raw(server);
+        rig.eof(server);
+        assert_eq!(rig.gets(client), told, "promoted: {promoted}");
+    }
 }
 
 #[test]

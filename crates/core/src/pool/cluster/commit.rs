@@ -100,8 +100,9 @@ pub(crate) fn at_commit(
     group: BlockGroup,
 ) -> Result<AtCommit, AtOnce> {
     let Some(term) = server.opened_in.clone().filter(|_| server.branch.is_primary()) else {
-        // A standby has nothing to commit.
-        return Err(AtOnce::Committed);
+        // A standby has nothing to commit. A server that was promoted has said so, before it said that the transaction is open.
+        let reads = server.retire.is_none() || in_flight.number == Number::NotNeeded;
+        return Err(if reads { AtOnce::Committed } else { AtOnce::Unknown(Why::NoNumber) });
     };
     match &in_flight.number {
         Number::NotNeeded => Err(AtOnce::Committed),

@@ -26,7 +26,7 @@ const DOWN: &str = "the standby is down or refused";
 const DRAINED: &str = "the node was drained (drain_timeout)";
 
 /// Why a server of a standby is closed that is drained, promoted or gone.
-const LEFT: &str = "the node takes no more reads";
+pub(super) const LEFT: &str = "the node takes no more reads";
 
 impl Pool {
     /// The view of its cluster has changed.

@@ -25,6 +25,7 @@ use crate::cluster::view::View;
 use crate::context::{Effect, Env, Suspicion, duration_us};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
+use crate::pool::cluster::fence::LEFT;
 use crate::pool::cluster::tally::Tally;
 use crate::pool::node::REDIAL_US_MAX;
 use crate::pool::relay::ledger::Owner;
@@ -165,9 +166,11 @@ impl Pool {
         }
     }
 
-    /// A server says in the middle of its life whether it is a standby: it was promoted. Its node is asked.
+    /// A server says in the middle of its life whether it is a standby: it was promoted. Its node is asked. From here on its
+    /// transactions may change something, so it takes no other.
     pub(crate) fn role_reported(&mut self, env: &mut Env, id: ServerId) {
-        if self.servers.get(id).is_some_and(|server| !server.branch.is_primary()) {
+        if let Some(server) = self.servers.get_mut(id).filter(|server| !server.branch.is_primary()) {
+            server.retire = Some(LEFT);
             self.suspect(env, false);
         }
     }
