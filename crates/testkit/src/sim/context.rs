@@ -349,6 +349,17 @@ impl SimContext {
         self.links[id.0].moved_us = now_us;
     }
 
+    /// A connection is cut in between: its receiver sees the end of one direction, and the sender does not know of it.
+    pub fn cut(&mut self, id: LinkId, sending: Dir) {
+        let behaviour = self.behaviour();
+        let (now_us, mut rng) = (self.now_us, self.rng.clone());
+        let arrival = self.pipe(id, sending).close(now_us, &behaviour, &mut rng, End::Reset);
+        self.rng = rng;
+        if let Some(at_us) = arrival {
+            self.at(at_us, Event::Arrive(id, sending));
+        }
+    }
+
     /// One side ends a connection: its own direction ends, and it no longer listens to the other.
     pub fn end(&mut self, id: LinkId, sending: Dir, end: End) {
         let behaviour = self.behaviour();

@@ -226,7 +226,10 @@ pub struct SimDriver<'a> {
 }
 
 /// What the machine tells in its log of events that no peer sees, and what that is counted as.
-const TOLD: [(&str, &str); 19] = [
+const TOLD: [(&str, &str); 22] = [
+    ("was lost behind COMMIT: it was committed", "outcomes told committed"),
+    ("was lost behind COMMIT: it was rolled back", "outcomes told rolled back"),
+    ("was lost behind COMMIT: the outcome is unknown", "outcomes of COMMIT told unknown"),
     ("a cancel request waits until its statement is the first", "cancels held back"),
     ("a stranger's cancel request may have hit runs again", "statements run again after a cancel"),
     ("keeps its server:", "pins"),

@@ -160,6 +160,10 @@ pub struct ClusterPlan {
     pub primary_wait_s: u64,
     /// What reads of a standby must see: own changes and nothing older than before, or (`off`) anything.
     pub causal_reads: &'static str,
+    /// commit_outcome
+    pub commit_outcome: bool,
+    /// wal_level=logical
+    pub wal_is_logical: bool,
     /// route of each database, in their order.
     pub routes: Vec<&'static str>,
     /// The nodes are discovered, and a source says so often which one is the primary (µs); `None`: a fixed list.
@@ -241,6 +245,9 @@ pub struct Plan {
     pub clients: Vec<Script>,
 }
 
+/// In a cluster, so many clients at most change something in transactions.
+const CHANGING_CLIENTS: usize = 6;
+
 /// scram_iterations, of pooler and servers: few, for thousands of logins.
 pub const SCRAM_ITERATIONS: u32 = 16;
 
@@ -285,6 +292,8 @@ impl Plan {
             primary_max_age_ms: check_interval_ms + rng.between(1000, 2000),
             primary_wait_s: *rng.pick(&[0, 1, 5, 20, 20]),
             causal_reads: "off",
+            commit_outcome: rng.percent(70),
+            wal_is_logical: rng.percent(25),
             routes: plan
                 .databases
                 .iter()
@@ -295,6 +304,7 @@ impl Plan {
             source_us: rng.percent(50).then(|| rng.between(20_000, 200_000)),
         });
         plan.change_and_read(&mut rng);
+        plan.change_in_transactions(&mut rng);
         plan
     }
 
@@ -309,6 +319,25 @@ impl Plan {
                 let steps = script::changes_and_reads(self.clients[at].id, rng);
                 self.clients[at].steps.extend(steps);
             }
+        }
+    }
+
+    /// Clients that may change something do so in transactions, while things happen to the nodes.
+    fn change_in_transactions(&mut self, rng: &mut Rng) {
+        if self.mode != Mode::Transaction {
+            return;
+        }
+        // In some worlds, for as long as things happen.
+        let goes_on = rng.percent(35);
+        if goes_on {
+            self.pool_size = self.pool_size.max(4);
+        }
+        let count = if goes_on { 300 } else { 6 };
+        let changes = |at: &usize| self.route_of(&self.clients[*at].database) != Some("standby");
+        let clients: Vec<usize> = (0..self.clients.len()).filter(changes).take(CHANGING_CLIENTS).collect();
+        for at in clients {
+            let steps = script::transactions(self.clients[at].id, count, rng);
+            self.clients[at].steps.extend(steps);
         }
     }
 
@@ -618,12 +647,13 @@ impl ClusterPlan {
         let _ = writeln!(
             ini,
             "[clusters]\nmain = {found_by} check_user={WATCHER} check_interval_ms={} check_timeout_ms={} down_after_ms={} \
-             primary_max_age_ms={} primary_wait={}",
+             primary_max_age_ms={} primary_wait={} commit_outcome={}",
             self.check_interval_ms,
             self.check_timeout_ms,
             self.down_after_ms,
             self.primary_max_age_ms,
             self.primary_wait_s,
+            if self.commit_outcome { "on" } else { "off" },
         );
     }
 }

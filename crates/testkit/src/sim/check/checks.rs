@@ -322,8 +322,10 @@ impl Checks {
                 // is brought about in a separate block.
                 // What brings a server to its client's session is a separate transaction, before anything of the client's.
                 // What other clients drew from sequences is discarded before a client draws.
+                // The number of a transaction is asked for within it.
                 let clients = *bound && owner.is_some();
-                let may = ["Set ", "SetConfig", "PutBack", "RollbackTo", "DiscardSequences"];
+                let may =
+                    ["Set ", "SetConfig", "PutBack", "RollbackTo", "DiscardSequences", "Inquire(Number)"];
                 if clients && !may.iter().any(|may| what.starts_with(may)) {
                     let text =
                         format!("server {pid}: hidden {what} inside a transaction of client {owner:?}");

@@ -61,10 +61,11 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
 ];
 
 /// In any hundred and fifty worlds in which things happen to the nodes of a cluster.
-pub const IN_CLUSTERS: [&str; 24] = [
+pub const IN_CLUSTERS: [&str; 30] = [
     "claims denied by the source",
     "clients told that there is no primary",
     "clients told that there is no standby",
+    "connections cut in between",
     "nodes back",
     "nodes crashed",
     "nodes cut off",
@@ -72,7 +73,11 @@ pub const IN_CLUSTERS: [&str; 24] = [
     "nodes promoted",
     "nodes started",
     "nodes stopped",
+    "numbers given out again",
     "old primaries refused",
+    "outcomes of COMMIT told unknown",
+    "outcomes told committed",
+    "outcomes told rolled back",
     "outcomes told unknown",
     "primaries found",
     "reads refused by standbys",
@@ -83,6 +88,7 @@ pub const IN_CLUSTERS: [&str; 24] = [
     "statements at standbys",
     "storms of terminated processes",
     "switchovers announced",
+    "transactions asked for",
     "transactions lost by sessions that go on",
     "transactions told rolled back",
     "two primaries at a time",

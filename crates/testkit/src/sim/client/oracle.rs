@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::sim::model::nodes::Snapshot;
+use crate::sim::model::nodes::xids::{Change, Told};
 use crate::sim::model::state::settings::TRACKED;
 use crate::sim::model::statement::Tag;
-use crate::sim::model::{Behaviour, COLUMNS, Session, Step};
+use crate::sim::model::{Behaviour, COLUMNS, Note, Session, Step};
 use crate::sim::network::proto::{ErrorText, Fields, Message};
 
 /// What came of looking at a message.
@@ -43,6 +44,9 @@ pub struct Oracle {
     pid: Option<Vec<u8>>,
     /// What the statement saw whose rows came last, with its number.
     saw: Option<(u32, Snapshot)>,
+    /// What its open transaction has changed, and what it was told of the changes of others.
+    changes: Vec<Change>,
+    told_of: Vec<Told>,
 }
 
 /// Column of a result that says which text ran, or whether a lock was got.
@@ -76,12 +80,38 @@ impl Oracle {
             ends_lost: false,
             pid: None,
             saw: None,
+            changes: Vec::new(),
+            told_of: Vec::new(),
         }
     }
 
     /// What the statement saw whose row has just come, with its number.
     pub fn take_saw(&mut self) -> Option<(u32, Snapshot)> {
         self.saw.take()
+    }
+
+    /// What it was told of its transactions since the last call.
+    pub fn take_told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told_of)
+    }
+
+    /// What the last message says of its transactions. `is_unknown`: that their outcome is not known.
+    fn note_told(&mut self, is_unknown: bool) {
+        for note in self.reference.take_notes() {
+            match note {
+                Note::Wrote(Tag { client: Some(client), number, .. }) => self.changes.push((client, number)),
+                Note::Ended { .. } if self.changes.is_empty() => {}
+                Note::Ended { kept } => {
+                    let changes = std::mem::take(&mut self.changes);
+                    match kept {
+                        true => self.told_of.push(Told::Committed(changes)),
+                        false if is_unknown => {}
+                        false => self.told_of.push(Told::RolledBack(changes)),
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The client sends a message.
@@ -172,13 +202,14 @@ impl Oracle {
                 Step::Say(next) if next.tag == b'S' => {}
                 Step::Say(next) => return next.tag == b'Z' && next.body == b"I",
                 Step::NeedInput | Step::Quit => return false,
-                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Ask(_) | Step::Quiet => {}
             }
         }
     }
 
     /// A message arrived after login.
     pub fn check(&mut self, message: &Message) -> Verdict {
+        let mut is_unknown = false;
         match message.tag {
             b'S' => return self.parameter_status(message),
             b'N' if ErrorText::read(message).message.starts_with("No server connection available") => {
@@ -189,8 +220,10 @@ impl Oracle {
                 if text.severity == "FATAL" || text.severity == "PANIC" {
                     return Verdict::Fatal(text);
                 }
-                if text.code == "40001" {
-                    let Some(may_end) = self.reference.lose_transaction(&text.message) else {
+                is_unknown = text.code == "08007";
+                let lost = ["40001", "08007"].into_iter().find(|code| text.code == *code);
+                if let Some(code) = lost {
+                    let Some(may_end) = self.reference.lose_transaction(code, &text.message) else {
                         return Verdict::Wrong("a transaction was lost where none was open".to_owned());
                     };
                     self.ends_lost = may_end;
@@ -230,9 +263,10 @@ impl Oracle {
                 Step::NeedInput | Step::Quit => {
                     return Verdict::Wrong(format!("nothing was due, got {message:?}"));
                 }
-                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Ask(_) | Step::Quiet => {}
             }
         };
+        self.note_told(is_unknown);
         let ends_lost = std::mem::take(&mut self.ends_lost);
         if ends_lost && message.tag == b'Z' && message.body == b"I" && due.body == b"E" {
             // COMMIT was told that there is nothing to commit.
@@ -428,6 +462,31 @@ mod tests {
         assert_eq!(judge(&text, &hit, 1), Ok(()));
         assert!(judge(&text, &hit, 0).is_err());
         assert!(judge(&[sync()], &hit, 1).is_err());
+    }
+
+    #[test]
+    fn what_is_told_of_a_transaction_is_noted_with_its_changes() {
+        let told = |end: &[Message]| {
+            let mut oracle = Oracle::new(3, &[], false, false);
+            for (name, value) in TRACKED {
+                oracle.parameter_status(&Body::new().text(name).text(value).message(b'S'));
+            }
+            let block = ["BEGIN /*c=3 n=1*/", "INSERT INTO t /*c=3 n=2*/", "COMMIT /*c=3 n=3*/"].map(query);
+            block.iter().for_each(|message| oracle.sent(message));
+            let all = answers(&block);
+            let begun = &all[..all.len() - 2];
+            for answer in begun.iter().chain(end) {
+                assert_eq!(oracle.check(answer), Verdict::Right);
+            }
+            assert!(oracle.is_settled() && !oracle.is_bound());
+            oracle.take_told()
+        };
+        let ready = Body::new().byte(b'I').message(b'Z');
+        let lost = |code| [report(b'E', "ERROR", code, "the primary was lost"), ready.clone()];
+        let committed = [Body::new().text("COMMIT").message(b'C'), ready.clone()];
+        assert_eq!(told(&committed), [Told::Committed(vec![(3, 2)])]);
+        assert_eq!(told(&lost("40001")), [Told::RolledBack(vec![(3, 2)])]);
+        assert_eq!(told(&lost("08007")), []);
     }
 
     #[test]

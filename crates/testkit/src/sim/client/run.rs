@@ -9,6 +9,7 @@ use crate::sim::check::reasons::Disconnected;
 use crate::sim::context::{ClientTimer, Event, LinkId, PeerEnd, PoolerEnd, SimContext};
 use crate::sim::driver::{TLS_HELLO, shown};
 use crate::sim::model::nodes::OLD_READ;
+use crate::sim::model::nodes::xids::Told;
 use crate::sim::network::net::{Dir, End};
 use crate::sim::network::outbox::Outbox;
 use crate::sim::network::proto::{ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
@@ -446,6 +447,7 @@ impl Client {
         {
             cx.fail(OLD_READ, format!("client {}: {wrong}", self.script.id));
         }
+        self.oracle.take_told().iter().for_each(|told| self.told(cx, told));
         match verdict {
             Verdict::Right => {}
             Verdict::Fatal(text) => self.disconnected(cx, Some(&text)),
@@ -467,6 +469,16 @@ impl Client {
         }
         if matches!(message.tag, b'Z' | b'G') || self.ends_in_flush {
             self.go_on_if_answered(cx);
+        }
+    }
+
+    /// It was told what became of a transaction.
+    fn told(&self, cx: &mut SimContext, told: &Told) {
+        let Some(mut nodes) = cx.nodes.take() else { return };
+        let wrong = nodes.told(told, |link| cx.link(link).to_pooler.read_bytes());
+        cx.nodes = Some(nodes);
+        if let Some((check, text)) = wrong {
+            cx.fail(check, format!("client {}: {text}", self.script.id));
         }
     }
 

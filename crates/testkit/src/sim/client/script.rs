@@ -178,6 +178,56 @@ pub fn changes_and_reads(id: u32, rng: &mut Rng) -> Vec<Step> {
     steps
 }
 
+/// Numbers of statements of transactions, from here on.
+const NUMBERS_OF_TRANSACTIONS: u32 = 2_000_000;
+
+/// A client changes something in so many transactions, one after the other.
+#[must_use]
+pub fn transactions(id: u32, count: u64, rng: &mut Rng) -> Vec<Step> {
+    let (mut steps, mut number) = (Vec::new(), NUMBERS_OF_TRANSACTIONS);
+    let mut group = |rng: &mut Rng, words: &str| {
+        number += 1;
+        let (duration_us, later) = match words {
+            "COMMIT" => (*rng.pick(&[0, 200, 3_000, 10_000]), format!(" r={}", rng.pick(&[0, 20, 100, 300]))),
+            _ => (*rng.pick(&[0, 0, 200, 3_000]), String::new()),
+        };
+        let tag = format!("/*c={id} n={number} d={duration_us}{later}*/");
+        let text = format!("{} {tag}", words.replace(';', &format!(" {tag};")));
+        match words.contains(';') || rng.percent(70) {
+            true => vec![query(&text)],
+            false => vec![parse("", &text), bind("", "", &[]), execute("", 0), sync()],
+        }
+    };
+    for _ in 0..rng.between(count / 2, count) {
+        let think_us = *rng.pick(&[0, 300, 5_000, 20_000]);
+        let mut groups = match rng.below(10) {
+            0 => Vec::new(),
+            1 => vec![group(rng, "BEGIN; INSERT INTO t")],
+            _ => vec![group(rng, "BEGIN")],
+        };
+        (0..rng.between(1, 3)).for_each(|_| groups.push(group(rng, "INSERT INTO t")));
+        if rng.percent(30) {
+            groups.push(group(rng, "SELECT who"));
+        }
+        let end = *rng.pick(&["COMMIT", "COMMIT", "COMMIT", "END", "ROLLBACK"]);
+        groups.push(group(rng, end));
+        if rng.percent(10) {
+            groups = vec![groups.concat()];
+        }
+        for (at, messages) in groups.into_iter().enumerate() {
+            let think_us = if at == 0 { think_us } else { *rng.pick(&[0, 0, 0, 2_000]) };
+            steps.push(Step {
+                think_us,
+                messages,
+                unless_copying: None,
+                wait: Wait::Answers,
+                cancel_after_us: None,
+            });
+        }
+    }
+    steps
+}
+
 /// Deepest pipeline, in message groups.
 const PIPELINE_GROUPS_MAX: u32 = 50;
 

@@ -8,7 +8,7 @@ use pgweir_auth::Guard;
 use super::login::encoded;
 use super::outcome::{Lie, Moment, ServerOutcome};
 use super::session::{Note, Session, Step};
-use super::statement::Tag;
+use super::statement::{Inquiry, Tag};
 use crate::sim::check::checks::PoolName;
 use crate::sim::context::{Event, LinkId, PoolerEnd, SimContext};
 use crate::sim::network::net::{Dir, End};
@@ -93,6 +93,9 @@ pub struct Backend {
     /// It answered S to SSLRequest.
     pub(super) wants_tls: bool,
 }
+
+/// Of so many changes one is to a table of which nothing is in the log.
+const UNRECORDED_ONE_IN: u32 = 3;
 
 /// PostgreSQL's PQ_SEND_BUFFER_SIZE.
 const SEND_BUFFER_BYTES: usize = 8192;
@@ -305,6 +308,23 @@ impl Backend {
         }
     }
 
+    /// Its connection is cut in between: the pooler sees the end, and the process goes on a moment later.
+    pub fn sever(&mut self, cx: &mut SimContext) {
+        if !self.is_serving() || self.is_watch || self.sleeping {
+            return;
+        }
+        cx.note(|| format!("server {} is cut off", self.pid));
+        if let Some(pool) = &self.pool {
+            cx.checks.server_failed(pool);
+        }
+        if !self.used {
+            cx.checks.login_failed(self.pool.as_ref(), cx.now_us);
+        }
+        cx.cut(self.link, Dir::ToPooler);
+        let in_us = *cx.rng.pick(&[1, 5_000, 50_000, 500_000]);
+        self.sleep(cx, in_us);
+    }
+
     /// Its node is back. If its connection was given up meanwhile, it does nothing more.
     pub fn heal(&mut self, cx: &mut SimContext) {
         if cx.link(self.link).pooler == PoolerEnd::Gone {
@@ -338,7 +358,8 @@ impl Backend {
                 Stage::Asking(..) => self.take_password(cx),
                 Stage::Serving(session) => {
                     if let Some(nodes) = &mut cx.nodes {
-                        session.look(nodes.snapshot(self.node, cx.now_us).render());
+                        let snapshot = nodes.snapshot(self.node, cx.now_us);
+                        session.look(snapshot.render(), nodes.nodes[self.node].in_recovery);
                     }
                     let step = session.step();
                     self.serve(cx, step)
@@ -392,6 +413,7 @@ impl Backend {
             Step::Wait(_) if self.is_at_work() && self.meets_its_fate(cx, Moment::AtWork) => {}
             Step::Wait(us) => self.sleep(cx, us),
             Step::Lock { key, waits } => self.ask_for_lock(cx, key, waits),
+            Step::Ask(inquiry) => self.ask_node(cx, &inquiry),
             Step::Quiet => {}
             Step::Quit => self.close(cx, End::Fin),
             Step::NeedInput => return self.tell_at_rest(cx) || self.feed(cx),
@@ -471,6 +493,9 @@ impl Backend {
             {
                 cx.count("prepared statements shared");
             }
+            if let (Note::Runs(_) | Note::Hidden { .. }, Some(nodes)) = (&note, &mut cx.nodes) {
+                nodes.begins(self.node, self.pid);
+            }
             match &note {
                 Note::Told { what, client } => self.tell_others(cx, what, *client),
                 Note::Unlocked(key) => self.gave_up_lock(cx, *key),
@@ -495,6 +520,7 @@ impl Backend {
                 Note::Wrote(tag) => {
                     self.wrote.push(*tag);
                     self.changes.extend(tag.client.map(|client| (client, tag.number)));
+                    self.takes_number(cx, tag);
                 }
                 Note::Ended { kept } => self.commit_changes(cx, *kept),
                 _ => {}
@@ -570,14 +596,55 @@ impl Backend {
         true
     }
 
+    /// A statement has changed something: its transaction has a number from here on.
+    fn takes_number(&self, cx: &mut SimContext, tag: &Tag) {
+        let now_us = cx.now_us;
+        let Some(nodes) = &mut cx.nodes else { return };
+        let change = (tag.client.unwrap_or_default(), tag.number);
+        let is_recorded = !tag.number.is_multiple_of(UNRECORDED_ONE_IN);
+        if nodes.writes(self.node, self.pid, change, is_recorded, now_us) {
+            cx.count("numbers given out again");
+        }
+    }
+
+    /// The pooler asks for a transaction.
+    fn ask_node(&mut self, cx: &mut SimContext, inquiry: &Inquiry) {
+        let now_us = cx.now_us;
+        if let Inquiry::Outcome { xid, .. } = inquiry {
+            self.runs_at_node(cx);
+            if cx.nodes.as_ref().is_some_and(|nodes| nodes.is_reused(self.node, *xid)) {
+                cx.count("numbers asked for that were given out again");
+            }
+        }
+        let Some(nodes) = &mut cx.nodes else { return };
+        let reply = nodes.reply(self.node, self.pid, inquiry, now_us);
+        if let Inquiry::Outcome { .. } = inquiry {
+            cx.count(match &reply {
+                Ok(columns) if columns[0].as_deref() == Some("in progress") => {
+                    "transactions asked for in progress"
+                }
+                Ok(_) => "transactions asked for",
+                Err(_) => "transactions asked for in the future",
+            });
+        }
+        if let Stage::Serving(session) = &mut self.stage {
+            session.replied(reply);
+        }
+    }
+
     /// A transaction is over: what it changed counts from here on, if it was committed.
     fn commit_changes(&mut self, cx: &mut SimContext, kept: bool) {
-        let now_us = cx.now_us;
-        for change in self.changes.drain(..).filter(|_| kept) {
-            let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.commits(self.node, change, now_us));
-            if let Some(text) = wrong {
-                cx.fail("no change is carried out at a node after its term", text);
-            }
+        let (now_us, changes) = (cx.now_us, std::mem::take(&mut self.changes));
+        let sent_bytes =
+            cx.link(self.link).to_pooler.taken_bytes() + (self.sending.len() + self.kept.len()) as u64;
+        let Some(nodes) = &mut cx.nodes else { return };
+        if !kept {
+            return nodes.rolls_back(self.pid);
+        }
+        if let Some((check, text)) =
+            nodes.commits(self.node, self.pid, changes, (self.link, sent_bytes), now_us)
+        {
+            cx.fail(check, text);
         }
     }
 

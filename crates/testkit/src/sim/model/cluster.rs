@@ -51,7 +51,8 @@ impl Cluster {
             | Act::Promote(node)
             | Act::Part(node)
             | Act::Heal(node)
-            | Act::Terminate(node)) = act;
+            | Act::Terminate(node)
+            | Act::Sever(node)) = act;
             for backend in
                 self.backends.iter_mut().filter(|backend| backend.node == node && !backend.is_dead())
             {
@@ -60,6 +61,7 @@ impl Cluster {
                     Act::Stop(_) => backend.stop(cx),
                     Act::Heal(_) => backend.heal(cx),
                     Act::Terminate(_) if cx.rng.percent(60) => backend.terminate(cx),
+                    Act::Sever(_) if cx.rng.percent(80) => backend.sever(cx),
                     _ => {}
                 }
             }

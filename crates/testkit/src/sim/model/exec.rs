@@ -2,7 +2,7 @@
 
 use super::copy::CopyIn;
 use super::session::{Block, Note, Refusal, Session, Step};
-use super::statement::{Hold, SEQUENCE, Statement, Tag, Verb};
+use super::statement::{Hold, Inquiry, SEQUENCE, Statement, Tag, Verb};
 use crate::sim::model::state::prepared::row_description;
 use crate::sim::model::state::settings::known;
 use crate::sim::network::proto::{Body, Message, report};
@@ -24,13 +24,21 @@ pub(super) struct Run {
     suspends: bool,
     /// One of several statements in a Query.
     in_string: bool,
-    /// It asked for its advisory lock, and does not wait for it any more.
-    lock_told: bool,
+    /// It asked for its advisory lock, and does not wait for it any more; or it asked its node.
+    was_told: bool,
+    /// It was carried out, and this is its answer, which comes later.
+    later: Option<String>,
     copy: Option<CopyIn>,
 }
 
 /// Locks of tables and rows, behind the keys of advisory locks.
 const TABLE_LOCKS: u64 = 1 << 32;
+
+/// The unit in which a COMMIT says how long after it is committed it is answered.
+const LATER_US: u64 = 100;
+
+/// For so long the pooler has a server wait before it is asked again.
+const MOMENT_US: u64 = 100_000;
 
 /// Rows a statement answers; a SELECT without `r` answers one.
 fn rows_of(statement: &Statement) -> u32 {
@@ -55,7 +63,8 @@ impl Run {
             stop_row,
             suspends: false,
             in_string: many,
-            lock_told: false,
+            was_told: false,
+            later: None,
             copy: None,
         }
     }
@@ -78,6 +87,11 @@ impl Run {
     /// Whose statement it is.
     pub(super) fn tag(&self) -> Tag {
         self.statement.tag
+    }
+
+    /// It was carried out, and is past any cancel.
+    pub(super) fn is_done(&self) -> bool {
+        self.later.is_some()
     }
 
     /// COPY FROM STDIN has begun.
@@ -128,10 +142,20 @@ impl Run {
             return Ok(Some(if wait_us > 0 { Step::Wait(wait_us) } else { Step::Quiet }));
         }
         if let Some((key, waits)) = self.wanted_lock()
-            && !self.lock_told
+            && !self.was_told
         {
-            self.lock_told = true;
+            self.was_told = true;
             return Ok(Some(Step::Lock { key, waits }));
+        }
+        if let Verb::Inquire(inquiry) = &self.statement.verb
+            && !self.was_told
+        {
+            self.was_told = true;
+            return Ok(Some(Step::Ask(inquiry.clone())));
+        }
+        if self.statement.verb == Verb::Commit && self.statement.tag.rows > 0 && self.later.is_none() {
+            self.later = Some(commit(session));
+            return Ok(Some(Step::Wait(LATER_US * u64::from(self.statement.tag.rows))));
         }
         self.complete(session)?;
         session.note_access(&self.statement);
@@ -180,7 +204,10 @@ impl Run {
             session.say(Body::new().byte(0).int16(1).int16(0).message(b'H'));
         }
         let tag = self.statement.tag;
-        let wait_us = tag.duration_us - tag.duration_us / 2;
+        let wait_us = match self.statement.verb {
+            Verb::Inquire(Inquiry::Outcome { waits: true, .. }) => MOMENT_US,
+            _ => tag.duration_us - tag.duration_us / 2,
+        };
         Ok(Some(if wait_us > 0 { Step::Wait(wait_us) } else { Step::Quiet }))
     }
 
@@ -209,13 +236,7 @@ impl Run {
         let tag = self.statement.tag;
         let done = match &self.statement.verb {
             Verb::Select | Verb::SelectState | Verb::SelectNone | Verb::Empty => format!("SELECT {rows}"),
-            Verb::Catalog => {
-                let row = |kind: &str, names: &str| [Some(kind.to_owned()), Some(names.to_owned()), None];
-                say_row(session, &row("v", ""));
-                say_row(session, &row("r", "who\nnone"));
-                say_row(session, &row("s", SEQUENCE));
-                "SELECT 3".to_owned()
-            }
+            Verb::Catalog => catalog(session),
             Verb::Fail => {
                 let filler = String::from_utf8(filler(&tag, 0)).expect("letters");
                 return Err(Refusal::new("22012", format!("division by zero ({}) {filler}", tag.render())));
@@ -244,7 +265,7 @@ impl Run {
             Verb::Begin | Verb::BeginReadOnly | Verb::NoColumn(_) => begin(session, "BEGIN"),
             Verb::Start => begin(session, "START TRANSACTION"),
             Verb::RollbackTo => return Err(Refusal::new("3B001", "savepoint does not exist")),
-            Verb::Commit => commit(session),
+            Verb::Commit => self.later.take().unwrap_or_else(|| commit(session)),
             Verb::Rollback => rollback(session),
             Verb::CopyOut => {
                 session.say(Message::bare(b'c'));
@@ -291,6 +312,7 @@ impl Run {
                 "DEALLOCATE ALL".to_owned()
             }
             Verb::Hold(hold) => session.hold(hold, &tag)?,
+            Verb::Inquire(_) => reply(session)?,
         };
         session.report_settings_early();
         session.say(Body::new().text(&done).message(b'C'));
@@ -327,6 +349,20 @@ pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str,
     let count = i16::try_from(fields.len()).expect("few columns");
     let body = fields.iter().fold(Body::new().int16(count), |body, field| body.counted(field));
     session.say(body.message(b'D'));
+}
+
+fn catalog(session: &mut Session) -> String {
+    let row = |kind: &str, names: &str| [Some(kind.to_owned()), Some(names.to_owned()), None];
+    say_row(session, &row("v", ""));
+    say_row(session, &row("r", "who\nnone"));
+    say_row(session, &row("s", SEQUENCE));
+    "SELECT 3".to_owned()
+}
+
+fn reply(session: &mut Session) -> Result<String, Refusal> {
+    let columns = session.take_reply()?;
+    say_row(session, &columns);
+    Ok("SELECT 1".to_owned())
 }
 
 fn set_config(session: &mut Session, calls: &[(String, Option<String>, bool)]) {

@@ -66,6 +66,9 @@ impl Backend {
         self.waits_since_us = None;
         self.listening.clear();
         cx.locks.ended(self.pid);
+        if let Some(nodes) = &mut cx.nodes {
+            nodes.rolls_back(self.pid);
+        }
         if cx.locks.next().is_some() {
             cx.after(1, Event::Unlocked);
         }

@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::exec::Run;
-use super::statement::{Statement, Tag, Verb, parse};
+use super::nodes::xids::Reply;
+use super::statement::{Inquiry, Statement, Tag, Verb, parse};
 use crate::sim::model::state::holdings::{Holdings, Told};
 use crate::sim::model::state::prepared::{Portal, Prepared};
 use crate::sim::model::state::settings::Settings;
@@ -31,6 +32,8 @@ pub enum Step {
         /// It waits until it gets it.
         waits: bool,
     },
+    /// Asks its node, which answers by [`Session::replied`].
+    Ask(Inquiry),
     /// Did something that no client sees.
     Quiet,
     /// Has nothing to do until more messages come.
@@ -158,6 +161,10 @@ pub struct Session {
     pub(super) holdings: Holdings,
     /// It got the advisory lock that it asked for last.
     pub(super) got_lock: bool,
+    /// What its node has answered.
+    reply: Option<Reply>,
+    /// Its node was promoted, and it has not told so.
+    has_left_recovery: bool,
     /// Locks of tables and rows that it has until its transaction ends, each as often as it was taken.
     table_locks: Vec<u64>,
     pub(super) block: Block,
@@ -194,6 +201,8 @@ impl Session {
             settings: Settings::new(startup),
             holdings: Holdings::default(),
             got_lock: false,
+            reply: None,
+            has_left_recovery: false,
             table_locks: Vec::new(),
             block: Block::None,
             access: Access::Write,
@@ -231,8 +240,9 @@ impl Session {
     }
 
     /// What a statement sees that begins with the next step.
-    pub fn look(&mut self, sees: String) {
+    pub fn look(&mut self, sees: String, in_recovery: bool) {
         self.sees.next = sees;
+        self.has_left_recovery = self.behaviour.in_hot_standby == Some(true) && !in_recovery;
     }
 
     /// As it stands in a row.
@@ -293,6 +303,16 @@ impl Session {
         self.holdings.stranger(client)
     }
 
+    /// The answer to [`Step::Ask`].
+    pub fn replied(&mut self, reply: Reply) {
+        self.reply = Some(reply);
+    }
+
+    pub(super) fn take_reply(&mut self) -> Result<Vec<Option<String>>, Refusal> {
+        let reply = self.reply.take().unwrap_or_else(|| Err(("0A000", "there is no cluster".to_owned())));
+        reply.map_err(|(code, text)| Refusal::new(code, text))
+    }
+
     /// The answer to [`Step::Lock`].
     pub fn told_of_lock(&mut self, got: bool) {
         self.got_lock = got;
@@ -339,7 +359,7 @@ impl Session {
             match ahead.step() {
                 Step::Say(_) => return false,
                 Step::NeedInput | Step::Quit => return true,
-                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Ask(_) | Step::Quiet => {}
             }
         }
     }
@@ -363,6 +383,7 @@ impl Session {
     #[must_use]
     pub fn running(&self) -> Option<Tag> {
         match &self.doing {
+            Doing::Simple { run: Some(run), .. } | Doing::Execute { run, .. } if run.is_done() => None,
             Doing::Simple { run: Some(run), .. } | Doing::Execute { run, .. } => Some(run.tag()),
             Doing::Call { tag, .. } => Some(*tag),
             Doing::Simple { run: None, .. } | Doing::Nothing => None,
@@ -414,7 +435,7 @@ impl Session {
 
     /// The transaction that is open is gone, with the connection to the primary: what a reference does when the pooler says so in place
     /// of an answer, or of the rest of one. `Some(true)`: what comes next may end the transaction. `None` if that could not be.
-    pub fn lose_transaction(&mut self, text: &str) -> Option<bool> {
+    pub fn lose_transaction(&mut self, code: &'static str, text: &str) -> Option<bool> {
         let ends = |message: &Message| match message.tag {
             b'Q' | b'P' => {
                 let text = message.body.split(|byte| *byte == 0).rev().find(|part| part.len() > 2);
@@ -429,7 +450,7 @@ impl Session {
             _ => false,
         };
         let may_end = self.inbox.front().is_some_and(ends);
-        let refusal = Refusal::new("40001", text);
+        let refusal = Refusal::new(code, text);
         if self.give_up_waiting(Block::Open, &refusal) {
             return Some(may_end);
         }
@@ -465,7 +486,7 @@ impl Session {
             match ahead.step() {
                 Step::Say(due) => break due,
                 Step::NeedInput | Step::Quit => return,
-                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Ask(_) | Step::Quiet => {}
             }
         };
         if due.tag == b'1' {
@@ -714,6 +735,10 @@ impl Session {
         (self.group_open, self.group_began) = (false, false);
         self.skipping = false;
         self.report_settings();
+        if std::mem::take(&mut self.has_left_recovery) {
+            self.behaviour.in_hot_standby = Some(false);
+            self.say(Body::new().text("in_hot_standby").text("off").message(b'S'));
+        }
         let status = match self.block {
             Block::None => b'I',
             Block::Open => b'T',

@@ -18,7 +18,7 @@ pub struct Tag {
     pub text: u32,
     /// `d`: how long it runs, in microseconds.
     pub duration_us: u64,
-    /// `r`: rows (or copy lines, or notices) to produce.
+    /// `r`: rows (or copy lines, or notices) to produce; how long a COMMIT is answered after it is committed.
     pub rows: u32,
     /// `b`: filler bytes in each row.
     pub bytes: u32,
@@ -153,6 +153,23 @@ pub enum Verb {
     PutBack(Vec<(String, String)>),
     /// What a session holds besides settings is made, used or ended.
     Hold(Hold),
+    /// The pooler asks for a transaction.
+    Inquire(Inquiry),
+}
+
+/// What the pooler asks for a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Inquiry {
+    /// Which number the open one has, where the log is, where a record with that number ends, which is written for it, and where recovery
+    /// had ended.
+    Number,
+    /// What became of another one; where recovery ended, and which run of which server it is.
+    Outcome {
+        /// Its number.
+        xid: u64,
+        /// After a moment.
+        waits: bool,
+    },
 }
 
 /// A statement about what a session holds besides settings; what it does is in `holdings.rs`.
@@ -321,6 +338,12 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
         ["SELECT", "PG_CATALOG.SET_CONFIG", "(", "BEGAN.NAME", ..] => Verb::PutBack(put_back(words)),
         ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
+        ["SELECT", "PG_CATALOG.TXID_CURRENT_IF_ASSIGNED", ..] => Verb::Inquire(Inquiry::Number),
+        ["SELECT", "PG_CATALOG.TXID_STATUS", "(", xid, ..] => {
+            let xid = xid.trim_start_matches('\'').parse();
+            let xid = xid.map_err(|_| "invalid input syntax for type bigint".to_owned())?;
+            Verb::Inquire(Inquiry::Outcome { xid, waits: upper.contains(&"PG_CATALOG.PG_SLEEP") })
+        }
         ["SELECT", "'G", ..] => Verb::Catalog,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,

@@ -24,7 +24,7 @@ fn answers(session: &mut Session, messages: Vec<Message>) -> String {
             }
             Step::NeedInput => return shown.trim_end().to_owned(),
             Step::Quit => return shown + "quit",
-            Step::Wait(_) | Step::Flush | Step::Quiet => {}
+            Step::Wait(_) | Step::Flush | Step::Ask(_) | Step::Quiet => {}
             // No other session is there.
             Step::Lock { .. } => session.told_of_lock(true),
         }

@@ -51,6 +51,9 @@ pub struct Pipe {
     read_up_to: usize,
     /// Bytes taken from the sender and not yet read.
     held: usize,
+    /// Bytes that were taken, and that were read, since its beginning.
+    taken_bytes: u64,
+    read_bytes: u64,
     sender_waits: bool,
     sender_done: bool,
     ended: Option<End>,
@@ -72,6 +75,8 @@ impl Pipe {
             arrived: Vec::new(),
             read_up_to: 0,
             held: 0,
+            taken_bytes: 0,
+            read_bytes: 0,
             sender_waits: false,
             sender_done: false,
             ended: None,
@@ -98,6 +103,7 @@ impl Pipe {
             return (0, [None, None]);
         }
         self.held += taken;
+        self.taken_bytes += taken as u64;
         let mut arrivals = [None, None];
         let mut rest = &bytes[..taken];
         if taken > 1 && rng.percent(behaviour.cut_writes_percent) {
@@ -156,10 +162,23 @@ impl Pipe {
         into.extend_from_slice(&unread[..taken]);
         self.read_up_to += taken;
         self.held = self.held.saturating_sub(taken);
+        self.read_bytes += taken as u64;
         if self.read_up_to == self.arrived.len() {
             self.drop_arrived();
         }
         taken > 0 && std::mem::take(&mut self.sender_waits)
+    }
+
+    /// Bytes that were taken from the sender since the beginning.
+    #[must_use]
+    pub fn taken_bytes(&self) -> u64 {
+        self.taken_bytes
+    }
+
+    /// Of these, what the receiver has read.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// Bytes that can be read now.

@@ -4,6 +4,7 @@
 pub mod source;
 mod standby;
 pub mod wal;
+pub mod xids;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use pgweir_core::source::SourceReport;
 
 use self::source::Source;
 use self::wal::{Delay, Place, Wal};
+use self::xids::Xids;
 use crate::sim::context::{Event, SimContext};
 use crate::sim::network::proto::{Body, Message};
 use crate::sim::plan::ClusterPlan;
@@ -43,6 +45,11 @@ pub struct Node {
     /// A standby's: where it has come. A primary's: its timeline, and where that began.
     place: Place,
     delay: Delay,
+    /// Where its recovery ended; `None` after a clean start, and while it recovers.
+    recovered: Option<u64>,
+    /// It has crashed as a primary, and its log ends there.
+    crashed_at: Option<u64>,
+    /// When its server was started.
     started: i64,
     /// When another node was promoted in its place.
     term_ended_us: Option<u64>,
@@ -96,6 +103,8 @@ pub enum Act {
     Heal(usize),
     /// Its processes are ended by an administrator.
     Terminate(usize),
+    /// Its connections are cut in between: the pooler sees their end at once, and its processes go on with what they have received.
+    Sever(usize),
 }
 
 impl Act {
@@ -110,6 +119,7 @@ impl Act {
             Act::Part(_) => "nodes cut off",
             Act::Heal(_) => "nodes back",
             Act::Terminate(_) => "storms of terminated processes",
+            Act::Sever(_) => "connections cut in between",
         }
     }
 }
@@ -121,6 +131,7 @@ pub struct Nodes {
     plan: ClusterPlan,
     rng: Rng,
     wal: Wal,
+    xids: Xids,
     /// What each client saw last.
     seen: BTreeMap<u32, Place>,
     /// What is still to happen, by time.
@@ -155,6 +166,8 @@ impl Nodes {
             in_recovery: number > 0,
             place: wal.end(1),
             delay: Delay::draw(&mut of_log),
+            recovered: None,
+            crashed_at: None,
             started: i64::try_from(number).unwrap_or(0),
             term_ended_us: None,
             promoted_us: None,
@@ -165,6 +178,7 @@ impl Nodes {
             plan: plan.clone(),
             rng: Rng::new(seed ^ 0x5eed_c105_7e55),
             wal,
+            xids: Xids::default(),
             seen: BTreeMap::new(),
             acts: BTreeMap::new(),
             planned: 0,
@@ -188,7 +202,7 @@ impl Nodes {
                 false => self.rng.between(1_000, 400_000),
             };
             let later_us = soon_us + self.rng.between(1_000, 900_000);
-            let (acts, next) = match self.rng.below(10) {
+            let (acts, next) = match self.rng.below(13) {
                 // It dies, and another one is promoted.
                 0 | 1 => (vec![(0, Act::Crash(primary)), (soon_us, Act::Promote(standby))], standby),
                 2 => (vec![(0, Act::Stop(primary)), (soon_us, Act::Promote(standby))], standby),
@@ -208,6 +222,18 @@ impl Nodes {
                 5 => (vec![(0, Act::Part(primary)), (soon_us, Act::Heal(primary))], primary),
                 // It restarts in place.
                 6 => (vec![(0, Act::Stop(primary))], primary),
+                // It crashes, and recovers in place.
+                10 => (vec![(0, Act::Crash(primary))], primary),
+                // Its connections are cut, and another one is promoted, or not.
+                11 => (vec![(0, Act::Sever(primary))], primary),
+                12 => (
+                    vec![
+                        (0, Act::Sever(primary)),
+                        (soon_us / 8, Act::Crash(primary)),
+                        (soon_us, Act::Promote(standby)),
+                    ],
+                    standby,
+                ),
                 7 => (vec![(0, Act::Crash(standby))], primary),
                 // A standby is cut off, perhaps until it is down.
                 8 => (vec![(0, Act::Part(standby)), (soon_us + later_us, Act::Heal(standby))], primary),
@@ -262,7 +288,8 @@ impl Nodes {
 
     fn happen(&mut self, act: Act, now_us: u64) {
         match act {
-            Act::Crash(node) | Act::Stop(node) => self.nodes[node].status = Status::Stopped,
+            Act::Crash(node) => self.crash(node, now_us),
+            Act::Stop(node) => self.nodes[node].status = Status::Stopped,
             Act::Start(node) => self.start(node),
             Act::Serve(node) => self.nodes[node].status = Status::Running,
             Act::Promote(promoted) => self.promote(promoted, now_us),
@@ -271,21 +298,37 @@ impl Nodes {
                 self.nodes[node].isolated = false;
                 self.nodes[node].healed_us = now_us;
             }
-            Act::Terminate(_) => {}
+            Act::Terminate(_) | Act::Sever(_) => {}
         }
+    }
+
+    /// A primary loses some of what it has not flushed.
+    fn crash(&mut self, node: usize, now_us: u64) {
+        let left = self.rng.index(4);
+        let node = &mut self.nodes[node];
+        if node.status == Status::Running && !node.in_recovery {
+            node.crashed_at = Some(self.wal.crash(node.place.timeline, left, now_us));
+        }
+        node.status = Status::Stopped;
     }
 
     /// It begins where it was; a standby a little before that, and one whose history is not the newest primary's is made from that.
     fn start(&mut self, node: usize) {
-        let back = self.rng.index(4);
+        let (back, number) = (self.rng.index(4), node);
         let newest = self.wal.newest();
         let node = &mut self.nodes[node];
         node.status = Status::Starting;
-        node.started += 100;
+        (node.recovered, node.crashed_at) = (node.crashed_at, None);
+        // If only the processes of clients have crashed, the one that started them goes on.
+        if node.recovered.is_none() || self.rng.percent(50) {
+            node.started += 100;
+        }
         if node.place.timeline < newest && !(node.in_recovery && self.wal.is_in_newest(node.place)) {
             (node.in_recovery, node.place, node.term_ended_us) = (true, self.wal.rewound(), None);
         } else if node.in_recovery {
             node.place = self.wal.back(node.place, back);
+        } else if node.recovered.is_some() {
+            self.recover_xids(number);
         }
     }
 
@@ -296,10 +339,14 @@ impl Nodes {
         }
         let node = &mut self.nodes[promoted];
         let from = if node.in_recovery { node.place } else { self.wal.end(node.place.timeline) };
+        if node.in_recovery {
+            node.recovered = Some(from.lsn);
+        }
         self.wal.promote(from, now_us);
         node.place = Place { timeline: self.wal.newest(), lsn: from.lsn };
         (node.in_recovery, node.term_ended_us, node.promoted_us) = (false, None, Some(now_us));
         self.leader = promoted;
+        self.recover_xids(promoted);
         for other in 0..self.nodes.len() {
             let Node { in_recovery, place, status, .. } = self.nodes[other];
             if in_recovery && status == Status::Running && !self.wal.is_in_newest(place) {
@@ -325,7 +372,7 @@ impl Nodes {
     pub fn snapshot(&mut self, node: usize, now_us: u64) -> Snapshot {
         self.replay(now_us);
         let Node { in_recovery, place, .. } = self.nodes[node];
-        let place = if in_recovery { place } else { self.wal.end(place.timeline) };
+        let place = if in_recovery { place } else { self.wal.changed(place.timeline) };
         Snapshot { place, is_standby: in_recovery }
     }
 
@@ -366,35 +413,35 @@ impl Nodes {
         self.nodes[node].isolated
     }
 
-    /// The position that a node tells: a primary where the next record begins, a standby where it has come.
-    fn position(&self, node: &Node) -> String {
-        let Place { timeline, lsn } = node.place;
-        let lsn = if node.in_recovery { lsn } else { self.wal.inserts_at(timeline) };
-        format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff)
-    }
-
     /// The answer to the pooler's question what a node is.
     #[must_use]
     pub fn answer(&mut self, node: usize, now_us: u64) -> Vec<Message> {
         self.replay(now_us);
         let node = &self.nodes[node];
-        let (role, timeline) = (node.in_recovery.to_string(), format!("{:08X}", node.place.timeline));
-        let (position, started) = (self.position(node), node.started.to_string());
+        let Place { timeline, lsn } = node.place;
+        // A primary tells where the next record begins, a standby where it has come.
+        let (at, replayed) = match node.in_recovery {
+            true => (lsn, Some(lsn)),
+            false => (self.wal.inserts_at(timeline), node.recovered),
+        };
         let columns = [
-            &role,
-            position.as_str(),
-            &position,
-            &position,
-            &timeline,
-            "7000000000000000001",
-            &started,
-            "180000",
+            Some(node.in_recovery.to_string()),
+            Some(position(at)),
+            Some(position(at)),
+            replayed.map(position),
+            Some(format!("{timeline:08X}")),
+            Some(IDENTIFIER.to_owned()),
+            Some(node.started.to_string()),
+            Some("180000".to_owned()),
         ];
         let mut description = Body::new().int16(8);
         let mut row = Body::new().int16(8);
         for value in columns {
             description = description.text("c").int32(0).int16(0).int32(25).int16(-1).int32(-1).int16(0);
-            row = row.int32(i32::try_from(value.len()).expect("short")).raw(value.as_bytes());
+            row = match value {
+                Some(value) => row.counted(value.as_bytes()),
+                None => row.int32(-1),
+            };
         }
         vec![
             description.message(b'T'),
@@ -438,19 +485,15 @@ impl Nodes {
     pub fn was_promoted(&self, node: usize) -> bool {
         self.nodes[node].promoted_us.is_some()
     }
-
-    /// A client's change is committed at a node: of which client, and by which of its statements. What is wrong with that, if anything.
-    pub fn commits(&mut self, node: usize, change: (u32, u32), now_us: u64) -> Option<String> {
-        if !self.nodes[node].in_recovery {
-            let timeline = self.nodes[node].place.timeline;
-            self.wal.commit(timeline, change, &mut self.rng, now_us);
-        }
-        let max_us = self.plan.primary_max_age_ms * 1000;
-        let ended_us = self.nodes[node].term_ended_us?;
-        let late = now_us > ended_us + max_us;
-        late.then(|| format!("a change is committed at node{node} {} us after its term", now_us - ended_us))
-    }
 }
+
+/// As `pg_lsn` is written.
+fn position(lsn: u64) -> String {
+    format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff)
+}
+
+/// The system identifier of all nodes.
+const IDENTIFIER: &str = "7000000000000000001";
 
 /// The check of what clients see of a standby.
 pub const OLD_READ: &str = "a client sees its own changes, and never goes back in time";

@@ -9,6 +9,9 @@ const PAGE_HEADER_BYTES: u64 = 24;
 const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 const SEGMENT_HEADER_BYTES: u64 = 40;
 
+/// What was written so long ago is flushed, too (`wal_writer_delay`).
+const WRITER_US: u64 = 100_000;
+
 /// Where a new cluster is.
 const FIRST_LSN: u64 = 0x0300_0060;
 
@@ -27,6 +30,8 @@ struct Record {
     at_us: u64,
     /// The change that it commits: the client, and the number of its statement.
     change: Option<(u32, u32)>,
+    /// All up to its end was flushed when it was written.
+    flushes: bool,
 }
 
 /// What one timeline's primary has written.
@@ -95,6 +100,14 @@ impl Wal {
         Place { timeline, lsn: self.timeline(timeline).end }
     }
 
+    /// The end of the last change of a timeline, or its beginning.
+    #[must_use]
+    pub fn changed(&self, timeline: u32) -> Place {
+        let Timeline { from, records, .. } = self.timeline(timeline);
+        let last = records.iter().rev().find(|record| record.change.is_some()).map(|record| record.end);
+        Place { timeline, lsn: last.unwrap_or(from.map_or(FIRST_LSN, |from| from.lsn)) }
+    }
+
     /// Where the next record begins: behind a page's header, if the last one ended with a page.
     #[must_use]
     pub fn inserts_at(&self, timeline: u32) -> u64 {
@@ -106,8 +119,9 @@ impl Wal {
         }
     }
 
-    /// A primary commits a change of a client's statement.
-    pub fn commit(&mut self, timeline: u32, change: (u32, u32), rng: &mut Rng, now_us: u64) {
+    /// A primary writes a record: one that commits a change of a client's statement, which it flushes, or another one. Returns where it
+    /// ends.
+    pub fn write(&mut self, timeline: u32, change: Option<(u32, u32)>, rng: &mut Rng, now_us: u64) -> u64 {
         let begin = self.inserts_at(timeline);
         let rest = PAGE_BYTES - begin % PAGE_BYTES;
         // Often a record ends with its page.
@@ -115,14 +129,32 @@ impl Wal {
         let crosses = bytes > rest;
         let end = begin + bytes + if crosses { PAGE_HEADER_BYTES } else { 0 };
         let timeline = &mut self.timelines[timeline as usize - 1];
-        timeline.records.push(Record { end, at_us: now_us, change: Some(change) });
+        timeline.records.push(Record { end, at_us: now_us, change, flushes: change.is_some() });
         timeline.end = end;
+        end
+    }
+
+    /// The end of what a crash of a timeline's primary leaves for certain.
+    fn flushed(&self, timeline: u32, now_us: u64) -> u64 {
+        let Timeline { from, records, .. } = self.timeline(timeline);
+        let last = records.iter().rev().find(|record| record.flushes || record.at_us + WRITER_US <= now_us);
+        last.map_or(from.map_or(FIRST_LSN, |from| from.lsn), |record| record.end)
+    }
+
+    /// A timeline's primary crashes: of the records that were not flushed, so many are left. Returns where it ends.
+    pub fn crash(&mut self, timeline: u32, left: usize, now_us: u64) -> u64 {
+        let flushed = self.flushed(timeline, now_us);
+        let timeline = &mut self.timelines[timeline as usize - 1];
+        let kept = timeline.records.partition_point(|record| record.end <= flushed) + left;
+        timeline.records.truncate(kept);
+        timeline.end = timeline.records.last().map_or(flushed, |record| record.end);
+        timeline.end
     }
 
     /// A standby that stands there is promoted. Returns its timeline, which begins with a record that says so.
     pub fn promote(&mut self, from: Place, now_us: u64) -> u32 {
         let (begin, end) = (from.lsn, from.lsn + 48);
-        let record = Record { end, at_us: now_us, change: None };
+        let record = Record { end, at_us: now_us, change: None, flushes: true };
         self.timelines.push(Timeline {
             from: Some(Place { lsn: begin, ..from }),
             records: vec![record],
@@ -132,7 +164,8 @@ impl Wal {
     }
 
     /// The end of an older timeline's part in the history of a newer one, if it has any.
-    fn fork(&self, of: u32, from: u32) -> Option<u64> {
+    #[must_use]
+    pub fn fork(&self, of: u32, from: u32) -> Option<u64> {
         let (mut number, mut end) = (of, u64::MAX);
         while number != from {
             let left = self.timeline(number).from?;
@@ -160,7 +193,8 @@ impl Wal {
         while let Some(upto) = self.fork(self.newest(), place.timeline).filter(|upto| place.lsn <= *upto) {
             let records = &self.timeline(place.timeline).records;
             let first = records.partition_point(|record| record.end <= place.lsn);
-            for record in records[first..].iter().filter(|record| record.end <= upto) {
+            let sent = upto.min(self.flushed(place.timeline, now_us));
+            for record in records[first..].iter().filter(|record| record.end <= sent) {
                 if record.at_us + delay.of(record.end) > now_us {
                     return;
                 }
@@ -235,7 +269,9 @@ mod tests {
 
     fn with_changes(count: u32) -> Wal {
         let (mut wal, mut rng) = (Wal::default(), Rng::new(7));
-        (1..=count).for_each(|number| wal.commit(1, (3, number), &mut rng, u64::from(number)));
+        for number in 1..=count {
+            wal.write(1, Some((3, number)), &mut rng, u64::from(number));
+        }
         wal
     }
 
@@ -258,13 +294,31 @@ mod tests {
         let (mut wal, mut rng) = (Wal::default(), Rng::new(1));
         let mut starts = 0;
         for number in 0..1000 {
-            wal.commit(1, (1, number), &mut rng, 0);
+            wal.write(1, Some((1, number)), &mut rng, 0);
             let (end, next) = (wal.end(1).lsn, wal.inserts_at(1));
             assert!(end.is_multiple_of(8) && next >= end);
             starts += u32::from(next != end);
             assert_eq!(next != end, end.is_multiple_of(PAGE_BYTES));
         }
         assert!(starts > 100, "{starts}");
+    }
+
+    #[test]
+    fn a_crash_loses_what_was_not_flushed_and_no_standby_has_that() {
+        let (mut wal, mut rng) = (with_changes(2), Rng::new(7));
+        let committed = wal.end(1);
+        let marks: Vec<u64> = (0..3).map(|_| wal.write(1, None, &mut rng, 50)).collect();
+        assert_eq!(wal.changed(1), committed);
+        let mut standby = Place { timeline: 1, lsn: FIRST_LSN };
+        wal.replay(&mut standby, AT_ONCE, 60);
+        assert_eq!(standby, committed);
+        let mut later = wal.clone();
+        later.replay(&mut standby, AT_ONCE, 50 + WRITER_US);
+        assert_eq!(standby, later.end(1));
+        assert_eq!(later.crash(1, 0, 50 + WRITER_US), marks[2]);
+        assert_eq!(wal.clone().crash(1, 1, 60), marks[0]);
+        assert_eq!(wal.crash(1, 0, 60), committed.lsn);
+        assert_eq!(wal.end(1), committed);
     }
 
     #[test]
@@ -276,7 +330,7 @@ mod tests {
         wal.replay(&mut other, AT_ONCE, 7);
         assert!(wal.covers(other, standby) && !wal.covers(standby, other));
         assert_eq!(wal.promote(standby, 20), 2);
-        wal.commit(2, (3, 10), &mut Rng::new(1), 21);
+        wal.write(2, Some((3, 10)), &mut Rng::new(1), 21);
         assert!(wal.is_in_newest(standby) && !wal.is_in_newest(other));
         assert_eq!(wal.lacks(wal.end(2), 3, 11), None, "what is lost is not asked for");
         assert_eq!(wal.lacks(standby, 3, 11), Some(10));
