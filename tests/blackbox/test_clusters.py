@@ -533,3 +533,29 @@ def test_a_database_joins_a_cluster_at_reload(nodes, clustered, pg):
         pooler.write_ini()
         pooler.reload()
         assert port_of(session) == two.all[0].port
+
+
+def test_what_hinders_a_standby_is_said(nodes, clustered):
+    """Replay that is paused, an isolation level that a standby refuses, and hot_standby=off: SHOW NODES and the log say it."""
+    two = nodes(2)
+    pooler, standby = clustered(two), two.all[1]
+
+    def says(state, words):
+        eventually(lambda: (row := pooler.show("NODES", node="m2")[0])["state"] == state and words in (row["last_error"] or ""), words)
+
+    eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
+    standby.sql("select pg_wal_replay_pause()")
+    says("standby", "its replay is paused")
+    pooler.logged("WARNING cluster main: node m2 is standby: its replay is paused")
+    standby.sql("select pg_wal_replay_resume()")
+    eventually(lambda: pooler.show("NODES", node="m2")[0]["last_error"] is None, "it goes on")
+    # A session of the standby's would be refused, too: the file says it.
+    with open(standby.data / "postgresql.conf", "a") as conf:
+        conf.write("default_transaction_isolation = 'serializable'\n")
+    standby.sql("select pg_reload_conf()")
+    says("standby", "cannot use serializable mode in a hot standby (SQLSTATE 0A000)")
+    with open(standby.data / "postgresql.conf", "a") as conf:
+        conf.write("hot_standby = off\n")
+    standby.stop()
+    standby.launch()
+    says("starting", "not accepting connections")

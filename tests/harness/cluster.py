@@ -195,6 +195,11 @@ class Cluster:
 
     def start(self):
         """Starts the server and waits until it takes connections."""
+        self.launch()
+        eventually(self._ready, f"PostgreSQL {self.major} is up: {self.log_path}", timeout_s=30)
+
+    def launch(self):
+        """Starts the server, and does not wait."""
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
                 as_service(
@@ -202,7 +207,6 @@ class Cluster:
                 ),
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/",
             )  # fmt: skip
-        eventually(self._ready, f"PostgreSQL {self.major} is up: {self.log_path}", timeout_s=30)
 
     def _ready(self):
         if self._process.poll() is not None:

@@ -17,7 +17,8 @@ pub(crate) const QUESTION: &str = "SELECT r::text, \
     ELSE pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
     (SELECT system_identifier FROM pg_catalog.pg_control_system())::text, \
     (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text, \
-    pg_catalog.current_setting('server_version_num') FROM pg_catalog.pg_is_in_recovery() AS r";
+    pg_catalog.current_setting('server_version_num'), \
+    (r AND CASE WHEN r THEN pg_catalog.pg_is_wal_replay_paused() END)::text FROM pg_catalog.pg_is_in_recovery() AS r";
 
 /// A position in the write-ahead log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -35,6 +36,8 @@ pub(crate) struct Answer {
     pub(crate) run: Run,
     /// As `server_version_num`.
     pub(crate) version: u32,
+    /// A standby on which `pg_wal_replay_pause` was called.
+    pub(crate) is_paused: bool,
 }
 
 impl Answer {
@@ -43,7 +46,8 @@ impl Answer {
     /// # Errors
     /// Which column is not what it must be.
     pub(crate) fn read(columns: &[Option<Box<[u8]>>]) -> Result<Answer, &'static str> {
-        let [role, position, received, replayed, timeline, identifier, started, version] = columns else {
+        let [role, position, received, replayed, timeline, identifier, started, version, paused] = columns
+        else {
             return Err("number of columns");
         };
         let text = |column: &Option<Box<[u8]>>| {
@@ -53,11 +57,7 @@ impl Answer {
             None => Ok(None),
             Some(_) => text(column).and_then(|text| Lsn::parse(&text)).map(Some).ok_or(name),
         };
-        let in_recovery = match text(role).as_deref() {
-            Some("true") => true,
-            Some("false") => false,
-            _ => return Err("pg_is_in_recovery"),
-        };
+        let in_recovery = boolean(text(role).as_deref()).ok_or("pg_is_in_recovery")?;
         let run = Run {
             system_identifier: number(text(identifier).as_deref()).ok_or("system_identifier")?,
             timeline: text(timeline)
@@ -72,7 +72,16 @@ impl Answer {
             replayed: lsn(replayed, "replay position")?,
             run,
             version: number(text(version).as_deref()).ok_or("server_version_num")?,
+            is_paused: boolean(text(paused).as_deref()).ok_or("pg_is_wal_replay_paused")?,
         })
+    }
+}
+
+fn boolean(text: Option<&str>) -> Option<bool> {
+    match text? {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
     }
 }
 
@@ -101,12 +110,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn columns(texts: [&str; 8]) -> Vec<Option<Box<[u8]>>> {
+    fn columns(texts: [&str; 9]) -> Vec<Option<Box<[u8]>>> {
         texts.iter().map(|text| (*text != "-").then(|| text.as_bytes().into())).collect()
     }
 
-    const PRIMARY: [&str; 8] =
-        ["false", "0/3000060", "-", "-", "0000000A", "7612345678901234567", "1700000000000001", "150003"];
+    const PRIMARY: [&str; 9] = [
+        "false",
+        "0/3000060",
+        "-",
+        "-",
+        "0000000A",
+        "7612345678901234567",
+        "1700000000000001",
+        "150003",
+        "false",
+    ];
 
     #[test]
     fn a_primary_and_a_standby_are_read() {
@@ -114,10 +132,11 @@ mod tests {
         assert!(!primary.in_recovery && primary.replayed.is_none());
         assert_eq!((primary.run.timeline, primary.version), (10, 150_003));
         assert_eq!(primary.position.map(|lsn| lsn.to_string()).as_deref(), Some("0/3000060"));
-        let standby = ["true", "1/2", "1/3", "1/2", "a", "7612345678901234567", "-5", "180000"];
+        let standby = ["true", "1/2", "1/3", "1/2", "a", "7612345678901234567", "-5", "180000", "true"];
         let standby = Answer::read(&columns(standby)).expect("a good row");
         assert!(standby.in_recovery && standby.received > standby.replayed);
         assert_eq!((standby.run.timeline, standby.run.started_us), (10, -5));
+        assert_eq!((primary.is_paused, standby.is_paused), (false, true));
     }
 
     #[test]
@@ -131,12 +150,13 @@ mod tests {
             (5, "-1", "system_identifier"),
             (6, "1.5", "pg_postmaster_start_time"),
             (7, "", "server_version_num"),
+            (8, "?", "pg_is_wal_replay_paused"),
         ] {
             let mut row = PRIMARY;
             row[at] = wrong;
             assert_eq!(Answer::read(&columns(row)), Err(said), "{wrong}");
         }
-        assert!(Answer::read(&columns(PRIMARY)[..7]).is_err());
+        assert!(Answer::read(&columns(PRIMARY)[..8]).is_err());
     }
 
     proptest! {

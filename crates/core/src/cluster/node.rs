@@ -138,6 +138,9 @@ pub(crate) enum Refusal {
 const FAILURES_MIN: u32 = 3;
 /// So many good checks in a row end that.
 const GOOD_MIN: u32 = 2;
+/// What is said of a standby whose replay is paused.
+pub(crate) const PAUSED: &str =
+    "its replay is paused, so its reads get older; pg_wal_replay_resume() ends that";
 /// Longest text of an error that is kept.
 const ERROR_CHARS_MAX: usize = 200;
 
@@ -291,6 +294,9 @@ impl Node {
             NodeState::Unsure(unsure) => Some(unsure.why.to_string()),
             NodeState::Refused(Refused { why: Refusal::LoginRefused, .. }) => self.last_error.clone(),
             NodeState::Refused(refused) => Some(refused.why.to_string()),
+            NodeState::Standby(member) if self.last_error.is_none() => {
+                member.answer.is_paused.then(|| PAUSED.to_owned())
+            }
             _ => self.last_error.clone(),
         }
     }

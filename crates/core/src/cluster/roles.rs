@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::cluster::node::{Doubt, Member, Node, NodeState, Refusal, Refused, Unsure};
+use crate::cluster::node::{Doubt, Member, Node, NodeState, PAUSED, Refusal, Refused, Unsure};
 use crate::cluster::source::Standing;
 use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
@@ -271,6 +271,9 @@ impl Cluster {
             NodeState::Refused(refused) => (Level::Error, Some(refused.why.to_string())),
             NodeState::Unsure(unsure) => (Level::Warning, Some(unsure.why.to_string())),
             NodeState::Down(_) | NodeState::Starting(_) => (Level::Warning, None),
+            NodeState::Standby(member) if member.answer.is_paused => {
+                (Level::Warning, Some(PAUSED.to_owned()))
+            }
             _ => (Level::Log, None),
         };
         let told = (node.state.word(), why);

@@ -111,6 +111,7 @@ pub(super) fn answer(in_recovery: bool, timeline: u32, node: usize, identifier: 
         replayed: None,
         run: Run { system_identifier: identifier, timeline, started_us },
         version: 150_000,
+        is_paused: false,
     }
 }
 
@@ -239,6 +240,23 @@ fn a_server_that_does_not_report_its_role_is_refused() {
     let mut rig = Rig::new(1);
     rig.see(1, &Observation::Answered(Answer { version: 130_012, ..answer(false, 1, 1, 7) }));
     assert_eq!(rig.refusal(1), Some(&Refusal::TooOld { version: 130_012 }));
+}
+
+#[test]
+fn a_replay_that_is_paused_is_said_once() {
+    let mut rig = Rig::new(2);
+    rig.primary(1, 1);
+    rig.standby(2, 1);
+    rig.cluster.take_remarks();
+    let paused = Answer { is_paused: true, ..answer(true, 1, 2, 7) };
+    rig.see(2, &Observation::Answered(paused));
+    rig.see(2, &Observation::Answered(paused));
+    let said: Vec<String> = rig.cluster.take_remarks().into_iter().map(|remark| remark.text).collect();
+    assert!(said.len() == 1 && said[0].contains("node m2 is standby: its replay is paused"), "{said:?}");
+    assert_eq!(rig.word(2), "standby");
+    assert!(rig.cluster.nodes[1].trouble().is_some_and(|text| text.contains("paused")));
+    rig.standby(2, 1);
+    assert_eq!(rig.cluster.nodes[1].trouble(), None);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn row(
 ) -> Vec<u8> {
     let (role, timeline, started) =
         (in_recovery.to_string(), format!("{timeline:08X}"), started_us.to_string());
-    let columns: [Option<&[u8]>; 8] = [
+    let columns: [Option<&[u8]>; 9] = [
         Some(role.as_bytes()),
         Some(position.as_bytes()),
         received,
@@ -47,6 +47,7 @@ fn row(
         Some(b"7000000000000000001"),
         Some(started.as_bytes()),
         Some(b"180000"),
+        Some(b"false"),
     ];
     [be::columns(), be::row_values(&columns), be::complete("SELECT 1"), be::ready('I')].concat()
 }

@@ -433,9 +433,10 @@ impl Nodes {
             Some(IDENTIFIER.to_owned()),
             Some(node.started.to_string()),
             Some("180000".to_owned()),
+            Some("false".to_owned()),
         ];
-        let mut description = Body::new().int16(8);
-        let mut row = Body::new().int16(8);
+        let mut description = Body::new().int16(9);
+        let mut row = Body::new().int16(9);
         for value in columns {
             description = description.text("c").int32(0).int16(0).int32(25).int16(-1).int32(-1).int16(0);
             row = match value {
