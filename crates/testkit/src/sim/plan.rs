@@ -336,7 +336,7 @@ impl Plan {
         let changes = |at: &usize| self.route_of(&self.clients[*at].database) != Some("standby");
         let clients: Vec<usize> = (0..self.clients.len()).filter(changes).take(CHANGING_CLIENTS).collect();
         for at in clients {
-            let steps = script::transactions(self.clients[at].id, count, rng);
+            let steps = script::transactions(&self.clients[at], count, rng);
             self.clients[at].steps.extend(steps);
         }
     }

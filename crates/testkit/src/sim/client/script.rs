@@ -183,7 +183,9 @@ const NUMBERS_OF_TRANSACTIONS: u32 = 2_000_000;
 
 /// A client changes something in so many transactions, one after the other.
 #[must_use]
-pub fn transactions(id: u32, count: u64, rng: &mut Rng) -> Vec<Step> {
+pub fn transactions(script: &Script, count: u64, rng: &mut Rng) -> Vec<Step> {
+    // A cancel that comes late may hit the BEGIN: see `Phrases::begin`.
+    let (id, begin) = (script.id, if script.cancels { "BEGIN as always" } else { "BEGIN" });
     let (mut steps, mut number) = (Vec::new(), NUMBERS_OF_TRANSACTIONS);
     let mut group = |rng: &mut Rng, words: &str| {
         number += 1;
@@ -203,7 +205,7 @@ pub fn transactions(id: u32, count: u64, rng: &mut Rng) -> Vec<Step> {
         let mut groups = match rng.below(10) {
             0 => Vec::new(),
             1 => vec![group(rng, "BEGIN; INSERT INTO t")],
-            _ => vec![group(rng, "BEGIN")],
+            _ => vec![group(rng, begin)],
         };
         (0..rng.between(1, 3)).for_each(|_| groups.push(group(rng, "INSERT INTO t")));
         if rng.percent(30) {
