@@ -229,6 +229,17 @@ fn without_a_number_it_is_not_known() {
 }
 
 #[test]
+fn a_transaction_without_a_number_may_have_done_something_else() {
+    let mut stage = Stage::changed(&number(None, None));
+    stage.rig.send(stage.client, &fe::query("commit"));
+    let asked = text(&mut stage.rig, stage.server);
+    assert!(asked.contains("txid_current_if_assigned") && asked.ends_with("commit\0"), "{asked}");
+    stage.rig.send(stage.server, &number(None, None));
+    stage.rig.eof(stage.server);
+    assert_eq!(stage.rig.gets(stage.client), UNKNOWN);
+}
+
+#[test]
 fn a_transaction_that_only_read_is_committed() {
     let mut stage = Stage::begun();
     stage.rig.send(stage.client, &fe::query("select a from t"));
