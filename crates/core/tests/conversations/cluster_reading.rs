@@ -333,6 +333,27 @@ fn what_follows_the_end_waits_for_it() {
 }
 
 #[test]
+fn an_end_that_comes_in_pieces_is_an_end() {
+    let end = [fe::parse("", "commit"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    for cut in 1..end.len() {
+        let (mut stage, client, primary, standby) = reading("", "begin read only");
+        stage.rig.send(client, &end[..cut]);
+        let mut sent = stage.rig.gets(standby);
+        stage.rig.send(client, &[&end[cut..], &fe::query("insert into t values (1)")].concat());
+        sent.extend(stage.rig.gets(standby));
+        assert_eq!(
+            sent,
+            ["Parse  commit", "Bind ", "Execute", "Sync"],
+            "in two pieces, the first of {cut} bytes"
+        );
+        stage.rig.gets_nothing(primary);
+        let done = [be::parse_complete(), be::bind_complete(), be::complete("COMMIT"), be::ready('I')];
+        stage.rig.send(standby, &done.concat());
+        assert_eq!(stage.rig.gets(primary), ["Query insert into t values (1)"]);
+    }
+}
+
+#[test]
 fn a_transaction_goes_on_behind_an_end_that_was_none() {
     let (mut stage, client, _, standby) = reading("", "begin read only");
     stage.runs(client, standby, "rollback to savepoint a", "ROLLBACK", 'T');

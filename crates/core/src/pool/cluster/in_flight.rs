@@ -156,10 +156,11 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
-        let bytes = match self.reads_at_standby(id, server_id) {
-            false => bytes,
+        let (bytes, is_later) = match self.reads_at_standby(id, server_id) {
+            false => (bytes, false),
             true => match self.look_at_later(cx, id, server_id, bytes) {
-                Later::Send(len) => &bytes[..len],
+                Later::Pass(len) => (&bytes[..len], false),
+                Later::Send(len) => (&bytes[..len], true),
                 Later::Done(step) => return step,
             },
         };
@@ -169,6 +170,11 @@ impl Pool {
             self.ask_number(cx, server_id, bytes.first() == Some(&tag::QUERY));
         }
         let step = self.send_linked(cx, id, server_id, bytes);
+        if let Step::Used(used) = step
+            && is_later
+        {
+            self.note_later(cx.env, id, &bytes[..used.min(bytes.len())]);
+        }
         let used = match (step, &before) {
             (Step::Used(used), _) => Some(used),
             (Step::Wait, Some(before)) if before.begins => self.first_group_sent(id),

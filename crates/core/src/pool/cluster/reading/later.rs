@@ -9,7 +9,7 @@ use pgweir_sql::{AtStandby, Marks, NameUse, Verb, prepared_names};
 use pgweir_wire::frontend::{BindHead, Parse, Query, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::Progress;
+use super::{Progress, SoFar};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::errors::Fault;
@@ -20,7 +20,9 @@ use crate::pool::{Pool, Step};
 
 /// What may be done with messages of such a client.
 pub(crate) enum Later {
-    /// So many bytes are sent.
+    /// So many bytes are sent as they are: the rest of a message, or its first group.
+    Pass(usize),
+    /// Whole messages of so many bytes are sent, as far as they can be; then [`Pool::note_later`] is told of those.
     Send(usize),
     /// This is done.
     Done(Step),
@@ -58,23 +60,24 @@ impl Pool {
         bytes: &[u8],
     ) -> Later {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
-            return Later::Send(bytes.len());
+            return Later::Pass(bytes.len());
         };
         if link.streaming > 0 {
-            return Later::Send(link.streaming.min(bytes.len()));
+            return Later::Pass(link.streaming.min(bytes.len()));
         }
         // Its first group, which is known; what follows is held.
         if link.kept > 0 || !matches!(link.opening, Opening::Done | Opening::Replayed) {
-            return Later::Send(bytes.len());
+            return Later::Pass(bytes.len());
         }
-        let (mut at, mut unnamed) = (0, None);
-        let mut progress = self.progress_at(id, server_id);
-        if progress == Progress::Ended {
+        let mut so_far = self.so_far_at(id, server_id);
+        if so_far.progress == Progress::Ended {
             return Later::Done(self.waits_at_standby(id));
         }
+        let mut at = 0;
         while let Ok(Some(header)) = Header::peek(&bytes[at..]) {
             let rest = &bytes[at..];
-            match self.meaning_of(cx.env, id, (header, rest), &mut unnamed) {
+            let progress = so_far.progress;
+            match self.look_at_message(cx.env, id, (header, rest), &mut so_far) {
                 Meaning::Partial if header.total() > PARSE_BYTES_MAX => {
                     let fault =
                         Fault::TooLarge("a statement is too long for a transaction at a standby".into());
@@ -87,11 +90,6 @@ impl Pool {
                     return Later::Done(self.refuse_at_standby(cx, id, server_id, (header, rest), &part));
                 }
                 Meaning::Partial => break,
-                Meaning::Ends if header.tag == tag::QUERY => progress = Progress::Ended,
-                Meaning::Ends => progress = Progress::EndsWithGroup,
-                Meaning::Nothing if header.tag == tag::SYNC && progress == Progress::EndsWithGroup => {
-                    progress = Progress::Ended;
-                }
                 // It would run outside of the transaction.
                 Meaning::Nothing if header.tag == tag::BIND && progress == Progress::EndsWithGroup => {
                     if at > 0 {
@@ -99,33 +97,40 @@ impl Pool {
                     }
                     return Later::Done(self.refuse_at_standby(cx, id, server_id, (header, rest), b""));
                 }
-                Meaning::Nothing => {}
+                Meaning::Ends | Meaning::Nothing => {}
             }
             at += header.total().min(rest.len());
-            if progress == Progress::Ended || at == bytes.len() {
+            if so_far.progress == Progress::Ended || at == bytes.len() {
                 break;
             }
         }
-        self.note_progress(id, progress);
         // A header that is not whole is passed on as it is: it waits.
-        Later::Send(if at == 0 { bytes.len() } else { at })
+        if at == 0 { Later::Pass(bytes.len()) } else { Later::Send(at) }
+    }
+
+    /// These messages were sent.
+    pub(crate) fn note_later(&mut self, env: &Env, id: ClientId, sent: &[u8]) {
+        let Some(routing) = self.routing_mut(id) else { return };
+        let (mut so_far, mut at) = (routing.reading.so_far, 0);
+        while let Ok(Some(header)) = Header::peek(&sent[at..]) {
+            let rest = &sent[at..];
+            self.look_at_message(env, id, (header, rest), &mut so_far);
+            at += header.total().min(rest.len());
+        }
+        if let Some(routing) = self.routing_mut(id) {
+            routing.reading.so_far = so_far;
+        }
     }
 
     /// How far the transaction is. If it has gone on behind what should have ended it, it goes on here.
-    fn progress_at(&mut self, id: ClientId, server_id: ServerId) -> Progress {
+    fn so_far_at(&mut self, id: ClientId, server_id: ServerId) -> SoFar {
         let is_at_rest = self.servers.get(server_id).is_some_and(|server| server.ledger.is_at_rest());
-        let Some(routing) = self.routing_mut(id) else { return Progress::Inside };
-        let progress = &mut routing.reading.progress;
-        if *progress == Progress::Ended && is_at_rest {
-            *progress = Progress::Inside;
+        let Some(routing) = self.routing_mut(id) else { return SoFar::default() };
+        let so_far = &mut routing.reading.so_far;
+        if so_far.progress == Progress::Ended && is_at_rest {
+            so_far.progress = Progress::Inside;
         }
-        *progress
-    }
-
-    fn note_progress(&mut self, id: ClientId, progress: Progress) {
-        if let Some(routing) = self.routing_mut(id) {
-            routing.reading.progress = progress;
-        }
+        *so_far
     }
 
     /// What the client sends waits for answers.
@@ -136,7 +141,25 @@ impl Pool {
         Step::Wait
     }
 
-    /// `unnamed` is what the unnamed statement means, once it was prepared in these messages.
+    /// What a message means, and how far the transaction is behind it.
+    fn look_at_message<'a>(
+        &self,
+        env: &Env,
+        id: ClientId,
+        (header, message): (Header, &'a [u8]),
+        so_far: &mut SoFar,
+    ) -> Meaning<'a> {
+        let meaning = self.meaning_of(env, id, (header, message), &mut so_far.unnamed_ends);
+        so_far.progress = match (&meaning, header.tag) {
+            (Meaning::Ends, tag::QUERY) => Progress::Ended,
+            (Meaning::Ends, _) => Progress::EndsWithGroup,
+            (Meaning::Nothing, tag::SYNC) if so_far.progress == Progress::EndsWithGroup => Progress::Ended,
+            _ => so_far.progress,
+        };
+        meaning
+    }
+
+    /// `unnamed`: see [`SoFar::unnamed_ends`].
     fn meaning_of<'a>(
         &self,
         env: &Env,

@@ -24,7 +24,15 @@ use crate::pool::cluster::route::{Asked, Asking};
 pub(crate) struct Reading {
     /// Its BEGIN, until its first group runs.
     pub(super) begin: Vec<u8>,
+    so_far: SoFar,
+}
+
+/// What was sent in it so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct SoFar {
     progress: Progress,
+    /// Whether the unnamed statement ends the transaction, once it was prepared in it.
+    unnamed_ends: Option<bool>,
 }
 
 /// How far it is.
@@ -56,7 +64,7 @@ impl Pool {
         };
         let Some(first) = self.first_group(env, id, begin, asking.bytes) else { return Asked::Other };
         if let Some(routing) = self.routing_mut(id) {
-            routing.reading = Reading { begin: begin.to_vec(), progress: Progress::Inside };
+            routing.reading = Reading { begin: begin.to_vec(), so_far: SoFar::default() };
         }
         Asked::Transaction(first)
     }
