@@ -113,7 +113,7 @@ fn a_session_may_be_read_only() {
     assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
     begins(&mut stage, client, "begin");
     stage.rig.send(client, &fe::query("select 1"));
-    // Its session has changed, so it has no standby of its own yet.
+    // Its session has changed, so it has no standby yet.
     let (other, node) = stage.server();
     assert!(node > 1);
     let sent = String::from_utf8_lossy(&stage.rig.raw(other)).into_owned();

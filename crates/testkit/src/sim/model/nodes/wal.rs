@@ -339,7 +339,7 @@ mod tests {
         wal.replay(&mut standby, AT_ONCE, 30);
         assert_eq!(standby, wal.end(2));
         wal.replay(&mut other, AT_ONCE, 30);
-        assert_eq!(other.timeline, 1, "it must be made anew");
+        assert_eq!(other.timeline, 1, "it must be made again");
         other = wal.rewound();
         wal.replay(&mut other, AT_ONCE, 30);
         assert_eq!(other, wal.end(2));
