@@ -25,7 +25,8 @@ pub(crate) enum FirstTry {
 
 impl Pool {
     /// A client was linked to a server of a standby: its group may run on the primary instead. `false`: it may not.
-    pub(crate) fn begin_first_try(&mut self, id: ClientId) -> bool {
+    pub(crate) fn begin_first_try(&mut self, env: &Env, id: ClientId) -> bool {
+        self.begins_to_see(env, id);
         let Some(client) = self.clients.get_mut(id) else { return false };
         let Some(Asked::Read(group)) = client.account.routing.as_deref().map(|routing| routing.asked) else {
             return false;
@@ -84,6 +85,9 @@ impl Pool {
         let account = &mut client.account;
         account.branch = Branch::PRIMARY;
         account.forget_asked();
+        if let Some(sight) = account.sight.as_deref_mut() {
+            sight.is_sent_to_primary(cx.env.now.mono_us);
+        }
         let since_us = cx.env.now.mono_us;
         let waiting = Waiting { since_us, notified: true, group: None, first: First::Nothing };
         self.set_client_state(id, ClientState::Waiting(waiting));

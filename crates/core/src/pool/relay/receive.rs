@@ -194,6 +194,7 @@ impl Pool {
                 | Purpose::StartupCheck
                 | Purpose::Probe
                 | Purpose::Watch
+                | Purpose::Position
                 | Purpose::Number
                 | Purpose::Outcome,
             ) => {

@@ -338,7 +338,7 @@ impl Backend {
                 Stage::Asking(..) => self.take_password(cx),
                 Stage::Serving(session) => {
                     if let Some(nodes) = &mut cx.nodes {
-                        session.look(nodes.snapshot(self.node, cx.now_us).render());
+                        session.look(nodes.snapshot(self.node, cx.now_us));
                     }
                     let step = session.step();
                     self.serve(cx, step)

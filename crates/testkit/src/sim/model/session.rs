@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::exec::Run;
+use super::nodes::Snapshot;
 use super::statement::{Statement, Tag, Verb, parse};
 use crate::sim::model::state::holdings::{Holdings, Told};
 use crate::sim::model::state::prepared::{Portal, Prepared};
@@ -168,7 +169,7 @@ pub struct Session {
 
 #[derive(Clone, Debug, Default)]
 struct Sees {
-    next: String,
+    next: Option<Snapshot>,
     now: String,
 }
 
@@ -217,8 +218,13 @@ impl Session {
     }
 
     /// What a statement sees that begins with the next step.
-    pub fn look(&mut self, sees: String) {
-        self.sees.next = sees;
+    pub fn look(&mut self, sees: Snapshot) {
+        self.sees.next = Some(sees);
+    }
+
+    /// Where its node stands now.
+    pub(super) fn stands(&self) -> Option<Snapshot> {
+        self.sees.next
     }
 
     /// As it stands in a row.
@@ -228,7 +234,7 @@ impl Session {
 
     /// A statement takes its snapshot.
     pub(super) fn take_snapshot(&mut self) {
-        self.sees.now.clone_from(&self.sees.next);
+        self.sees.now = self.sees.next.map(Snapshot::render).unwrap_or_default();
     }
 
     /// What was noticed since the last call.

@@ -102,6 +102,11 @@ pub enum Verb {
     SelectNone,
     /// The pooler asks the catalog for routines, and for names that may do more than read.
     Catalog,
+    /// The pooler asks a primary for its position, or (`replayed`) a standby for its.
+    Position {
+        /// How far it has replayed.
+        replayed: bool,
+    },
     /// `SELECT fail`: rows, then an error.
     Fail,
     /// INSERT, UPDATE, DELETE: no rows.
@@ -317,6 +322,8 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
         ["SELECT", "PG_CATALOG.SET_CONFIG", "(", "BEGAN.NAME", ..] => Verb::PutBack(put_back(words)),
         ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
+        ["SELECT", "AT::PG_CATALOG.TEXT", ..] => Verb::Position { replayed: false },
+        ["SELECT", "PG_CATALOG.PG_LAST_WAL_REPLAY_LSN", ..] => Verb::Position { replayed: true },
         ["SELECT", "'G", ..] => Verb::Catalog,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,
