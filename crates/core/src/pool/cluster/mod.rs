@@ -2,7 +2,8 @@
 //! a fence falls: a server of an older epoch takes nothing more. While the node that a client needs is not there, it waits.
 //!
 //! `route.rs` decides on which node a client's next transaction runs, `causal/` whether a standby shows what the client must see;
-//! `standbys.rs` has the pool's servers of the standbys; `fence.rs` ends those of an older epoch;
+//! `standbys.rs` has the pool's servers of the standbys; `fence.rs` ends those of an older epoch, `promoted.rs`
+//! those of a standby that was promoted;
 //! `in_flight.rs` notes what is lost with a server; `second_try.rs` runs on the primary what a standby did not run; `tally.rs` counts
 //! what was sent where.
 
@@ -12,6 +13,7 @@ pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;
 pub(crate) mod in_flight;
+pub(crate) mod promoted;
 pub(crate) mod route;
 pub(crate) mod second_try;
 pub(crate) mod standbys;
@@ -177,13 +179,6 @@ impl Pool {
             let node = self.state.node_at_mut(branch);
             env.wake_at(env.now.mono_us.saturating_add(node.redial_us).saturating_add(1));
             node.redial_us = (node.redial_us * 2).min(REDIAL_US_MAX);
-        }
-    }
-
-    /// A server says in the middle of its life whether it is a standby: it was promoted. Its node is asked.
-    pub(crate) fn role_reported(&mut self, env: &mut Env, id: ServerId) {
-        if self.servers.get(id).is_some_and(|server| !server.branch.is_primary()) {
-            self.suspect(env, false);
         }
     }
 

@@ -345,11 +345,8 @@ impl Nodes {
     }
 
     /// A client was told rows of one of its statements, by the number of it. What is wrong with what it saw, if anything.
-    pub fn saw(&mut self, client: u32, number: u32, snapshot: Snapshot, now_us: u64) -> Option<String> {
+    pub fn saw(&mut self, client: u32, number: u32, snapshot: Snapshot) -> Option<String> {
         let Snapshot { place, is_standby, .. } = snapshot;
-        if !is_standby && self.is_news(place.timeline, now_us) {
-            return None;
-        }
         let before = self.seen.insert(client, place);
         if !is_standby || self.plan.causal_reads == "off" && !self.plan.is_checked {
             return None;
@@ -361,12 +358,6 @@ impl Nodes {
         }
         let back = before.filter(|before| !self.wal.covers(place, *before))?;
         Some(format!("statement {number} sees {place:?}, and its client had seen {back:?}"))
-    }
-
-    /// The pooler may not know yet of a timeline's primary, and take another node for it. Its servers at that one were a standby's: what
-    /// they serve is checked no further.
-    fn is_news(&self, timeline: u32, now_us: u64) -> bool {
-        now_us <= self.wal.began_us(timeline) + self.known_us()
     }
 
     /// After this time the pooler must know what each node is.
@@ -467,7 +458,6 @@ impl Nodes {
     pub fn commits(&mut self, node: usize, change: (u32, u32), now_us: u64) -> Option<String> {
         if !self.nodes[node].in_recovery {
             let timeline = self.nodes[node].place.timeline;
-            let change = (!self.is_news(timeline, now_us)).then_some(change);
             self.wal.commit(timeline, change, &mut self.rng, now_us);
         }
         let max_us = self.plan.primary_max_age_ms * 1000;

@@ -106,15 +106,8 @@ impl Wal {
         }
     }
 
-    /// When a timeline began; 0 of the first one.
-    #[must_use]
-    pub fn began_us(&self, timeline: u32) -> u64 {
-        let timeline = self.timeline(timeline);
-        timeline.records.first().filter(|_| timeline.from.is_some()).map_or(0, |record| record.at_us)
-    }
-
     /// A primary commits a change of a client's statement.
-    pub fn commit(&mut self, timeline: u32, change: Option<(u32, u32)>, rng: &mut Rng, now_us: u64) {
+    pub fn commit(&mut self, timeline: u32, change: (u32, u32), rng: &mut Rng, now_us: u64) {
         let begin = self.inserts_at(timeline);
         let rest = PAGE_BYTES - begin % PAGE_BYTES;
         // Often a record ends with its page.
@@ -122,7 +115,7 @@ impl Wal {
         let crosses = bytes > rest;
         let end = begin + bytes + if crosses { PAGE_HEADER_BYTES } else { 0 };
         let timeline = &mut self.timelines[timeline as usize - 1];
-        timeline.records.push(Record { end, at_us: now_us, change });
+        timeline.records.push(Record { end, at_us: now_us, change: Some(change) });
         timeline.end = end;
     }
 
@@ -242,7 +235,7 @@ mod tests {
 
     fn with_changes(count: u32) -> Wal {
         let (mut wal, mut rng) = (Wal::default(), Rng::new(7));
-        (1..=count).for_each(|number| wal.commit(1, Some((3, number)), &mut rng, u64::from(number)));
+        (1..=count).for_each(|number| wal.commit(1, (3, number), &mut rng, u64::from(number)));
         wal
     }
 
@@ -265,7 +258,7 @@ mod tests {
         let (mut wal, mut rng) = (Wal::default(), Rng::new(1));
         let mut starts = 0;
         for number in 0..1000 {
-            wal.commit(1, Some((1, number)), &mut rng, 0);
+            wal.commit(1, (1, number), &mut rng, 0);
             let (end, next) = (wal.end(1).lsn, wal.inserts_at(1));
             assert!(end.is_multiple_of(8) && next >= end);
             starts += u32::from(next != end);
@@ -283,7 +276,7 @@ mod tests {
         wal.replay(&mut other, AT_ONCE, 7);
         assert!(wal.covers(other, standby) && !wal.covers(standby, other));
         assert_eq!(wal.promote(standby, 20), 2);
-        wal.commit(2, Some((3, 10)), &mut Rng::new(1), 21);
+        wal.commit(2, (3, 10), &mut Rng::new(1), 21);
         assert!(wal.is_in_newest(standby) && !wal.is_in_newest(other));
         assert_eq!(wal.lacks(wal.end(2), 3, 11), None, "what is lost is not asked for");
         assert_eq!(wal.lacks(standby, 3, 11), Some(10));
