@@ -89,8 +89,15 @@ fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
     for key in ["state", "primary", "discovery", "source"].into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.get(key).into());
     }
-    let numbers =
-        ["epoch", "timeline", "held_clients", "source_age_ms", "fell_back_no_standby", "fell_back_lag"];
+    let numbers = [
+        "epoch",
+        "timeline",
+        "held_clients",
+        "source_age_ms",
+        "fell_back_no_standby",
+        "fell_back_lag",
+        "fell_back_behind",
+    ];
     for key in numbers.into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.number(key).into());
     }

@@ -15,6 +15,7 @@ use crate::ids::ClientId;
 use crate::mail::Scarce;
 use crate::pool::cluster::causal::guards::Guard;
 use crate::pool::cluster::promoted::Left;
+use crate::pool::cluster::tally::Sent;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
 use crate::shared::Counts;
@@ -46,8 +47,8 @@ pub(crate) struct StandbyPool {
     counts: Arc<Counts>,
     /// How far it has come in the turns of equals.
     pass: u64,
-    /// Groups and transactions that were sent to it.
-    pub(super) reads: u64,
+    /// What was sent to it.
+    pub(super) sent: Sent,
     /// The reads of `route=auto` that it was sent.
     tries: Tries,
     /// What is known of how far it has replayed.
@@ -79,7 +80,7 @@ impl StandbyPool {
             standby: None,
             counts,
             pass: 0,
-            reads: 0,
+            sent: Sent::default(),
             tries: Tries::default(),
             replayed: Replayed::new(now_us),
             guard: Guard::default(),
@@ -154,7 +155,7 @@ impl PoolState {
         if turn == Turn::IsServed
             && let Some(standby) = self.standbys.get_mut(branch.place())
         {
-            standby.reads += 1;
+            standby.sent.reads += 1;
         }
     }
 
@@ -279,7 +280,7 @@ impl PoolState {
             new.left = self.standbys[place + first].left;
             let old = std::mem::replace(&mut self.standbys[place + first], new);
             if let Some(cluster) = self.cluster.as_deref_mut() {
-                cluster.tally.read_at(&old.name, old.reads);
+                cluster.tally.sent_to(&old.name, old.sent);
             }
             return Branch::of_place(place + first);
         }

@@ -15,11 +15,13 @@ pub(crate) enum FellBack {
     NoStandby,
     /// Each standby that would is too far behind.
     Lag,
+    /// No standby showed in time what the client must see (`causal_wait_ms`).
+    Behind,
 }
 
 impl FellBack {
     /// All of them, in the order of SHOW CLUSTERS' columns.
-    pub(crate) const ALL: [FellBack; 2] = [FellBack::NoStandby, FellBack::Lag];
+    pub(crate) const ALL: [FellBack; 3] = [FellBack::NoStandby, FellBack::Lag, FellBack::Behind];
 
     fn of(view: &View) -> FellBack {
         let lags = view.standbys.iter().any(|standby| standby.is_behind);
@@ -30,10 +32,28 @@ impl FellBack {
 /// See [`crate::pool::cluster::Membership`]. What stands at a standby of the pool is counted there.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Tally {
-    /// Reads that went to the primary although their route allows a standby; and those of nodes that are no standbys any more.
-    reads: HashMap<Arc<str>, u64>,
+    /// Reads that went to the primary although their route allows a standby; and what nodes were sent that are no standbys any more.
+    sent: HashMap<Arc<str>, Sent>,
     /// Reads that fell back to the primary, by reason.
     pub(crate) fell_back: [u64; FellBack::ALL.len()],
+}
+
+/// What a node was sent for clients that may read from a standby.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Sent {
+    /// Groups and transactions.
+    pub(crate) reads: u64,
+    /// Questions how far it has replayed, that were answered; and the answers that were not enough for a client that waited.
+    pub(crate) guards: u64,
+    pub(crate) guard_misses: u64,
+}
+
+impl Sent {
+    fn add(&mut self, other: Sent) {
+        self.reads += other.reads;
+        self.guards += other.guards;
+        self.guard_misses += other.guard_misses;
+    }
 }
 
 /// What pools have at one node.
@@ -44,29 +64,27 @@ pub(crate) struct AtNode {
     pub(crate) idle: u32,
     /// Clients that wait for one of its servers.
     pub(crate) waiting: u32,
-    pub(crate) reads: u64,
+    pub(crate) sent: Sent,
 }
 
 impl Tally {
-    /// So many reads were sent to this node.
-    pub(super) fn read_at(&mut self, node: &Arc<str>, reads: u64) {
-        if reads > 0 {
-            *self.reads.entry(Arc::clone(node)).or_default() += reads;
+    /// This was sent to a node.
+    pub(super) fn sent_to(&mut self, node: &Arc<str>, sent: Sent) {
+        if sent != Sent::default() {
+            self.sent.entry(Arc::clone(node)).or_default().add(sent);
         }
     }
 
     /// Takes over what another pool has counted.
     pub(crate) fn add(&mut self, other: &Tally) {
-        for (node, reads) in &other.reads {
-            self.read_at(node, *reads);
-        }
+        other.sent.iter().for_each(|(node, sent)| self.sent_to(node, *sent));
         self.fell_back.iter_mut().zip(other.fell_back).for_each(|(own, other)| *own += other);
     }
 
     /// Adds what it has counted to the nodes.
     pub(crate) fn add_to(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
-        for (node, reads) in &self.reads {
-            nodes.entry(Arc::clone(node)).or_default().reads += reads;
+        for (node, sent) in &self.sent {
+            nodes.entry(Arc::clone(node)).or_default().sent.add(*sent);
         }
     }
 }
@@ -75,19 +93,30 @@ impl PoolState {
     /// What a client that may read from a standby sends goes to the primary.
     #[cold]
     pub(super) fn count_at_primary(&mut self, route: Route) {
-        let Some(cluster) = self.cluster.as_deref_mut().filter(|_| route != Route::Primary) else { return };
-        if route == Route::PreferStandby {
-            cluster.tally.fell_back[FellBack::of(&cluster.view) as usize] += 1;
+        let Some(cluster) = self.cluster.as_deref().filter(|_| route != Route::Primary) else { return };
+        let why = (route == Route::PreferStandby).then(|| FellBack::of(&cluster.view));
+        self.count_read_at_primary(why);
+    }
+
+    /// It was for a standby, and none showed in time what its client must see.
+    pub(super) fn count_behind(&mut self) {
+        self.count_read_at_primary(Some(FellBack::Behind));
+    }
+
+    fn count_read_at_primary(&mut self, why: Option<FellBack>) {
+        let Some(cluster) = self.cluster.as_deref_mut() else { return };
+        if let Some(why) = why {
+            cluster.tally.fell_back[why as usize] += 1;
         }
         if let Some(primary) = &cluster.view.primary {
-            cluster.tally.read_at(&primary.term.node, 1);
+            cluster.tally.sent_to(&primary.term.node, Sent { reads: 1, ..Sent::default() });
         }
     }
 
     /// All that it has counted, as it is kept when the pool goes.
     pub(crate) fn whole_tally(&self) -> Tally {
         let mut tally = self.cluster.as_deref().map(|cluster| cluster.tally.clone()).unwrap_or_default();
-        self.standbys.iter().for_each(|standby| tally.read_at(&standby.name, standby.reads));
+        self.standbys.iter().for_each(|standby| tally.sent_to(&standby.name, standby.sent));
         tally
     }
 }

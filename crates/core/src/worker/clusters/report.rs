@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{Node, NodeState};
 use crate::context::Env;
 use crate::pool::Pool;
-use crate::pool::cluster::tally::{AtNode, FellBack};
+use crate::pool::cluster::tally::{AtNode, FellBack, Sent};
 use crate::pool::show::rows::time_text;
 use crate::worker::Worker;
 use crate::worker::console::command::{Outcome, Topic};
@@ -19,13 +19,13 @@ const EPOCH: usize = 2;
 /// The first of the columns that one worker fills.
 const OF_WATCHER: usize = 8;
 /// Those that are sums over the workers: held_clients, the reads that fell back, resolving, and what clients at COMMIT were told.
-const COUNTS: [usize; 5 + FellBack::ALL.len()] = [5, 14, 15, 16, 17, 18, 19];
+const COUNTS: [usize; 5 + FellBack::ALL.len()] = [5, 14, 15, 16, 17, 18, 19, 20];
 
 /// The places of columns among those of SHOW NODES.
 const HOST: usize = 2;
 /// The first of those that each worker counts for itself, and their number.
 const AT_NODE: usize = 15;
-const COUNTS_AT_NODE: usize = 4;
+const COUNTS_AT_NODE: usize = 6;
 
 impl Worker {
     /// What this worker knows of each cluster, and how many of its clients wait for a primary.
@@ -161,7 +161,9 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
         cell(at.active),
         cell(at.idle),
         cell(at.waiting),
-        cell(at.reads),
+        cell(at.sent.reads),
+        cell(at.sent.guards),
+        cell(at.sent.guard_misses),
         node.checked_us.map(|checked_us| time_text(env, checked_us)),
         node.trouble(),
     ]
@@ -171,7 +173,9 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
 fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
     let mut row = vec![None; column_names(Topic::Nodes).len()];
     (row[0], row[1]) = (cell(cluster), cell(node));
-    let counts = [cell(at.active), cell(at.idle), cell(at.waiting), cell(at.reads)];
+    let Sent { reads, guards, guard_misses } = at.sent;
+    let counts =
+        [cell(at.active), cell(at.idle), cell(at.waiting), cell(reads), cell(guards), cell(guard_misses)];
     row[AT_NODE..AT_NODE + counts.len()].clone_from_slice(&counts);
     row
 }
