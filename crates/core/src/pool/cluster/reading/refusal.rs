@@ -18,8 +18,8 @@ use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
 use crate::pool::{Pool, Step};
 
-/// The beginning of a column's name that no statement has, as it stands in an error.
-const NO_COLUMN: &[u8] = b"\"pgweir:";
+/// The beginning of a column's name that no statement has, as it stands in an error. How that quotes it depends on the server's language.
+const NO_COLUMN: &[u8] = b"pgweir:";
 
 /// So much of a word is told.
 const WORD_BYTES_MAX: usize = 48;
@@ -83,7 +83,8 @@ impl Pool {
         let fields = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?;
         let text = fields.message().filter(|_| fields.code() == Some(UNDEFINED_COLUMN))?;
         let begin = text.windows(NO_COLUMN.len()).position(|part| part == NO_COLUMN)?;
-        let word = text.get(begin + NO_COLUMN.len()..)?.split(|byte| *byte == b'"').next()?;
+        let behind = text.get(begin + NO_COLUMN.len()..)?;
+        let word = behind.split(|byte| !is_shown(byte)).next()?;
         let word = String::from_utf8_lossy(word);
         let text = match word.is_empty() {
             true => "a statement is not certain to be the same on a standby as on the primary".to_owned(),
@@ -100,8 +101,15 @@ impl Pool {
 /// A statement that fails in each database, and not before the transaction block is looked at.
 fn failing_text(word: &[u8]) -> Vec<u8> {
     let mut text = b"SELECT \"pgweir:".to_vec();
-    let shown = |byte: &u8| if byte.is_ascii_alphanumeric() || *byte == b'_' { *byte } else { b'?' };
-    text.extend(word.iter().take(WORD_BYTES_MAX).map(shown));
+    let shown = word.iter().take(WORD_BYTES_MAX);
+    text.extend(shown.map(|byte| if is_shown(byte) { *byte } else { UNSHOWN }));
     text.push(b'"');
     text
+}
+
+/// In place of what is no letter of a plain name.
+const UNSHOWN: u8 = b'?';
+
+fn is_shown(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(*byte, b'_' | UNSHOWN)
 }
