@@ -303,6 +303,39 @@ fn a_statement_that_was_prepared_before_is_looked_at_when_it_is_bound() {
 }
 
 #[test]
+fn only_an_unnamed_statement_of_the_group_itself_is_known() {
+    for (text, is_standbys) in [("set local a.b = 'c'", true), ("select pg_advisory_lock(1)", false)] {
+        let (mut stage, client, primary, standby) = balanced("");
+        stage.rig.send(client, &[fe::parse("s", "set local a.b = 'c'"), fe::sync()].concat());
+        stage.rig.gets_raw(primary);
+        stage.rig.send(primary, &[be::parse_complete(), be::ready('I')].concat());
+        stage.rig.gets_raw(client);
+        begins(&mut stage, client, "begin read only");
+        let named = [fe::bind("s"), fe::execute()].concat();
+        let unnamed = if is_standbys { fe::parse("", text) } else { Vec::new() };
+        stage.rig.send(client, &[named, unnamed, fe::bind(""), fe::execute(), fe::sync()].concat());
+        let (runs, rests) = if is_standbys { (standby, primary) } else { (primary, standby) };
+        assert!(!stage.rig.gets(runs).is_empty(), "{text}");
+        stage.rig.gets_nothing(rests);
+    }
+}
+
+#[test]
+fn a_refusal_is_known_in_each_language_of_the_server() {
+    let texts =
+        ["Spalte »pgweir:pg_advisory_lock« existiert nicht", "列\"pgweir:pg_advisory_lock\"は存在しません"];
+    for text in texts {
+        let (mut stage, client, _, standby) = reading("", "begin read only");
+        stage.rig.send(client, &fe::query("select pg_advisory_lock(1)"));
+        stage.rig.gets_raw(standby);
+        stage.rig.send(standby, &[be::error("42703", text), be::ready('E')].concat());
+        let told = stage.rig.gets(client);
+        let expected = "ERROR 0A000 cannot use pg_advisory_lock in a transaction that reads from a standby";
+        assert_eq!(told[0], expected, "{text}");
+    }
+}
+
+#[test]
 fn a_function_call_is_refused() {
     let (mut stage, client, _, standby) = reading("", "begin read only");
     let call = [&b"F\0\0\0\x0e"[..], &2880_u32.to_be_bytes(), &[0; 6]].concat();

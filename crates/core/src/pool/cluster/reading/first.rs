@@ -52,7 +52,8 @@ impl Pool {
     fn locals_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<u32> {
         let account = &self.clients.get(id)?.account;
         let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
-        let (mut at, mut is_local, mut executes) = (0, false, false);
+        // The unnamed statement, if the group prepares it; and whether anything was bound that is then executed.
+        let (mut at, mut unnamed_is_local, mut binds, mut executes) = (0, false, false, false);
         for _ in 0..GROUP_MESSAGES_MAX {
             let rest = bytes.get(at..)?;
             let header = Header::peek(rest).ok()??;
@@ -67,13 +68,16 @@ impl Pool {
                 }
                 tag::PARSE => {
                     let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
-                    is_local = sets_locally(parse.query).then_some(true)?;
+                    unnamed_is_local = sets_locally(parse.query).then_some(true)?;
                 }
-                tag::BIND => match BindHead::parse_prefix(body)?.statement {
-                    b"" if is_local => {}
-                    b"" => return None,
-                    name => is_local = named(name).filter(|text| sets_locally(text)).map(|_| true)?,
-                },
+                tag::BIND => {
+                    let name = BindHead::parse_prefix(body)?.statement;
+                    let is_local = match name {
+                        b"" => unnamed_is_local,
+                        _ => sets_locally(named(name)?),
+                    };
+                    binds = is_local.then_some(true)?;
+                }
                 tag::DESCRIBE => match Describe::parse(body).ok()? {
                     Describe { target: Target::Statement, name } if !name.is_empty() => {
                         sets_locally(named(name)?).then_some(())?;
@@ -81,7 +85,7 @@ impl Pool {
                     _ => {}
                 },
                 tag::EXECUTE => executes = true,
-                tag::SYNC if executes && is_local => return Some(at as u32),
+                tag::SYNC if executes && binds => return Some(at as u32),
                 _ => return None,
             }
         }
