@@ -122,24 +122,11 @@ fn says_cancelled(error: &[u8]) -> bool {
 }
 
 fn is_part_of_answer(header: Header) -> bool {
-    matches!(
-        header.tag,
-        tag::BIND_COMPLETE
-            | tag::CLOSE_COMPLETE
-            | tag::COMMAND_COMPLETE
-            | tag::DATA_ROW
-            | tag::EMPTY_QUERY
-            | tag::ERROR
-            | tag::NO_DATA
-            | tag::NOTICE
-            | tag::NOTIFICATION
-            | tag::PARAMETER_DESCRIPTION
-            | tag::PARAMETER_STATUS
-            | tag::PARSE_COMPLETE
-            | tag::PORTAL_SUSPENDED
-            | tag::READY
-            | tag::ROW_DESCRIPTION
-    )
+    is_unshown(header)
+        || matches!(
+            header.tag,
+            tag::COMMAND_COMPLETE | tag::DATA_ROW | tag::EMPTY_QUERY | tag::PORTAL_SUSPENDED | tag::READY
+        )
 }
 
 #[cfg(test)]
