@@ -79,7 +79,7 @@ impl Pool {
 
     /// Has its queue looked at when the tick ends.
     pub(crate) fn notice(&mut self) {
-        self.state.due.noticed = true;
+        self.state.notice();
     }
 
     /// It has something to do when the tick ends.

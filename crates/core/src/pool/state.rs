@@ -148,6 +148,12 @@ impl PoolState {
         self.balances && !self.policy.keeps_server()
     }
 
+    /// Its queue is to be looked at when the tick ends.
+    #[inline]
+    pub(crate) fn notice(&mut self) {
+        self.due.noticed = true;
+    }
+
     /// What is run on each new server, if anything is.
     pub(crate) fn connect_query(&self) -> Option<&str> {
         self.config.connect_query.as_deref().filter(|query| !query.is_empty())

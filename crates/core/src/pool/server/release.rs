@@ -48,7 +48,7 @@ impl Pool {
         server.active_us = cx.env.now.mono_us;
         let pool = &mut self.state;
         if !pool.is_unwanted(server.branch) || cx.env.stopping.is_some() {
-            pool.due.noticed = true;
+            pool.notice();
         }
         if let Some(reason) = pool.reason_to_close(cx.env, server) {
             return self.close_server(cx, id, reason, CloseMode::Flush);
