@@ -156,11 +156,11 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
-        let (bytes, is_later) = match self.reads_at_standby(id, server_id) {
-            false => (bytes, false),
+        let (bytes, then) = match self.reads_at_standby(id, server_id) {
+            false => (bytes, None),
             true => match self.look_at_later(cx, id, server_id, bytes) {
-                Later::Pass(len) => (&bytes[..len], false),
-                Later::Send(len) => (&bytes[..len], true),
+                Later::Pass(len) => (&bytes[..len], None),
+                Later::Send(len, then) => (&bytes[..len], Some(then)),
                 Later::Done(step) => return step,
             },
         };
@@ -170,10 +170,8 @@ impl Pool {
             self.ask_number(cx, server_id, bytes.first() == Some(&tag::QUERY));
         }
         let step = self.send_linked(cx, id, server_id, bytes);
-        if let Step::Used(used) = step
-            && is_later
-        {
-            self.note_later(cx.env, id, &bytes[..used.min(bytes.len())]);
+        if let (Step::Used(used), Some(then)) = (step, then) {
+            self.note_later(cx.env, id, (bytes, used), then);
         }
         let used = match (step, &before) {
             (Step::Used(used), _) => Some(used),

@@ -22,8 +22,8 @@ use crate::pool::{Pool, Step};
 pub(crate) enum Later {
     /// So many bytes are sent as they are: the rest of a message, or its first group.
     Pass(usize),
-    /// Whole messages of so many bytes are sent, as far as they can be; then [`Pool::note_later`] is told of those.
-    Send(usize),
+    /// Messages of so many bytes are sent, as far as they can be; then [`Pool::note_later`] is told of those.
+    Send(usize, SoFar),
     /// This is done.
     Done(Step),
 }
@@ -105,21 +105,34 @@ impl Pool {
             }
         }
         // A header that is not whole is passed on as it is: it waits.
-        if at == 0 { Later::Pass(bytes.len()) } else { Later::Send(at) }
+        if at == 0 { Later::Pass(bytes.len()) } else { Later::Send(at, so_far) }
     }
 
-    /// These messages were sent.
-    pub(crate) fn note_later(&mut self, env: &Env, id: ClientId, sent: &[u8]) {
-        let Some(routing) = self.routing_mut(id) else { return };
-        let (mut so_far, mut at) = (routing.reading.so_far, 0);
+    /// So much was sent of messages behind which the transaction is so far.
+    pub(crate) fn note_later(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        (messages, used): (&[u8], usize),
+        then: SoFar,
+    ) {
+        let so_far = if used < messages.len() { self.look_again(env, id, &messages[..used]) } else { then };
+        if let Some(routing) = self.routing_mut(id) {
+            routing.reading.so_far = so_far;
+        }
+    }
+
+    /// How far the transaction is behind the messages that could be sent.
+    #[cold]
+    fn look_again(&mut self, env: &Env, id: ClientId, sent: &[u8]) -> SoFar {
+        let mut so_far = self.routing_mut(id).map(|routing| routing.reading.so_far).unwrap_or_default();
+        let mut at = 0;
         while let Ok(Some(header)) = Header::peek(&sent[at..]) {
             let rest = &sent[at..];
             self.look_at_message(env, id, (header, rest), &mut so_far);
             at += header.total().min(rest.len());
         }
-        if let Some(routing) = self.routing_mut(id) {
-            routing.reading.so_far = so_far;
-        }
+        so_far
     }
 
     /// How far the transaction is. If it has gone on behind what should have ended it, it goes on here.

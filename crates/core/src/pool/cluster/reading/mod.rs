@@ -29,7 +29,7 @@ pub(crate) struct Reading {
 
 /// What was sent in it so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct SoFar {
+pub(crate) struct SoFar {
     progress: Progress,
     /// Whether the unnamed statement ends the transaction, once it was prepared in it.
     unnamed_ends: Option<bool>,
