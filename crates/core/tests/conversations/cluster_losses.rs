@@ -1,6 +1,6 @@
 //! Clients whose server is lost while a statement of theirs is under way.
 
-use crate::clusters::{primary, standby, watches};
+use crate::clusters::{self, begin_with_primary, begins};
 use crate::rig::{End, Rig, be, fe};
 
 const MAIN: &str = "server_check_query =";
@@ -23,23 +23,15 @@ fn served() -> (Rig, End, End) {
 
 fn served_by(setting: &str) -> (Rig, End, End) {
     let mut rig = Rig::with(&format!("{MAIN}\n{setting}"), CLUSTER, 1);
-    let watches = watches(&mut rig);
-    rig.send(watches[0], &primary(1));
-    rig.send(watches[1], &standby());
-    let client = rig.knock("alice", "app");
-    let server = rig.dialed();
-    rig.greet(server);
-    rig.gets_raw(client);
+    begin_with_primary(&mut rig);
+    let (client, server) = clusters::served(&mut rig);
     (rig, client, server)
 }
 
 /// The same, in a transaction that the server knows of.
 fn bound() -> (Rig, End, End) {
     let (mut rig, client, server) = served();
-    rig.send(client, &fe::query("begin"));
-    rig.gets_raw(server);
-    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
-    rig.gets_raw(client);
+    begins(&mut rig, (client, server));
     (rig, client, server)
 }
 
@@ -58,14 +50,11 @@ fn lose(rig: &mut Rig, server: End, says: bool) {
     }
 }
 
-/// The client's next statement runs, on a new server.
+/// The client ends its transaction, and its next statement runs, on a new server.
 fn goes_on(rig: &mut Rig, client: End) {
     rig.send(client, &fe::query("rollback"));
     assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
-    rig.send(client, &fe::query("select 4"));
-    let server = rig.dialed();
-    rig.greet(server);
-    assert_eq!(rig.gets(server), ["Query select 4"]);
+    clusters::goes_on(rig, client);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `commit_outcome`: what a client is told whose primary is lost behind its COMMIT.
 
-use crate::clusters::{primary, says, standby, watches};
+use crate::clusters::{begin_with_primary, begins, says, served};
 use crate::rig::{End, Rig, be, fe, greeting};
 
 const MAIN: &str = "server_check_query =";
@@ -65,17 +65,9 @@ impl Stage {
 
     fn begun() -> Stage {
         let mut rig = Rig::with(MAIN, CLUSTER, 1);
-        let watches = watches(&mut rig);
-        rig.send(watches[0], &primary(1));
-        rig.send(watches[1], &standby());
-        let client = rig.knock("alice", "app");
-        let server = rig.dialed();
-        rig.greet(server);
-        rig.gets_raw(client);
-        rig.send(client, &fe::query("begin"));
-        rig.gets_raw(server);
-        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
-        rig.gets_raw(client);
+        let watches = begin_with_primary(&mut rig);
+        let (client, server) = served(&mut rig);
+        begins(&mut rig, (client, server));
         Stage { rig, watches, client, server }
     }
 
@@ -255,9 +247,7 @@ fn a_transaction_that_only_read_is_committed() {
 fn a_server_of_a_standby_that_was_promoted_may_have_something_to_commit() {
     for (promoted, told) in [(false, COMMITTED), (true, UNKNOWN)] {
         let mut rig = Rig::with(MAIN, CLUSTER, 1);
-        let watches = watches(&mut rig);
-        rig.send(watches[0], &primary(1));
-        rig.send(watches[1], &standby());
+        begin_with_primary(&mut rig);
         let client = rig.knock("alice", "app_ro");
         let server = rig.dialed();
         rig.connect(server);

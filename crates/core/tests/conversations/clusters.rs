@@ -83,10 +83,16 @@ pub(super) fn is_asked(rig: &mut Rig, watch: End) {
 /// A cluster whose first node is the primary.
 fn with_primary(workers: u16) -> (Rig, [End; 2]) {
     let mut rig = Rig::with(MAIN, CLUSTER, workers);
-    let watches = watches(&mut rig);
+    let watches = begin_with_primary(&mut rig);
+    (rig, watches)
+}
+
+/// The first of two nodes is the primary, the other one is its standby.
+pub(super) fn begin_with_primary(rig: &mut Rig) -> [End; 2] {
+    let watches = watches(rig);
     rig.send(watches[0], &primary(1));
     rig.send(watches[1], &standby());
-    (rig, watches)
+    watches
 }
 
 /// The second node is promoted, and the first one is gone.
@@ -100,12 +106,28 @@ pub(super) fn fail_over(rig: &mut Rig, watches: [End; 2]) {
 }
 
 /// A client of `app` with a server that is up, and both idle.
-fn served(rig: &mut Rig) -> (End, End) {
+pub(super) fn served(rig: &mut Rig) -> (End, End) {
     let client = rig.knock("alice", "app");
     let server = rig.dialed();
     rig.greet(server);
     rig.gets_raw(client);
     (client, server)
+}
+
+/// The client is in a transaction that its server knows of.
+pub(super) fn begins(rig: &mut Rig, (client, server): (End, End)) {
+    rig.send(client, &fe::query("begin"));
+    rig.gets_raw(server);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(client);
+}
+
+/// The client's next statement runs, on a new server.
+pub(super) fn goes_on(rig: &mut Rig, client: End) {
+    rig.send(client, &fe::query("select 4"));
+    let server = rig.dialed();
+    rig.greet(server);
+    assert_eq!(rig.gets(server), ["Query select 4"]);
 }
 
 #[test]
@@ -267,10 +289,7 @@ fn a_session_outlives_the_loss_of_the_primary_in_a_transaction() {
         assert_eq!(rig.gets(client), [ABORTED, "Ready E"]);
         rig.send(client, &fe::query("commit"));
         assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
-        rig.send(client, &fe::query("select 4"));
-        let server = rig.dialed();
-        rig.greet(server);
-        assert_eq!(rig.gets(server), ["Query select 4"]);
+        goes_on(&mut rig, client);
     }
 }
 
