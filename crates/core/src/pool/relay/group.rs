@@ -151,6 +151,20 @@ pub(crate) fn group_at_front<'a>(
     })
 }
 
+/// The whole messages at the front of `bytes`, with their bodies and the number of bytes up to their ends; no more than a group that is
+/// looked at may have.
+#[inline]
+pub(crate) fn whole_messages(bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8], usize)> {
+    let mut end = 0;
+    (0..GROUP_MESSAGES_MAX).map_while(move |_| {
+        let rest = bytes.get(end..)?;
+        let header = Header::peek(rest).ok()??;
+        let body = rest.get(HEADER_LEN..header.total())?;
+        end += header.total();
+        (end <= GROUP_BYTES_MAX).then_some((header, body, end))
+    })
+}
+
 /// A group of the extended protocol, while it is read.
 #[derive(Default)]
 struct Extended {
@@ -173,17 +187,9 @@ impl Extended {
         reach: &Reach,
         statement: impl Fn(&[u8]) -> Option<(&'a Traits, Reads)>,
     ) -> Option<Group> {
-        let mut at = 0;
-        for _ in 0..GROUP_MESSAGES_MAX {
-            let rest = bytes.get(at..)?;
-            let header = Header::peek(rest).ok()??;
-            let body = rest.get(HEADER_LEN..header.total())?;
-            at += header.total();
-            if at > GROUP_BYTES_MAX {
-                return None;
-            }
+        for (header, body, end) in whole_messages(bytes) {
             match header.tag {
-                tag::SYNC => return (self.executes && !self.leaves_unnamed).then(|| self.finish(at)),
+                tag::SYNC => return (self.executes && !self.leaves_unnamed).then(|| self.finish(end)),
                 tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts, reach)?,
                 tag::BIND => {
                     let name = BindHead::parse_prefix(body)?.statement;

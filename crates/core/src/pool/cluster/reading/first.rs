@@ -3,15 +3,14 @@
 use pgweir_settings::Route;
 use pgweir_sql::{Isolation, TransactionModes, begin_modes, hinted_route, sets_locally};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::FirstGroup;
 use crate::context::Env;
 use crate::ids::ClientId;
-use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
 use crate::pool::Pool;
 use crate::pool::client::state::Account;
 use crate::pool::cluster::route::Aim;
+use crate::pool::relay::group::whole_messages;
 
 impl Pool {
     /// A BEGIN after which the client's first group says where the transaction runs: no server is taken for it.
@@ -53,18 +52,11 @@ impl Pool {
         let account = &self.clients.get(id)?.account;
         let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
         // The unnamed statement, if the group prepares it; and whether anything was bound that is then executed.
-        let (mut at, mut unnamed_is_local, mut binds, mut executes) = (0, false, false, false);
-        for _ in 0..GROUP_MESSAGES_MAX {
-            let rest = bytes.get(at..)?;
-            let header = Header::peek(rest).ok()??;
-            let body = rest.get(HEADER_LEN..header.total())?;
-            at += header.total();
-            if at > GROUP_BYTES_MAX {
-                return None;
-            }
+        let (mut unnamed_is_local, mut binds, mut executes) = (false, false, false);
+        for (header, body, end) in whole_messages(bytes) {
             match header.tag {
-                tag::QUERY if at == header.total() => {
-                    return sets_locally(Query::parse(body).ok()?.text).then_some(at as u32);
+                tag::QUERY if end == header.total() => {
+                    return sets_locally(Query::parse(body).ok()?.text).then_some(end as u32);
                 }
                 tag::PARSE => {
                     let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
@@ -85,7 +77,7 @@ impl Pool {
                     _ => {}
                 },
                 tag::EXECUTE => executes = true,
-                tag::SYNC if executes && binds => return Some(at as u32),
+                tag::SYNC if executes && binds => return Some(end as u32),
                 _ => return None,
             }
         }
