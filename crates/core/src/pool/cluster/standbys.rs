@@ -12,7 +12,7 @@ use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint};
 use crate::ids::ClientId;
 use crate::mail::Scarce;
-use crate::pool::cluster::tally::SecondTries;
+use crate::pool::cluster::tally::SentReads;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
 use crate::shared::Counts;
@@ -44,10 +44,8 @@ pub(crate) struct StandbyPool {
     counts: Arc<Counts>,
     /// How far it has come in the turns of equals.
     pass: u64,
-    /// Groups and transactions that were sent to it.
-    pub(super) reads: u64,
-    /// Those that it did not run.
-    pub(super) second: SecondTries,
+    /// What was sent to it.
+    pub(super) sent: SentReads,
     /// The reads of `route=auto` that it was sent.
     tries: Tries,
 }
@@ -69,8 +67,7 @@ impl StandbyPool {
             standby: None,
             counts,
             pass: 0,
-            reads: 0,
-            second: SecondTries::default(),
+            sent: SentReads::default(),
             tries: Tries::default(),
         }
     }
@@ -140,7 +137,7 @@ impl PoolState {
         if turn == Turn::IsServed
             && let Some(standby) = self.standbys.get_mut(branch.place())
         {
-            standby.reads += 1;
+            standby.sent.reads += 1;
         }
     }
 
@@ -257,8 +254,7 @@ impl PoolState {
         if let Some(place) = self.standbys.iter().skip(1).position(is_free) {
             let old = std::mem::replace(&mut self.standbys[place + 1], new);
             if let Some(cluster) = self.cluster.as_deref_mut() {
-                cluster.tally.read_at(&old.name, old.reads);
-                cluster.tally.not_run_at(&old.name, old.second);
+                cluster.tally.sent_to(&old.name, old.sent);
             }
             return Branch::of_place(place + 1);
         }
@@ -326,14 +322,14 @@ impl PoolState {
     /// A read that it did not run goes to the primary.
     pub(super) fn note_second_try(&mut self, branch: Branch) {
         if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
-            standby.second.all += 1;
+            standby.sent.second_tries += 1;
         }
     }
 
     /// It refused a read as a change.
     pub(super) fn note_misrouted_at(&mut self, branch: Branch) {
         if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
-            standby.second.misrouted += 1;
+            standby.sent.misrouted += 1;
         }
     }
 

@@ -30,26 +30,27 @@ impl FellBack {
 /// See [`crate::pool::cluster::Membership`]. What stands at a standby of the pool is counted there.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Tally {
-    /// Reads that went to the primary although their route allows a standby; and those of nodes that are no standbys any more.
-    reads: HashMap<Arc<str>, u64>,
-    /// What nodes did not run that are no standbys any more.
-    second: HashMap<Arc<str>, SecondTries>,
+    /// Reads that went to the primary although their route allows a standby; and what nodes were sent that are no standbys any more.
+    sent: HashMap<Arc<str>, SentReads>,
     /// Reads that fell back to the primary, by reason.
     pub(crate) fell_back: [u64; FellBack::ALL.len()],
 }
 
-/// Reads of `route=auto` that a standby did not run, and the primary did.
+/// What a node was sent for clients that may read from a standby.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct SecondTries {
-    /// All of them.
-    pub(crate) all: u64,
-    /// Those that were refused as changes, though their text was taken for a read.
+pub(crate) struct SentReads {
+    /// Groups and transactions.
+    pub(crate) reads: u64,
+    /// Those with `route=auto` that it did not run, and the primary did.
+    pub(crate) second_tries: u64,
+    /// Those of them that it refused as changes, though their text was taken for a read.
     pub(crate) misrouted: u64,
 }
 
-impl SecondTries {
-    fn add(&mut self, other: SecondTries) {
-        self.all += other.all;
+impl SentReads {
+    fn add(&mut self, other: SentReads) {
+        self.reads += other.reads;
+        self.second_tries += other.second_tries;
         self.misrouted += other.misrouted;
     }
 }
@@ -62,41 +63,27 @@ pub(crate) struct AtNode {
     pub(crate) idle: u32,
     /// Clients that wait for one of its servers.
     pub(crate) waiting: u32,
-    pub(crate) reads: u64,
-    pub(crate) second: SecondTries,
+    pub(crate) sent: SentReads,
 }
 
 impl Tally {
-    /// So many reads were sent to this node.
-    pub(super) fn read_at(&mut self, node: &Arc<str>, reads: u64) {
-        if reads > 0 {
-            *self.reads.entry(Arc::clone(node)).or_default() += reads;
-        }
-    }
-
-    /// So many reads ran on the primary after this node had not run them.
-    pub(super) fn not_run_at(&mut self, node: &Arc<str>, second: SecondTries) {
-        if second != SecondTries::default() {
-            self.second.entry(Arc::clone(node)).or_default().add(second);
+    /// This was sent to this node.
+    pub(super) fn sent_to(&mut self, node: &Arc<str>, sent: SentReads) {
+        if sent != SentReads::default() {
+            self.sent.entry(Arc::clone(node)).or_default().add(sent);
         }
     }
 
     /// Takes over what another pool has counted.
     pub(crate) fn add(&mut self, other: &Tally) {
-        for (node, reads) in &other.reads {
-            self.read_at(node, *reads);
-        }
-        other.second.iter().for_each(|(node, second)| self.not_run_at(node, *second));
+        other.sent.iter().for_each(|(node, sent)| self.sent_to(node, *sent));
         self.fell_back.iter_mut().zip(other.fell_back).for_each(|(own, other)| *own += other);
     }
 
     /// Adds what it has counted to the nodes.
     pub(crate) fn add_to(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
-        for (node, reads) in &self.reads {
-            nodes.entry(Arc::clone(node)).or_default().reads += reads;
-        }
-        for (node, second) in &self.second {
-            nodes.entry(Arc::clone(node)).or_default().second.add(*second);
+        for (node, sent) in &self.sent {
+            nodes.entry(Arc::clone(node)).or_default().sent.add(*sent);
         }
     }
 }
@@ -110,17 +97,14 @@ impl PoolState {
             cluster.tally.fell_back[FellBack::of(&cluster.view) as usize] += 1;
         }
         if let Some(primary) = &cluster.view.primary {
-            cluster.tally.read_at(&primary.term.node, 1);
+            cluster.tally.sent_to(&primary.term.node, SentReads { reads: 1, ..SentReads::default() });
         }
     }
 
     /// All that it has counted, as it is kept when the pool goes.
     pub(crate) fn whole_tally(&self) -> Tally {
         let mut tally = self.cluster.as_deref().map(|cluster| cluster.tally.clone()).unwrap_or_default();
-        for standby in &self.standbys {
-            tally.read_at(&standby.name, standby.reads);
-            tally.not_run_at(&standby.name, standby.second);
-        }
+        self.standbys.iter().for_each(|standby| tally.sent_to(&standby.name, standby.sent));
         tally
     }
 }

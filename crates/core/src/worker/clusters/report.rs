@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{Node, NodeState};
 use crate::context::Env;
 use crate::pool::Pool;
-use crate::pool::cluster::tally::{AtNode, FellBack};
+use crate::pool::cluster::tally::{AtNode, FellBack, SentReads};
 use crate::pool::show::rows::time_text;
 use crate::worker::Worker;
 use crate::worker::console::command::{Outcome, Topic};
@@ -161,9 +161,9 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
         cell(at.active),
         cell(at.idle),
         cell(at.waiting),
-        cell(at.reads),
-        cell(at.second.all),
-        cell(at.second.misrouted),
+        cell(at.sent.reads),
+        cell(at.sent.second_tries),
+        cell(at.sent.misrouted),
         node.checked_us.map(|checked_us| time_text(env, checked_us)),
         node.trouble(),
     ]
@@ -173,9 +173,9 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
 fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
     let mut row = vec![None; column_names(Topic::Nodes).len()];
     (row[0], row[1]) = (cell(cluster), cell(node));
-    let second = [at.second.all, at.second.misrouted].map(cell);
-    let counts = [cell(at.active), cell(at.idle), cell(at.waiting), cell(at.reads)];
-    let counts = [&counts[..], &second].concat();
+    let SentReads { reads, second_tries, misrouted } = at.sent;
+    let counts =
+        [cell(at.active), cell(at.idle), cell(at.waiting), cell(reads), cell(second_tries), cell(misrouted)];
     row[AT_NODE..AT_NODE + counts.len()].clone_from_slice(&counts);
     row
 }
