@@ -123,6 +123,36 @@ fn a_client_that_takes_all_back_keeps_its_server_no_longer() {
 }
 
 #[test]
+fn discard_all_by_the_extended_protocol_takes_all_back_once_it_succeeds() {
+    for (answer, ends) in [
+        (be::complete("DISCARD ALL"), true),
+        (be::error("25001", "DISCARD ALL cannot run inside a transaction block"), false),
+    ] {
+        let mut rig = Rig::new("default_pool_size = 1");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        run(&mut rig, client, server, "select set_config('a.' || 'b', 'x', false)");
+        rig.gets(server);
+        rig.send(server, &be::answer(&[AS_ALICE]));
+        let group = [fe::parse("", "DISCARD ALL"), fe::bind(""), fe::execute(), fe::sync()].concat();
+        rig.send(client, &group);
+        rig.gets(server);
+        rig.send(
+            server,
+            &[be::parse_complete(), be::bind_complete(), answer.clone(), be::ready('I')].concat(),
+        );
+        rig.gets(server);
+        rig.send(server, &be::answer(&[AS_ALICE]));
+        let other = rig.client("alice");
+        rig.send(other, &fe::query("select 2"));
+        match ends {
+            true => assert_eq!(rig.gets(server), ["Query select 2"]),
+            false => rig.gets_nothing(server),
+        }
+    }
+}
+
+#[test]
 fn a_question_for_one_client_does_not_name_what_others_made_up() {
     let mut rig = Rig::new("default_pool_size = 1\nsequence_affinity = off");
     rig.catalog = Some(vec![["g", "set_tenant", "select set_config('app.tenant', $1, false)"]]);

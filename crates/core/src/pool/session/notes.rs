@@ -235,6 +235,16 @@ impl Pool {
         }
     }
 
+    /// DISCARD ALL has succeeded, by whichever protocol it was sent: no setting is left of what the session held before. What
+    /// the transaction does behind it is noted already.
+    pub(crate) fn settings_discarded(&mut self, id: ClientId) {
+        if let Some(touched) = self.touched_mut(id)
+            && touched.told == Told::Known
+        {
+            touched.told = Told::Cleared;
+        }
+    }
+
     /// Names of settings that a text may set and that do not stand in it.
     fn names_beyond(&self, env: &Env, id: ClientId, marks: Marks, text: &[u8]) -> SettingNames {
         let mut found = SettingNames::default();

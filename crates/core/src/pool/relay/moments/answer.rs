@@ -247,6 +247,11 @@ impl Pool {
         if matches!(body, b"DISCARD SEQUENCES\0" | b"DISCARD ALL\0") {
             self.sequences_discarded(id, matches!(accepted.owner, Owner::Client(_)));
         }
+        if body == b"DISCARD ALL\0"
+            && let Owner::Client(client) = accepted.owner
+        {
+            self.settings_discarded(client);
+        }
         if matches!(accepted.owner, Owner::Client(_))
             && let Some(server) = self.servers.get_mut(id)
         {
