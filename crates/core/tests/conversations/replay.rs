@@ -164,3 +164,13 @@ fn a_function_call_after_a_replay_releases_the_server() {
     let asked = rig.gets(server);
     assert_eq!(asked.len(), 1, "what the function did is asked: {asked:?}");
 }
+
+#[test]
+fn the_data_of_a_copy_behind_a_replay_and_a_reset_is_not_kept_back() {
+    let (mut rig, client, server) = rig();
+    let copy = "reset all; copy t from stdin";
+    rig.send(client, &[fe::query(copy), fe::copy_data(b"1\n"), fe::copy_done()].concat());
+    assert_eq!(rig.gets(server), fe::shown_replay(&[SET], &[&format!("Query {copy}")]));
+    rig.send(server, &[be::replayed(1), be::complete("RESET"), be::copy_in()].concat());
+    assert_eq!(rig.gets(server), ["CopyData 1\n", "CopyDone"], "PostgreSQL waits for it");
+}

@@ -14,7 +14,6 @@ use crate::pool::relay::ledger::{Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::plain_answers;
 use crate::pool::relay::send::names_are_uncertain;
 use crate::pool::server::state::{ServerState, Streaming};
-use crate::pool::session::restore::waits_for_restore;
 use crate::pool::{Pool, Step};
 
 /// A run of bytes that all go to one client.
@@ -228,7 +227,6 @@ impl Pool {
         let certain = link.waits.held
             && !link.opening.holds()
             && !link.ready_due
-            && !waits_for_restore(link, server, &[])
             && !names_are_uncertain(link, &server.ledger);
         let shorter = client.reads_paused && !link.waits.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
         if certain || shorter {
