@@ -64,6 +64,8 @@ pub struct Backend {
     /// When the last of them was done.
     rested_us: u64,
     used: bool,
+    /// Its client may have left there what is not known.
+    is_doubted: bool,
     /// More was there when the last answer was complete, and whose that was.
     followed: bool,
     answered: Option<u32>,
@@ -106,6 +108,12 @@ const FOLLOWS_US: u64 = 50_000;
 /// A message of a client that is longer may be passed on before all of it is there.
 const PASSED_ON_BYTES: usize = 60_000;
 
+/// A Bind that is longer may come to the pooler in pieces, and leave it in pieces.
+const LONG_BIND_BYTES: usize = 2_048;
+
+/// What is behind the Parse of a group with one statement.
+const GROUP_END_BYTES: usize = 64;
+
 impl Backend {
     /// A process that was just started for a connection.
     #[must_use]
@@ -129,6 +137,7 @@ impl Backend {
             owner: None,
             rested_us: 0,
             used: false,
+            is_doubted: false,
             followed: false,
             answered: None,
             serves: None,
@@ -212,6 +221,7 @@ impl Backend {
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.is_notify_listener
+            || self.is_doubted
             || self.listens()
             || matches!(&self.stage, Stage::Serving(session) if session.is_bound_to_process())
     }
@@ -435,6 +445,7 @@ impl Backend {
                     return true;
                 }
                 self.used = true;
+                self.note_doubt(&message);
                 // The end of a COPY is the last message that a Query has.
                 let ends = matches!(message.tag, b'Q' | b'S' | b'F' | b'c' | b'f');
                 if std::mem::replace(&mut self.group_read, ends) {
@@ -453,6 +464,18 @@ impl Backend {
                 self.reject(cx, "08P01", &why);
                 true
             }
+        }
+    }
+
+    /// What a function that is called by its number leaves in the session is not known, nor what the values of a long Bind name. A
+    /// DISCARD ALL ends that doubt, unless its client has sent more behind it, which the pooler may have read before.
+    fn note_doubt(&mut self, message: &Message) {
+        let beginning = &message.body[..message.body.len().min(32)];
+        let discards = beginning.windows(11).any(|word| word == b"DISCARD ALL");
+        if message.tag == b'F' || message.tag == b'B' && message.body.len() > LONG_BIND_BYTES {
+            self.is_doubted = true;
+        } else if discards && self.splitter.rest().len() <= GROUP_END_BYTES {
+            self.is_doubted = false;
         }
     }
 
@@ -528,6 +551,9 @@ impl Backend {
             if let Note::Runs(Tag { client: Some(client), .. }) = &note {
                 if std::mem::take(&mut self.followed) && self.answered.is_some_and(|other| other != *client) {
                     cx.count("statements sent behind others");
+                }
+                if self.answered.is_some_and(|other| other != *client) {
+                    self.is_doubted = false;
                 }
                 self.answered = Some(*client);
             }
