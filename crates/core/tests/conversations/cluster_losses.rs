@@ -131,6 +131,21 @@ fn a_statement_that_failed_is_told_no_second_error() {
 }
 
 #[test]
+fn a_group_behind_one_that_failed_is_told_an_error_too() {
+    let extended = [fe::parse("", "select 2"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    for later in [fe::query("select 2"), extended] {
+        let (mut rig, client, server) = bound();
+        rig.send(client, &[fe::query("select 1/0"), later].concat());
+        rig.gets_raw(server);
+        rig.send(server, &[be::error("22012", "division by zero"), be::ready('E')].concat());
+        assert_eq!(rig.gets(client), ["ERROR 22012 division by zero", "Ready E"]);
+        lose(&mut rig, server, false);
+        assert_eq!(rig.gets(client), [ABORTED, "Ready E"]);
+        goes_on(&mut rig, client);
+    }
+}
+
+#[test]
 fn a_group_that_only_lacks_its_end_gets_it() {
     let (mut rig, client, server) = bound();
     let group = [fe::parse("", "update t set a = 1"), fe::bind(""), fe::execute(), fe::sync()].concat();

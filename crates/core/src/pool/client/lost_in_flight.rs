@@ -163,7 +163,7 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
     let (whole, had_failed) = (owed != Owed::Part, server.tx == TxStatus::Failed);
     match in_flight.sent() {
         Sent::End(group) if is_rollback(group, server) && is_unanswered => Some(Fate::Ended(group)),
-        Sent::Inside if in_flight.has_failed => Some(Fate::Ends { whole, status: TxStatus::Failed }),
+        Sent::Inside if in_flight.has_failed(server) => Some(Fate::Ends { whole, status: TxStatus::Failed }),
         Sent::Inside if owed == Owed::Ready => {
             let status = if had_failed { TxStatus::Failed } else { TxStatus::InTransaction };
             Some(Fate::Ends { whole, status })

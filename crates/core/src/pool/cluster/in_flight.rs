@@ -19,7 +19,7 @@ use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
-use crate::pool::relay::ledger::{Kind, Purpose};
+use crate::pool::relay::ledger::{Kind, Ledger, Purpose};
 use crate::pool::server::state::{Server, ServerState};
 
 /// What was sent since the server owed nothing.
@@ -42,8 +42,8 @@ pub(crate) struct InFlight {
     sent: Sent,
     /// A BEGIN that was answered before went ahead of it: a transaction is open although the server has not said so yet.
     is_begun: bool,
-    /// The client was told an error in the group that is being answered.
-    pub(crate) has_failed: bool,
+    /// The group in which the client was told an error last, as [`Ledger::answered`] counts.
+    failed: Option<u64>,
     /// Bytes that the server had sent when it was sent.
     received_bytes: u64,
     /// What the text of the client's unnamed statement may do.
@@ -110,7 +110,7 @@ impl InFlight {
             client,
             sent: Sent::Unclear,
             is_begun: false,
-            has_failed: false,
+            failed: None,
             received_bytes: 0,
             unnamed: Effect::Commits,
             number: Number::Lost,
@@ -120,6 +120,16 @@ impl InFlight {
     /// Bytes that answer nothing came to its client.
     pub(crate) fn pass_unasked(&mut self, bytes: usize) {
         self.received_bytes += bytes as u64;
+    }
+
+    /// Its client is told an error of the server's.
+    pub(crate) fn fail(&mut self, ledger: &Ledger) {
+        self.failed = Some(ledger.answered());
+    }
+
+    /// The client was told an error in the group that is being answered: it gets no second one.
+    pub(crate) fn has_failed(&self, server: &Server) -> bool {
+        self.failed == Some(server.ledger.answered())
     }
 
     /// What the server has sent so far answers nothing of what its client waits for.
@@ -280,7 +290,7 @@ impl Pool {
         }
         let is_first = before.is_at_rest;
         if is_first {
-            (in_flight.has_failed, in_flight.received_bytes) = (false, before.received_bytes);
+            in_flight.received_bytes = before.received_bytes;
         }
         in_flight.is_begun |= before.begins;
         let is_bound = in_flight.is_begun || !is_idle;

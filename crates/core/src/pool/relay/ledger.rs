@@ -386,6 +386,12 @@ impl Ledger {
         self.groups
     }
 
+    /// How far the answers are: so many groups are answered as a whole.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.groups - self.readies as u64
+    }
+
     fn enter(&mut self, entry: Entry) {
         self.groups += u64::from(entry.kind.ends_group());
         match entry.kind {

@@ -46,7 +46,7 @@ impl Pool {
                     server.says_goodbye();
                 }
                 if let Some(in_flight) = &mut server.in_flight {
-                    in_flight.has_failed = true;
+                    in_flight.fail(&server.ledger);
                 }
                 let refusal = self.refusal_in_place_of(id, message);
                 let message = refusal.as_deref().unwrap_or(message);
