@@ -5,10 +5,10 @@
 //!
 //! A client whose BEGIN no server has seen loses nothing: it goes on with another server.
 
-use pgweir_sql::{Block, Marks, Statements};
+use pgweir_sql::{Block, Marks};
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::error::{Report, SqlState, encode_error};
-use pgweir_wire::frontend::{Query, tag};
+use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client_handoff::Replication;
@@ -20,6 +20,7 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, DeferredBegin, Link, Opening};
 use crate::pool::client::turned_down::is_whole_group;
+use crate::pool::cluster::in_flight::is_empty_query;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 
@@ -35,6 +36,11 @@ pub(crate) enum RolledBack {
 }
 
 impl RolledBack {
+    /// The client was told this state of its transaction last.
+    pub(super) fn knowing(status: TxStatus) -> RolledBack {
+        if status == TxStatus::Failed { RolledBack::Told } else { RolledBack::Untold }
+    }
+
     /// The state of its transaction, as far as the client was told.
     fn status(self) -> TxStatus {
         match self {
@@ -90,7 +96,7 @@ impl Pool {
             _ => None,
         };
         // In a transaction that has failed, the client knows that nothing will come of it.
-        let knows = if server.tx == TxStatus::Failed { RolledBack::Told } else { RolledBack::Untold };
+        let knows = RolledBack::knowing(server.tx);
         self.leave_lost(cx, id, server_id);
         let since_us = cx.env.now.mono_us;
         self.set_client_state(
@@ -138,10 +144,7 @@ impl Pool {
             _ => {}
         }
         if is_empty_query(header, bytes) {
-            cx.env.scratch.clear();
-            backend::encode_empty_query(&mut cx.env.scratch);
-            backend::encode_ready(&mut cx.env.scratch, knows.status());
-            cx.driver.send(self.clients[id].conn, &cx.env.scratch);
+            self.answer_empty_query(cx, id, knows.status());
             return Step::Used(header.total());
         }
         if let Some(group) = self.end_at_front(cx.env, id, bytes) {
@@ -204,6 +207,19 @@ impl Pool {
         self.tell(cx, id, Some(&report), status);
     }
 
+    /// A Query without a statement.
+    pub(super) fn answer_empty_query<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        status: TxStatus,
+    ) {
+        cx.env.scratch.clear();
+        backend::encode_empty_query(&mut cx.env.scratch);
+        backend::encode_ready(&mut cx.env.scratch, status);
+        cx.driver.send(self.clients[id].conn, &cx.env.scratch);
+    }
+
     /// As PostgreSQL says it in a failed transaction.
     pub(crate) fn tell_failed<D: Driver>(
         &mut self,
@@ -251,13 +267,6 @@ fn loses_nothing(link: &Link, server: &Server) -> bool {
         && link.pin.is_none()
         && marks.without(TAKEN_BACK).is_empty()
         && !link.changed.by_statements()
-}
-
-/// A Query without a statement, which PostgreSQL answers in a failed transaction, too.
-fn is_empty_query(header: Header, bytes: &[u8]) -> bool {
-    let query = bytes.get(HEADER_LEN..header.total()).filter(|_| header.tag == tag::QUERY);
-    let query = query.and_then(|body| Query::parse(body).ok());
-    query.is_some_and(|query| pgweir_sql::traits(query.text).statements == Statements::None)
 }
 
 /// More of it is to come, and it may be the end of the transaction.

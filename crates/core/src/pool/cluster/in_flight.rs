@@ -27,6 +27,8 @@ use crate::pool::server::state::{Server, ServerState};
 pub(crate) enum Sent {
     /// Statements of a transaction block that do not commit it.
     Inside,
+    /// One Query without a statement, in a transaction block.
+    Empty,
     /// One group that is nothing but the end of a transaction block.
     End(BlockGroup),
     /// One group outside of a transaction that certainly only reads.
@@ -296,6 +298,7 @@ impl Pool {
                 in_flight.is_begun |= found.opens && found.executes > 1;
                 match found.most {
                     Effect::Commits => Sent::Unclear,
+                    _ if is_bound && is_first && is_one_empty_query(bytes) => Sent::Empty,
                     _ if is_bound || in_flight.is_begun => Sent::Inside,
                     _ => Sent::Unclear,
                 }
@@ -303,7 +306,7 @@ impl Pool {
         };
         in_flight.sent = match in_flight.sent {
             _ if is_first => sent,
-            Sent::Inside if sent == Sent::Inside => Sent::Inside,
+            Sent::Inside | Sent::Empty if matches!(sent, Sent::Inside | Sent::Empty) => Sent::Inside,
             _ => Sent::Unclear,
         };
         // Nothing of the transaction that a BEGIN alone opens was sent yet.
@@ -395,6 +398,20 @@ impl Found {
             self.opens = matches!(block, Some(Block::Begin | Block::Start));
         }
     }
+}
+
+/// A Query without a statement is at the front, which PostgreSQL answers in a failed transaction, too. (It refuses to bind such a
+/// statement there.)
+pub(crate) fn is_empty_query(header: Header, bytes: &[u8]) -> bool {
+    let query = bytes.get(HEADER_LEN..header.total()).filter(|_| header.tag == tag::QUERY);
+    let query = query.and_then(|body| Query::parse(body).ok());
+    query.is_some_and(|query| pgweir_sql::traits(query.text).statements == Statements::None)
+}
+
+/// Nothing else was sent.
+fn is_one_empty_query(bytes: &[u8]) -> bool {
+    let header = Header::peek(bytes).ok().flatten().filter(|header| header.total() == bytes.len());
+    header.is_some_and(|header| is_empty_query(header, bytes))
 }
 
 /// The end of a transaction that makes nothing of it last.

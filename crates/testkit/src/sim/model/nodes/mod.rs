@@ -392,12 +392,14 @@ impl Nodes {
         Some(format!("statement {number} sees {place:?}, and its client had seen {back:?}"))
     }
 
-    /// Nothing has happened for so long that the pooler must know what each node is.
+    /// Nothing has happened, and the source has told the truth, for so long that the pooler must know what each node is and hold no
+    /// client back.
     #[must_use]
     pub fn is_settled(&self, now_us: u64) -> bool {
         let known_us =
             10 * self.plan.check_interval_ms + self.plan.down_after_ms + 5 * self.plan.check_timeout_ms;
-        now_us > self.last_us + known_us * 1000 + 1_000_000
+        let strayed_us = self.source.as_ref().map_or(0, Source::strayed_us);
+        now_us > self.last_us.max(strayed_us) + known_us * 1000 + 1_000_000
     }
 
     /// What the source says now, and when it says something next.
@@ -481,10 +483,12 @@ impl Nodes {
             .then(|| format!("a statement of route=standby begins at node{node}, which is a primary"))
     }
 
-    /// A pool may have servers there from the time when it was a standby, and others as the primary's.
+    /// A pool may have servers there from the time when it was a standby, and others as the primary's; or the other way round, if a
+    /// client has not read yet what the primary had sent.
     #[must_use]
-    pub fn was_promoted(&self, node: usize) -> bool {
-        self.nodes[node].promoted_us.is_some()
+    pub fn has_changed_role(&self, node: usize) -> bool {
+        let Node { in_recovery, promoted_us, .. } = self.nodes[node];
+        promoted_us.is_some() || in_recovery == (node == 0)
     }
 }
 
@@ -519,5 +523,52 @@ pub const TOLD: [&str; 12] = [
 pub fn schedule(cx: &mut SimContext) {
     if let Some(at_us) = cx.nodes.as_ref().and_then(Nodes::due_us) {
         cx.at(at_us, Event::Nodes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgweir_core::Machine;
+
+    use super::{Act, Nodes};
+    use crate::sim::plan::Plan;
+    use crate::sim::subject::Subject;
+
+    /// The nodes of the first world with a source in which something happens.
+    fn nodes() -> Nodes {
+        let plans = (1..).map(|seed| Plan::cluster(seed, &Machine::profile()));
+        let plan = plans
+            .filter_map(|plan| plan.cluster)
+            .find(|plan| plan.source_us.is_some() && plan.happenings > 2)
+            .expect("a world with a source");
+        Nodes::new(&plan, 1, 0)
+    }
+
+    #[test]
+    fn nothing_is_settled_while_the_source_strays() {
+        let mut nodes = nodes();
+        let (mut now_us, mut strayed) = (60_000_000, 0);
+        assert!(nodes.is_settled(now_us));
+        for _ in 0..1000 {
+            let source = nodes.source.as_mut().expect("a source");
+            source.says(2, 0, false, now_us);
+            if source.strayed_us() == now_us {
+                strayed += 1;
+                assert!(!nodes.is_settled(now_us + 1_000_000), "the pooler may hold its clients");
+            }
+            assert!(nodes.is_settled(now_us + 60_000_000));
+            now_us += 100_000;
+        }
+        assert!(strayed > 0);
+    }
+
+    #[test]
+    fn a_node_has_another_role_than_before_once_it_is_promoted_or_made_a_standby() {
+        let mut nodes = nodes();
+        assert!(!nodes.has_changed_role(0) && !nodes.has_changed_role(1));
+        for act in [Act::Crash(0), Act::Promote(1), Act::Start(0), Act::Serve(0)] {
+            nodes.happen(act, 1);
+        }
+        assert!(nodes.has_changed_role(0) && nodes.has_changed_role(1));
     }
 }
