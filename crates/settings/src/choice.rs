@@ -49,6 +49,18 @@ macro_rules! choice {
 }
 
 choice! {
+    /// What a client that reads from a standby must see.
+    CausalReads {
+        /// Whatever the standby has replayed.
+        Off = "off",
+        /// What the client itself has committed, and nothing older than what it has seen.
+        Session = "session",
+        /// All that any client had committed when the statement came.
+        Database = "database",
+    }
+}
+
+choice! {
     /// When a server connection goes back to its pool.
     PoolMode {
         /// When the client disconnects.

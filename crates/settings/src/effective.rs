@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::table::{ClusterOptions, Database, NodeOptions, UserOptions};
-use crate::{Balance, CommitOutcome, LoadBalanceHosts, PoolMode, Route, SessionState};
+use crate::{Balance, CausalReads, CommitOutcome, LoadBalanceHosts, PoolMode, Route, SessionState};
 
 /// Zero is how the files say "no limit".
 fn limit(time: Duration) -> Option<Duration> {
@@ -172,6 +172,21 @@ impl Config {
                 of_cluster.map(|cluster| &cluster.primary_names),
             ]),
         ]
+    }
+
+    /// What reads of this user's clients must see at a standby.
+    pub fn causal_reads(&self, db: &Database, user: &str) -> CausalReads {
+        let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.causal_reads);
+        self.of_user(user, |u| u.causal_reads)
+            .or(db.causal_reads)
+            .or_else(of_cluster)
+            .unwrap_or(CausalReads::Off)
+    }
+
+    /// How long such a read waits for a standby that shows it, in milliseconds.
+    pub fn causal_wait_ms(&self, db: &Database, user: &str) -> u32 {
+        let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.causal_wait_ms);
+        self.of_user(user, |u| u.causal_wait_ms).or(db.causal_wait_ms).or_else(of_cluster).unwrap_or(0)
     }
 
     /// The user that asks a cluster's nodes for their role.

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::load;
-use pgweir_settings::{Balance, LoadBalanceHosts, PoolMode, Route, SessionState};
+use pgweir_settings::{Balance, CausalReads, LoadBalanceHosts, PoolMode, Route, SessionState};
 
 const FILE: &str = "
 [pgbouncer]
@@ -199,4 +199,18 @@ fn commit_outcome_goes_by_user_then_database_then_cluster() {
         .map(|(database, user)| config.commit_outcome(&config.databases[database], user));
     use pgweir_settings::CommitOutcome::{Off, On};
     assert_eq!(told, [Off, On, Off, On]);
+}
+
+#[test]
+fn causal_reads_go_by_user_then_database_then_cluster() {
+    let file = "[pgbouncer]\nauth_user = a\n[databases]\nalone = host=a\nplain = cluster=main\nown = cluster=main causal_reads=database causal_wait_ms=5\n\
+                [clusters]\nmain = nodes=n\n[nodes]\nn = host=a\n[users]\nown = causal_reads=off causal_wait_ms=7\n";
+    let config = load(file).expect("a good file");
+    let asked = [("alone", "u"), ("plain", "u"), ("own", "u"), ("own", "own"), ("alone", "own")];
+    let of = |(database, user): (&str, &str)| {
+        let database = &config.databases[database];
+        (config.causal_reads(database, user), config.causal_wait_ms(database, user))
+    };
+    use CausalReads::{Database, Off, Session};
+    assert_eq!(asked.map(of), [(Off, 0), (Session, 10), (Database, 5), (Off, 7), (Off, 7)]);
 }

@@ -149,6 +149,7 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
             "route" => "standby",
             "balance" => "statement",
             "commit_outcome" => "on",
+            "causal_reads" => "database",
             _ => "77",
         };
         for name in ["a", "*"] {

@@ -9,10 +9,8 @@ use crate::cluster::answer::Lsn;
 
 /// So many positions of the primary are remembered.
 const POSITIONS_MAX: usize = 256;
-/// Bytes of a page of the write-ahead log, and of its header; the first page of a segment has a longer one.
+/// Bytes of a page of the write-ahead log, if PostgreSQL was not compiled with another size.
 const PAGE_BYTES: u64 = 8192;
-const PAGE_HEADER_BYTES: u64 = 24;
-const SEGMENT_HEADER_BYTES: u64 = 40;
 
 /// Where the primary was, and when that was seen.
 #[derive(Default)]
@@ -40,7 +38,7 @@ pub(crate) struct LagLimits {
 impl Positions {
     /// The primary said where it is.
     pub(crate) fn note(&mut self, position: Lsn, now_us: u64) {
-        let position = at_end_of_record(position);
+        let position = position.at_end_of_record(PAGE_BYTES);
         if self.seen.back().is_some_and(|(newest, _)| *newest >= position) {
             return;
         }
@@ -78,14 +76,6 @@ impl Lag {
         let late = |is: u64, least: u64, limit: u64| limit > 0 && is.saturating_sub(least) > limit / 4;
         late(self.us, least.us, limits.us) || late(self.bytes, least.bytes, limits.bytes)
     }
-}
-
-/// The insert position may lie behind the header of a page in which no record ends yet: replay then stands at the page's start for as
-/// long as the primary is idle.
-fn at_end_of_record(position: Lsn) -> Lsn {
-    let in_page = position.0 % PAGE_BYTES;
-    let is_header = in_page == PAGE_HEADER_BYTES || in_page == SEGMENT_HEADER_BYTES;
-    if is_header { Lsn(position.0 - in_page) } else { position }
 }
 
 #[cfg(test)]

@@ -8,11 +8,13 @@ pub(crate) mod choice;
 pub(crate) mod lag;
 pub(crate) mod node;
 pub(crate) mod outcome;
+pub(crate) mod replayed;
 mod roles;
 pub mod source;
 pub(crate) mod switchover;
 #[cfg(test)]
 mod tests;
+pub(crate) mod token;
 pub mod view;
 
 use std::sync::Arc;

@@ -160,6 +160,7 @@ impl Pool {
                 | ServerState::Auditing(_)
                 | ServerState::VerifyingSession(_)
                 | ServerState::QueryingCatalog(_)
+                | ServerState::Locating(_)
                 | ServerState::CheckingStartup(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>

@@ -39,9 +39,18 @@ impl Branch {
     pub(crate) const PRIMARY: Branch = Branch(0);
     /// No node: here clients wait for a standby while none is usable.
     pub(crate) const NO_STANDBY: Branch = Branch(1);
+    /// No node: here clients wait until it is known which standby shows what they must see.
+    pub(crate) const ASKING: Branch = Branch(2);
+    /// The number of these two.
+    pub(super) const PLACES_APART: usize = 2;
 
     pub(crate) fn is_primary(self) -> bool {
         self == Branch::PRIMARY
+    }
+
+    /// It is a standby.
+    pub(crate) fn is_standby(self) -> bool {
+        self.0 > Branch::ASKING.0
     }
 }
 

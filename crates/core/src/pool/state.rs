@@ -33,7 +33,7 @@ pub(crate) struct PoolState {
     pub(crate) shared: SharedCounts,
     /// Its servers, of the one PostgreSQL that it has; in a cluster those of the primary.
     pub(crate) node: NodePool,
-    /// In a cluster: its servers of the standbys. The first place is no node: [`Branch::NO_STANDBY`].
+    /// In a cluster: its servers of the standbys. The first places are no nodes: [`Branch::NO_STANDBY`], [`Branch::ASKING`].
     pub(crate) standbys: Vec<StandbyPool>,
     /// The node that questions of logins go to (`auth_query`).
     pub(crate) asks_at: Branch,

@@ -14,7 +14,7 @@ const CLUSTER: &str = "app = cluster=main\n\
     app_any = cluster=main dbname=app route=any\n\
     app_auto = cluster=main dbname=app route=auto\n\
     app_named = cluster=main dbname=app route=auto read_functions=note_* primary_names=audit_*\n\
-    [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
+    [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5 causal_reads=off\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\nm3 = host=10.0.0.3\n";
 
 /// A cluster of three nodes that answers its watches.
@@ -30,6 +30,11 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new(main: &str) -> Stage {
         Stage::of(Rig::with(&format!("{MAIN}\n{main}"), CLUSTER, 1))
+    }
+
+    /// With these words in place of `causal_reads=off`.
+    pub(super) fn causal(words: &str) -> Stage {
+        Stage::of(Rig::with(MAIN, &CLUSTER.replace("causal_reads=off", words), 1))
     }
 
     pub(super) fn of(rig: Rig) -> Stage {
@@ -80,7 +85,7 @@ impl Stage {
     }
 
     /// The next server that is dialed, connected and not greeted; and its node.
-    fn dialed(&mut self) -> (End, usize) {
+    pub(super) fn dialed(&mut self) -> (End, usize) {
         self.answer_watches();
         self.servers.pop_front().expect("no server was dialed")
     }
@@ -91,7 +96,7 @@ impl Stage {
     }
 
     /// It logs us in, in this role.
-    fn greet(&mut self, server: End, in_hot_standby: bool) {
+    pub(super) fn greet(&mut self, server: End, in_hot_standby: bool) {
         let role = be::parameter("in_hot_standby", if in_hot_standby { "on" } else { "off" });
         let (told, auth) = (greeting(), be::auth_ok());
         self.rig.send(server, &[&auth[..], &role, &told[auth.len()..]].concat());
@@ -105,7 +110,7 @@ impl Stage {
     }
 
     /// A client that is served by a server of its own.
-    fn served(&mut self, database: &str) -> (End, End, usize) {
+    pub(super) fn served(&mut self, database: &str) -> (End, End, usize) {
         let client = self.rig.knock("alice", database);
         let (server, node) = self.server();
         assert_eq!(self.rig.gets(client).last().map(String::as_str), Some("Ready I"));

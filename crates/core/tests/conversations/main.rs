@@ -10,6 +10,7 @@ mod basics;
 mod begin;
 mod cancel;
 mod catalog;
+mod causal_reads;
 mod chaos;
 mod cluster_auto;
 mod cluster_losses;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{Balance, CommitOutcome, Discovery, Password, Route, SourceLost};
+use crate::{Balance, CausalReads, CommitOutcome, Discovery, Password, Route, SourceLost};
 
 settings! {
     /// One primary and its standbys, and how pgweir watches them.
@@ -94,6 +94,13 @@ settings! {
         /// `off`: that the outcome is not known. A user's value goes before a database's, and that before this one. Not in
         /// session pooling.
         commit_outcome: CommitOutcome = "off", Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;
+        /// What a client sees that reads from a standby: with `session` all that it has committed itself, and nothing older than
+        /// what it has seen before; with `database` all that any client had committed when its statement came; with `off`
+        /// whatever the standby has replayed. A user's `causal_reads` goes before a database's, and that before this one.
+        causal_reads: CausalReads = "session", Kind::Choice(CausalReads::WORDS), Reload, Ours, InEffect;
+        /// How long a statement waits for a standby that has replayed what its client must see, in milliseconds. Then the primary runs
+        /// it; with `route=standby` it goes on waiting.
+        causal_wait_ms: u32 = "10", Kind::Count(0, 60_000), Reload, Ours, InEffect;
         /// How long transactions that are open may go on in a SWITCHOVER, in milliseconds. It then gives up, or with FORCE
         /// ends them. A switchover that Patroni announces in etcd holds new transactions for at most as long.
         switchover_drain_ms: u32 = "10000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;

@@ -4,7 +4,7 @@ use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{Balance, CommitOutcome, LoadBalanceHosts, Password, PoolMode, Route, SessionState};
+use crate::{Balance, CausalReads, CommitOutcome, LoadBalanceHosts, Password, PoolMode, Route, SessionState};
 
 settings! {
     /// One database that clients can ask for, and the server behind it.
@@ -37,6 +37,10 @@ settings! {
         write_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
         /// As `primary_names` in `[clusters]`, for this database.
         primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// As `causal_reads` in `[clusters]`, for this database.
+        causal_reads: Option<CausalReads> = NULL, Kind::Choice(CausalReads::WORDS), Reload, Ours, InEffect;
+        /// As `causal_wait_ms` in `[clusters]`, for this database.
+        causal_wait_ms: Option<u32> = NULL, Kind::Count(0, 60_000), Reload, Ours, InEffect;
         /// The user that all server connections of this database log in as, whatever the client's user is. When it is
         /// not set, each user has a separate pool. Taking it away needs a restart.
         user: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;

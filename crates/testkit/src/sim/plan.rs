@@ -158,12 +158,16 @@ pub struct ClusterPlan {
     pub primary_max_age_ms: u64,
     /// primary_wait in seconds.
     pub primary_wait_s: u64,
-    /// What reads of a standby must see: own changes and nothing older than before, or (`off`) anything.
+    /// causal_reads
     pub causal_reads: &'static str,
     /// commit_outcome
     pub commit_outcome: bool,
     /// wal_level=logical
     pub wal_is_logical: bool,
+    /// causal_wait_ms
+    pub causal_wait_ms: u64,
+    /// What clients see is checked even with `causal_reads=off`.
+    pub is_checked: bool,
     /// route of each database, in their order.
     pub routes: Vec<&'static str>,
     /// The nodes are discovered, and a source says so often which one is the primary (µs); `None`: a fixed list.
@@ -291,7 +295,9 @@ impl Plan {
             down_after_ms: rng.between(100, 600),
             primary_max_age_ms: check_interval_ms + rng.between(1000, 2000),
             primary_wait_s: *rng.pick(&[0, 1, 5, 20, 20]),
-            causal_reads: "off",
+            causal_reads: rng.pick::<&str>(&["off", "session", "session", "database"]),
+            causal_wait_ms: *rng.pick(&[0, 10, 10, 200]),
+            is_checked: false,
             commit_outcome: rng.percent(70),
             wal_is_logical: rng.percent(25),
             routes: plan
@@ -315,8 +321,8 @@ impl Plan {
         }
         for at in 0..self.clients.len() {
             let route = self.route_of(&self.clients[at].database);
-            if matches!(route, Some("any" | "prefer-standby")) && rng.percent(70) {
-                let steps = script::changes_and_reads(self.clients[at].id, rng);
+            if matches!(route, Some("any" | "prefer-standby" | "auto")) && rng.percent(70) {
+                let steps = script::changes_and_reads(self.clients[at].id, route == Some("auto"), rng);
                 self.clients[at].steps.extend(steps);
             }
         }
@@ -647,12 +653,14 @@ impl ClusterPlan {
         let _ = writeln!(
             ini,
             "[clusters]\nmain = {found_by} check_user={WATCHER} check_interval_ms={} check_timeout_ms={} down_after_ms={} \
-             primary_max_age_ms={} primary_wait={} commit_outcome={}",
+             primary_max_age_ms={} primary_wait={} causal_reads={} causal_wait_ms={} commit_outcome={}",
             self.check_interval_ms,
             self.check_timeout_ms,
             self.down_after_ms,
             self.primary_max_age_ms,
             self.primary_wait_s,
+            self.causal_reads,
+            self.causal_wait_ms,
             if self.commit_outcome { "on" } else { "off" },
         );
     }

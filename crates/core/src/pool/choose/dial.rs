@@ -7,7 +7,7 @@ use pgweir_settings::LoadBalanceHosts;
 use pgweir_wire::error::SqlState;
 
 use crate::context::{Activity, Cx, Effect, Env, Role, duration_us};
-use crate::driver::{CloseMode, ConnId, Driver, Endpoint};
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
@@ -56,6 +56,31 @@ impl Pool {
             && pool.gate_at(branch) == Gate::Open
             && env.activity == Activity::Active
             && env.stopping != Some(Shutdown::WaitForServers)
+    }
+
+    /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
+    /// open one regardless of its size: its clients could not even log in.
+    pub(crate) fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) -> bool {
+        let config = Arc::clone(&cx.env.rules.config);
+        let pool = &self.state;
+        let size = config.pool_size(&pool.config, &pool.user);
+        let total = pool.node_at(branch).servers_total();
+        if size == 0 || total < size || (pool.greeting.is_none() && total == 0) {
+            return true;
+        }
+        let reserve = config.reserve_pool_size(&pool.config, &pool.user);
+        let timeout_us = duration_us(config.main.reserve_pool_timeout);
+        if reserve == 0 || timeout_us == 0 || total >= size.saturating_add(reserve) {
+            return false;
+        }
+        let Some((first, since_us)) = self.first_waiting(branch) else { return false };
+        if cx.env.now.mono_us.saturating_sub(since_us) < timeout_us {
+            return false;
+        }
+        let line =
+            format!("{} taking connection from reserve_pool", self.client_log_name(&self.clients[first]));
+        cx.log(Level::Log, &line);
+        true
     }
 
     /// Counts a connection towards the limits that span pools. If one is reached, the worker closes a free server for it
@@ -112,6 +137,7 @@ impl Pool {
                 local: String::new(),
                 tls: String::new(),
                 since: env.now,
+                logged_in_us: 0,
                 pid: 0,
                 key: Box::default(),
             },

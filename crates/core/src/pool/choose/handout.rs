@@ -1,10 +1,8 @@
 //! The queue, served at the end of each turn: the client that waits longest gets the place that `selector` chose for it, and a
 //! pool without enough servers opens more, within every limit.
 
-use std::sync::Arc;
-
-use crate::context::{Activity, Cx, duration_us};
-use crate::driver::{CloseMode, Driver, Level};
+use crate::context::{Activity, Cx};
+use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
@@ -17,9 +15,11 @@ use crate::pool::{Branch, Gate, Pool, ServerKind};
 impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
     pub(crate) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if !self.state.standbys.is_empty() {
+            self.ask_positions(cx);
+        }
         self.hand_out_at(cx, Branch::PRIMARY);
         if !self.state.standbys.is_empty() {
-            self.place_overdue(cx);
             for branch in self.state.standby_branches() {
                 self.hand_out_at(cx, branch);
             }
@@ -84,7 +84,7 @@ impl Pool {
                 Place::Alone(server) => {
                     self.state.node_at_mut(branch).clients.pop_front();
                     self.link(cx, client, server);
-                    let is_first_try = !branch.is_primary() && self.begin_first_try(client);
+                    let is_first_try = !branch.is_primary() && self.begin_first_try(cx.env, client);
                     if is_first_try || !self.client_is_stalled(client) {
                         self.client_resume(cx, client);
                     }
@@ -148,31 +148,6 @@ impl Pool {
             }
             self.dial_server(cx, branch, None);
         }
-    }
-
-    /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
-    /// open one regardless of its size: its clients could not even log in.
-    fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) -> bool {
-        let config = Arc::clone(&cx.env.rules.config);
-        let pool = &self.state;
-        let size = config.pool_size(&pool.config, &pool.user);
-        let total = pool.node_at(branch).servers_total();
-        if size == 0 || total < size || (pool.greeting.is_none() && total == 0) {
-            return true;
-        }
-        let reserve = config.reserve_pool_size(&pool.config, &pool.user);
-        let timeout_us = duration_us(config.main.reserve_pool_timeout);
-        if reserve == 0 || timeout_us == 0 || total >= size.saturating_add(reserve) {
-            return false;
-        }
-        let Some((first, since_us)) = self.first_waiting(branch) else { return false };
-        if cx.env.now.mono_us.saturating_sub(since_us) < timeout_us {
-            return false;
-        }
-        let line =
-            format!("{} taking connection from reserve_pool", self.client_log_name(&self.clients[first]));
-        cx.log(Level::Log, &line);
-        true
     }
 
     /// Free servers of a pool.

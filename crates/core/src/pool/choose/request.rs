@@ -72,7 +72,7 @@ impl Pool {
     ) -> Step {
         self.link(cx, id, server);
         if !branch.is_primary() {
-            self.begin_first_try(id);
+            self.begin_first_try(cx.env, id);
         }
         Step::Used(0)
     }

@@ -11,6 +11,7 @@ use crate::ids::{ServerId, StatementId};
 use crate::pool::Branch;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
+use crate::pool::cluster::causal::sight::Sight;
 use crate::pool::cluster::commit::{Asking, AtCommit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::route::Routing;
@@ -77,6 +78,8 @@ pub(crate) struct Account {
     pub(crate) branch: Branch,
     /// In a cluster: which nodes its transactions run on, as last found.
     pub(crate) routing: Option<Box<Routing>>,
+    /// In a cluster, if it reads from standbys: what it must see there.
+    pub(crate) sight: Option<Box<Sight>>,
 }
 
 /// The unnamed statement, as Parse gave it.

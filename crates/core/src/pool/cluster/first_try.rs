@@ -25,7 +25,8 @@ pub(crate) enum FirstTry {
 
 impl Pool {
     /// A client was linked to a server of a standby: its group may run on the primary instead. `false`: it may not.
-    pub(crate) fn begin_first_try(&mut self, id: ClientId) -> bool {
+    pub(crate) fn begin_first_try(&mut self, env: &Env, id: ClientId) -> bool {
+        self.begins_to_see(env, id);
         let Some(client) = self.clients.get_mut(id) else { return false };
         let len = match client.account.routing.as_deref().map(|routing| routing.asked) {
             Some(Asked::Read(group)) => group.len,
@@ -88,6 +89,9 @@ impl Pool {
         self.state.note_second_try(account.branch);
         account.branch = Branch::PRIMARY;
         account.forget_asked();
+        if let Some(sight) = account.sight.as_deref_mut() {
+            sight.is_sent_to_primary(cx.env.now.mono_us);
+        }
         let since_us = cx.env.now.mono_us;
         let waiting = Waiting { since_us, notified: true, group: None, first };
         self.set_client_state(id, ClientState::Waiting(waiting));

@@ -1,10 +1,12 @@
 //! A pool whose servers are in a cluster: connections to the node that is the primary now, and to standbys. When the primary changes,
 //! a fence falls: a server of an older epoch takes nothing more. While the node that a client needs is not there, it waits.
 //!
-//! `route.rs` decides on which node a client's next transaction runs; `standbys.rs` has the pool's servers of the standbys; `fence.rs`
-//! ends those of an older epoch; `in_flight.rs` notes what is lost with a server; `second_try.rs` runs on the primary what a standby did
-//! not run; `reading/` has the transactions that read at a standby; `tally.rs` counts what was sent where.
+//! `route.rs` decides on which node a client's next transaction runs, `causal/` whether a standby shows what the client must see;
+//! `standbys.rs` has the pool's servers of the standbys; `fence.rs` ends those of an older epoch; `in_flight.rs` notes what is lost with a
+//! server; `second_try.rs` runs on the primary what a standby did not run; `reading/` has the transactions that read at a standby;
+//! `tally.rs` counts what was sent where.
 
+pub(crate) mod causal;
 pub(crate) mod commit;
 pub(crate) mod explain;
 pub(crate) mod fence;
@@ -18,6 +20,7 @@ pub(crate) mod tally;
 
 use std::sync::Arc;
 
+use crate::cluster::token::Asks;
 use pgweir_wire::backend::TxStatus;
 
 use crate::cluster::Term;
@@ -40,6 +43,12 @@ pub(crate) struct Membership {
     pub(crate) is_refused: bool,
     /// What it counted that stands at no standby.
     pub(crate) tally: Tally,
+    /// The questions for the primary's position.
+    pub(crate) asks: Asks,
+    /// The next one is not sent before (monotonic, µs).
+    asks_again_us: u64,
+    /// When a client has waited long enough for a standby (monotonic, µs).
+    asking_due_us: u64,
 }
 
 impl Membership {
@@ -112,7 +121,14 @@ impl PoolState {
                 .get(name)
                 .cloned()
                 .unwrap_or_else(|| Arc::new(View::unknown(name, env.now.mono_us)));
-            Box::new(Membership { view, is_refused: false, tally: Tally::default() })
+            Box::new(Membership {
+                view,
+                is_refused: false,
+                tally: Tally::default(),
+                asks: Asks::default(),
+                asks_again_us: 0,
+                asking_due_us: u64::MAX,
+            })
         });
         match self.cluster.as_ref().map(|cluster| Arc::clone(&cluster.view)) {
             Some(view) => self.follow_standbys(env, &view),

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::{Balance, Config, PoolMode, Route, RouteSubject};
+use pgweir_settings::{Balance, CausalReads, Config, PoolMode, Route, RouteSubject};
 use pgweir_sql::{HintedRoute, hinted_route};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -33,6 +33,33 @@ pub(crate) struct Aim {
     pub(crate) by: Authority,
     /// Whether it stays at the standby that served it last.
     balance: Balance,
+    /// What it must see at a standby.
+    causal: CausalReads,
+    /// How long it waits for one that shows that (µs).
+    wait_us: u64,
+}
+
+/// What an aim says of what its client must see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wish {
+    pub(super) route: Route,
+    pub(super) causal: CausalReads,
+    pub(super) wait_us: u64,
+    /// It keeps its standby, and sees nothing older than what that has shown.
+    pub(super) keeps: bool,
+}
+
+impl Aim {
+    /// What it comes to for a text that says where it is to run.
+    fn hinted(&self, hinted: Option<Route>) -> (Route, Option<Arc<str>>) {
+        hinted.map_or_else(|| (self.route, self.node.clone()), |route| (route, None))
+    }
+
+    /// By this route, which may be that of a hint.
+    fn wish(&self, route: Route) -> Wish {
+        let Aim { causal, wait_us, balance, .. } = *self;
+        Wish { route, causal, wait_us, keeps: balance == Balance::Session }
+    }
 }
 
 /// What says where a client's transactions run.
@@ -146,9 +173,11 @@ impl Pool {
 
     #[cold]
     fn choose_branch(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Branch {
-        let Some(Aim { route, node, balance, .. }) = self.aim_of(env, id) else { return Branch::PRIMARY };
+        let is_first = self.clients.get(id).is_none_or(|client| client.account.routing.is_none());
+        let Some(aim) = self.aim_of(env, id) else { return Branch::PRIMARY };
         let hinted = self.hint_of(env, id, asking);
-        let (route, node) = hinted.map_or((route, node), |route| (route, None));
+        let (route, node) = aim.hinted(hinted);
+        let wish = aim.wish(route);
         let asked = if route == Route::Auto { self.asked_for(env, id, asking) } else { Asked::Other };
         if let Some(routing) =
             self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
@@ -158,13 +187,16 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
         let is_replication = client.account.replication != Replication::None;
-        let keeps = balance == Balance::Session || self.state.policy.mode == PoolMode::Session;
+        let keeps = wish.keeps || self.state.policy.mode == PoolMode::Session;
         let home = match client.account.routing.as_deref() {
             _ if !keeps => Branch::NO_STANDBY,
             Some(routing) if route == Route::Auto || hinted.is_some() => routing.home,
             _ => client.account.branch,
         };
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
+        if counts {
+            self.note_served(id, wish, is_first);
+        }
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
         let branch = match at_node {
             _ if is_replication => Branch::PRIMARY,
@@ -174,9 +206,13 @@ impl Pool {
         if counts && at_node.is_none() && branch.is_primary() {
             self.count_at_primary(id, route);
         }
+        let branch = match counts {
+            true => self.place_in_sight(env, id, (wish, branch), env.now.mono_us),
+            false => branch,
+        };
         if let Some(client) = self.clients.get_mut(id) {
             client.account.branch = branch;
-            if let Some(routing) = client.account.routing.as_deref_mut().filter(|_| !branch.is_primary()) {
+            if let Some(routing) = client.account.routing.as_deref_mut().filter(|_| branch.is_standby()) {
                 routing.home = branch;
             }
         }
@@ -294,8 +330,11 @@ impl Pool {
     pub(crate) fn find_aim(&self, env: &Env, client: &Client) -> Aim {
         let config = &env.rules.config;
         let (route, node, by) = self.find_route(env, client);
-        let balance = config.balance(&self.state.config, &client.account.user);
-        Aim { route, node, by, balance }
+        let (database, user) = (&self.state.config, &client.account.user);
+        let balance = config.balance(database, user);
+        let causal = config.causal_reads(database, user);
+        let wait_us = u64::from(config.causal_wait_ms(database, user)) * 1000;
+        Aim { route, node, by, balance, causal, wait_us }
     }
 
     fn find_route(&self, env: &Env, client: &Client) -> (Route, Option<Arc<str>>, Authority) {
@@ -336,16 +375,33 @@ impl Pool {
         if !waits || client.is_at_commit() || client.account.replication != Replication::None {
             return;
         }
-        let Some(Aim { route, node, .. }) = self.aim_of(env, id) else { return };
-        let hinted = self.clients.get(id).and_then(|client| client.account.routing.as_deref()?.hinted);
-        let (route, node) = hinted.map_or((route, node), |route| (route, None));
+        let Some(aim) = self.aim_of(env, id) else { return };
+        let Some(routing) = self.clients.get(id).map(|client| client.account.routing.as_deref()) else {
+            return;
+        };
+        let (route, node) = aim.hinted(routing.and_then(|own| own.hinted));
+        let wish = aim.wish(route);
+        // Those that wait for a node's answer wait at no node.
+        let home = match routing {
+            Some(own) if home == Branch::ASKING && wish.keeps => own.home,
+            _ => home,
+        };
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
-        let to = at_node.unwrap_or_else(|| self.branch_by(env, (id, route), home));
+        let mut to = at_node.unwrap_or_else(|| self.branch_by(env, (id, route), home));
+        let falls_back = at_node.is_none() && to.is_primary();
+        let since_us = self.waits_since_us(id);
+        if let Some(since_us) = since_us {
+            to = self.place_in_sight(env, id, (wish, to), since_us);
+        }
         if to != from {
-            let reads =
-                self.clients.get(id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)));
-            if reads && at_node.is_none() && to.is_primary() {
+            if since_us.is_some() && falls_back {
                 self.count_at_primary(id, route);
+            }
+            if let Some(routing) =
+                self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
+                && to.is_standby()
+            {
+                routing.home = to;
             }
             self.give_up_kept(id);
             self.move_waiting(id, to);

@@ -7,11 +7,13 @@ use pgweir_settings::{Config, Route};
 
 use crate::cluster::Term;
 use crate::cluster::choice::{self, Candidate, Nearness};
+use crate::cluster::replayed::Replayed;
 use crate::cluster::view::{Standby, View};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint};
 use crate::ids::ClientId;
 use crate::mail::Scarce;
+use crate::pool::cluster::causal::guards::Guard;
 use crate::pool::cluster::tally::SentReads;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
@@ -35,7 +37,7 @@ pub(super) const REST_US: u64 = 30_000_000;
 
 /// A pool's servers of one standby.
 pub(crate) struct StandbyPool {
-    /// The node's name; "" at [`Branch::NO_STANDBY`].
+    /// The node's name; "" where there is no node.
     pub(crate) name: Arc<str>,
     pub(crate) node: NodePool,
     /// Where it is, as long as it gets new work.
@@ -48,6 +50,12 @@ pub(crate) struct StandbyPool {
     pub(super) sent: SentReads,
     /// The reads of `route=auto` that it was sent.
     tries: Tries,
+    /// What is known of how far it has replayed.
+    pub(super) replayed: Replayed,
+    /// The question how far that is.
+    pub(super) guard: Guard,
+    /// Clients that wait there are to be asked again whether it shows what they must see.
+    pub(super) looks_again: bool,
 }
 
 /// The last reads that may run on the primary instead, up to a hundred; and those of them that the standby refused.
@@ -60,7 +68,7 @@ struct Tries {
 }
 
 impl StandbyPool {
-    fn new(name: Arc<str>, counts: Arc<Counts>) -> StandbyPool {
+    fn new(name: Arc<str>, counts: Arc<Counts>, now_us: u64) -> StandbyPool {
         StandbyPool {
             name,
             node: NodePool::default(),
@@ -69,6 +77,9 @@ impl StandbyPool {
             pass: 0,
             sent: SentReads::default(),
             tries: Tries::default(),
+            replayed: Replayed::new(now_us),
+            guard: Guard::default(),
+            looks_again: false,
         }
     }
 
@@ -79,7 +90,7 @@ impl StandbyPool {
     }
 
     /// What the choice goes by.
-    fn candidate(&self, env: &Env) -> Candidate {
+    pub(super) fn candidate(&self, env: &Env) -> Candidate {
         let own = &env.rules.config.main.zone;
         let zone = self.standby.as_ref().map_or("", |standby| &standby.zone);
         let is_far = !own.is_empty() && **own != *zone;
@@ -96,7 +107,7 @@ impl StandbyPool {
 
 impl Branch {
     /// The standby at this place of the list.
-    fn of_place(place: usize) -> Branch {
+    pub(super) fn of_place(place: usize) -> Branch {
         Branch(u8::try_from(place + 1).unwrap_or(u8::MAX))
     }
 
@@ -146,6 +157,10 @@ impl PoolState {
         if branch.is_primary() { None } else { self.standbys.get(branch.place()) }
     }
 
+    pub(super) fn standby_mut(&mut self, branch: Branch) -> Option<&mut StandbyPool> {
+        if branch.is_standby() { self.standbys.get_mut(branch.place()) } else { None }
+    }
+
     /// All branches, the primary's first.
     pub(crate) fn branches(&self) -> impl Iterator<Item = Branch> + use<> {
         std::iter::once(Branch::PRIMARY).chain(self.standby_branches())
@@ -192,7 +207,8 @@ impl PoolState {
 
     /// Clients that wait for a node that is not there, at login or with a statement.
     pub(crate) fn held(&self) -> u32 {
-        let held = self.branches().filter(|&branch| self.gate_at(branch) == Gate::Held);
+        let is_held = |branch: &Branch| *branch != Branch::ASKING && self.gate_at(*branch) == Gate::Held;
+        let held = self.branches().filter(is_held);
         let clients = held.map(|branch| {
             let node = self.node_at(branch);
             let replicating = if branch.is_primary() { self.queue.replicating.len() } else { 0 };
@@ -233,10 +249,10 @@ impl PoolState {
         target.map_or_else(nowhere, |target| target.endpoint())
     }
 
-    /// The place in which clients wait while no standby is usable.
+    /// The places in which clients wait that wait for no node.
     fn begin_standbys(&mut self) {
-        if self.standbys.is_empty() {
-            self.standbys.push(StandbyPool::new("".into(), Arc::default()));
+        while self.standbys.len() < Branch::PLACES_APART {
+            self.standbys.push(StandbyPool::new("".into(), Arc::default(), 0));
         }
     }
 
@@ -247,16 +263,17 @@ impl PoolState {
             return Branch::of_place(place);
         }
         let counts = env.shared.database(&format!("{}\0{name}", self.database));
-        let mut new = StandbyPool::new(Arc::clone(name), counts);
+        let mut new = StandbyPool::new(Arc::clone(name), counts, env.now.mono_us);
         // It takes its turns from here on, and makes up for none.
         new.pass = self.standbys.iter().map(|known| known.pass).max().unwrap_or(0);
         let is_free = |known: &StandbyPool| known.standby.is_none() && known.node.is_vacant();
-        if let Some(place) = self.standbys.iter().skip(1).position(is_free) {
-            let old = std::mem::replace(&mut self.standbys[place + 1], new);
+        let first = Branch::PLACES_APART;
+        if let Some(place) = self.standbys.iter().skip(first).position(is_free) {
+            let old = std::mem::replace(&mut self.standbys[place + first], new);
             if let Some(cluster) = self.cluster.as_deref_mut() {
                 cluster.tally.sent_to(&old.name, old.sent);
             }
-            return Branch::of_place(place + 1);
+            return Branch::of_place(place + first);
         }
         if self.standbys.len() >= STANDBYS_MAX {
             return Branch::NO_STANDBY;
@@ -268,7 +285,7 @@ impl PoolState {
     /// Follows a view: which standbys get new work.
     pub(super) fn follow_standbys(&mut self, env: &Env, view: &View) {
         self.begin_standbys();
-        for known in self.standbys.iter_mut().skip(1) {
+        for known in self.standbys.iter_mut().skip(Branch::PLACES_APART) {
             known.standby = view.standby(&known.name).cloned();
         }
         for standby in &view.standbys {
@@ -377,7 +394,7 @@ impl Pool {
             return;
         }
         let now_us = cx.env.now.mono_us;
-        for branch in self.state.branches() {
+        for branch in self.state.branches().filter(|branch| *branch != Branch::ASKING) {
             while let Some((id, since_us)) = self.first_waiting(branch) {
                 let due_us = since_us.saturating_add(ASKED_AGAIN_US);
                 if due_us > now_us {

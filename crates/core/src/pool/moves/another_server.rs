@@ -54,6 +54,7 @@ impl Pool {
         self.set_client_state(id, ClientState::Waiting(waiting));
         let branch = self.clients[id].account.branch;
         self.state.node_at_mut(branch).clients.push_front(id);
+        self.waits_again_at(branch);
         self.end_cancels_for(cx, id);
         self.notice();
         self.client_unpause(cx, id);

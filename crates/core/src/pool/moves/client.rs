@@ -209,6 +209,7 @@ impl Pool {
         self.state.numbers.multiplexing.requeued += 1;
         let branch = self.clients[id].account.branch;
         self.state.node_at_mut(branch).clients.push_front(id);
+        self.waits_again_at(branch);
         self.notice();
     }
 }

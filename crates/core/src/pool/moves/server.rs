@@ -76,6 +76,9 @@ impl Pool {
         if let ServerState::Inquiring(inquiring) = &server.state {
             answer_lookup(cx, &inquiring.lookup, Answer::Unavailable(Obstacle::Unreachable));
         }
+        if let ServerState::Locating(_) = server.state {
+            self.location_lost(cx.env.now.mono_us, server.branch);
+        }
         for statement in server.statements.drain() {
             cx.env.statements.give_back(statement);
         }
@@ -173,10 +176,10 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
                     | S::Cleaning
                     | S::HeldForCancel
             )
-            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::CheckingStartup(_))
+            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::CheckingStartup(_) | S::Locating(_))
             | (S::CheckingStartup(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (S::Busy(_), S::Auditing(_) | S::VerifyingSession(_) | S::QueryingCatalog(_))
-            | (S::VerifyingSession(_) | S::QueryingCatalog(_), S::Idle | S::HeldForCancel)
+            | (S::VerifyingSession(_) | S::QueryingCatalog(_) | S::Locating(_), S::Idle | S::HeldForCancel)
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::SyncingSession(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)

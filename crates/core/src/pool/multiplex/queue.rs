@@ -130,7 +130,7 @@ impl Pool {
         self.measure_group(cx.env, client_id, id, &group, None);
         self.begin_tap(cx.env, client_id, id, &group, None);
         if is_first_try {
-            self.begin_first_try(client_id);
+            self.begin_first_try(cx.env, client_id);
         }
         if !self.state.queue.cancels.is_empty() {
             // Perhaps one for this client waited until now.

@@ -62,6 +62,8 @@ pub enum Purpose {
     Outcome,
     /// Asks a node of a cluster what it is.
     Watch,
+    /// Asks a node of a cluster where it is in the write-ahead log.
+    Position,
     /// Nothing: when it is answered, no Sync that was sent before it is still doubtful.
     Fence,
 }

@@ -193,6 +193,7 @@ impl Pool {
                 | Purpose::StartupCheck
                 | Purpose::Probe
                 | Purpose::Watch
+                | Purpose::Position
                 | Purpose::Number
                 | Purpose::Outcome,
             ) => {

@@ -158,7 +158,7 @@ impl Pool {
         let (what, reason) = match purpose {
             Purpose::ConnectQuery => ("connect_query", None),
             Purpose::SyncSession => ("SET of a client's parameters", Some("invalid server parameter")),
-            Purpose::Audit | Purpose::StartupCheck | Purpose::Watch => {
+            Purpose::Audit | Purpose::StartupCheck | Purpose::Watch | Purpose::Position => {
                 return self.hidden_refused(id, code, text);
             }
             Purpose::Number if !self.number_refused(cx, id, code, &text) => return,

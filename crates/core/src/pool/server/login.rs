@@ -331,8 +331,11 @@ impl Pool {
         let server = &mut self.servers[id];
         server.active_us = cx.env.now.mono_us;
         cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.at.since.mono_us));
+        let branch = server.branch;
+        self.standby_logged_in(cx.env.now.mono_us, id);
+        let server = &mut self.servers[id];
         let pool = &mut self.state;
-        let node = pool.node_at_mut(server.branch);
+        let node = pool.node_at_mut(branch);
         (node.failure, node.redial_us) = (None, REDIAL_US_MIN);
         node.failed_hosts.retain(|(failed, _)| *failed != server.at.endpoint);
         let params = pool.known.share_params(params);

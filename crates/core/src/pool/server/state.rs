@@ -102,6 +102,8 @@ pub(crate) struct Reached {
     pub(crate) tls: String,
     /// When it was dialed.
     pub(crate) since: Now,
+    /// A standby's: when it was logged in, as [`Replayed`](crate::cluster::replayed::Replayed) counts.
+    pub(crate) logged_in_us: u64,
     /// For cancel requests, as PostgreSQL gave them.
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,
@@ -206,6 +208,8 @@ pub(crate) enum ServerState {
     QueryingCatalog(Box<CatalogQuery>),
     /// Free, and tries the startup parameters of a client that logs in.
     CheckingStartup(Box<CheckingStartup>),
+    /// No client has it, and it is asked where its node is in the write-ahead log.
+    Locating(Box<Locating>),
     /// `server_reset_query` runs.
     Cleaning,
     /// `server_check_query` runs.
@@ -224,6 +228,13 @@ pub(crate) struct Watching {
     pub(crate) answer: Replies,
     /// The answer is complete.
     pub(crate) is_answered: bool,
+}
+
+/// Where a node is in the write-ahead log is being asked.
+pub(crate) struct Locating {
+    pub(crate) answer: Replies,
+    /// When (monotonic, µs).
+    pub(crate) asked_us: u64,
 }
 
 /// A connection that is being opened.
@@ -469,7 +480,8 @@ impl ServerState {
             ServerState::Cleaning
             | ServerState::Checking
             | ServerState::VerifyingSession(_)
-            | ServerState::QueryingCatalog(_) => ServerKind::Tested,
+            | ServerState::QueryingCatalog(_)
+            | ServerState::Locating(_) => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,
         }

@@ -145,6 +145,7 @@ impl Pool {
         // It exists, even if the limits are lower now.
         let _ = pool.counts_at(branch).servers.try_take(0);
         let _ = pool.shared.user.servers.try_take(0);
+        self.standby_logged_in(env.now.mono_us, id);
         id
     }
 
@@ -258,6 +259,7 @@ impl Pool {
             refused_servers: 0,
             branch,
             routing: None,
+            sight: self.state.sight_taken_over(branch, now_us),
         };
         let id = self.clients.insert(Client {
             conn,

@@ -151,9 +151,9 @@ fn garbage_after_login(rng: &mut Rng) -> Vec<u8> {
 /// Numbers of statements from here on are no phrases'.
 const NUMBERS_BEHIND: u32 = 1_000_000;
 
-/// A client goes to the primary, changes something, goes to the standbys, and reads; several times.
+/// A client goes to the primary, changes something, goes to the standbys, and reads; several times. `is_auto`: the pooler sends it there.
 #[must_use]
-pub fn changes_and_reads(id: u32, rng: &mut Rng) -> Vec<Step> {
+pub fn changes_and_reads(id: u32, is_auto: bool, rng: &mut Rng) -> Vec<Step> {
     let (mut steps, mut number) = (Vec::new(), NUMBERS_BEHIND);
     let mut say = |rng: &mut Rng, words: &str, think_us: &[u64]| {
         number += 1;
@@ -169,10 +169,14 @@ pub fn changes_and_reads(id: u32, rng: &mut Rng) -> Vec<Step> {
         });
     };
     for _ in 0..rng.between(1, 8) {
-        say(rng, "SET pgweir.route = 'primary'", &[0, 2_000, 100_000]);
-        (0..rng.between(1, 3)).for_each(|_| say(rng, "INSERT INTO t", &[0, 300]));
-        let route = *rng.pick(&["standby", "prefer-standby", "any"]);
-        say(rng, &format!("SET pgweir.route = '{route}'"), &[0, 300, 10_000]);
+        if !is_auto {
+            say(rng, "SET pgweir.route = 'primary'", &[0, 2_000, 100_000]);
+        }
+        (0..rng.between(1, 3)).for_each(|_| say(rng, "INSERT INTO t", &[0, 300, 100_000]));
+        if !is_auto {
+            let route = *rng.pick(&["standby", "prefer-standby", "any"]);
+            say(rng, &format!("SET pgweir.route = '{route}'"), &[0, 300, 10_000]);
+        }
         (0..rng.between(1, 5)).for_each(|_| say(rng, "SELECT who", &[0, 300, 5_000, 40_000]));
     }
     steps

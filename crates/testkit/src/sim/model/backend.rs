@@ -369,7 +369,7 @@ impl Backend {
                 Stage::Serving(session) => {
                     if let Some(nodes) = &mut cx.nodes {
                         let snapshot = nodes.snapshot(self.node, cx.now_us);
-                        session.look(snapshot.render(), nodes.nodes[self.node].in_recovery);
+                        session.look(snapshot, nodes.nodes[self.node].in_recovery);
                     }
                     let step = session.step();
                     self.serve(cx, step)

@@ -237,6 +237,7 @@ impl Run {
         let done = match &self.statement.verb {
             Verb::Select | Verb::SelectState | Verb::SelectNone | Verb::Empty => format!("SELECT {rows}"),
             Verb::Catalog => catalog(session),
+            Verb::Position { replayed } => say_position(session, *replayed)?,
             Verb::Fail => {
                 let filler = String::from_utf8(filler(&tag, 0)).expect("letters");
                 return Err(Refusal::new("22012", format!("division by zero ({}) {filler}", tag.render())));
@@ -379,6 +380,23 @@ fn put_back(session: &mut Session, values: &[(String, String)]) {
     for (name, value) in values {
         if let Some(known) = known(name).filter(|name| !session.settings.is_own(name)) {
             let _ = session.settings.set(known, Some(value), false);
+        }
+    }
+}
+
+/// The answer to the pooler's question for routines, and for names that may do more than read.
+/// The answer to the pooler's question for a position.
+fn say_position(session: &mut Session, replayed: bool) -> Result<String, Refusal> {
+    match (session.stands(), replayed) {
+        (Some(stands), false) if stands.is_standby => Err(Refusal::new("55000", "recovery is in progress")),
+        (Some(stands), false) => {
+            say_row(session, &stands.told().map(Some));
+            Ok("SELECT 1".to_owned())
+        }
+        (stands, _) => {
+            let replayed = stands.filter(|stands| stands.is_standby).map(|stands| stands.told()[0].clone());
+            say_row(session, &[replayed]);
+            Ok("SELECT 1".to_owned())
         }
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::exec::Run;
+use super::nodes::Snapshot;
 use super::nodes::xids::Reply;
 use super::statement::{Inquiry, Statement, Tag, Verb, parse};
 use crate::sim::model::state::holdings::{Holdings, Told};
@@ -188,7 +189,7 @@ pub struct Session {
 
 #[derive(Clone, Debug, Default)]
 struct Sees {
-    next: String,
+    next: Option<Snapshot>,
     now: String,
 }
 
@@ -240,9 +241,14 @@ impl Session {
     }
 
     /// What a statement sees that begins with the next step.
-    pub fn look(&mut self, sees: String, in_recovery: bool) {
-        self.sees.next = sees;
+    pub fn look(&mut self, sees: Snapshot, in_recovery: bool) {
+        self.sees.next = Some(sees);
         self.has_left_recovery = self.behaviour.in_hot_standby == Some(true) && !in_recovery;
+    }
+
+    /// Where its node stands now.
+    pub(super) fn stands(&self) -> Option<Snapshot> {
+        self.sees.next
     }
 
     /// As it stands in a row.
@@ -252,7 +258,7 @@ impl Session {
 
     /// A statement takes its snapshot.
     pub(super) fn take_snapshot(&mut self) {
-        self.sees.now.clone_from(&self.sees.next);
+        self.sees.now = self.sees.next.map(Snapshot::render).unwrap_or_default();
     }
 
     /// What was noticed since the last call.

@@ -102,6 +102,11 @@ pub enum Verb {
     SelectNone,
     /// The pooler asks the catalog for routines, and for names that may do more than read.
     Catalog,
+    /// The pooler asks a primary for its position, or (`replayed`) a standby for its.
+    Position {
+        /// How far it has replayed.
+        replayed: bool,
+    },
     /// `SELECT fail`: rows, then an error.
     Fail,
     /// INSERT, UPDATE, DELETE: no rows.
@@ -344,6 +349,8 @@ fn verb(words: &[String]) -> Result<Verb, String> {
             let xid = xid.map_err(|_| "invalid input syntax for type bigint".to_owned())?;
             Verb::Inquire(Inquiry::Outcome { xid, waits: upper.contains(&"PG_CATALOG.PG_SLEEP") })
         }
+        ["SELECT", "AT::PG_CATALOG.TEXT", ..] => Verb::Position { replayed: false },
+        ["SELECT", "PG_CATALOG.PG_LAST_WAL_REPLAY_LSN", ..] => Verb::Position { replayed: true },
         ["SELECT", "'G", ..] => Verb::Catalog,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,

@@ -180,6 +180,7 @@ impl Pool {
             ServerState::Auditing(_) => self.audit_answered(cx, id),
             ServerState::VerifyingSession(_) => self.session_checked(cx, id),
             ServerState::QueryingCatalog(_) => self.catalog_read(cx, id),
+            ServerState::Locating(_) => self.located(cx, id),
             ServerState::CheckingStartup(_) => self.checked(cx, id),
             ServerState::Cleaning => self.cleaned(cx, id),
             ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),

@@ -63,7 +63,10 @@ pub struct Node {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     place: Place,
-    is_standby: bool,
+    /// Its node is a standby.
+    pub is_standby: bool,
+    /// The position that its node tells.
+    tells: u64,
 }
 
 impl Snapshot {
@@ -74,13 +77,19 @@ impl Snapshot {
         format!("@{timeline}-{lsn}-{}", u8::from(self.is_standby))
     }
 
-    /// The other way.
+    /// What its node says of its position: position, bytes of a page, timeline.
+    #[must_use]
+    pub fn told(self) -> [String; 3] {
+        [position(self.tells), "8192".to_owned(), format!("{:08X}", self.place.timeline)]
+    }
+
+    /// The place in a row, the other way.
     #[must_use]
     pub fn read(text: &str) -> Option<Snapshot> {
         let mut parts = text.split_once('@')?.1.split('-').map(|part| part.parse::<u64>().ok());
         let (timeline, lsn, standby) = (parts.next()??, parts.next()??, parts.next()??);
         let place = Place { timeline: u32::try_from(timeline).ok()?, lsn };
-        Some(Snapshot { place, is_standby: standby == 1 })
+        Some(Snapshot { place, is_standby: standby == 1, tells: lsn })
     }
 }
 
@@ -372,15 +381,24 @@ impl Nodes {
     pub fn snapshot(&mut self, node: usize, now_us: u64) -> Snapshot {
         self.replay(now_us);
         let Node { in_recovery, place, .. } = self.nodes[node];
-        let place = if in_recovery { place } else { self.wal.changed(place.timeline) };
-        Snapshot { place, is_standby: in_recovery }
+        match in_recovery {
+            true => Snapshot { place, is_standby: true, tells: place.lsn },
+            false => Snapshot {
+                place: self.wal.changed(place.timeline),
+                is_standby: false,
+                tells: self.wal.inserts_at(place.timeline),
+            },
+        }
     }
 
     /// A client was told rows of one of its statements, by the number of it. What is wrong with what it saw, if anything.
-    pub fn saw(&mut self, client: u32, number: u32, snapshot: Snapshot) -> Option<String> {
-        let Snapshot { place, is_standby } = snapshot;
+    pub fn saw(&mut self, client: u32, number: u32, snapshot: Snapshot, now_us: u64) -> Option<String> {
+        let Snapshot { place, is_standby, .. } = snapshot;
+        if !is_standby && self.is_news(place.timeline, now_us) {
+            return None;
+        }
         let before = self.seen.insert(client, place);
-        if !is_standby || self.plan.causal_reads == "off" {
+        if !is_standby || self.plan.causal_reads == "off" && !self.plan.is_checked {
             return None;
         }
         if let Some(lacking) = self.wal.lacks(place, client, number) {
@@ -392,12 +410,23 @@ impl Nodes {
         Some(format!("statement {number} sees {place:?}, and its client had seen {back:?}"))
     }
 
+    /// The pooler may not know yet of a timeline's primary, and take another node for it. Its servers at that one were a standby's: what
+    /// they serve is checked no further.
+    fn is_news(&self, timeline: u32, now_us: u64) -> bool {
+        now_us <= self.wal.began_us(timeline) + self.known_us()
+    }
+
+    /// After this time the pooler must know what each node is.
+    fn known_us(&self) -> u64 {
+        let known_ms =
+            10 * self.plan.check_interval_ms + self.plan.down_after_ms + 5 * self.plan.check_timeout_ms;
+        known_ms * 1000 + 1_000_000
+    }
+
     /// Nothing has happened for so long that the pooler must know what each node is.
     #[must_use]
     pub fn is_settled(&self, now_us: u64) -> bool {
-        let known_us =
-            10 * self.plan.check_interval_ms + self.plan.down_after_ms + 5 * self.plan.check_timeout_ms;
-        now_us > self.last_us + known_us * 1000 + 1_000_000
+        now_us > self.last_us + self.known_us()
     }
 
     /// What the source says now, and when it says something next.
@@ -464,7 +493,10 @@ impl Nodes {
         if self.nodes[node].in_recovery {
             return Some(format!("a client's statement runs at node{node}, which is a standby"));
         }
-        self.served_us.entry(timeline).or_insert(now_us);
+        if route == "primary" {
+            // Others may still have a server there from the time when it was a standby.
+            self.served_us.entry(timeline).or_insert(now_us);
+        }
         let newer = self.served_us.iter().find(|(other, _)| **other > timeline).map(|(_, us)| *us);
         let healed_us = self.nodes[node].healed_us;
         let is_late = begins && newer.is_some_and(|since_us| now_us > since_us.max(healed_us) + NEWS_US);

@@ -1,0 +1,188 @@
+//! What a client must see: a position in the cluster's history, at or behind everything that it has committed.
+//!
+//! A position is only compared with one of the same timeline. After a promotion nothing is calculated: for a position of an older
+//! timeline the new primary is asked for its position, which is behind everything that has survived.
+
+use std::fmt;
+
+use crate::cluster::answer::Lsn;
+
+/// A position in a cluster's history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Position {
+    pub(crate) timeline: u32,
+    pub(crate) lsn: Lsn,
+}
+
+/// What the next read of a client must see.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Token {
+    /// Nothing in particular.
+    #[default]
+    Nothing,
+    /// What the primary's position is when this question is answered. Questions of a pool are numbered in the order in which they
+    /// are sent.
+    Asked(u64),
+    /// This position.
+    At(Position),
+}
+
+/// The questions of a pool for its primary's position.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Asks {
+    /// The number of questions that were sent.
+    sent: u64,
+    /// The last of them is not answered yet. There is never another one.
+    is_under_way: bool,
+    /// A client waits for the next one.
+    pub(crate) is_wanted: bool,
+    /// Which of them was answered last, and how.
+    answered: Option<(u64, Position)>,
+}
+
+impl Asks {
+    /// What a client must see that was answered just now: the next question is sent after its commit.
+    pub(crate) fn next(&self) -> Token {
+        Token::Asked(self.sent + 1)
+    }
+
+    /// The next one is to be sent.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_wanted && !self.is_under_way
+    }
+
+    /// It is sent.
+    pub(crate) fn send(&mut self) {
+        (self.sent, self.is_under_way, self.is_wanted) = (self.sent + 1, true, false);
+    }
+
+    /// Its answer; `None` if none came.
+    pub(crate) fn end(&mut self, position: Option<Position>) {
+        self.is_under_way = false;
+        if let Some(position) = position {
+            self.answered = Some((self.sent, position));
+        }
+    }
+
+    /// A token by what was answered. A client that waits for an earlier question has what it needs, too: a position that was asked
+    /// for later is not before it.
+    pub(crate) fn resolve(&self, token: Token) -> Token {
+        match (token, self.answered) {
+            (Token::Asked(asked), Some((number, position))) if asked <= number => Token::At(position),
+            _ => token,
+        }
+    }
+}
+
+/// Bytes of the header of a page of the write-ahead log, and of the first page of a segment.
+const PAGE_HEADER_BYTES: u64 = 24;
+const SEGMENT_HEADER_BYTES: u64 = 40;
+
+impl Lsn {
+    /// An insert position as the end of the last record. Behind the header of a page in which no record ends yet, replay stands at
+    /// the page's start for as long as the primary is idle (PostgreSQL's `xlog.c`, `xlog_internal.h`).
+    ///
+    /// A standby that has come to the start of a page has replayed a record that ends right behind its header, too: that record
+    /// begins on an earlier page.
+    pub(crate) fn at_end_of_record(self, page_bytes: u64) -> Lsn {
+        let in_page = self.0 % page_bytes.max(1);
+        let is_header = in_page == PAGE_HEADER_BYTES || in_page == SEGMENT_HEADER_BYTES;
+        if is_header { Lsn(self.0 - in_page) } else { self }
+    }
+}
+
+/// Asks a primary for its position. It is the *insert* position, as a commit with `synchronous_commit=off` is ahead of what is
+/// written.
+pub(crate) const PRIMARY_QUESTION: &str = "SELECT at::pg_catalog.text, pg_catalog.current_setting('wal_block_size'), \
+    pg_catalog.substr(pg_catalog.pg_walfile_name(at), 1, 8) FROM pg_catalog.pg_current_wal_insert_lsn() AS at";
+
+/// Asks a standby how far it has replayed. A statement that begins behind its answer sees everything up to there.
+pub(crate) const STANDBY_QUESTION: &str = "SELECT pg_catalog.pg_last_wal_replay_lsn()::pg_catalog.text";
+
+/// A row of texts, as a server gave it.
+pub(crate) type Columns = [Option<Box<[u8]>>];
+
+fn text(column: Option<&Option<Box<[u8]>>>) -> Option<&str> {
+    std::str::from_utf8(column?.as_deref()?).ok()
+}
+
+impl Position {
+    /// Reads the answer to [`PRIMARY_QUESTION`].
+    pub(crate) fn of_primary(columns: &Columns) -> Option<Position> {
+        let page_bytes = text(columns.get(1))?.parse().ok()?;
+        let timeline = u32::from_str_radix(text(columns.get(2))?, 16).ok()?;
+        Some(Position { timeline, lsn: Lsn::parse(text(columns.first())?)?.at_end_of_record(page_bytes) })
+    }
+}
+
+/// Reads the answer to [`STANDBY_QUESTION`].
+pub(crate) fn replayed(columns: &Columns) -> Option<Lsn> {
+    Lsn::parse(text(columns.first())?)
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08X}-{}", self.timeline, self.lsn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(timeline: u32, lsn: u64) -> Position {
+        Position { timeline, lsn: Lsn(lsn) }
+    }
+
+    fn columns(texts: &[&str]) -> Vec<Option<Box<[u8]>>> {
+        texts.iter().map(|text| Some(text.as_bytes().into())).collect()
+    }
+
+    #[test]
+    fn a_question_that_was_sent_before_the_answer_to_a_change_says_nothing_of_it() {
+        let mut asks = Asks::default();
+        let early = asks.next();
+        asks.send();
+        let late = asks.next();
+        assert_eq!((early, late), (Token::Asked(1), Token::Asked(2)));
+        asks.end(Some(at(1, 50)));
+        assert_eq!((asks.resolve(early), asks.resolve(late)), (Token::At(at(1, 50)), late));
+        asks.send();
+        asks.end(None);
+        assert_eq!(asks.resolve(late), late, "its answer was lost");
+        asks.send();
+        asks.end(Some(at(1, 70)));
+        assert_eq!(asks.resolve(late), Token::At(at(1, 70)));
+        assert_eq!(asks.resolve(Token::Nothing), Token::Nothing);
+    }
+
+    #[test]
+    fn a_position_behind_a_header_is_lowered_to_the_start_of_its_page() {
+        for (inserted, ends) in [
+            ("0/4000028", 0x400_0000),
+            ("0/4002018", 0x400_2000),
+            ("0/4002020", 0x400_2020),
+            ("0/4000000", 0x400_0000),
+            ("1/4002060", 0x1_0400_2060),
+        ] {
+            let read = Position::of_primary(&columns(&[inserted, "8192", "0000000A"]));
+            assert_eq!(read, Some(at(10, ends)), "{inserted}");
+        }
+        assert_eq!(Position::of_primary(&columns(&["0/4002018", "32768", "1"])), Some(at(1, 0x400_2018)));
+        assert_eq!(at(10, 0x404_C6B0).to_string(), "0000000A-0/404C6B0");
+    }
+
+    proptest! {
+        #[test]
+        fn any_row_is_read_without_panic(row in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..20)), 0..5)) {
+            let row: Vec<Option<Box<[u8]>>> = row.into_iter().map(|column| column.map(Into::into)).collect();
+            let _ = (Position::of_primary(&row), replayed(&row));
+        }
+
+        #[test]
+        fn a_page_of_any_size_is_read(position in any::<u64>(), page_bytes in any::<u64>()) {
+            prop_assert!(Lsn(position).at_end_of_record(page_bytes) <= Lsn(position));
+        }
+    }
+}

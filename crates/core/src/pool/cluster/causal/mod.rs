@@ -1,0 +1,213 @@
+//! Causal reads: a client that reads from a standby sees what it has committed, and nothing older than what it has seen.
+//!
+//! What a client must see is found when it asks for a node, from the node that served it last: behind the primary that is the primary's
+//! position, asked for after the client's last answer; at a standby it is what that standby has shown, as long as it runs. So nothing is
+//! done when a transaction ends, and a client that never reads from a standby costs nothing.
+//!
+//! A client for which no standby is known to be far enough waits at [`Branch::ASKING`], until an answer says that one is
+//! (`questions.rs`), or the primary takes its statement (`causal_wait_ms`).
+
+pub(crate) mod guards;
+pub(crate) mod questions;
+pub(crate) mod sight;
+
+use pgweir_settings::{CausalReads, Route};
+
+use crate::cluster::choice::{self, Candidate};
+use crate::cluster::replayed::Seen;
+use crate::cluster::token::{Position, Token};
+use crate::context::Env;
+use crate::ids::ClientId;
+use crate::pool::client::state::ClientState;
+use crate::pool::cluster::causal::sight::Sight;
+use crate::pool::cluster::route::Wish;
+use crate::pool::cluster::standbys::StandbyPool;
+use crate::pool::{Branch, Pool, PoolState};
+
+/// How a standby relates to what a client must see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// It shows that.
+    Shown,
+    /// Not as far as is known.
+    NotYet(Position),
+    /// It is not known what the client must see: the primary's position is asked for.
+    NoPosition,
+    /// The standby is asked how far it is, and with that whether it is still in the run that the client knows.
+    Unproven,
+}
+
+impl StandbyPool {
+    /// It is known to have replayed a position.
+    fn shows(&self, position: Position) -> bool {
+        let timeline = self.standby.as_ref().map(|standby| standby.target.term.run.timeline);
+        timeline == Some(position.timeline) && self.replayed.lsn().is_some_and(|lsn| lsn >= position.lsn)
+    }
+}
+
+impl PoolState {
+    /// A token that asks for the primary's position as it is from now on.
+    fn next_token(&self) -> Token {
+        self.cluster.as_deref().map_or(Token::Nothing, |cluster| cluster.asks.next())
+    }
+
+    /// What a client must see that another process has served, last at this node; `None` without a cluster.
+    pub(crate) fn sight_taken_over(&self, branch: Branch, now_us: u64) -> Option<Box<Sight>> {
+        let cluster = self.cluster.as_deref()?;
+        Some(Box::new(Sight { token: cluster.asks.next(), ..Sight::at(branch, now_us) }))
+    }
+
+    /// Whether a standby shows what a client must see.
+    fn look(&self, sight: &mut Sight, branch: Branch) -> Look {
+        let (Some(cluster), Some(standby)) = (self.cluster.as_deref(), self.standby_at(branch)) else {
+            return Look::NoPosition;
+        };
+        let mut is_unproven = false;
+        if let Some((home, since_us)) = sight.seen {
+            match standby.replayed.seen_since(since_us) {
+                Seen::Here if home == branch => {}
+                Seen::Unproven if home == branch => is_unproven = true,
+                // The primary has all that a standby has shown.
+                _ => *sight = Sight { token: cluster.asks.next(), seen: None, ..*sight },
+            }
+        }
+        sight.token = cluster.asks.resolve(sight.token);
+        let primary = cluster.view.primary.as_ref();
+        if let Token::At(position) = sight.token
+            && primary.is_some_and(|primary| primary.term.run.timeline > position.timeline)
+        {
+            // What of that has survived a promotion, the new primary has.
+            sight.token = cluster.asks.next();
+        }
+        match sight.token {
+            Token::Asked(_) => Look::NoPosition,
+            Token::At(position) if !standby.shows(position) => Look::NotYet(position),
+            _ if is_unproven => Look::Unproven,
+            _ => Look::Shown,
+        }
+    }
+
+    /// The standby that is next among those that are known to show a position.
+    fn next_that_shows(&self, env: &Env, position: Position) -> Option<Branch> {
+        let candidate = |standby: &StandbyPool| {
+            let candidate = standby.candidate(env);
+            if standby.shows(position) { candidate } else { Candidate { share: 0, ..candidate } }
+        };
+        let candidates: Vec<Candidate> = self.standbys.iter().map(candidate).collect();
+        choice::next(&candidates).map(Branch::of_place)
+    }
+}
+
+impl Pool {
+    /// A client asks for a node: the one that it was sent to last has served it. `is_first`: it asks for the first time.
+    pub(super) fn note_served(&mut self, id: ClientId, wish: Wish, is_first: bool) {
+        let next = self.state.next_token();
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let account = &mut client.account;
+        if wish.causal == CausalReads::Off {
+            account.sight = None;
+            return;
+        }
+        let may_read = wish.route != Route::Primary;
+        let sight = match &mut account.sight {
+            Some(sight) => sight,
+            // Where it was served does not stand anywhere.
+            None if may_read && !is_first => {
+                account.sight.insert(Box::new(Sight { token: next, ..Sight::default() }))
+            }
+            None if wish.causal == CausalReads::Database && may_read => account.sight.insert(Box::default()),
+            None => return,
+        };
+        match sight.placed.take() {
+            Some((branch, _)) if branch.is_primary() => (sight.token, sight.seen) = (next, None),
+            Some(placed) if wish.keeps => (sight.token, sight.seen) = (Token::Nothing, Some(placed)),
+            Some(_) => {}
+            None => {}
+        }
+        if wish.causal == CausalReads::Database && may_read {
+            (sight.token, sight.seen) = (next, None);
+        }
+    }
+
+    /// Where a client goes whose route has led to this node: to a standby only if that shows what the client must see. `since_us`: when it
+    /// began to ask (monotonic, µs).
+    pub(super) fn place_in_sight(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        (wish, chosen): (Wish, Branch),
+        since_us: u64,
+    ) -> Branch {
+        if wish.causal == CausalReads::Off {
+            return chosen;
+        }
+        let to = if chosen.is_standby() { self.showing(env, id, (wish, chosen), since_us) } else { chosen };
+        let Some(client) = self.clients.get_mut(id) else { return to };
+        let placed = (to.is_primary() || to.is_standby()).then_some((to, env.now.mono_us));
+        match &mut client.account.sight {
+            Some(sight) => sight.placed = placed,
+            None if to.is_standby() => client.account.sight = Some(Box::new(Sight::at(to, env.now.mono_us))),
+            None => {}
+        }
+        to
+    }
+
+    fn showing(&mut self, env: &Env, id: ClientId, (wish, chosen): (Wish, Branch), since_us: u64) -> Branch {
+        let known = self.clients.get(id).and_then(|client| client.account.sight.as_deref().copied());
+        let Some(mut sight) = known else { return chosen };
+        let look = self.state.look(&mut sight, chosen);
+        if let Some(own) = self.clients.get_mut(id).and_then(|client| client.account.sight.as_deref_mut()) {
+            *own = sight;
+        }
+        match look {
+            Look::Shown => return chosen,
+            Look::NoPosition => self.state.want_position(),
+            Look::Unproven => self.state.want_replayed(chosen),
+            Look::NotYet(position) => match self.state.next_that_shows(env, position) {
+                Some(other) => return other,
+                None => self.state.want_all_replayed(chosen),
+            },
+        }
+        let due_us = since_us.saturating_add(wish.wait_us);
+        if wish.route != Route::Standby && due_us <= env.now.mono_us {
+            return Branch::PRIMARY;
+        }
+        if let Some(cluster) = self.state.cluster.as_deref_mut().filter(|_| wish.route != Route::Standby) {
+            cluster.asking_due_us = cluster.asking_due_us.min(due_us);
+        }
+        Branch::ASKING
+    }
+
+    /// The clients that wait for a standby to be far enough are asked again where to.
+    pub(super) fn place_asking(&mut self, env: &Env) {
+        if let Some(cluster) = self.state.cluster.as_deref_mut() {
+            cluster.asking_due_us = u64::MAX;
+        }
+        let asking: Vec<ClientId> = self.state.node_at(Branch::ASKING).clients.iter().copied().collect();
+        for id in asking {
+            self.place_client(env, id, Branch::ASKING);
+        }
+    }
+
+    /// A server of a standby is new, or clients came back from one: what those saw that wait there was looked at before.
+    pub(super) fn place_again_at(&mut self, env: &Env, branch: Branch) {
+        let Some(standby) = self.state.standby_mut(branch) else { return };
+        if !std::mem::take(&mut standby.looks_again) {
+            return;
+        }
+        let waiting: Vec<ClientId> = standby.node.clients.iter().copied().collect();
+        for id in waiting {
+            if self.clients.get(id).is_some_and(|client| client.account.sight.is_some()) {
+                self.place_client(env, id, branch);
+            }
+        }
+    }
+
+    /// Since when a client waits with a statement (monotonic, µs).
+    pub(super) fn waits_since_us(&self, id: ClientId) -> Option<u64> {
+        match &self.clients.get(id)?.state {
+            ClientState::Waiting(waiting) => Some(waiting.since_us),
+            _ => None,
+        }
+    }
+}

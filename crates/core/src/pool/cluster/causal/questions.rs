@@ -1,0 +1,114 @@
+//! The questions for positions: of the primary, and how far standbys have replayed. At most one of each is under way at a node, for all
+//! clients that wait for it. A free server answers it, before any client gets that server.
+
+use crate::cluster::token::{PRIMARY_QUESTION, Position, STANDBY_QUESTION, replayed};
+use crate::context::{Activity, Cx, Env};
+use crate::driver::Driver;
+use crate::ids::ServerId;
+use crate::pool::cluster::causal::guards::FAILED_US;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::sequences::state::Hold;
+use crate::pool::server::state::{Locating, Replies, ServerState};
+use crate::pool::{Branch, Gate, Pool};
+
+/// While no server is free for a question, it is tried again so soon.
+const UNSENT_US: u64 = 300;
+impl Pool {
+    /// Clients that have waited long enough are asked again where to. Then the questions that are due are sent, before any client gets a
+    /// server that is free for them.
+    pub(crate) fn ask_positions<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let now_us = cx.env.now.mono_us;
+        self.state.standby_branches().for_each(|branch| self.place_again_at(cx.env, branch));
+        if self.state.cluster.as_deref().is_some_and(|cluster| cluster.asking_due_us <= now_us) {
+            self.place_asking(cx.env);
+        }
+        self.place_overdue(cx);
+        let Some(cluster) = self.state.cluster.as_deref() else { return };
+        let (due_us, again_us) = (cluster.asking_due_us, cluster.asks_again_us);
+        if due_us < u64::MAX {
+            cx.env.wake_at(due_us);
+        }
+        if cluster.asks.is_due() && again_us > now_us {
+            cx.env.wake_at(again_us);
+        } else if cluster.asks.is_due() && self.locate(cx, Branch::PRIMARY, PRIMARY_QUESTION) {
+            self.state.cluster.iter_mut().for_each(|cluster| cluster.asks.send());
+        }
+        for branch in self.state.standby_branches() {
+            let Some(guard) = self.state.standby_at(branch).map(|standby| standby.guard) else { continue };
+            if guard.is_due() && guard.again_us > now_us {
+                cx.env.wake_at(guard.again_us);
+            } else if guard.is_due()
+                && self.locate(cx, branch, STANDBY_QUESTION)
+                && let Some(standby) = self.state.standby_mut(branch)
+            {
+                standby.guard.send();
+            }
+        }
+    }
+
+    /// Asks a free server of a node; `false` if none is free.
+    fn locate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, text: &str) -> bool {
+        if self.state.gate_at(branch) != Gate::Open || cx.env.activity != Activity::Active {
+            return false;
+        }
+        let now_us = cx.env.now.mono_us;
+        let Some(id) = self.idle_for_question(cx.env, branch) else {
+            let is_empty = self.state.node_at(branch).servers_total() == 0;
+            if is_empty {
+                self.open_for_question(cx, branch);
+            }
+            cx.env.wake_at(now_us + if is_empty { FAILED_US } else { UNSENT_US });
+            return false;
+        };
+        self.servers[id].active_us = now_us;
+        let asked_us =
+            self.state.standby_at(branch).map_or(now_us, |standby| standby.replayed.asks_at(now_us));
+        let locating = Locating { answer: Replies::default(), asked_us };
+        self.set_server_state(id, ServerState::Locating(Box::new(locating)));
+        self.send_hidden(cx, id, Purpose::Position, text.as_bytes());
+        true
+    }
+
+    /// The free server that was logged in first: its answer tells most of the standby's run. It need not be checked before: the question
+    /// does that. One that is kept for the client that drew values on it comes last.
+    fn idle_for_question(&mut self, env: &Env, branch: Branch) -> Option<ServerId> {
+        self.state.affinities.expire(env.now.mono_us);
+        let holds = |id: ServerId| self.state.affinities.hold(id, None);
+        let idle = self.state.node_at(branch).idle.iter().copied();
+        let is_usable =
+            |id: &ServerId| !matches!(holds(*id), Hold::Until(_)) && self.reason_to_close(env, *id).is_none();
+        idle.filter(is_usable).min_by_key(|id| (holds(*id) == Hold::Soft, self.servers[*id].at.logged_in_us))
+    }
+
+    /// The pool has no server of this node.
+    fn open_for_question<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
+        if self.may_dial(cx.env, branch) && self.has_room(cx, branch) && self.take_place(cx, branch, true) {
+            self.dial_server(cx, branch, None);
+        }
+    }
+
+    /// A server has said where it is.
+    pub(crate) fn located<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let now_us = cx.env.now.mono_us;
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Locating(locating) = &mut server.state else { return };
+        let (answer, asked_us) = (std::mem::take(&mut locating.answer), locating.asked_us);
+        let (branch, logged_in_us) = (server.branch, server.at.logged_in_us);
+        let row = answer.rows.first().filter(|_| answer.failed.is_none());
+        if branch.is_primary() {
+            self.state.position_told(now_us, row.and_then(|row| Position::of_primary(row)));
+        } else if let Some(standby) = self.state.standby_mut(branch) {
+            match row {
+                Some(row) => standby.replayed.told(logged_in_us, asked_us, replayed(row)),
+                None => standby.guard.again_us = now_us + FAILED_US,
+            }
+            standby.guard.end();
+        }
+        self.free_server(cx, id);
+        self.place_asking(cx.env);
+        if let Some(standby) = self.state.standby_mut(branch) {
+            standby.guard.answered(now_us);
+        }
+        self.notice();
+    }
+}

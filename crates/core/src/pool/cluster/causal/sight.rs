@@ -1,0 +1,45 @@
+//! What a client must see, as it is kept with the client.
+
+use crate::cluster::token::Token;
+use crate::context::Env;
+use crate::ids::ClientId;
+use crate::pool::client::state::{Client, ClientState, Link};
+use crate::pool::{Branch, Pool};
+
+/// What a client must see, and where it was shown something.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Sight {
+    pub(super) token: Token,
+    /// A standby that has served it, and a time before that (monotonic, µs): what it showed must be seen as well.
+    pub(super) seen: Option<(Branch, u64)>,
+    /// The node that was chosen last, and a time before anything was sent to it: it has served the client by its next request.
+    pub(super) placed: Option<(Branch, u64)>,
+}
+
+impl Sight {
+    /// It has a server of this node now.
+    pub(super) fn at(branch: Branch, now_us: u64) -> Sight {
+        Sight { placed: Some((branch, now_us)), ..Sight::default() }
+    }
+
+    /// What was sent to a standby is sent to the primary.
+    pub(crate) fn is_sent_to_primary(&mut self, now_us: u64) {
+        self.placed = Some((Branch::PRIMARY, now_us));
+    }
+}
+
+impl Pool {
+    /// A client has a server of a standby now. If nothing was sent for it before, it is served from now on.
+    pub(crate) fn begins_to_see(&mut self, env: &Env, id: ClientId) {
+        let Some(Client { state: ClientState::Linked(Link { kept: 0, .. }), account, .. }) =
+            self.clients.get_mut(id)
+        else {
+            return;
+        };
+        if let Some(Sight { placed: Some((branch, sent_us)), .. }) = account.sight.as_deref_mut()
+            && let Some(standby) = self.state.standby_at(*branch)
+        {
+            *sent_us = standby.replayed.asks_at(env.now.mono_us);
+        }
+    }
+}
