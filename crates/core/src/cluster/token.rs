@@ -25,6 +25,29 @@ pub(crate) enum Token {
     Asked(u64),
     /// This position.
     At(Position),
+    /// What a standby showed that was promoted.
+    Beyond(Beyond),
+}
+
+/// Something that was shown in a history that is perhaps newer than that of the present primary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Beyond {
+    /// The timeline that was left for it.
+    pub(crate) timeline: u32,
+    /// If there is no newer one by then, it is no history of the cluster's (monotonic, µs).
+    pub(crate) until_us: u64,
+}
+
+impl Token {
+    /// It waits for a newer history than that of a primary with this timeline.
+    pub(crate) fn is_beyond(self, primary: Option<u32>, now_us: u64) -> bool {
+        match self {
+            Token::Beyond(Beyond { timeline, until_us }) => {
+                now_us < until_us && primary.is_none_or(|known| known <= timeline)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The questions of a pool for its primary's position.

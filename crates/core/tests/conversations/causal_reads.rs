@@ -284,3 +284,66 @@ fn what_the_primary_showed_in_place_of_a_standby_must_be_seen_from_then_on() {
     stage.tells_replayed(standby, "0/3000100");
     stage.reads(client, standby, "select 2");
 }
+
+/// A server of the standby answers, and says that its node was promoted.
+fn answers_promoted(stage: &mut Stage, client: End, standby: End, text: &str) {
+    assert_eq!(stage.rig.gets(standby), [format!("Query {text}")]);
+    let off = be::parameter("in_hot_standby", "off");
+    stage.rig.send(standby, &[be::complete("DELETE 1"), off, be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn a_standby_that_says_that_it_was_promoted_takes_nothing_more() {
+    let (mut stage, client, primary, standby) = Stage::auto("causal_reads=session causal_wait_ms=20");
+    stage.asks(client, "delete from t where (1) /* pgweir: standby */");
+    answers_promoted(&mut stage, client, standby, "delete from t where (1) /* pgweir: standby */");
+    assert!(stage.rig.is_closed(standby));
+    // The view still has the old primary, which does not have the change. No standby that follows it does.
+    stage.command("ATTACH NODE main.m3");
+    stage.asks(client, "select 1");
+    stage.rig.pass_us(19_000);
+    stage.rig.gets_nothing(primary);
+    stage.dials_nothing();
+    stage.rig.pass_us(1_500);
+    stage.reads(client, primary, "select 1");
+    // That the primary has answered something says nothing of the other history.
+    stage.asks(client, "select 2 /* pgweir: standby */");
+    stage.rig.pass_us(100_000);
+    stage.rig.gets_nothing(primary);
+    stage.dials_nothing();
+    // The view follows the promotion, and the new primary is asked.
+    stage.says[0] = None;
+    stage.says[1] = Some(says(false, 2, 2));
+    stage.says[2] = Some(says(true, 2, 3));
+    stage.rig.eof(primary);
+    stage.pass_us(1_000_000);
+    assert!(stage.rig.logged("m2 is the primary"));
+    let (new, node) = stage.dialed();
+    assert_eq!(node, 2);
+    stage.greet(new, false);
+    assert_eq!(stage.rig.gets(new), [POSITION]);
+    stage.rig.send(new, &be::answer(&[&["0/3000200", "8192", "00000002"]]));
+    let (other, node) = stage.server();
+    assert_eq!(node, 3);
+    stage.tells_replayed(other, "0/3000200");
+    stage.reads(client, other, "select 2 /* pgweir: standby */");
+}
+
+#[test]
+fn a_promotion_that_no_view_follows_is_waited_for_only_so_long() {
+    let (mut stage, client, primary, standby) = Stage::auto("causal_reads=session");
+    stage.asks(client, "select 1");
+    answers_promoted(&mut stage, client, standby, "select 1");
+    stage.command("ATTACH NODE main.m3");
+    stage.asks(client, "select 2 /* pgweir: standby */");
+    stage.pass_us(2_900_000);
+    stage.rig.gets_nothing(primary);
+    stage.dials_nothing();
+    stage.pass_us(200_000);
+    stage.tells_position(primary, "0/3000200");
+    let (other, node) = stage.server();
+    assert!(node > 1, "by a new connection, which says that its node is a standby");
+    stage.tells_replayed(other, "0/3000200");
+    stage.reads(client, other, "select 2 /* pgweir: standby */");
+}

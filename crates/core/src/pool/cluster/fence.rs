@@ -59,6 +59,23 @@ impl Pool {
             Fate::Cut => cut,
             _ => ends,
         };
+        self.end_server(cx, id, fate, (reason, ends));
+    }
+
+    /// A server of a standby that is promoted takes nothing more.
+    pub(crate) fn end_at_standby<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.end_server(cx, id, Fate::Ends, (LEFT, LEFT));
+    }
+
+    /// For this reason; `ends` is that of a server whose transaction may go on to its end.
+    fn end_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        fate: Fate,
+        (reason, ends): (&'static str, &'static str),
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
         match (fate, server.state.kind()) {
             (Fate::Stays, _) => {}
             (_, ServerKind::Login) if server.state.client().is_none() => {

@@ -2,9 +2,9 @@
 //! a fence falls: a server of an older epoch takes nothing more. While the node that a client needs is not there, it waits.
 //!
 //! `route.rs` decides on which node a client's next transaction runs, `causal/` whether a standby shows what the client must see;
-//! `standbys.rs` has the pool's servers of the standbys; `fence.rs` ends those of an older epoch; `in_flight.rs` notes what is lost with a
-//! server; `second_try.rs` runs on the primary what a standby did not run; `reading/` has the transactions that read at a standby;
-//! `tally.rs` counts what was sent where.
+//! `standbys.rs` has the pool's servers of the standbys; `fence.rs` ends those of an older epoch, `promoted.rs` those of a standby that was
+//! promoted; `in_flight.rs` notes what is lost with a server; `second_try.rs` runs on the primary what a standby did not run; `reading/` has
+//! the transactions that read at a standby; `tally.rs` counts what was sent where.
 
 pub(crate) mod causal;
 pub(crate) mod commit;
@@ -12,6 +12,7 @@ pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;
 pub(crate) mod in_flight;
+pub(crate) mod promoted;
 pub(crate) mod reading;
 pub(crate) mod route;
 pub(crate) mod second_try;
@@ -28,7 +29,6 @@ use crate::cluster::view::View;
 use crate::context::{Effect, Env, Suspicion, duration_us};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::cluster::fence::LEFT;
 use crate::pool::cluster::tally::Tally;
 use crate::pool::node::REDIAL_US_MAX;
 use crate::pool::relay::ledger::Owner;
@@ -179,15 +179,6 @@ impl Pool {
             let node = self.state.node_at_mut(branch);
             env.wake_at(env.now.mono_us.saturating_add(node.redial_us).saturating_add(1));
             node.redial_us = (node.redial_us * 2).min(REDIAL_US_MAX);
-        }
-    }
-
-    /// A server says in the middle of its life whether it is a standby: it was promoted. Its node is asked. From here on its
-    /// transactions may change something, so it takes no other.
-    pub(crate) fn role_reported(&mut self, env: &mut Env, id: ServerId) {
-        if let Some(server) = self.servers.get_mut(id).filter(|server| !server.branch.is_primary()) {
-            server.retire = Some(LEFT);
-            self.suspect(env, false);
         }
     }
 

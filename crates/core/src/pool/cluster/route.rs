@@ -195,7 +195,7 @@ impl Pool {
         };
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
         if counts {
-            self.note_served(id, wish, is_first);
+            self.note_served(env, id, wish, is_first);
         }
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
         let branch = match at_node {

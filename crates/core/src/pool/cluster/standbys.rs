@@ -14,6 +14,7 @@ use crate::driver::{Driver, Endpoint};
 use crate::ids::ClientId;
 use crate::mail::Scarce;
 use crate::pool::cluster::causal::guards::Guard;
+use crate::pool::cluster::promoted::Left;
 use crate::pool::cluster::tally::SentReads;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
@@ -54,6 +55,10 @@ pub(crate) struct StandbyPool {
     pub(super) replayed: Replayed,
     /// The question how far that is.
     pub(super) guard: Guard,
+    /// When a server said last that the node is no standby any more.
+    pub(super) left: Left,
+    /// The servers from before are to be ended.
+    pub(super) is_to_be_left: bool,
     /// Clients that wait there are to be asked again whether it shows what they must see.
     pub(super) looks_again: bool,
 }
@@ -79,6 +84,8 @@ impl StandbyPool {
             tries: Tries::default(),
             replayed: Replayed::new(now_us),
             guard: Guard::default(),
+            left: Left::default(),
+            is_to_be_left: false,
             looks_again: false,
         }
     }
@@ -269,6 +276,8 @@ impl PoolState {
         let is_free = |known: &StandbyPool| known.standby.is_none() && known.node.is_vacant();
         let first = Branch::PLACES_APART;
         if let Some(place) = self.standbys.iter().skip(first).position(is_free) {
+            // Its clients may still name the place.
+            new.left = self.standbys[place + first].left;
             let old = std::mem::replace(&mut self.standbys[place + first], new);
             if let Some(cluster) = self.cluster.as_deref_mut() {
                 cluster.tally.sent_to(&old.name, old.sent);

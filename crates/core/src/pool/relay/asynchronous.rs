@@ -26,7 +26,9 @@ impl Pool {
         let Some(position) = env.tracked.position(status.name) else {
             if status.name == IN_HOT_STANDBY {
                 self.state.greeting_telling(status.name, status.value);
-                self.role_reported(env, id);
+                if status.value == b"off" {
+                    self.role_reported(env, id);
+                }
             }
             let server = self.servers.get_mut(id)?;
             if let ServerState::CheckingStartup(checking) = &mut server.state

@@ -441,10 +441,9 @@ impl Client {
         if self.oracle.losses() > losses {
             cx.count("transactions lost by sessions that go on");
         }
-        let now_us = cx.now_us;
         if let Some((number, snapshot)) = self.oracle.take_saw()
             && let Some(wrong) =
-                cx.nodes.as_mut().and_then(|nodes| nodes.saw(self.script.id, number, snapshot, now_us))
+                cx.nodes.as_mut().and_then(|nodes| nodes.saw(self.script.id, number, snapshot))
         {
             cx.fail(OLD_READ, format!("client {}: {wrong}", self.script.id));
         }

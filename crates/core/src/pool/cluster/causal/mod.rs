@@ -15,7 +15,7 @@ use pgweir_settings::{CausalReads, Route};
 
 use crate::cluster::choice::{self, Candidate};
 use crate::cluster::replayed::Seen;
-use crate::cluster::token::{Position, Token};
+use crate::cluster::token::{Beyond, Position, Token};
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::client::state::ClientState;
@@ -33,6 +33,8 @@ enum Look {
     NotYet(Position),
     /// It is not known what the client must see: the primary's position is asked for.
     NoPosition,
+    /// It is not known whose history that stands in.
+    NoHistory(Beyond),
     /// The standby is asked how far it is, and with that whether it is still in the run that the client knows.
     Unproven,
 }
@@ -51,6 +53,11 @@ impl PoolState {
         self.cluster.as_deref().map_or(Token::Nothing, |cluster| cluster.asks.next())
     }
 
+    /// The primary's timeline.
+    fn timeline(&self) -> Option<u32> {
+        self.cluster.as_deref()?.view.primary.as_ref().map(|primary| primary.term.run.timeline)
+    }
+
     /// What a client must see that another process has served, last at this node; `None` without a cluster.
     pub(crate) fn sight_taken_over(&self, branch: Branch, now_us: u64) -> Option<Box<Sight>> {
         let cluster = self.cluster.as_deref()?;
@@ -58,7 +65,7 @@ impl PoolState {
     }
 
     /// Whether a standby shows what a client must see.
-    fn look(&self, sight: &mut Sight, branch: Branch) -> Look {
+    fn look(&self, env: &Env, sight: &mut Sight, branch: Branch) -> Look {
         let (Some(cluster), Some(standby)) = (self.cluster.as_deref(), self.standby_at(branch)) else {
             return Look::NoPosition;
         };
@@ -71,16 +78,18 @@ impl PoolState {
                 _ => *sight = Sight { token: cluster.asks.next(), seen: None, ..*sight },
             }
         }
-        sight.token = cluster.asks.resolve(sight.token);
-        let primary = cluster.view.primary.as_ref();
-        if let Token::At(position) = sight.token
-            && primary.is_some_and(|primary| primary.term.run.timeline > position.timeline)
-        {
+        let primary = self.timeline();
+        sight.token = match cluster.asks.resolve(sight.token) {
             // What of that has survived a promotion, the new primary has.
-            sight.token = cluster.asks.next();
-        }
+            Token::At(position) if primary.is_some_and(|primary| primary > position.timeline) => {
+                cluster.asks.next()
+            }
+            beyond @ Token::Beyond(_) if !beyond.is_beyond(primary, env.now.mono_us) => cluster.asks.next(),
+            token => token,
+        };
         match sight.token {
             Token::Asked(_) => Look::NoPosition,
+            Token::Beyond(beyond) => Look::NoHistory(beyond),
             Token::At(position) if !standby.shows(position) => Look::NotYet(position),
             _ if is_unproven => Look::Unproven,
             _ => Look::Shown,
@@ -100,8 +109,8 @@ impl PoolState {
 
 impl Pool {
     /// A client asks for a node: the one that it was sent to last has served it. `is_first`: it asks for the first time.
-    pub(super) fn note_served(&mut self, id: ClientId, wish: Wish, is_first: bool) {
-        let next = self.state.next_token();
+    pub(super) fn note_served(&mut self, env: &Env, id: ClientId, wish: Wish, is_first: bool) {
+        let (next, primary) = (self.state.next_token(), self.state.timeline());
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
         if wish.causal == CausalReads::Off {
@@ -118,7 +127,14 @@ impl Pool {
             None if wish.causal == CausalReads::Database && may_read => account.sight.insert(Box::default()),
             None => return,
         };
-        match sight.placed.take() {
+        let placed = sight.placed.take();
+        if let Some(beyond) = placed.and_then(|placed| self.state.beyond(env, placed)) {
+            (sight.token, sight.seen) = (beyond, None);
+        }
+        if sight.token.is_beyond(primary, env.now.mono_us) {
+            return;
+        }
+        match placed {
             Some((branch, _)) if branch.is_primary() => (sight.token, sight.seen) = (next, None),
             Some(placed) if wish.keeps => (sight.token, sight.seen) = (Token::Nothing, Some(placed)),
             Some(_) => {}
@@ -155,14 +171,16 @@ impl Pool {
     fn showing(&mut self, env: &Env, id: ClientId, (wish, chosen): (Wish, Branch), since_us: u64) -> Branch {
         let known = self.clients.get(id).and_then(|client| client.account.sight.as_deref().copied());
         let Some(mut sight) = known else { return chosen };
-        let look = self.state.look(&mut sight, chosen);
+        let look = self.state.look(env, &mut sight, chosen);
         if let Some(own) = self.clients.get_mut(id).and_then(|client| client.account.sight.as_deref_mut()) {
             *own = sight;
         }
+        let mut wakes_us = u64::MAX;
         match look {
             Look::Shown => return chosen,
             Look::NoPosition => self.state.want_position(),
             Look::Unproven => self.state.want_replayed(chosen),
+            Look::NoHistory(beyond) => wakes_us = beyond.until_us,
             Look::NotYet(position) => match self.state.next_that_shows(env, position) {
                 Some(other) => return other,
                 None => self.state.want_all_replayed(chosen),
@@ -172,8 +190,11 @@ impl Pool {
         if wish.route != Route::Standby && due_us <= env.now.mono_us {
             return Branch::PRIMARY;
         }
-        if let Some(cluster) = self.state.cluster.as_deref_mut().filter(|_| wish.route != Route::Standby) {
-            cluster.asking_due_us = cluster.asking_due_us.min(due_us);
+        if wish.route != Route::Standby {
+            wakes_us = wakes_us.min(due_us);
+        }
+        if let Some(cluster) = self.state.cluster.as_deref_mut() {
+            cluster.asking_due_us = cluster.asking_due_us.min(wakes_us);
         }
         Branch::ASKING
     }

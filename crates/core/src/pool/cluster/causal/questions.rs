@@ -18,6 +18,7 @@ impl Pool {
     /// server that is free for them.
     pub(crate) fn ask_positions<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let now_us = cx.env.now.mono_us;
+        self.leave_promoted(cx);
         self.state.standby_branches().for_each(|branch| self.place_again_at(cx.env, branch));
         if self.state.cluster.as_deref().is_some_and(|cluster| cluster.asking_due_us <= now_us) {
             self.place_asking(cx.env);

@@ -392,11 +392,8 @@ impl Nodes {
     }
 
     /// A client was told rows of one of its statements, by the number of it. What is wrong with what it saw, if anything.
-    pub fn saw(&mut self, client: u32, number: u32, snapshot: Snapshot, now_us: u64) -> Option<String> {
+    pub fn saw(&mut self, client: u32, number: u32, snapshot: Snapshot) -> Option<String> {
         let Snapshot { place, is_standby, .. } = snapshot;
-        if !is_standby && self.is_news(place.timeline, now_us) {
-            return None;
-        }
         let before = self.seen.insert(client, place);
         if !is_standby || self.plan.causal_reads == "off" && !self.plan.is_checked {
             return None;
@@ -408,12 +405,6 @@ impl Nodes {
         }
         let back = before.filter(|before| !self.wal.covers(place, *before))?;
         Some(format!("statement {number} sees {place:?}, and its client had seen {back:?}"))
-    }
-
-    /// The pooler may not know yet of a timeline's primary, and take another node for it. Its servers at that one were a standby's: what
-    /// they serve is checked no further.
-    fn is_news(&self, timeline: u32, now_us: u64) -> bool {
-        now_us <= self.wal.began_us(timeline) + self.known_us()
     }
 
     /// After this time the pooler must know what each node is.

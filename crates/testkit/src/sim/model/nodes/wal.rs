@@ -119,13 +119,6 @@ impl Wal {
         }
     }
 
-    /// When a timeline began; 0 of the first one.
-    #[must_use]
-    pub fn began_us(&self, timeline: u32) -> u64 {
-        let timeline = self.timeline(timeline);
-        timeline.records.first().filter(|_| timeline.from.is_some()).map_or(0, |record| record.at_us)
-    }
-
     /// A primary writes a record: one that commits a change of a client's statement, which it flushes, or another one. Returns where it
     /// ends.
     pub fn write(&mut self, timeline: u32, change: Option<(u32, u32)>, rng: &mut Rng, now_us: u64) -> u64 {

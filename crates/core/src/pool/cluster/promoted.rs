@@ -1,0 +1,64 @@
+//! A standby that says it is none any more, before the view does. Its servers were opened for reads, and the fence of a promotion has not
+//! fallen: they take nothing more, and what they have shown stands in no history that the view knows.
+
+use crate::cluster::token::{Beyond, Token};
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::ServerId;
+use crate::pool::cluster::fence::LEFT;
+use crate::pool::{Branch, Pool, PoolState};
+
+/// The last time that a server of a standby said that it is none any more.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Left {
+    /// As `Replayed` counts; 0: none has.
+    at_us: u64,
+    /// What it was promoted from.
+    timeline: u32,
+}
+
+impl Pool {
+    /// A server says in the middle of its life that its node is no standby any more: it was promoted. The node is asked. From here on the
+    /// server's transactions may change something: it takes no other.
+    pub(crate) fn role_reported(&mut self, env: &mut Env, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let branch = server.branch;
+        let Some(standby) = self.state.standby_mut(branch) else { return };
+        server.retire = Some(LEFT);
+        // Nothing goes there until a view names it again, and then only by new servers.
+        let named = standby.standby.take().map(|known| known.target.term.run.timeline);
+        let opened_in = server.opened_in.as_ref().map(|term| term.run.timeline);
+        standby.left = Left {
+            at_us: standby.replayed.asks_at(env.now.mono_us),
+            timeline: named.max(opened_in).unwrap_or_default(),
+        };
+        standby.is_to_be_left = true;
+        self.suspect_node(env, branch, false);
+        self.notice();
+    }
+
+    /// The servers end that such a node has, and its clients that wait go elsewhere.
+    pub(crate) fn leave_promoted<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for branch in self.state.standby_branches() {
+            let Some(standby) = self.state.standby_mut(branch) else { continue };
+            if !std::mem::take(&mut standby.is_to_be_left) {
+                continue;
+            }
+            let servers: Vec<ServerId> =
+                self.servers.iter().filter(|(_, server)| server.branch == branch).map(|(id, _)| id).collect();
+            servers.into_iter().for_each(|id| self.end_at_standby(cx, id));
+            self.place_again(cx);
+        }
+    }
+}
+
+impl PoolState {
+    /// What a client must see that was sent to a standby at this time; `None` if that still was one when it had answered.
+    pub(super) fn beyond(&self, env: &Env, (branch, sent_us): (Branch, u64)) -> Option<Token> {
+        let Left { at_us, timeline } = self.standby_at(branch)?.left;
+        let cluster = self.cluster.as_deref().filter(|_| at_us >= sent_us)?;
+        let options = env.rules.config.clusters.get(&*cluster.view.cluster)?;
+        let wait_us = u64::from(options.primary_max_age_ms) * 1000;
+        Some(Token::Beyond(Beyond { timeline, until_us: at_us.saturating_add(wait_us) }))
+    }
+}
