@@ -150,7 +150,7 @@ impl Stage {
         let rows = self.rig.command(console, "SHOW CLUSTERS");
         let row = rows.iter().find(|row| row.starts_with("Row main,")).expect("the cluster is shown");
         let cells: Vec<&str> = row.rsplit(',').collect();
-        [5, 4].map(|place| cells[place].parse().expect("a number"))
+        [6, 5].map(|place| cells[place].parse().expect("a number"))
     }
 
     pub(super) fn command(&mut self, text: &str) {

@@ -12,13 +12,14 @@ use super::connections::unix_s;
 use super::tables::Shown;
 
 /// Columns of SHOW CLUSTERS that are numbers.
-const CLUSTER_NUMBERS: [&str; 10] = [
+const CLUSTER_NUMBERS: [&str; 11] = [
     "epoch",
     "timeline",
     "held_clients",
     "source_age_ms",
     "fell_back_no_standby",
     "fell_back_lag",
+    "fell_back_behind",
     "resolving",
     "outcomes_committed",
     "outcomes_rolled_back",

@@ -4,7 +4,8 @@ use super::super::api::Shown;
 use super::text::Page;
 
 /// Why reads fall back to the primary: SHOW CLUSTERS counts each in a column.
-const FELL_BACK: [(&str, &str); 2] = [("no_standby", "fell_back_no_standby"), ("lag", "fell_back_lag")];
+const FELL_BACK: [(&str, &str); 3] =
+    [("no_standby", "fell_back_no_standby"), ("lag", "fell_back_lag"), ("behind", "fell_back_behind")];
 
 /// The states that a node can be in.
 const STATES: [&str; 7] = ["unknown", "standby", "primary", "unsure", "starting", "down", "refused"];
@@ -98,6 +99,16 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
         "Groups of messages and transactions of clients with a route to standbys that the node was sent",
     );
     of_nodes(page, nodes, "reads");
+    page.counter(
+        "pgweir_node_guards_total",
+        "Answers of the standby to the question how far it has replayed",
+    );
+    of_nodes(page, nodes, "guards");
+    page.counter(
+        "pgweir_node_guard_misses_total",
+        "Those after which a client still waited for what it must see (causal_reads)",
+    );
+    of_nodes(page, nodes, "guard_misses");
     page.counter(
         "pgweir_node_second_tries_total",
         "Reads of route=auto that the standby did not run, and that the primary ran instead",

@@ -15,11 +15,13 @@ pub(crate) enum FellBack {
     NoStandby,
     /// Each standby that would is too far behind.
     Lag,
+    /// No standby showed in time what the client must see (`causal_wait_ms`).
+    Behind,
 }
 
 impl FellBack {
     /// All of them, in the order of SHOW CLUSTERS' columns.
-    pub(crate) const ALL: [FellBack; 2] = [FellBack::NoStandby, FellBack::Lag];
+    pub(crate) const ALL: [FellBack; 3] = [FellBack::NoStandby, FellBack::Lag, FellBack::Behind];
 
     fn of(view: &View) -> FellBack {
         let lags = view.standbys.iter().any(|standby| standby.is_behind);
@@ -41,7 +43,11 @@ pub(crate) struct Tally {
 pub(crate) struct SentReads {
     /// Groups and transactions.
     pub(crate) reads: u64,
-    /// Those with `route=auto` that it did not run, and the primary did.
+    /// Questions how far it has replayed, that were answered.
+    pub(crate) guards: u64,
+    /// The answers among them that were not enough for a client that waited.
+    pub(crate) guard_misses: u64,
+    /// Reads with `route=auto` that it did not run, and the primary did.
     pub(crate) second_tries: u64,
     /// Those of them that it refused as changes, though their text was taken for a read.
     pub(crate) misrouted: u64,
@@ -50,6 +56,8 @@ pub(crate) struct SentReads {
 impl SentReads {
     fn add(&mut self, other: SentReads) {
         self.reads += other.reads;
+        self.guards += other.guards;
+        self.guard_misses += other.guard_misses;
         self.second_tries += other.second_tries;
         self.misrouted += other.misrouted;
     }
@@ -92,9 +100,20 @@ impl PoolState {
     /// What a client that may read from a standby sends goes to the primary.
     #[cold]
     pub(super) fn count_at_primary(&mut self, route: Route) {
-        let Some(cluster) = self.cluster.as_deref_mut().filter(|_| route != Route::Primary) else { return };
-        if route == Route::PreferStandby {
-            cluster.tally.fell_back[FellBack::of(&cluster.view) as usize] += 1;
+        let Some(cluster) = self.cluster.as_deref().filter(|_| route != Route::Primary) else { return };
+        let why = (route == Route::PreferStandby).then(|| FellBack::of(&cluster.view));
+        self.count_read_at_primary(why);
+    }
+
+    /// It was for a standby, and none showed in time what its client must see.
+    pub(super) fn count_behind(&mut self) {
+        self.count_read_at_primary(Some(FellBack::Behind));
+    }
+
+    fn count_read_at_primary(&mut self, why: Option<FellBack>) {
+        let Some(cluster) = self.cluster.as_deref_mut() else { return };
+        if let Some(why) = why {
+            cluster.tally.fell_back[why as usize] += 1;
         }
         if let Some(primary) = &cluster.view.primary {
             cluster.tally.sent_to(&primary.term.node, SentReads { reads: 1, ..SentReads::default() });

@@ -19,7 +19,7 @@ const EPOCH: usize = 2;
 /// The first of the columns that one worker fills.
 const OF_WATCHER: usize = 8;
 /// Those that are sums over the workers: held_clients, the reads that fell back, resolving, and what clients at COMMIT were told.
-const COUNTS: [usize; 5 + FellBack::ALL.len()] = [5, 14, 15, 16, 17, 18, 19];
+const COUNTS: [usize; 5 + FellBack::ALL.len()] = [5, 14, 15, 16, 17, 18, 19, 20];
 
 /// The places of columns among those of SHOW NODES.
 const HOST: usize = 2;
@@ -162,6 +162,8 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
         cell(at.idle),
         cell(at.waiting),
         cell(at.sent.reads),
+        cell(at.sent.guards),
+        cell(at.sent.guard_misses),
         cell(at.sent.second_tries),
         cell(at.sent.misrouted),
         node.checked_us.map(|checked_us| time_text(env, checked_us)),
@@ -173,9 +175,9 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
 fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
     let mut row = vec![None; column_names(Topic::Nodes).len()];
     (row[0], row[1]) = (cell(cluster), cell(node));
-    let SentReads { reads, second_tries, misrouted } = at.sent;
-    let counts =
-        [cell(at.active), cell(at.idle), cell(at.waiting), cell(reads), cell(second_tries), cell(misrouted)];
+    let SentReads { reads, guards, guard_misses, second_tries, misrouted } = at.sent;
+    let own = [at.active, at.idle, at.waiting].map(cell);
+    let counts = [&own[..], &[reads, guards, guard_misses, second_tries, misrouted].map(cell)].concat();
     row[AT_NODE..AT_NODE + counts.len()].clone_from_slice(&counts);
     row
 }

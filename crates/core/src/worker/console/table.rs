@@ -101,7 +101,7 @@ const STATS: [(&str, Type); 23] = [
 const STATS_OURS: [(&str, Type); 2] =
     [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
 
-const CLUSTERS: [(&str, Type); 20] = [
+const CLUSTERS: [(&str, Type); 21] = [
     ("cluster", Text),
     ("primary", Text),
     ("epoch", Int8),
@@ -118,6 +118,7 @@ const CLUSTERS: [(&str, Type); 20] = [
     ("switchover_error", Text),
     ("fell_back_no_standby", Int8),
     ("fell_back_lag", Int8),
+    ("fell_back_behind", Int8),
     ("resolving", Int4),
     ("outcomes_committed", Int8),
     ("outcomes_rolled_back", Int8),
@@ -133,7 +134,7 @@ const ROUTE: [(&str, Type); 6] = [
     ("word", Text),
 ];
 
-const NODES: [(&str, Type); 23] = [
+const NODES: [(&str, Type); 25] = [
     ("cluster", Text),
     ("node", Text),
     ("host", Text),
@@ -153,6 +154,8 @@ const NODES: [(&str, Type); 23] = [
     ("sv_idle", Int4),
     ("cl_waiting", Int4),
     ("reads", Int8),
+    ("guards", Int8),
+    ("guard_misses", Int8),
     ("second_tries", Int8),
     ("misrouted", Int8),
     ("last_check", Text),

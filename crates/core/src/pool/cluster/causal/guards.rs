@@ -103,14 +103,15 @@ impl Pool {
 }
 
 impl Guard {
-    /// It was answered, and the clients that waited for that were asked again where to.
-    pub(super) fn answered(&mut self, now_us: u64) {
+    /// It was answered, and the clients that waited for that were asked again where to. Returns whether one of them waits on.
+    pub(super) fn answered(&mut self, now_us: u64) -> bool {
         if !self.is_wanted {
             self.misses = 0;
-            return;
+            return false;
         }
         let pause_us = (MISSED_US_MIN << self.misses.min(16)).min(MISSED_US_MAX);
         self.again_us = self.again_us.max(now_us + pause_us);
         self.misses = self.misses.saturating_add(1);
+        true
     }
 }

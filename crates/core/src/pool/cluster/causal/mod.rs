@@ -188,6 +188,9 @@ impl Pool {
         }
         let due_us = since_us.saturating_add(wish.wait_us);
         if wish.route != Route::Standby && due_us <= env.now.mono_us {
+            if self.clients.get(id).is_some_and(|client| !client.waits_at_primary()) {
+                self.state.count_behind();
+            }
             return Branch::PRIMARY;
         }
         if wish.route != Route::Standby {

@@ -108,7 +108,8 @@ impl Pool {
         self.free_server(cx, id);
         self.place_asking(cx.env);
         if let Some(standby) = self.state.standby_mut(branch) {
-            standby.guard.answered(now_us);
+            standby.sent.guards += 1;
+            standby.sent.guard_misses += u64::from(standby.guard.answered(now_us));
         }
         self.notice();
     }

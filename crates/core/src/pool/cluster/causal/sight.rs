@@ -28,6 +28,13 @@ impl Sight {
     }
 }
 
+impl Client {
+    /// It waits for the primary already.
+    pub(super) fn waits_at_primary(&self) -> bool {
+        matches!(self.state, ClientState::Waiting(_)) && self.account.branch.is_primary()
+    }
+}
+
 impl Pool {
     /// A client has a server of a standby now. If nothing was sent for it before, it is served from now on.
     pub(crate) fn begins_to_see(&mut self, env: &Env, id: ClientId) {
