@@ -133,7 +133,7 @@ impl Stage {
 
     /// second_tries and misrouted of a node.
     pub(super) fn second_tries(&mut self, node: &str) -> [u64; 2] {
-        self.counts_at(node, 17)
+        self.counts_at(node, 19)
     }
 
     fn counts_at<const N: usize>(&mut self, node: &str, first: usize) -> [u64; N] {

@@ -13,6 +13,31 @@ const STATES: [&str; 7] = ["unknown", "standby", "primary", "unsure", "starting"
 /// What a client at COMMIT may be told.
 const OUTCOMES: [&str; 3] = ["committed", "rolled_back", "unknown"];
 
+/// What is counted of nodes: metric, what it says, and the column of SHOW NODES.
+const COUNTED: [(&str, &str, &str); 5] = [
+    (
+        "pgweir_node_reads_total",
+        "Groups of messages and transactions of clients with a route to standbys that the node was sent",
+        "reads",
+    ),
+    ("pgweir_node_guards_total", "Answers of the standby to the question how far it has replayed", "guards"),
+    (
+        "pgweir_node_guard_misses_total",
+        "Those after which a client still waited for what it must see (causal_reads)",
+        "guard_misses",
+    ),
+    (
+        "pgweir_node_second_tries_total",
+        "Reads of route=auto that the standby did not run, and that the primary ran instead",
+        "second_tries",
+    ),
+    (
+        "pgweir_node_misrouted_total",
+        "Those of them that the standby refused as changes: they were taken for reads, and should not have been",
+        "misrouted",
+    ),
+];
+
 pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
     if clusters.is_empty() {
         return;
@@ -94,31 +119,10 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
     of_nodes(page, nodes, "sv_idle");
     page.gauge("pgweir_node_waiting_clients", "Clients that wait for a connection to the node");
     of_nodes(page, nodes, "cl_waiting");
-    page.counter(
-        "pgweir_node_reads_total",
-        "Groups of messages and transactions of clients with a route to standbys that the node was sent",
-    );
-    of_nodes(page, nodes, "reads");
-    page.counter(
-        "pgweir_node_guards_total",
-        "Answers of the standby to the question how far it has replayed",
-    );
-    of_nodes(page, nodes, "guards");
-    page.counter(
-        "pgweir_node_guard_misses_total",
-        "Those after which a client still waited for what it must see (causal_reads)",
-    );
-    of_nodes(page, nodes, "guard_misses");
-    page.counter(
-        "pgweir_node_second_tries_total",
-        "Reads of route=auto that the standby did not run, and that the primary ran instead",
-    );
-    of_nodes(page, nodes, "second_tries");
-    page.counter(
-        "pgweir_node_misrouted_total",
-        "Those of them that the standby refused as changes: they were taken for reads, and should not have been",
-    );
-    of_nodes(page, nodes, "misrouted");
+    for (name, help, column) in COUNTED {
+        page.counter(name, help);
+        of_nodes(page, nodes, column);
+    }
 }
 
 /// A column of SHOW NODES, for each node that has it.
