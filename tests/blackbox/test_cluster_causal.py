@@ -20,7 +20,7 @@ def kept(nodes, reading):  # noqa: F811
         made.primary.sql(TABLE)
         for standby in made.all[1:]:
             eventually(lambda: standby.sql("select to_regclass('kept') is not null") == [(True,)], "the standby has it")  # noqa: B023
-        return made, reading(made, options={"route": "auto", "lag_limit_ms": 0, **options})
+        return made, reading(made, options={"route": "auto", "lag_limit_ms": 0, "causal_wait_ms": 10, **options})
 
     return start
 

@@ -25,6 +25,9 @@ class Nodes:
         self.primary.sql("create role checker login password 'pw-of-checker'")
         self.primary.sql("create table changes (who text, n int)")
         self.primary.sql("grant all on changes to public")
+        # As by default: standbys are sent what is flushed, else up to 200 ms later.
+        self.primary.sql("alter system set synchronous_commit = 'on'")
+        self.primary.sql("select pg_reload_conf()")
         for _ in range(count - 1):
             self.all.append(Cluster(major, certificates, follows=self.primary))
 
