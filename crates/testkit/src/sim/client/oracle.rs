@@ -105,7 +105,7 @@ impl Oracle {
                     let changes = std::mem::take(&mut self.changes);
                     match kept {
                         true => self.told_of.push(Told::Committed(changes)),
-                        false if is_unknown => {}
+                        false if is_unknown => self.told_of.push(Told::Unknown(changes)),
                         false => self.told_of.push(Told::RolledBack(changes)),
                     }
                 }
@@ -486,7 +486,7 @@ mod tests {
         let committed = [Body::new().text("COMMIT").message(b'C'), ready.clone()];
         assert_eq!(told(&committed), [Told::Committed(vec![(3, 2)])]);
         assert_eq!(told(&lost("40001")), [Told::RolledBack(vec![(3, 2)])]);
-        assert_eq!(told(&lost("08007")), []);
+        assert_eq!(told(&lost("08007")), [Told::Unknown(vec![(3, 2)])]);
     }
 
     #[test]

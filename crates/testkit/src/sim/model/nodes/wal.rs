@@ -247,11 +247,18 @@ impl Wal {
         true
     }
 
-    /// The number of a client's statement before this one whose change a state at `place` lacks and the newest history has.
+    /// The number of a client's statement before this one whose change a state at `place` lacks, and the newest history has. `counts`:
+    /// whether a change counts.
     #[must_use]
-    pub fn lacks(&self, place: Place, client: u32, before: u32) -> Option<u32> {
+    pub fn lacks(
+        &self,
+        place: Place,
+        (client, before): (u32, u32),
+        counts: impl Fn((u32, u32)) -> bool,
+    ) -> Option<u32> {
         let is_own = |record: &&Record| {
-            record.change.is_some_and(|(owner, number)| owner == client && number < before)
+            let is_before = |(owner, number): &(u32, u32)| *owner == client && *number < before;
+            record.change.filter(is_before).is_some_and(&counts)
         };
         self.timelines.iter().zip(1..).find_map(|(timeline, number)| {
             let end = self.fork(self.newest(), number)?;
@@ -267,6 +274,10 @@ mod tests {
 
     const AT_ONCE: Delay = Delay { base_us: 0, more_us: 1, repoint_us: 0 };
 
+    fn lacks(wal: &Wal, place: Place, statement: (u32, u32)) -> Option<u32> {
+        wal.lacks(place, statement, |_| true)
+    }
+
     fn with_changes(count: u32) -> Wal {
         let (mut wal, mut rng) = (Wal::default(), Rng::new(7));
         for number in 1..=count {
@@ -279,14 +290,14 @@ mod tests {
     fn a_standby_replays_what_is_old_enough_and_sees_that() {
         let wal = with_changes(9);
         let mut place = Place { timeline: 1, lsn: FIRST_LSN };
-        assert_eq!(wal.lacks(place, 3, 10), Some(9));
-        assert_eq!(wal.lacks(place, 3, 1), None, "that was before any change");
-        assert_eq!(wal.lacks(place, 4, 10), None, "another client's");
+        assert_eq!(lacks(&wal, place, (3, 10)), Some(9));
+        assert_eq!(lacks(&wal, place, (3, 1)), None, "that was before any change");
+        assert_eq!(lacks(&wal, place, (4, 10)), None, "another client's");
         wal.replay(&mut place, Delay { base_us: 5, ..AT_ONCE }, 10);
-        assert_eq!((wal.lacks(place, 3, 6), wal.lacks(place, 3, 7)), (None, Some(6)));
+        assert_eq!((lacks(&wal, place, (3, 6)), lacks(&wal, place, (3, 7))), (None, Some(6)));
         wal.replay(&mut place, AT_ONCE, 10);
         assert_eq!(place, wal.end(1));
-        assert_eq!(wal.lacks(wal.back(place, 2), 3, 10), Some(9));
+        assert_eq!(lacks(&wal, wal.back(place, 2), (3, 10)), Some(9));
     }
 
     #[test]
@@ -332,9 +343,9 @@ mod tests {
         assert_eq!(wal.promote(standby, 20), 2);
         wal.write(2, Some((3, 10)), &mut Rng::new(1), 21);
         assert!(wal.is_in_newest(standby) && !wal.is_in_newest(other));
-        assert_eq!(wal.lacks(wal.end(2), 3, 11), None, "what is lost is not asked for");
-        assert_eq!(wal.lacks(standby, 3, 11), Some(10));
-        assert_eq!(wal.lacks(other, 3, 11), Some(10), "a position beyond, in a history that ended");
+        assert_eq!(lacks(&wal, wal.end(2), (3, 11)), None, "what is lost is not asked for");
+        assert_eq!(lacks(&wal, standby, (3, 11)), Some(10));
+        assert_eq!(lacks(&wal, other, (3, 11)), Some(10), "a position beyond, in a history that ended");
         assert!(wal.covers(wal.end(2), other) && !wal.covers(standby, wal.end(2)));
         wal.replay(&mut standby, AT_ONCE, 30);
         assert_eq!(standby, wal.end(2));

@@ -21,6 +21,8 @@ pub enum Told {
     Committed(Vec<Change>),
     /// They are not there: an error, or the answer to ROLLBACK.
     RolledBack(Vec<Change>),
+    /// It is not known whether they are there.
+    Unknown(Vec<Change>),
 }
 
 /// The check of what is told committed.
@@ -69,6 +71,10 @@ pub struct Xids {
     /// Changes that were lost until a node was promoted that has them.
     came_back: BTreeSet<Change>,
     told_rolled_back: BTreeSet<Change>,
+    /// Changes of which a client was told that their outcome is unknown.
+    told_unknown: BTreeSet<Change>,
+    /// Those of them that were committed after that, by a server process whose connection was lost.
+    late: BTreeSet<Change>,
 }
 
 impl Xids {
@@ -94,6 +100,11 @@ impl Xids {
         let is_elsewhere = |place: Place, other: u64| other == xid && !has(wal, timeline, place);
         self.marks.iter().any(|(place, other)| is_elsewhere(*place, *other))
             || self.commits.iter().any(|commit| is_elsewhere(commit.place, commit.xid))
+    }
+
+    /// It was committed after its client was told that its outcome is unknown: the client's next statements need not see it.
+    pub(super) fn is_late(&self, change: Change) -> bool {
+        self.late.contains(&change)
     }
 
     fn commits_of(&self, change: Change) -> impl Iterator<Item = &Commit> {
@@ -167,6 +178,9 @@ impl Nodes {
         let lsn = self.wal.write(timeline, Some(last), &mut self.rng, now_us);
         let at = self.xids.commits.len();
         for change in &changes {
+            if self.xids.told_unknown.contains(change) {
+                self.xids.late.insert(*change);
+            }
             self.xids.of_change.entry(*change).or_default().push(at);
         }
         self.xids.commits.push(Commit { place: Place { timeline, lsn }, xid, changes, answer });
@@ -275,6 +289,10 @@ impl Nodes {
                         !self.xids.came_back.contains(change) && self.xids.commits_of(*change).any(is_there);
                     is_wrong.then(|| (TOLD_ROLLED_BACK, format!("{change:?} is committed")))
                 })
+            }
+            Told::Unknown(changes) => {
+                self.xids.told_unknown.extend(changes.iter().copied());
+                None
             }
         }
     }
@@ -405,6 +423,22 @@ mod tests {
         assert_eq!(told(&mut nodes, &of(2), 0), None, "it is lost");
         assert_eq!(changes(&mut nodes, 0, 1, (3, 1)), None);
         assert_eq!(told(&mut nodes, &of(3), 0), None, "in no history that counts");
+    }
+
+    #[test]
+    fn what_is_committed_after_its_client_was_told_of_an_unknown_outcome_need_not_be_seen() {
+        for (is_told_first, lacks) in [(false, true), (true, false)] {
+            let mut nodes = nodes();
+            if is_told_first {
+                told(&mut nodes, &Told::Unknown(vec![(1, 1)]), 0);
+            }
+            assert_eq!(changes(&mut nodes, 0, 1, (1, 1)), None);
+            if !is_told_first {
+                told(&mut nodes, &Told::Unknown(vec![(1, 1)]), 0);
+            }
+            let behind = nodes.snapshot(1, 20);
+            assert_eq!(nodes.saw(1, 2, behind).is_some(), lacks);
+        }
     }
 
     #[test]
