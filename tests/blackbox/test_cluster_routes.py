@@ -53,7 +53,7 @@ def test_a_line_of_routes_sends_an_application_elsewhere(nodes, poolers):  # noq
     """A client's application_name, at its login or later, decides; SHOW CLIENTS_EXTENDED says so; a reload takes the line away."""
     three = nodes(3)
     lines = "[routes]\nbi = application_name=meta* node=m3\n"
-    ini = three.ini().replace(f"m3 = host=127.0.0.1 port={three.all[2].port}", f"m3 = host=127.0.0.1 port={three.all[2].port} weight=0")
+    ini = three.ini(causal_wait_ms=20000).replace(f"m3 = host=127.0.0.1 port={three.all[2].port}", f"m3 = host=127.0.0.1 port={three.all[2].port} weight=0")
     pooler = poolers({"app": "cluster=main"}, ini_tail=ini + lines)
     eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby", "m3": "standby"}, "all nodes are known")
     with psycopg.connect(pooler.dsn(), application_name="metabase", autocommit=True) as bi:
