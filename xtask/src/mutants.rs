@@ -185,7 +185,7 @@ fn examine(
     }
     let sim = target.join("debug/sim");
     // Things happen to the nodes of a cluster in worlds of their own.
-    let kind = if matches!(area, "clusters" | "outcome") { "--clusters" } else { "--seeds" };
+    let kind = if matches!(area, "causal" | "clusters" | "outcome") { "--clusters" } else { "--seeds" };
     let (mut start, mut piece) = (1, FIRST_PIECE);
     while start <= seeds {
         let count = piece.min(seeds + 1 - start);
