@@ -15,18 +15,24 @@ use crate::pool::{Branch, Gate, Pool, ServerKind};
 impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
     pub(crate) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        if !self.state.standbys.is_empty() {
-            self.ask_positions(cx);
-        }
-        self.hand_out_at(cx, Branch::PRIMARY);
-        if !self.state.standbys.is_empty() {
-            for branch in self.state.standby_branches() {
-                self.hand_out_at(cx, branch);
-            }
+        if self.state.standbys.is_empty() {
+            self.hand_out_at(cx, Branch::PRIMARY);
+        } else {
+            self.hand_out_at_nodes(cx);
         }
         self.shorten_queue(cx);
         if cx.env.stopping == Some(Shutdown::WaitForServers) {
             self.end_queue(cx);
+        }
+    }
+
+    /// The same for the servers of a primary and of standbys.
+    #[cold]
+    fn hand_out_at_nodes<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.ask_positions(cx);
+        self.hand_out_at(cx, Branch::PRIMARY);
+        for branch in self.state.standby_branches() {
+            self.hand_out_at(cx, branch);
         }
     }
 
