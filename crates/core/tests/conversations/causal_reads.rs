@@ -347,3 +347,81 @@ fn a_promotion_that_no_view_follows_is_waited_for_only_so_long() {
     stage.tells_replayed(other, "0/3000200");
     stage.reads(client, other, "select 2 /* pgweir: standby */");
 }
+
+#[test]
+fn a_connection_that_was_logged_in_later_is_asked_although_no_client_has_seen_it() {
+    let (mut stage, client, primary) = Stage::changed("causal_reads=session causal_wait_ms=60000");
+    let standby = stage.at_standby(client, primary);
+    let second = stage.rig.knock("alice", "app_prefer");
+    stage.runs(second, primary, "/* pgweir: primary */ delete from t where (2)", "DELETE 1", 'I');
+    stage.asks(client, "select long");
+    assert_eq!(stage.rig.gets(standby), ["Query select long"]);
+    stage.asks(second, "select 2");
+    stage.tells_position(primary, "0/3000100");
+    let (new, node) = stage.server();
+    assert_eq!(node, 2);
+    stage.tells_replayed(new, "0/3000080");
+    stage.rig.gets_nothing(new);
+    stage.rig.pass_us(1_000);
+    stage.tells_replayed(new, "0/3000100");
+    stage.reads(second, new, "select 2");
+}
+
+/// A client waits for a standby that is behind, and m2 is promoted. The new primary is asked for its position, and says it.
+fn waits_over_a_promotion(words: &str, timeline_of_m3: u32) -> (Stage, End, End) {
+    let (mut stage, client, primary) = Stage::changed(words);
+    stage.asks(client, "select 1");
+    stage.tells_position(primary, "0/3000100");
+    let (standby, node) = stage.server();
+    assert_eq!(node, 2);
+    stage.tells_replayed(standby, "0/3000080");
+    stage.command("ATTACH NODE main.m3");
+    stage.says[0] = None;
+    stage.says[1] = Some(says(false, 2, 2));
+    stage.says[2] = Some(says(true, timeline_of_m3, 3));
+    stage.rig.eof(primary);
+    stage.pass_us(4_000_000);
+    assert!(stage.rig.logged("m2 is the primary"));
+    let mut servers = [stage.dialed(), stage.dialed()];
+    servers.sort_by_key(|(_, node)| *node);
+    let [(new, 2), (other, 3)] = servers else { panic!("{servers:?}") };
+    stage.greet(new, false);
+    stage.greet(other, true);
+    stage.rig.gets_raw(other);
+    assert_eq!(stage.rig.gets(new), [POSITION]);
+    stage.rig.send(new, &be::answer(&[&["0/3000200", "8192", "00000002"]]));
+    (stage, client, other)
+}
+
+#[test]
+fn what_an_old_primary_said_is_asked_of_the_new_one() {
+    let (mut stage, client, other) = waits_over_a_promotion("causal_reads=session causal_wait_ms=60000", 2);
+    stage.rig.send(other, &be::answer(&[&["0/3000200"]]));
+    stage.reads(client, other, "select 1");
+}
+
+#[test]
+fn a_position_counts_on_its_timeline_alone() {
+    let (mut stage, client, other) = waits_over_a_promotion("causal_reads=session causal_wait_ms=60000", 1);
+    stage.rig.send(other, &be::answer(&[&["0/3000300"]]));
+    stage.rig.gets_nothing(client);
+    stage.says[2] = Some(says(true, 2, 3));
+    stage.pass_us(2_000_000);
+    stage.rig.send(other, &be::answer(&[&["0/3000300"]]));
+    stage.rig.gets_raw(other);
+    stage.rig.send(other, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn no_connection_to_a_promoted_standby_stays() {
+    let (mut stage, client, _, standby) = Stage::auto("causal_reads=session");
+    stage.asks(client, "select long /* pgweir: standby */");
+    let second = stage.rig.knock("alice", "app_auto");
+    stage.asks(second, "select 2 /* pgweir: standby */");
+    let (other, node) = stage.server();
+    assert_eq!(node, 2);
+    stage.reads(second, other, "select 2 /* pgweir: standby */");
+    answers_promoted(&mut stage, client, standby, "select long /* pgweir: standby */");
+    assert!(stage.rig.is_closed(standby) && stage.rig.is_closed(other));
+}
