@@ -1,7 +1,7 @@
 //! Causal reads: a client that reads from a standby sees its own changes, and nothing older than what it has seen.
 
-use crate::cluster_reads::Stage;
-use crate::clusters::says;
+use crate::cluster_reads::{CLUSTER, Stage};
+use crate::clusters::{MAIN, says};
 use crate::rig::{End, be, fe};
 
 /// `PRIMARY_QUESTION`.
@@ -404,7 +404,8 @@ fn what_an_old_primary_said_is_asked_of_the_new_one() {
 fn a_position_counts_on_its_timeline_alone() {
     let (mut stage, client, other) = waits_over_a_promotion("causal_reads=session causal_wait_ms=60000", 1);
     stage.rig.send(other, &be::answer(&[&["0/3000300"]]));
-    stage.rig.gets_nothing(client);
+    stage.rig.pass_us(1_000);
+    assert_eq!(stage.rig.gets(other), [REPLAYED]);
     stage.says[2] = Some(says(true, 2, 3));
     stage.pass_us(2_000_000);
     stage.rig.send(other, &be::answer(&[&["0/3000300"]]));
@@ -424,4 +425,23 @@ fn no_connection_to_a_promoted_standby_stays() {
     stage.reads(second, other, "select 2 /* pgweir: standby */");
     answers_promoted(&mut stage, client, standby, "select long /* pgweir: standby */");
     assert!(stage.rig.is_closed(standby) && stage.rig.is_closed(other));
+}
+
+#[test]
+fn another_process_does_not_know_what_its_clients_have_seen_and_asks() {
+    let words = "causal_reads=session causal_wait_ms=60000 balance=statement";
+    let (mut stage, client, primary) = Stage::changed(words);
+    let standby = stage.at_standby(client, primary);
+    stage.asks(client, "begin");
+    stage.asks(client, "select 1");
+    stage.rig.gets_raw(standby);
+    let begun = [be::complete("BEGIN"), be::ready('T')].concat();
+    stage.rig.send(standby, &[begun, be::complete("SELECT 1"), be::ready('T')].concat());
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready T"));
+    stage.rig.take_over(MAIN, &CLUSTER.replace("causal_reads=off", words));
+    stage.pass_us(2_000_000);
+    stage.runs(client, standby, "commit", "COMMIT", 'I');
+    stage.asks(client, "select 2");
+    stage.pass_us(1_000);
+    assert_eq!(stage.rig.gets(primary), [POSITION]);
 }

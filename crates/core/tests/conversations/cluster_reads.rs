@@ -8,7 +8,7 @@ use crate::clusters::{MAIN, primary, says, says_at};
 use crate::rig::{End, Rig, be, fe, greeting};
 
 /// Three nodes, and a database for each route.
-const CLUSTER: &str = "app = cluster=main\n\
+pub(super) const CLUSTER: &str = "app = cluster=main\n\
     app_ro = cluster=main dbname=app route=standby\n\
     app_prefer = cluster=main dbname=app route=prefer-standby\n\
     app_any = cluster=main dbname=app route=any\n\
