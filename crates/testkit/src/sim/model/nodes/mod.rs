@@ -398,7 +398,9 @@ impl Nodes {
         if !is_standby || self.plan.causal_reads == "off" && !self.plan.is_checked {
             return None;
         }
-        if let Some(lacking) = self.wal.lacks(place, (client, number), |change| !self.xids.is_late(change)) {
+        if let Some(lacking) =
+            self.wal.lacks(place, (client, number), |change| !self.xids.may_be_missing(change))
+        {
             return Some(format!(
                 "statement {number} does not see the change of statement {lacking} of its client"
             ));

@@ -102,9 +102,10 @@ impl Xids {
             || self.commits.iter().any(|commit| is_elsewhere(commit.place, commit.xid))
     }
 
-    /// It was committed after its client was told that its outcome is unknown: the client's next statements need not see it.
-    pub(super) fn is_late(&self, change: Change) -> bool {
-        self.late.contains(&change)
+    /// The client's next statements need not see it: it was committed after its client was told that its outcome is unknown, or it was
+    /// lost until a node was promoted that has it. Who reads where it was lost sees the history of the primary that the pooler knows.
+    pub(super) fn may_be_missing(&self, change: Change) -> bool {
+        self.late.contains(&change) || self.came_back.contains(&change)
     }
 
     fn commits_of(&self, change: Change) -> impl Iterator<Item = &Commit> {
@@ -439,6 +440,20 @@ mod tests {
             let behind = nodes.snapshot(1, 20);
             assert_eq!(nodes.saw(1, 2, behind).is_some(), lacks);
         }
+    }
+
+    #[test]
+    fn what_was_lost_and_came_back_with_a_promotion_need_not_be_seen() {
+        let mut nodes = nodes();
+        changes(&mut nodes, 0, 1, (1, 1));
+        nodes.promote(1, 20);
+        nodes.promote(0, 30);
+        // A standby that still follows the primary of before.
+        nodes.nodes[1].in_recovery = true;
+        let before = nodes.snapshot(1, 40);
+        assert_eq!(nodes.saw(1, 2, before), None);
+        changes(&mut nodes, 0, 1, (1, 2));
+        assert!(nodes.saw(1, 3, before).is_some());
     }
 
     #[test]
