@@ -362,6 +362,31 @@ fn discard_all_is_the_end_of_listening_before_anything_else_is_sent() {
     rig.gets_nothing(client);
 }
 
+/// Another pool waits for its place in a limit.
+#[test]
+fn a_connection_that_listens_for_no_client_makes_room() {
+    let mut rig = Rig::new("max_db_connections = 2");
+    let (alice, server, notify_listener) = listening(&mut rig);
+    let bob = rig.knock("bob", "app");
+    assert!(rig.is_closed(server), "her free server makes room");
+    let his = rig.dialed();
+    rig.greet(his);
+    rig.gets(bob);
+    rig.send(bob, &fe::query("begin"));
+    rig.send(his, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.knock("carol", "app");
+    rig.pass_s(1);
+    assert!(!rig.is_closed(notify_listener), "it listens for alice");
+    rig.eof(alice);
+    rig.pass_s(1);
+    assert_eq!(rig.gets(notify_listener), ["Query UNLISTEN \"a\";"]);
+    assert!(!rig.is_closed(notify_listener), "it has an answer to give");
+    rig.send(notify_listener, &done("UNLISTEN"));
+    rig.pass_s(1);
+    assert!(rig.is_closed(notify_listener));
+    assert_eq!(rig.new_dials(), 1, "carol's turn");
+}
+
 #[test]
 fn a_connection_that_breaks_ends_the_clients_that_listened() {
     let mut rig = Rig::new("");

@@ -161,15 +161,17 @@ impl Pool {
         self.state.nodes().flat_map(|node| node.idle.iter().copied()).collect()
     }
 
-    /// The free server that idled longest, and since when (monotonic, µs), of those that count towards a limit.
+    /// The free server that idled longest, and since when (monotonic, µs), of those that count towards a limit. The connection that
+    /// listens for clients is one of them while no client listens.
     pub(crate) fn idle_longest(&self, of: &Scarce) -> Option<(u64, ServerId)> {
         let pool = &self.state;
         let counts = |branch: &Branch| match of {
             Scarce::User(name) => *name == pool.user,
             Scarce::Database(_) | Scarce::Standby(..) => pool.scarce_at(*branch) == *of,
         };
-        let idle = pool.branches().filter(counts).flat_map(|branch| &pool.node_at(branch).idle);
-        let idle = idle.filter_map(|&id| Some((self.servers.get(id)?.active_us, id)));
+        let listener = self.unused_listener().filter(|_| counts(&Branch::PRIMARY));
+        let idle = pool.branches().filter(counts).flat_map(|branch| &pool.node_at(branch).idle).copied();
+        let idle = idle.chain(listener).filter_map(|id| Some((self.servers.get(id)?.active_us, id)));
         idle.min_by_key(|(active_us, _)| *active_us)
     }
 }

@@ -268,18 +268,15 @@ impl Pool {
             .extract_if(|_, clients| clients.is_empty())
             .map(|(channel, _)| channel)
             .collect();
-        let (is_unused, server) = (notify_listener.channels.is_empty(), notify_listener.server);
         if !unwanted.is_empty() {
             let text: Vec<u8> =
                 unwanted.iter().flat_map(|channel| statement(b"UNLISTEN ", channel)).collect();
             return self.ask_notify_listener(cx, Purpose::Listen, &text, Vec::new());
         }
-        let Some(found) = self.servers.get(server) else { return };
+        let Some(server) = self.unused_listener() else { return };
+        let found = &self.servers[server];
         let unused_us = cx.env.now.mono_us.saturating_sub(found.active_us);
-        if is_unused
-            && found.ledger.is_empty()
-            && (stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us)
-        {
+        if stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us {
             self.close_server(cx, server, "no client listens any more", CloseMode::Flush);
         }
     }

@@ -34,6 +34,14 @@ impl Pool {
         self.state.notify_listener.as_deref().is_some_and(|notify_listener| notify_listener.server == id)
     }
 
+    /// The connection that listens, if no client would miss it and it owes no answer.
+    pub(crate) fn unused_listener(&self) -> Option<ServerId> {
+        let notify_listener =
+            self.state.notify_listener.as_deref().filter(|listener| listener.is_unused())?;
+        let server = self.servers.get(notify_listener.server)?;
+        server.ledger.is_empty().then_some(notify_listener.server)
+    }
+
     pub(crate) fn set_stage(&mut self, id: ServerId, stage: Stage) {
         if let Some(ServerState::Auditing(auditing)) =
             self.servers.get_mut(id).map(|server| &mut server.state)

@@ -83,6 +83,11 @@ impl NotifyListener {
         self.barriers.retain(|(_, other)| *other != client);
     }
 
+    /// It is logged in, and no client wants any of its channels.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.is_up && self.channels.values().all(Vec::is_empty)
+    }
+
     /// All clients that would miss something without it.
     pub(crate) fn clients(&self) -> Vec<ClientId> {
         let mut clients: Vec<ClientId> = self.channels.values().flatten().copied().collect();
