@@ -146,6 +146,39 @@ fn a_group_behind_one_that_failed_is_told_an_error_too() {
 }
 
 #[test]
+fn a_query_without_a_statement_is_answered() {
+    for (fails, status) in [(false, "Ready T"), (true, "Ready E")] {
+        let (mut rig, client, server) = bound();
+        if fails {
+            rig.send(client, &fe::query("select 1/0"));
+            rig.send(server, &[be::error("22012", "division by zero"), be::ready('E')].concat());
+            rig.gets(client);
+        }
+        rig.gets_raw(server);
+        rig.send(client, &fe::query("/* nothing */"));
+        assert_eq!(rig.gets(server), ["Query /* nothing */"]);
+        lose(&mut rig, server, false);
+        assert_eq!(rig.gets(client), ["Empty", status]);
+        rig.send(client, &fe::query("select 2"));
+        assert_eq!(rig.gets(client), [if fails { ABORTED } else { ROLLED_BACK }, "Ready E"]);
+        goes_on(&mut rig, client);
+    }
+}
+
+/// PostgreSQL binds no such statement in a failed transaction.
+#[test]
+fn a_statement_that_is_empty_is_not_bound() {
+    let (mut rig, client, server) = bound();
+    rig.send(client, &fe::parse("", ""));
+    rig.gets_raw(server);
+    lose(&mut rig, server, false);
+    assert_eq!(rig.gets(client), [ROLLED_BACK]);
+    rig.send(client, &[fe::bind(""), fe::execute(), fe::sync()].concat());
+    assert_eq!(rig.gets(client), ["Ready E"]);
+    goes_on(&mut rig, client);
+}
+
+#[test]
 fn a_group_that_only_lacks_its_end_gets_it() {
     let (mut rig, client, server) = bound();
     let group = [fe::parse("", "update t set a = 1"), fe::bind(""), fe::execute(), fe::sync()].concat();

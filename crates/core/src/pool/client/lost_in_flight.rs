@@ -27,6 +27,8 @@ enum Fate {
     Fails { whole: bool, had_failed: bool },
     /// All is answered but the end of its group, which it gets with this status.
     Ends { whole: bool, status: TxStatus },
+    /// It asked for nothing, and gets the answer to that.
+    Empty(TxStatus),
     /// It asked for a rollback, and gets the answer to that.
     Ended(BlockGroup),
     /// What it asked for runs on another server.
@@ -70,6 +72,12 @@ impl Pool {
                 self.answer_block(cx, id, group.rolling_back(), TxStatus::Idle);
                 true
             }
+            Some(Fate::Empty(status)) => {
+                self.leave_lost(cx, id, server_id);
+                self.set_client_state(id, ClientState::RolledBack(RolledBack::knowing(status)));
+                self.answer_empty_query(cx, id, status);
+                true
+            }
             Some(Fate::Fails { whole, had_failed }) => {
                 self.fail_in_flight(cx, server_id);
                 self.leave_lost(cx, id, server_id);
@@ -84,11 +92,7 @@ impl Pool {
             }
             Some(Fate::Ends { whole, status }) => {
                 self.leave_lost(cx, id, server_id);
-                let knows = match status {
-                    _ if !whole => RolledBack::Ignoring,
-                    TxStatus::Failed => RolledBack::Told,
-                    _ => RolledBack::Untold,
-                };
+                let knows = if whole { RolledBack::knowing(status) } else { RolledBack::Ignoring };
                 self.set_client_state(id, ClientState::RolledBack(knows));
                 self.tell(cx, id, None, whole.then_some(status));
                 true
@@ -161,14 +165,15 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
     }
     let owed = owed_group(server, id)?;
     let (whole, had_failed) = (owed != Owed::Part, server.tx == TxStatus::Failed);
+    let status = if had_failed { TxStatus::Failed } else { TxStatus::InTransaction };
     match in_flight.sent() {
+        Sent::Empty if is_unanswered => Some(Fate::Empty(status)),
         Sent::End(group) if is_rollback(group, server) && is_unanswered => Some(Fate::Ended(group)),
-        Sent::Inside if in_flight.has_failed(server) => Some(Fate::Ends { whole, status: TxStatus::Failed }),
-        Sent::Inside if owed == Owed::Ready => {
-            let status = if had_failed { TxStatus::Failed } else { TxStatus::InTransaction };
-            Some(Fate::Ends { whole, status })
+        Sent::Inside | Sent::Empty if in_flight.has_failed(server) => {
+            Some(Fate::Ends { whole, status: TxStatus::Failed })
         }
-        Sent::Inside => Some(Fate::Fails { whole, had_failed }),
+        Sent::Inside | Sent::Empty if owed == Owed::Ready => Some(Fate::Ends { whole, status }),
+        Sent::Inside | Sent::Empty => Some(Fate::Fails { whole, had_failed }),
         // What a transaction leaves in its session is asked of its server alone.
         Sent::End(group) if asks && is_unanswered && owed == Owed::Group && link.touched.is_none() => {
             Some(Fate::AtCommit(group, at_commit(in_flight, server, group)))

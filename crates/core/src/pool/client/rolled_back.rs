@@ -35,6 +35,11 @@ pub(crate) enum RolledBack {
 }
 
 impl RolledBack {
+    /// The client was told this state of its transaction last.
+    pub(super) fn knowing(status: TxStatus) -> RolledBack {
+        if status == TxStatus::Failed { RolledBack::Told } else { RolledBack::Untold }
+    }
+
     /// The state of its transaction, as far as the client was told.
     fn status(self) -> TxStatus {
         match self {
@@ -90,7 +95,7 @@ impl Pool {
             _ => None,
         };
         // In a transaction that has failed, the client knows that nothing will come of it.
-        let knows = if server.tx == TxStatus::Failed { RolledBack::Told } else { RolledBack::Untold };
+        let knows = RolledBack::knowing(server.tx);
         self.leave_lost(cx, id, server_id);
         let since_us = cx.env.now.mono_us;
         self.set_client_state(
@@ -138,10 +143,7 @@ impl Pool {
             _ => {}
         }
         if is_empty_query(header, bytes) {
-            cx.env.scratch.clear();
-            backend::encode_empty_query(&mut cx.env.scratch);
-            backend::encode_ready(&mut cx.env.scratch, knows.status());
-            cx.driver.send(self.clients[id].conn, &cx.env.scratch);
+            self.answer_empty_query(cx, id, knows.status());
             return Step::Used(header.total());
         }
         if let Some(group) = self.end_at_front(cx.env, id, bytes) {
@@ -202,6 +204,19 @@ impl Pool {
         let report = Report::error(SqlState::SERIALIZATION_FAILURE, &text)
             .with_hint("Try the whole transaction again. The session goes on.");
         self.tell(cx, id, Some(&report), status);
+    }
+
+    /// A Query without a statement.
+    pub(super) fn answer_empty_query<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        status: TxStatus,
+    ) {
+        cx.env.scratch.clear();
+        backend::encode_empty_query(&mut cx.env.scratch);
+        backend::encode_ready(&mut cx.env.scratch, status);
+        cx.driver.send(self.clients[id].conn, &cx.env.scratch);
     }
 
     /// As PostgreSQL says it in a failed transaction.

@@ -27,6 +27,8 @@ use crate::pool::server::state::{Server, ServerState};
 pub(crate) enum Sent {
     /// Statements of a transaction block that do not commit it.
     Inside,
+    /// Queries without a statement, in a transaction block.
+    Empty,
     /// One group that is nothing but the end of a transaction block.
     End(BlockGroup),
     /// One group outside of a transaction that certainly only reads.
@@ -55,6 +57,8 @@ pub(crate) struct InFlight {
 /// What a text may do to the transaction block that it runs in, from the least to the most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Effect {
+    /// Nothing at all: PostgreSQL answers it in a failed transaction, too.
+    None,
     /// Nothing that a commit makes last.
     Reads,
     /// Something that a commit makes last.
@@ -70,6 +74,7 @@ impl Effect {
     fn of(text: &[u8], traits: &Traits, certainly_reads: bool) -> Effect {
         let is_one = matches!(traits.statements, Statements::One | Statements::None);
         match traits.verb {
+            Verb::Empty => Effect::None,
             Verb::Commit | Verb::Prepare | Verb::Copy | Verb::Unknown => Effect::Commits,
             _ if !is_one => Effect::Commits,
             Verb::Rollback if names_chain(text) => Effect::Chains,
@@ -79,8 +84,7 @@ impl Effect {
             | Verb::Set
             | Verb::Reset
             | Verb::Show
-            | Verb::Deallocate
-            | Verb::Empty => Effect::Reads,
+            | Verb::Deallocate => Effect::Reads,
             _ if certainly_reads => Effect::Reads,
             _ => Effect::Writes,
         }
@@ -306,6 +310,7 @@ impl Pool {
                 in_flight.is_begun |= found.opens && found.executes > 1;
                 match found.most {
                     Effect::Commits => Sent::Unclear,
+                    Effect::None if is_bound => Sent::Empty,
                     _ if is_bound || in_flight.is_begun => Sent::Inside,
                     _ => Sent::Unclear,
                 }
@@ -313,7 +318,7 @@ impl Pool {
         };
         in_flight.sent = match in_flight.sent {
             _ if is_first => sent,
-            Sent::Inside if sent == Sent::Inside => Sent::Inside,
+            Sent::Inside | Sent::Empty if matches!(sent, Sent::Inside | Sent::Empty) => Sent::Inside,
             _ => Sent::Unclear,
         };
         // Nothing of the transaction that a BEGIN alone opens was sent yet.
@@ -380,7 +385,9 @@ impl Pool {
                 tag::FUNCTION_CALL => Effect::Writes,
                 _ => Effect::Commits,
             };
-            found.most = found.most.max(effect);
+            // An empty statement of the extended protocol cannot be bound in a failed transaction.
+            let least = if header.tag == tag::QUERY { Effect::None } else { Effect::Reads };
+            found.most = found.most.max(effect.max(least));
         }
         found
     }
@@ -395,7 +402,7 @@ struct Found {
 }
 
 impl Found {
-    const NOTHING: Found = Found { most: Effect::Reads, opens: false, executes: 0 };
+    const NOTHING: Found = Found { most: Effect::None, opens: false, executes: 0 };
     const ALL: Found = Found { most: Effect::Commits, opens: false, executes: 0 };
 
     /// A statement is executed, which may be the beginning or the end of a block.
