@@ -416,10 +416,12 @@ impl Nodes {
         known_ms * 1000 + 1_000_000
     }
 
-    /// Nothing has happened for so long that the pooler must know what each node is.
+    /// Nothing has happened, and the source has told the truth, for so long that the pooler must know what each node is and hold no
+    /// client back.
     #[must_use]
     pub fn is_settled(&self, now_us: u64) -> bool {
-        now_us > self.last_us + self.known_us()
+        let strayed_us = self.source.as_ref().map_or(0, Source::strayed_us);
+        now_us > self.last_us.max(strayed_us) + self.known_us()
     }
 
     /// What the source says now, and when it says something next.
@@ -546,3 +548,6 @@ pub fn schedule(cx: &mut SimContext) {
         cx.at(at_us, Event::Nodes);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,8 @@ pub struct Source {
     mood_ends_us: u64,
     /// What it said honestly last.
     leader: usize,
+    /// When it was last anything but honest.
+    strayed_us: u64,
     interval_us: u64,
 }
 
@@ -59,7 +61,7 @@ impl Source {
     #[must_use]
     pub fn new(seed: u64, interval_us: u64) -> Source {
         let rng = Rng::new(seed ^ 0x5_0b_5c_e5);
-        Source { rng, mood: Mood::Honest, mood_ends_us: 0, leader: 0, interval_us }
+        Source { rng, mood: Mood::Honest, mood_ends_us: 0, leader: 0, strayed_us: 0, interval_us }
     }
 
     /// What it says now; `None`: nothing. `calm`: nothing happens to the nodes any more, and it is honest from now on.
@@ -78,6 +80,9 @@ impl Source {
             self.mood =
                 if was_honest && self.rng.percent(30) { *self.rng.pick(&MOODS) } else { Mood::Honest };
             self.mood_ends_us = now_us + self.rng.between(self.interval_us, MOOD_US_MAX);
+        }
+        if self.mood != Mood::Honest {
+            self.strayed_us = now_us;
         }
         let named = match self.mood {
             Mood::Silent => return None,
@@ -107,6 +112,12 @@ impl Source {
         let announced = (self.mood == Mood::Announces).then_some(Announced { to: None });
         let said = said.map(|members| SourceWord { by: "model".into(), members, announced });
         Some(Arc::new(SourceReport { cluster: "main".into(), discovery: Discovery::Patroni, said }))
+    }
+
+    /// When it was asked last and did not tell the present truth.
+    #[must_use]
+    pub fn strayed_us(&self) -> u64 {
+        self.strayed_us
     }
 
     /// When it says something next.
