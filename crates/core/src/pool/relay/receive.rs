@@ -114,7 +114,7 @@ impl Pool {
             if at == bytes.len() {
                 break;
             }
-            let rest = &bytes[at..];
+            let mut rest = &bytes[at..];
             if server.pipelined.held().is_some() && self.holds_back(cx, id, rest) {
                 break;
             }
@@ -123,7 +123,8 @@ impl Pool {
                 server.work.running.rows = server.work.running.rows.saturating_add(plain.rows);
                 self.extend(cx, id, &mut run, Some(plain.client), bytes, at);
                 at += plain.len;
-                continue;
+                // The message after them is not plain.
+                rest = &bytes[at..];
             }
             let header = match Header::peek(rest) {
                 Ok(Some(header)) => header,
