@@ -3,17 +3,15 @@
 //! Both make the client's move and then send: the moment *prepare* follows for a client that is linked, the group itself for one that
 //! is queued.
 
-use pgweir_wire::frontend::tag;
-use pgweir_wire::header::Header;
+use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client_handoff::Replication;
 use crate::context::Cx;
-use crate::driver::Driver;
+use crate::driver::{ConnId, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner};
 use crate::pool::client::state::{ClientState, First, Link, Opening, QueuedBehind};
 use crate::pool::multiplex::pipelined::QueuedClient;
-use crate::pool::relay::moments::prepare::Asks;
 use crate::pool::relay::route::{Route, route};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
@@ -111,35 +109,39 @@ impl Pool {
             let rest = &bytes[at..];
             let Some(server) = self.servers.get_mut(server_id) else { return };
             match route(header, rest, tracking) {
-                Route::Pass(kind) => {
-                    if let Some(kind) = kind {
-                        server.ledger.push(Entry::new(Owner::Client(id), kind));
-                    }
-                }
-                // It is prepared in this very group.
-                Route::Unnamed(kind) => {
+                Route::Pass(None) => {}
+                // What has no name is prepared in this very group.
+                Route::Pass(Some(kind)) | Route::Unnamed(kind) => {
                     server.ledger.push(Entry::new(Owner::Client(id), kind));
                 }
+                // Its statement was looked at with the group: it only reads.
+                Route::Bind(head) => {
+                    send_some(cx.driver, server.conn, &bytes[sent..at]);
+                    let named = self.client_named(id, head.statement);
+                    let tail_len = header.body_len as usize - head.tail;
+                    self.send_bind_head(cx, id, server_id, (head, named), tail_len);
+                    sent = at + HEADER_LEN + head.tail;
+                }
                 Route::Prepared => {
-                    cx.driver.send(server.conn, &bytes[sent..at]);
-                    sent = at + header.total();
-                    // Its statements were looked at with the group: they only read.
-                    let step = match header.tag {
-                        tag::BIND => self.send_bind(cx, id, server_id, (header, rest), Asks::NoFeature),
-                        _ => self.send_prepared(cx, id, server_id, header, rest),
-                    };
-                    if step == Step::Gone {
+                    send_some(cx.driver, server.conn, &bytes[sent..at]);
+                    if self.send_prepared(cx, id, server_id, header, rest) == Step::Gone {
                         return;
                     }
+                    sent = at + header.total();
                 }
                 other => debug_assert!(false, "{other:?} is part of no group that may be queued"),
             }
             at += header.total();
         }
-        if let Some(server) = self.servers.get(server_id)
-            && sent < at
-        {
-            cx.driver.send(server.conn, &bytes[sent..at]);
+        if let Some(server) = self.servers.get(server_id) {
+            send_some(cx.driver, server.conn, &bytes[sent..at]);
         }
+    }
+}
+
+/// Sends these bytes, if there are any.
+fn send_some<D: Driver>(d: &mut D, to: ConnId, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        d.send(to, bytes);
     }
 }

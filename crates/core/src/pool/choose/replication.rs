@@ -13,7 +13,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
 use crate::pool::client::state::ClientState;
-use crate::pool::relay::route::{Route, oversized, route};
+use crate::pool::relay::route::{Flaw, Route, oversized, route};
 use crate::pool::{Branch, Pool, ServerKind, Step};
 
 /// The decision for the front of a replication client's bytes.
@@ -24,7 +24,7 @@ enum Front {
     Waits,
     Leaves,
     Refused(Fault),
-    Rejected(Route, u8),
+    Rejected(Flaw, u8),
 }
 
 impl Pool {
@@ -142,15 +142,13 @@ impl Pool {
             return Front::Waits;
         }
         match route(header, rest, false) {
-            Route::Pass(_) | Route::Prepared | Route::Unnamed(_) => {
+            Route::Pass(_) | Route::Bind(_) | Route::Prepared | Route::Unnamed(_) => {
                 link.streaming = header.total() - len;
                 Front::Passes(len)
             }
             Route::More => Front::Waits,
             Route::Leave => Front::Leaves,
-            route @ (Route::Endless | Route::Malformed | Route::Unknown) => {
-                Front::Rejected(route, header.tag)
-            }
+            Route::Refused(flaw) => Front::Rejected(flaw, header.tag),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use pgweir_settings::Main;
 use pgweir_sql::Traits;
-use pgweir_wire::frontend::{Execute, Target, tag};
+use pgweir_wire::frontend::{BindHead, Execute, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Env;
@@ -12,24 +12,34 @@ use crate::pool::relay::ledger::Kind;
 
 /// How to treat a message of a linked client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Route {
+pub(crate) enum Route<'a> {
     /// As it is; with the answer that the server will owe for it.
     Pass(Option<Kind>),
-    /// It names a prepared statement: servers know it by another name.
+    /// A Bind that names a prepared statement: servers know it by another name.
+    Bind(BindHead<'a>),
+    /// Another message that does.
     Prepared,
     /// As it is, once the unnamed statement that it uses or closes is certainly its client's own.
     Unnamed(Kind),
     /// The rest of it is needed to tell.
     More,
-    /// Names that do not end.
-    Endless,
     /// Terminate.
     Leave,
+    /// Nowhere: it ends its client.
+    Refused(Flaw),
+}
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flaw {
+    /// Names that do not end.
+    Endless,
     /// Not of the form that its type has.
     Malformed,
     /// No message of the protocol.
     Unknown,
 }
+
 /// `max_packet_size`.
 pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
     let too_large = header.total() > main.max_packet_size as usize;
@@ -42,30 +52,30 @@ pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
 /// content, and the end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). It would harm the server's next
 /// client.
 #[inline(always)]
-pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
+pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route<'_> {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
     let incomplete = body.len() < header.body_len as usize;
     match header.tag {
         tag::QUERY => Route::Pass(Some(Kind::Query)),
-        tag::FLUSH | tag::SYNC if header.body_len != 0 => Route::Malformed,
+        tag::FLUSH | tag::SYNC if header.body_len != 0 => Route::Refused(Flaw::Malformed),
         tag::COPY_DONE | tag::COPY_FAIL if header.body_len as usize > SMALL_BODY_BYTES_MAX => {
-            Route::Malformed
+            Route::Refused(Flaw::Malformed)
         }
         tag::EXECUTE => Route::Pass(Some(Kind::Execute)),
         tag::SYNC => Route::Pass(Some(Kind::Sync)),
-        tag::BIND => match pgweir_wire::frontend::BindHead::parse_prefix(body) {
+        tag::BIND => match BindHead::parse_prefix(body) {
             Some(head) if head.statement.is_empty() => Route::Unnamed(Kind::Bind),
-            Some(_) if tracking => Route::Prepared,
+            Some(head) if tracking => Route::Bind(head),
             Some(_) => Route::Pass(Some(Kind::Bind)),
-            None if body.len() > NAMES_BYTES_MAX => Route::Endless,
+            None if body.len() > NAMES_BYTES_MAX => Route::Refused(Flaw::Endless),
             None if incomplete => Route::More,
-            None => Route::Malformed,
+            None => Route::Refused(Flaw::Malformed),
         },
         tag::PARSE => match body.first() {
             Some(&first) if tracking && first != 0 => Route::Prepared,
             Some(_) => Route::Pass(Some(Kind::Parse)),
             None if incomplete => Route::More,
-            None => Route::Malformed,
+            None => Route::Refused(Flaw::Malformed),
         },
         tag::DESCRIBE | tag::CLOSE if incomplete && body.len() < 2 => Route::More,
         tag::DESCRIBE | tag::CLOSE => match (body, target(body)) {
@@ -78,13 +88,13 @@ pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
                 (_, Target::Statement) => Kind::DescribeStatement,
                 (_, Target::Portal) => Kind::DescribePortal,
             })),
-            (_, None) => Route::Malformed,
+            (_, None) => Route::Refused(Flaw::Malformed),
         },
         tag::FLUSH | tag::COPY_DATA => Route::Pass(None),
         tag::COPY_DONE | tag::COPY_FAIL => Route::Pass(Some(Kind::CopyEnd)),
         tag::FUNCTION_CALL => Route::Pass(Some(Kind::FunctionCall)),
         tag::TERMINATE => Route::Leave,
-        _ => Route::Unknown,
+        _ => Route::Refused(Flaw::Unknown),
     }
 }
 

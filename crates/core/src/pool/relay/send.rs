@@ -16,7 +16,7 @@ use crate::pool::policy::OnLoss;
 use crate::pool::prepared::exposed_names::{Named, Sent};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
-use crate::pool::relay::route::{Route, oversized, route, text_of};
+use crate::pool::relay::route::{Flaw, Route, oversized, route, text_of};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
 use crate::pool::{Pool, Step};
@@ -274,7 +274,8 @@ impl Pool {
             return Passed::NoMore;
         }
         let route = route(header, rest, tracking);
-        let uncertain = route == Route::Prepared && names_are_uncertain(link, &server.ledger);
+        let is_named = matches!(route, Route::Bind(_) | Route::Prepared);
+        let uncertain = is_named && names_are_uncertain(link, &server.ledger);
         if uncertain || server.ledger.len() >= LEDGER_ENTRIES_MAX {
             link.waits.held = uncertain;
             cursor.flush(cx.driver, server.conn);
@@ -284,8 +285,8 @@ impl Pool {
             }
             return Passed::NoMore;
         }
-        match route {
-            Route::Pass(kind) => self.pass_unchanged(cx, id, server_id, header, kind, cursor),
+        let kind = match route {
+            Route::Pass(kind) => kind,
             Route::Unnamed(kind) => {
                 if !server.is_replication() {
                     cursor.flush(cx.driver, server.conn);
@@ -293,29 +294,34 @@ impl Pool {
                         return Passed::NoMore;
                     }
                 }
-                self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
+                Some(kind)
             }
-            Route::Prepared => {
+            Route::Bind(_) | Route::Prepared => {
                 server.note_begin(cx.env.now.mono_us);
                 cursor.flush(cx.driver, server.conn);
-                match self.send_prepared(cx, id, server_id, header, rest) {
+                let step = match route {
+                    Route::Bind(head) => self.send_bind(cx, id, server_id, (header, rest), head),
+                    _ => self.send_prepared(cx, id, server_id, header, rest),
+                };
+                match step {
                     Step::Used(used) => cursor.skip(used),
                     Step::Wait => return Passed::NoMore,
                     Step::Gone => return Passed::Gone,
                 }
-                Passed::Message
+                return Passed::Message;
             }
-            Route::More => Passed::NoMore,
+            Route::More => return Passed::NoMore,
             Route::Leave => {
                 cursor.flush(cx.driver, server.conn);
                 self.client_left(cx, id, "client close request");
-                Passed::Gone
+                return Passed::Gone;
             }
-            Route::Endless | Route::Malformed | Route::Unknown => {
-                self.reject(cx, id, route, header.tag);
-                Passed::Gone
+            Route::Refused(flaw) => {
+                self.reject(cx, id, flaw, header.tag);
+                return Passed::Gone;
             }
-        }
+        };
+        self.pass_unchanged(cx, id, server_id, header, kind, cursor)
     }
 
     /// A message that cannot be passed on ends its client.
@@ -323,13 +329,15 @@ impl Pool {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
-        route: Route,
+        flaw: Flaw,
         tag: u8,
     ) -> Step {
-        let fault = match route {
-            Route::Endless => Fault::TooLarge("portal and statement names are too long".into()),
-            Route::Unknown => return self.unknown_message(cx, id, tag),
-            _ => Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into()),
+        let fault = match flaw {
+            Flaw::Endless => Fault::TooLarge("portal and statement names are too long".into()),
+            Flaw::Unknown => return self.unknown_message(cx, id, tag),
+            Flaw::Malformed => {
+                Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into())
+            }
         };
         self.refuse_client(cx, id, &fault)
     }

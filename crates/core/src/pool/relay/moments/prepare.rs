@@ -42,16 +42,6 @@ use crate::pool::relay::route::text_of;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
-/// Whether features are asked of a statement that is bound.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// `session`, `sequences` and `prepared` are.
-    Features,
-    /// The client is queued behind others, with a group that was looked at as a whole: there is no link that features could keep
-    /// anything of.
-    NoFeature,
-}
-
 impl Pool {
     /// The client was linked: its session comes to the server first.
     pub(crate) fn prepare_server<D: Driver>(
@@ -117,7 +107,7 @@ impl Pool {
         }
     }
 
-    /// A message that names a prepared statement: the server gets what it lacks, and the message in its own form.
+    /// A Parse, Describe or Close that names a prepared statement: the server gets what it lacks, and the message in its own form.
     pub(crate) fn send_prepared<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -126,9 +116,6 @@ impl Pool {
         header: Header,
         message: &[u8],
     ) -> Step {
-        if header.tag == tag::BIND {
-            return self.send_bind(cx, id, server_id, (header, message), Asks::Features);
-        }
         match is_whole(header, message) {
             Ok(true) => {}
             Ok(false) => return Step::Wait,
@@ -153,14 +140,11 @@ impl Pool {
         id: ClientId,
         server_id: ServerId,
         (header, message): (Header, &[u8]),
-        asks: Asks,
+        head: BindHead<'_>,
     ) -> Step {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
-        let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
-        self.state.numbers.stats.binds += 1;
         let named = self.client_named(id, head.statement);
         match named {
-            Some(_) if asks == Asks::NoFeature => {}
             Some((statement, _)) => {
                 let named = self.prepare_statement(cx, id, server_id, statement, Sent::Bound);
                 if let Some(step) = named.keeps_message() {
@@ -170,27 +154,40 @@ impl Pool {
             None => self.prepare_bound_by_sql(cx, id, server_id, head.statement),
         }
         let tail = &body[head.tail..];
-        let known = self.bound_statement(cx.env, id, server_id, (head.statement, named));
-        self.send_ahead(cx, server_id);
-        let (name, ticket) = told(&known, head.statement);
-        cx.env.scratch.clear();
         let tail_len = header.body_len as usize - head.tail;
-        frontend::encode_bind_head(&mut cx.env.scratch, head.portal, name, tail_len);
-        let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
-        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::Bind) });
-        cx.driver.send(server.conn, &cx.env.scratch);
+        let bound = self.send_bind_head(cx, id, server_id, (head, named), tail_len);
+        let Some(server) = self.servers.get(server_id) else { return Step::Gone };
         cx.driver.send(server.conn, tail);
-        if asks == Asks::NoFeature {
-            return Step::Used(header.total());
-        }
-        if let Some(known) = known {
-            self.note_statement(cx.env, id, known.statement);
+        if let Some(statement) = bound {
+            self.note_statement(cx.env, id, statement);
             self.note_values(id, tail);
         }
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.streaming = header.total().saturating_sub(message.len());
         }
         Step::Used(header.total().min(message.len()))
+    }
+
+    /// The names at the front of a Bind, as its server knows them; so many bytes follow. Returns the statement, if the client prepared
+    /// it through the protocol.
+    pub(crate) fn send_bind_head<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (head, named): (BindHead<'_>, Option<(StatementId, u32)>),
+        tail_len: usize,
+    ) -> Option<StatementId> {
+        self.state.numbers.stats.binds += 1;
+        let known = self.bound_statement(cx.env, id, server_id, (head.statement, named));
+        self.send_ahead(cx, server_id);
+        let (name, ticket) = told(&known, head.statement);
+        cx.env.scratch.clear();
+        frontend::encode_bind_head(&mut cx.env.scratch, head.portal, name, tail_len);
+        let server = self.servers.get_mut(server_id)?;
+        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::Bind) });
+        cx.driver.send(server.conn, &cx.env.scratch);
+        known.map(|known| known.statement)
     }
 
     /// What the text behind a statement's name needs, for a Parse, a Describe or a Close.
