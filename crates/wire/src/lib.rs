@@ -27,3 +27,5 @@ mod writer;
 
 pub use error::{Report, Severity, SqlState, WireError, encode_error, encode_notice};
 pub use header::{HEADER_LEN, Header};
+pub use reader::split_text;
+pub use writer::until_nul;

@@ -103,7 +103,8 @@ impl<'a> Reader<'a> {
 
 /// Splits at the first NUL into what is before it and what is behind it. `None`: there is no NUL.
 #[inline]
-pub(crate) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+#[must_use]
+pub fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     // Most portals, and many statements, have no name.
     if let [0, rest @ ..] = bytes {
         return Some((&[], rest));

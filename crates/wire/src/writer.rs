@@ -49,7 +49,8 @@ pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
 }
 
 /// What of `value` the protocol can carry as a text.
-pub(crate) fn until_nul(value: &[u8]) -> &[u8] {
+#[must_use]
+pub fn until_nul(value: &[u8]) -> &[u8] {
     if value.is_empty() {
         return value;
     }

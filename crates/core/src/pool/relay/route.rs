@@ -4,6 +4,7 @@ use pgweir_settings::Main;
 use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Execute, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{split_text, until_nul};
 
 use crate::context::Env;
 use crate::errors::Fault;
@@ -104,7 +105,7 @@ pub(crate) fn text_of<'a>(env: &mut Env, header: Header, message: &'a [u8]) -> O
     let body = &message[HEADER_LEN..message.len().min(header.total())];
     let text = match header.tag {
         tag::QUERY => until_nul(body),
-        tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
+        tag::PARSE => until_nul(split_text(body).map_or(&[], |(_, query)| query)),
         _ => return None,
     };
     Some((text, env.texts.traits(text)))
@@ -117,11 +118,6 @@ fn target(body: &[u8]) -> Option<Target> {
         Some(b'P') => Some(Target::Portal),
         _ => None,
     }
-}
-
-fn until_nul(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    &bytes[..end]
 }
 
 /// The unnamed portal is used before these messages make one.
