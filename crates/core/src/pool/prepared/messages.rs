@@ -17,15 +17,13 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::ClientState;
 use crate::pool::prepared::exposed_names::is_ours;
-use crate::pool::prepared::statements::{ClientStatements, ServerName};
+use crate::pool::prepared::statements::{ClientStatements, Statement, Statements};
 use crate::pool::relay::ahead::Ahead;
 use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose};
 
 /// A client's statement on a server.
 pub(crate) struct Provided {
     pub(crate) statement: StatementId,
-    /// The server's name for it.
-    name: ServerName,
     /// What it may do to a session.
     marks: Marks,
     /// The client's name for it.
@@ -215,7 +213,7 @@ impl Pool {
         }
         let Some(known) = env.statements.get(statement) else { return };
         env.ahead.add(entry, |out| {
-            frontend::encode_parse(out, known.server_name().as_bytes(), &known.query, &known.types);
+            frontend::encode_parse(out, known.server_name(), &known.query, &known.types);
         });
         self.state.numbers.stats.server_parses += 1;
     }
@@ -240,10 +238,10 @@ impl Pool {
         server.statements.remove(statement);
         let mut entry = Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close);
         entry.statement = Some(statement);
-        let name = env.statements.get(statement).map(|known| known.server_name());
+        let name = env.statements.get(statement).map(Statement::server_name);
         env.ahead.add(entry, |out| {
             if let Some(name) = name {
-                frontend::encode_close(out, Target::Statement, name.as_bytes());
+                frontend::encode_close(out, Target::Statement, name);
             }
         });
     }
@@ -284,7 +282,7 @@ impl Pool {
         };
         let statement = self.provide(env, id, server, (name, statement));
         let known = env.statements.get(statement)?;
-        Some(Provided { statement, name: known.server_name(), marks: known.marks(), ticket })
+        Some(Provided { statement, marks: known.marks(), ticket })
     }
 
     pub(crate) fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
@@ -312,7 +310,7 @@ impl Pool {
     fn describe(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, describe: &Describe<'_>) {
         let named = self.client_named(id, describe.name);
         let known = self.server_name(env, id, server_id, (describe.name, named));
-        let (name, ticket) = told(&known, describe.name);
+        let (name, ticket) = told(&env.statements, known.as_ref(), describe.name);
         let entry = Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) };
         env.ahead.add(entry, |out| frontend::encode_describe(out, Target::Statement, name));
     }
@@ -518,6 +516,12 @@ impl Pool {
 
 /// The name that goes to the server, and the ticket of the client's name; a statement that the client never prepared has
 /// none.
-pub(crate) fn told<'a>(known: &'a Option<Provided>, name: &'a [u8]) -> (&'a [u8], u32) {
-    known.as_ref().map_or((name, 0), |known| (known.name.as_bytes(), known.ticket))
+pub(crate) fn told<'a>(
+    statements: &'a Statements,
+    known: Option<&Provided>,
+    name: &'a [u8],
+) -> (&'a [u8], u32) {
+    let provided =
+        known.and_then(|known| Some((statements.get(known.statement)?.server_name(), known.ticket)));
+    provided.unwrap_or((name, 0))
 }

@@ -27,8 +27,8 @@ impl<T> Names<T> {
     /// The value of a name.
     #[inline]
     pub(crate) fn get(&self, name: &[u8]) -> Option<&T> {
-        match self.place(name) {
-            Some(place) => self.few.get(place).map(|(_, value)| value),
+        match self.few.iter().find(|(known, _)| is_same(known, name)) {
+            Some((_, value)) => Some(value),
             None if self.many.is_empty() => None,
             None => self.many.get(name),
         }
@@ -44,8 +44,7 @@ impl<T> Names<T> {
 
     #[inline]
     fn place(&self, name: &[u8]) -> Option<usize> {
-        // Names that are counted up differ at their end.
-        self.few.iter().position(|(known, _)| known.last() == name.last() && **known == *name)
+        self.few.iter().position(|(known, _)| is_same(known, name))
     }
 
     /// Gives a name a value, and takes the one it had.
@@ -91,6 +90,12 @@ impl<T> Names<T> {
     pub(crate) fn len(&self) -> usize {
         self.few.len() + self.many.len()
     }
+}
+
+/// Names that are counted up differ at their end.
+#[inline]
+fn is_same(known: &[u8], name: &[u8]) -> bool {
+    known.last() == name.last() && *known == *name
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::io::Write as _;
 
 use pgweir_sql::{Block, Traits};
 use slotmap::{SlotMap, SparseSecondaryMap};
@@ -33,7 +32,7 @@ pub(crate) struct Statement {
     /// Whether it certainly only reads, as it was found last.
     verdict: Cell<Verdict>,
     serial: u64,
-    name: ServerName,
+    name: Box<[u8]>,
     users: u32,
     hash: u64,
     /// A server has accepted it once.
@@ -73,8 +72,8 @@ impl Statement {
     }
 
     /// The name servers know it by.
-    pub(crate) fn server_name(&self) -> ServerName {
-        self.name
+    pub(crate) fn server_name(&self) -> &[u8] {
+        &self.name
     }
 }
 
@@ -86,30 +85,6 @@ pub(crate) fn are_built_in(types: &[u8]) -> bool {
 
 /// Objects with this number and above are users' own (`FirstNormalObjectId`).
 const FIRST_OWN_OID: u32 = 16_384;
-
-/// A name as servers know it. Copied for every message that names a statement, so it is no `String`.
-#[derive(Clone, Copy)]
-pub(crate) struct ServerName {
-    bytes: [u8; ServerName::LEN_MAX],
-    len: usize,
-}
-
-impl ServerName {
-    /// `PGWEIR_` and the longest number.
-    const LEN_MAX: usize = 27;
-
-    fn new(serial: u64) -> ServerName {
-        let mut name = ServerName { bytes: [0; ServerName::LEN_MAX], len: 0 };
-        let written = write!(&mut name.bytes[..], "PGWEIR_{serial}");
-        debug_assert!(written.is_ok(), "the longest number fits");
-        name.len = name.bytes.iter().position(|&byte| byte == 0).unwrap_or(ServerName::LEN_MAX);
-        name
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
 
 /// All statements that a client or a server of this worker has.
 #[derive(Default)]
@@ -196,7 +171,7 @@ impl Statements {
             parse_context,
             verdict: Cell::default(),
             serial,
-            name: ServerName::new(serial),
+            name: format!("PGWEIR_{serial}").into_bytes().into(),
             users: 1,
             hash,
             parsed: false,

@@ -181,7 +181,7 @@ impl Pool {
         self.state.numbers.stats.binds += 1;
         let known = self.bound_statement(cx.env, id, server_id, (head.statement, named));
         self.send_ahead(cx, server_id);
-        let (name, ticket) = told(&known, head.statement);
+        let (name, ticket) = told(&cx.env.statements, known.as_ref(), head.statement);
         cx.env.scratch.clear();
         frontend::encode_bind_head(&mut cx.env.scratch, head.portal, name, tail_len);
         let server = self.servers.get_mut(server_id)?;
