@@ -33,6 +33,7 @@ impl BufferPool {
 
     /// What is left of `bytes` after `used` of them, as the new content of an inbox. `held` is the buffer that `bytes`
     /// came from, if they waited in one.
+    #[inline]
     pub(crate) fn remainder(&mut self, held: Option<Vec<u8>>, bytes: &[u8], used: usize) -> Vec<u8> {
         match held {
             Some(mut buffer) => {

@@ -137,6 +137,7 @@ impl<'a> BindHead<'a> {
     /// Reads the names at the start of the body of a `Bind`, of which `prefix` is what has arrived. `None`: the names
     /// are not complete; if `prefix` is the whole body then the message is malformed.
     #[must_use]
+    #[inline]
     pub fn parse_prefix(prefix: &'a [u8]) -> Option<Self> {
         let (portal, rest) = split_text(prefix)?;
         let (statement, rest) = split_text(rest)?;

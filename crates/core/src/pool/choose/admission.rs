@@ -73,6 +73,7 @@ impl Pool {
     }
 
     /// The expected time of a statement that is known to be short.
+    #[inline]
     pub(crate) fn short_estimate_us(&self, env: &Env, key: u64, limits: MultiplexLimits) -> Option<u64> {
         let Estimate { us, bytes } = env.estimates.get(key)?;
         (us < limits.max_us && bytes <= MULTIPLEXED_ANSWER_BYTES_MAX).then_some(us)
@@ -80,6 +81,7 @@ impl Pool {
 
     /// The client wants a group that may be queued behind others, and is known to be short. A statement that may wait for a
     /// lock of another transaction has a server for itself.
+    #[inline]
     pub(super) fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
         let client = self.clients.get(id)?;
         let ClientState::Waiting(waiting) = &client.state else { return None };

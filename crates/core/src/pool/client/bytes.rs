@@ -40,6 +40,7 @@ impl Pool {
     }
 
     /// Keeps the bytes that were not used, and stops reading from a client that has too much waiting here.
+    #[inline]
     fn client_keep<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -30,6 +30,7 @@ impl PoolState {
 
     /// Linked → Idle: the client's transaction (or session) is over. The caller sets the server's next state. If the client has sent
     /// more, it goes on when all bytes of its server were looked at.
+    #[inline]
     pub(crate) fn unlink(&mut self, env: &mut Env, id: ClientId, client: &mut Client) {
         let ClientState::Linked(link) = &client.state else {
             debug_assert!(false, "only a linked client is unlinked");

@@ -166,6 +166,7 @@ impl Pipelined {
 
     /// The head's answer is complete: the next one becomes the head. Returns what the head was, and the
     /// client of the next one.
+    #[inline]
     pub(crate) fn next(&mut self, now_us: u64, received_bytes: u64) -> (Option<Head>, Option<ClientId>) {
         let was = self.head.take();
         let Some(queued) = self.behind.pop_front() else {

@@ -23,6 +23,7 @@ use crate::pool::{Gate, Pool, PoolState};
 
 impl PoolState {
     /// A statement was at the head of a server, for the client with this account.
+    #[inline]
     fn measure(&mut self, env: &mut Env, server: &Server, head: Option<Head>, account: Option<&Account>) {
         let Some(head) = head else { return };
         let now_us = env.now.mono_us;

@@ -405,6 +405,7 @@ impl Ledger {
         self.entries.push_back(entry);
     }
 
+    #[inline]
     fn leave(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         self.head = Head::Awaited;

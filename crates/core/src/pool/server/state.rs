@@ -560,6 +560,7 @@ impl Server {
     }
 
     /// Everything its client asked for is answered. Returns what the statement took, if one ran.
+    #[inline]
     pub(crate) fn note_end(&mut self, pool: &mut PoolState, now_us: u64) -> Option<Split> {
         let mut ended = None;
         let times = pool.numbers.times.get_or_insert_default();
