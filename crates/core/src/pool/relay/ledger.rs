@@ -151,6 +151,15 @@ impl Entry {
         self.statement.is_some() || self.kind == Kind::ParseAgain
     }
 
+    /// See [`Ledger::plain_head`].
+    #[inline]
+    fn plain(&self) -> Option<(ClientId, Kind)> {
+        match self {
+            Entry { owner: Owner::Client(client), kind, statement: None, .. } => Some((*client, *kind)),
+            _ => None,
+        }
+    }
+
     /// An entry that prepares nothing.
     #[must_use]
     pub fn new(owner: Owner, kind: Kind) -> Entry {
@@ -336,29 +345,25 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn plain_head(&self) -> Option<(ClientId, Kind)> {
-        if self.doubtful > 0 {
-            return None;
-        }
-        match self.entries.front()? {
-            Entry { owner: Owner::Client(client), kind, statement: None, .. } => Some((*client, *kind)),
-            _ => None,
-        }
+        if self.doubtful > 0 { None } else { self.entries.front()?.plain() }
     }
 
-    /// The last message of what [`Ledger::plain_head`] told of came. False, and nothing is noted, if more
-    /// follows from that: then the caller must ask [`Ledger::accept`].
+    /// The last message of what [`Ledger::plain_head`] told of came: what it would tell next. `None`, and nothing is noted, if
+    /// more follows from that: then the caller must ask [`Ledger::accept`].
     #[inline]
-    pub fn end_plain(&mut self) -> bool {
+    pub fn end_plain(&mut self) -> Option<Option<(ClientId, Kind)>> {
+        let next = self.entries.get(1);
         // An answer of ours may be due next.
         let settles = |next: &Entry| matches!(next.kind, Kind::Local(_) | Kind::CopyEnd);
-        let plain = self.phase == Phase::Normal && !self.entries.get(1).is_some_and(settles);
-        if plain {
-            // It ends no group and changes no name: nothing counts it.
-            self.head = Head::Awaited;
-            let ended = self.entries.pop_front();
-            debug_assert!(ended.is_some_and(|entry| !entry.kind.ends_group() && !entry.changes_names()));
+        if self.phase != Phase::Normal || next.is_some_and(settles) {
+            return None;
         }
-        plain
+        let next = next.and_then(Entry::plain);
+        // It ends no group and changes no name: nothing counts it.
+        self.head = Head::Awaited;
+        let ended = self.entries.pop_front();
+        debug_assert!(ended.is_some_and(|entry| !entry.kind.ends_group() && !entry.changes_names()));
+        Some(next)
     }
 
     /// The server ignores what it is sent, up to the next Sync.
@@ -393,14 +398,14 @@ impl Ledger {
     }
 
     fn enter(&mut self, entry: Entry) {
-        self.groups += u64::from(entry.kind.ends_group());
-        match entry.kind {
-            Kind::Sync => {
-                self.readies += 1;
-                self.changes_before += std::mem::take(&mut self.changes_open);
-            }
-            Kind::Query | Kind::FunctionCall => self.readies += 1,
-            _ => self.changes_open += usize::from(entry.changes_names()),
+        if entry.kind.ends_group() {
+            self.groups += 1;
+            self.readies += 1;
+        } else {
+            self.changes_open += usize::from(entry.changes_names());
+        }
+        if entry.kind == Kind::Sync {
+            self.changes_before += std::mem::take(&mut self.changes_open);
         }
         self.entries.push_back(entry);
     }

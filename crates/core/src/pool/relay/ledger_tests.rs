@@ -322,9 +322,9 @@ fn take_alike(ledger: &mut Ledger, plain: &mut Ledger, message: u8) -> Result<()
     let settled = drain(ledger);
     let head = plain.plain_head();
     let ends = head.and_then(|(_, kind)| kind.is_ended_by(message));
-    if let Some(ends) = ends
-        && (!ends || plain.end_plain())
-    {
+    let next = if ends == Some(true) { plain.end_plain() } else { ends.map(|_| head) };
+    if let Some(next) = next {
+        prop_assert_eq!(next, plain.plain_head());
         prop_assert_eq!(accepted.map(|accepted| accepted.owner), Ok(Owner::Client(client())));
         prop_assert!(settled.is_empty(), "an answer of ours was due: {settled:?}");
     } else {

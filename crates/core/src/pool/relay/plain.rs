@@ -135,19 +135,21 @@ pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
         && let Some(ends) = kind.is_ended_by(header.tag)
     {
         let command = &message[HEADER_LEN..];
-        let special = header.tag == backend::tag::COMMAND_COMPLETE && is_telling(command);
-        if special || ends && !ledger.end_plain() {
+        if header.tag == backend::tag::COMMAND_COMPLETE && is_telling(command) {
             break;
         }
+        let next = match ends {
+            true => ledger.end_plain(),
+            false => Some(Some((client, kind))),
+        };
+        let Some(next) = next else { break };
         end += message.len();
         if header.tag == backend::tag::COMMAND_COMPLETE {
             rows = rows.saturating_add(rows_in_tag(command));
         }
-        if ends {
-            match ledger.plain_head() {
-                Some((next, asked)) if next == client => kind = asked,
-                _ => break,
-            }
+        match next {
+            Some((next, asked)) if next == client => kind = asked,
+            _ => break,
         }
     }
     (end > 0).then_some(PlainAnswers { client, len: end, rows })
