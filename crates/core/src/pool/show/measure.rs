@@ -51,19 +51,19 @@ impl PoolState {
         behind_bytes: usize,
     ) -> Option<Told> {
         let answered_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
-        let running = server.work.running;
-        server.work.recent.note(&running);
-        let bytes = answered_bytes.saturating_sub(running.from_bytes);
-        // The statement that is queued behind it begins there.
-        server.work.running.begin(answered_bytes);
-        let traced = server.work.traced.take();
+        let work = &mut server.work;
+        work.recent.note(&work.running);
+        let bytes = answered_bytes.saturating_sub(work.running.from_bytes);
+        let traced = work.traced.take();
         let slow = split.total_us() >= self.policy.slow_us;
-        let known = env.measured.note(&running, split, bytes);
-        if !slow && traced.is_none() {
-            return None;
-        }
-        let text = known.map(|known| known.text.clone());
-        Some(Told { split, running, bytes, text, traced, slow })
+        let known = env.measured.note(&work.running, split, bytes);
+        let told = (slow || traced.is_some()).then(|| {
+            let text = known.map(|known| known.text.clone());
+            Told { split, running: work.running, bytes, text, traced, slow }
+        });
+        // The statement that is queued behind it begins there.
+        work.running.begin(answered_bytes);
+        told
     }
 }
 
