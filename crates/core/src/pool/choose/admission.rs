@@ -21,6 +21,8 @@ use crate::pool::{Branch, Gate, Pool};
 #[derive(Clone, Copy)]
 pub(super) struct MultiplexWish {
     pub(super) limits: MultiplexLimits,
+    /// The group's expected time.
+    pub(super) estimate_us: u64,
     /// See [`Group::names_statements`].
     names_statements: bool,
 }
@@ -93,8 +95,8 @@ impl Pool {
         {
             return None;
         }
-        self.short_estimate_us(env, group.estimate_key(self.id), limits)?;
-        Some(MultiplexWish { limits, names_statements: group.names_statements() })
+        let estimate_us = self.short_estimate_us(env, group.estimate_key(self.id), limits)?;
+        Some(MultiplexWish { limits, estimate_us, names_statements: group.names_statements() })
     }
 
     /// Looks at the servers of this node that are busy with short reads, up to so many of them.

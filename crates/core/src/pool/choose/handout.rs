@@ -95,9 +95,9 @@ impl Pool {
                         self.client_resume(cx, client);
                     }
                 }
-                Place::Behind(server) => {
+                Place::Behind(server, estimate_us) => {
                     self.state.node_at_mut(branch).clients.pop_front();
-                    self.enqueue_behind(cx, client, server);
+                    self.enqueue_behind(cx, client, server, estimate_us);
                 }
                 Place::Wait => return false,
                 Place::Open => break,

@@ -67,6 +67,7 @@ impl Pool {
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
+        estimate_us: u64,
     ) {
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
             return;
@@ -81,7 +82,6 @@ impl Pool {
         pool.move_client(client, ClientState::QueuedBehind(queued_behind));
         pool.numbers.multiplexing.multiplexed += 1;
         let key = group.estimate_key(self.id);
-        let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
         server.work.unseen = server.work.unseen.saturating_add(1);
         let is_first =
             server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });

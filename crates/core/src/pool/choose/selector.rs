@@ -23,8 +23,8 @@ use crate::pool::{Branch, Pool};
 pub(crate) enum Place {
     /// On this free server.
     Alone(ServerId),
-    /// Queued behind other clients on this busy one.
-    Behind(ServerId),
+    /// Queued behind other clients on this busy one, for a group that is expected to take so long (µs).
+    Behind(ServerId, u64),
     /// Nowhere yet: a busy server will have room before it would be worth waking an idle one.
     Wait,
     /// Nowhere: a server is to be opened, as soon as there is room for one.
@@ -64,7 +64,7 @@ impl Pool {
             return Place::Alone(server);
         }
         if let Some(server) = pipelines.best {
-            return Place::Behind(server);
+            return Place::Behind(server, wish.estimate_us);
         }
         if pipelines.full && !self.has_waited_enough(cx.env, branch, id) {
             self.note_wake_up(cx.env, branch, id, wish.limits);
@@ -76,6 +76,6 @@ impl Pool {
         }
         // Those that were left to come to rest may as well go on.
         let anywhere = self.look_at_pipelines(cx, branch, (id, wish), u32::MAX);
-        anywhere.best.map_or(Place::Open, Place::Behind)
+        anywhere.best.map_or(Place::Open, |server| Place::Behind(server, wish.estimate_us))
     }
 }
