@@ -51,8 +51,7 @@ impl Pool {
         let routines = &self.state.routines;
         let reach = &self.state.reach;
         let group = group_at_front(bytes, &mut env.texts, reach, |name| {
-            let statement = account.statement(name).filter(|_| self.client_tracks_statements(id))?;
-            let known = env.statements.get(statement)?;
+            let known = env.statements.get(account.statement(name)?)?;
             let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
             Some((traits, known.reads(reach)))
         });
