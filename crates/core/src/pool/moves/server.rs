@@ -4,7 +4,7 @@ use pgweir_wire::backend::tag;
 
 use crate::context::{Cx, Effect};
 use crate::driver::{CloseMode, Driver, Level};
-use crate::ids::ServerId;
+use crate::ids::{ClientId, ServerId};
 use crate::limits::BACKLOG_HIGH_BYTES;
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
@@ -23,6 +23,15 @@ impl PoolState {
         server.state = state;
         if from != to {
             self.node_at_mut(server.branch).list(id, Some(from), Some(to));
+        }
+    }
+
+    /// Busy or Draining → Busy: the turn of the next client has come.
+    #[inline]
+    pub(crate) fn pass_server_on(&mut self, id: ServerId, server: &mut Server, next: ClientId) {
+        match &mut server.state {
+            ServerState::Busy(client) => *client = next,
+            _ => self.move_server(id, server, ServerState::Busy(next)),
         }
     }
 }

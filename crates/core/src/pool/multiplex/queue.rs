@@ -126,7 +126,7 @@ impl Pool {
         pool.numbers.stats.wait_us += waited_us;
         let link = Link { kept: group.len as usize, ..Link::new(id, pool.policy.mode) };
         pool.move_client(client, ClientState::Linked(link));
-        pool.move_server(id, server, ServerState::Busy(client_id));
+        pool.pass_server_on(id, server, client_id);
         let is_first_try = !server.branch.is_primary();
         self.measure_group(cx.env, client_id, id, &group, None);
         self.begin_tap(cx.env, client_id, id, &group, None);
