@@ -214,6 +214,7 @@ impl Pool {
     }
 
     /// Servers of this node cannot be opened at present, and there is none: a client that needs one is told at once.
+    #[inline]
     pub(crate) fn known_failure(&self, env: &Env, branch: Branch) -> Option<Fault> {
         let pool = &self.state;
         if let Some(cluster) = &pool.cluster {

@@ -10,6 +10,7 @@ use crate::pool::{Pool, ServerId, Step};
 
 impl Pool {
     /// Bytes of a client, in any state.
+    #[inline]
     pub(crate) fn client_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.account.active_us = cx.env.now.mono_us;
