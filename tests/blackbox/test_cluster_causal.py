@@ -116,6 +116,46 @@ def test_a_hint_and_route_standby_wait_for_the_standby(kept):
             assert session.until().rows == [[str(number), "t"]]
 
 
+POSITION = "select substr(pg_walfile_name(at), 1, 8) || '-' || at from pg_current_wal_insert_lsn() as at"
+
+
+@pytest.mark.parametrize("way", ["set", "option", "hint"])
+def test_a_client_says_what_it_must_see(kept, way):
+    """A position that another connection has asked the primary for."""
+    two, pooler = kept(causal_reads="off")
+    primary, standby = two.all
+    with pooler.raw() as other:
+        starts_reading(other)
+        pause(standby)
+        primary.sql("insert into kept values (1)")
+        ((position,),) = primary.sql(POSITION)
+        assert not has(other, 1), "it says nothing"
+        with pooler.raw(**({"options": f"-c pgweir.read_after={position}"} if way == "option" else {})) as session:
+            if way == "set":
+                session.query(f"set pgweir.read_after = '{position}'")
+            hint = f"/* pgweir: after={position} */ " if way == "hint" else ""
+            read = f"{hint}select count(*) from kept where id = 1"
+            before = reads(pooler)
+            assert session.value(read) == "1" and reads(pooler) == before, "the primary shows it"
+            resume(standby, primary)
+            eventually(lambda: session.value(read) == "1" and reads(pooler) > before, "the standby shows it")
+
+
+def test_what_is_no_position_is_refused(kept):
+    """The session goes on, and may take it back."""
+    _, pooler = kept(causal_reads="off", causal_wait_ms=60_000)
+    with pooler.raw() as session:
+        starts_reading(session)
+        for text in ("nonsense", "FFFFFF/0"):
+            session.send(wire.query(f"select 1 /* pgweir: after={text} */"))
+            assert session.until().error["C"] == "22023", text
+        session.query("set pgweir.read_after = 'nonsense'")
+        session.send(wire.query("select 1"))
+        assert session.until().error["C"] == "22023"
+        session.query("reset pgweir.read_after")
+        assert session.value("select 1") == "1"
+
+
 def test_another_clients_change(kept):
     """With database a read shows what was committed past pgweir before it came."""
     two, pooler = kept(causal_reads="database")

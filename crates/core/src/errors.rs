@@ -343,6 +343,8 @@ pub(crate) enum Refusal {
     Canceled,
     /// `max_waiting_clients`: as many wait already as may.
     QueueFull,
+    /// `pgweir.read_after`, or the hint `after=`: it is no position, or so far ahead that it is none of this cluster.
+    NoPosition,
 }
 
 impl Refusal {
@@ -351,6 +353,7 @@ impl Refusal {
         match self {
             Refusal::Canceled => SqlState::QUERY_CANCELED,
             Refusal::QueueFull => SqlState::TOO_MANY_CONNECTIONS,
+            Refusal::NoPosition => SqlState::INVALID_PARAMETER_VALUE,
         }
     }
 
@@ -362,6 +365,12 @@ impl Refusal {
                 let text = "too many clients wait for a server connection (max_waiting_clients)";
                 Report::error(self.code(), text)
                     .with_hint("Try again later; nothing of the statement was executed.")
+            }
+            Refusal::NoPosition => {
+                let text = "what is to be seen is no position of this cluster (pgweir.read_after, or the hint after=)";
+                Report::error(self.code(), text).with_hint(
+                    "A position of the primary looks like 00000002-0/404C6B0. To go on without: /* pgweir: primary */ RESET pgweir.read_after",
+                )
             }
         };
         pgweir_wire::error::encode_error(out, &report);

@@ -1,25 +1,27 @@
 //! Hints: comments in which a client says where a text is to run.
 //!
-//! What this file is for: to read `/* pgweir: primary */` and `/* pgweir: standby */` at the front or at the end of a text, and
-//! pgpool-II's `/*NO LOAD BALANCE*/` at its front. It must never look into the text itself: a hint is looked for only if a text begins or
-//! ends with a comment, so that other texts cost two comparisons.
+//! What this file is for: to read `/* pgweir: primary */`, `/* pgweir: standby */` and `/* pgweir: after=0/3000100 */` at the front or at
+//! the end of a text, and pgpool-II's `/*NO LOAD BALANCE*/` at its front. It must never look into the text itself: a hint is looked for
+//! only if a text begins or ends with a comment, so that other texts cost two comparisons.
 
-/// The node that a hint asks for.
+/// What a hint asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HintedRoute {
+pub enum Hint<'a> {
     /// The primary.
     Primary,
     /// A standby.
     Standby,
+    /// A node that shows what was there at this position, as it stands in the text.
+    After(&'a [u8]),
 }
 
 /// The hint of a text: that of the comment at its front, or else that of the comment at its end.
 ///
 /// Only comments between `/*` and `*/` count. A comment is at the end, too, if only semicolons and blanks follow.
 #[must_use]
-pub fn hinted_route(sql: &[u8]) -> Option<HintedRoute> {
+pub fn hint(sql: &[u8]) -> Option<Hint<'_>> {
     let of_pgpool = |comment: &[u8]| {
-        comment.trim_ascii().eq_ignore_ascii_case(b"NO LOAD BALANCE").then_some(HintedRoute::Primary)
+        comment.trim_ascii().eq_ignore_ascii_case(b"NO LOAD BALANCE").then_some(Hint::Primary)
     };
     let front = at_front(sql).and_then(|comment| read(comment).or_else(|| of_pgpool(comment)));
     front.or_else(|| at_end(sql).and_then(read))
@@ -44,18 +46,22 @@ fn at_end(sql: &[u8]) -> Option<&[u8]> {
     Some(&inside[at + 2..]).filter(|inside| !inside.windows(2).any(|pair| pair == b"*/"))
 }
 
-fn read(comment: &[u8]) -> Option<HintedRoute> {
+fn read(comment: &[u8]) -> Option<Hint<'_>> {
     let (ours, word) = comment.trim_ascii().split_at_checked(PREFIX.len())?;
     let word = word.trim_ascii();
     match () {
         () if !ours.eq_ignore_ascii_case(PREFIX) => None,
-        () if word.eq_ignore_ascii_case(b"primary") => Some(HintedRoute::Primary),
-        () if word.eq_ignore_ascii_case(b"standby") => Some(HintedRoute::Standby),
-        () => None,
+        () if word.eq_ignore_ascii_case(b"primary") => Some(Hint::Primary),
+        () if word.eq_ignore_ascii_case(b"standby") => Some(Hint::Standby),
+        () => {
+            let (name, position) = word.split_at_checked(AFTER.len())?;
+            name.eq_ignore_ascii_case(AFTER).then_some(Hint::After(position))
+        }
     }
 }
 
 const PREFIX: &[u8] = b"pgweir:";
+const AFTER: &[u8] = b"after=";
 
 #[cfg(test)]
 mod tests {
@@ -63,8 +69,8 @@ mod tests {
 
     use super::*;
 
-    fn route(sql: &str) -> Option<HintedRoute> {
-        hinted_route(sql.as_bytes())
+    fn read(sql: &str) -> Option<Hint<'_>> {
+        hint(sql.as_bytes())
     }
 
     #[test]
@@ -80,9 +86,13 @@ mod tests {
             "/* by our ORM */ select 1 /* pgweir: primary */",
             "/* pgweir: primary */",
         ] {
-            assert_eq!(route(sql), Some(HintedRoute::Primary), "{sql}");
+            assert_eq!(read(sql), Some(Hint::Primary), "{sql}");
         }
-        assert_eq!(route("select 1 /* pgweir: standby */;"), Some(HintedRoute::Standby));
+        assert_eq!(read("select 1 /* pgweir: standby */;"), Some(Hint::Standby));
+        for sql in ["/* pgweir: after=0/3000100 */ select 1", "select 1 /*PGWEIR:After=0/3000100*/;"] {
+            assert_eq!(read(sql), Some(Hint::After(b"0/3000100")), "{sql}");
+        }
+        assert_eq!(read("select 1 /* pgweir: after=nonsense */"), Some(Hint::After(b"nonsense")));
     }
 
     #[test]
@@ -104,8 +114,9 @@ mod tests {
             "select 1 /* NO LOAD */",
             "select 1 /*NO LOAD BALANCE*/",
             "/* pgweir: primary standby */ select 1",
+            "/* pgweir: after */ select 1",
         ] {
-            assert_eq!(route(sql), None, "{sql}");
+            assert_eq!(read(sql), None, "{sql}");
         }
     }
 
@@ -115,7 +126,7 @@ mod tests {
             "/*", "*/", "/", "*", " ", ";", "pgweir:", "primary", "x", "'", "\n",
         ]), 0..12)) {
             let sql = pieces.concat();
-            prop_assert!(hinted_route(sql.as_bytes()).is_none() || sql.contains("/*"));
+            prop_assert!(hint(sql.as_bytes()).is_none() || sql.contains("/*"));
         }
     }
 }

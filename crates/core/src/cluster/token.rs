@@ -27,6 +27,46 @@ pub(crate) enum Token {
     At(Position),
     /// What a standby showed that was promoted.
     Beyond(Beyond),
+    /// What its session or its text says, which is no position of this cluster.
+    Refused,
+}
+
+/// What a client says that it must see (`pgweir.read_after`): the primary's position, as it was asked for through any connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadAfter {
+    /// This position. Without a timeline it is the primary's present one.
+    At { timeline: Option<u32>, lsn: Lsn },
+    /// A text that is none.
+    Malformed,
+}
+
+/// A position so far ahead of the primary's is not one of this cluster.
+const AHEAD_BYTES_MAX: u64 = 1 << 40;
+
+impl ReadAfter {
+    /// Reads `0/404C6B0`, or `00000002-0/404C6B0` with the timeline. Nothing is said by an empty text.
+    pub(crate) fn parse(text: &[u8]) -> Option<ReadAfter> {
+        let text = text.trim_ascii();
+        let position = || {
+            let text = std::str::from_utf8(text).ok()?;
+            let Some((timeline, lsn)) = text.split_once('-') else {
+                return Some(ReadAfter::At { timeline: None, lsn: Lsn::parse(text)? });
+            };
+            let is_hex = !timeline.is_empty() && timeline.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let timeline =
+                u32::from_str_radix(timeline, 16).ok().filter(|timeline| is_hex && *timeline > 0)?;
+            Some(ReadAfter::At { timeline: Some(timeline), lsn: Lsn::parse(lsn)? })
+        };
+        (!text.is_empty()).then(|| position().unwrap_or(ReadAfter::Malformed))
+    }
+
+    /// What that comes to in a cluster whose primary has this timeline, as far as is known.
+    pub(crate) fn token(self, timeline: Option<u32>) -> Token {
+        let ReadAfter::At { timeline: said, lsn } = self else { return Token::Refused };
+        // While no primary is known: of a timeline before all others, so that the next primary says what is to be seen.
+        let timeline = said.or(timeline).unwrap_or(0);
+        Token::At(Position { timeline, lsn })
+    }
 }
 
 /// Something that was shown in a history that is perhaps newer than that of the present primary.
@@ -85,6 +125,12 @@ impl Asks {
         if let Some(position) = position {
             self.answered = Some((self.sent, position));
         }
+    }
+
+    /// Whether a position is so far ahead of what was answered that it is none of this cluster; `None` before the first answer.
+    pub(crate) fn is_far_ahead(&self, position: Position) -> Option<bool> {
+        let (_, known) = self.answered?;
+        Some(position.lsn.0 > known.lsn.0.saturating_add(AHEAD_BYTES_MAX))
     }
 
     /// A token by what was answered. A client that waits for an earlier question has what it needs, too: a position that was asked
@@ -178,6 +224,43 @@ mod tests {
         asks.end(Some(at(1, 70)));
         assert_eq!(asks.resolve(late), Token::At(at(1, 70)));
         assert_eq!(asks.resolve(Token::Nothing), Token::Nothing);
+    }
+
+    #[test]
+    fn a_client_says_what_it_must_see() {
+        let at = |timeline, lsn| Some(ReadAfter::At { timeline, lsn: Lsn(lsn) });
+        for (text, read) in [
+            ("", None),
+            ("  ", None),
+            ("0/404C6B0", at(None, 0x404_C6B0)),
+            (" 0000000A-0/404C6B0 ", at(Some(10), 0x404_C6B0)),
+            ("2-1/0", at(Some(2), 1 << 32)),
+        ] {
+            assert_eq!(ReadAfter::parse(text.as_bytes()), read, "{text}");
+        }
+        for text in ["x", "0-0/1", "-0/1", "+1-0/1", "1-", "1-0", "100000000-0/1", "1-2-0/1", "\u{e4}"] {
+            assert_eq!(ReadAfter::parse(text.as_bytes()), Some(ReadAfter::Malformed), "{text}");
+        }
+        assert_eq!(ReadAfter::parse(b"\xff"), Some(ReadAfter::Malformed));
+    }
+
+    #[test]
+    fn without_a_timeline_it_is_the_present_one() {
+        let read = |timeline| ReadAfter::At { timeline, lsn: Lsn(7) };
+        assert_eq!(read(None).token(Some(2)), Token::At(at(2, 7)));
+        assert_eq!(read(Some(1)).token(Some(2)), Token::At(at(1, 7)));
+        assert_eq!(read(None).token(None), Token::At(at(0, 7)));
+        assert_eq!(ReadAfter::Malformed.token(Some(2)), Token::Refused);
+    }
+
+    #[test]
+    fn what_is_far_ahead_of_the_primary_is_none_of_this_cluster() {
+        let mut asks = Asks::default();
+        assert_eq!(asks.is_far_ahead(at(2, 1 << 50)), None);
+        asks.send();
+        asks.end(Some(at(2, 5)));
+        assert_eq!(asks.is_far_ahead(at(2, 5 + (1 << 40))), Some(false));
+        assert_eq!(asks.is_far_ahead(at(2, 6 + (1 << 40))), Some(true));
     }
 
     #[test]

@@ -5,13 +5,13 @@ use crate::clusters::{MAIN, says};
 use crate::rig::{End, be, fe};
 
 /// `PRIMARY_QUESTION`.
-const POSITION: &str = "Query (179 bytes)";
+pub(super) const POSITION: &str = "Query (179 bytes)";
 /// `STANDBY_QUESTION`.
 const REPLAYED: &str = "Query SELECT pg_catalog.pg_last_wal_replay_lsn()::pg_catalog.text";
 
 impl Stage {
     /// A client has changed something on the primary, and now a standby is there for its reads.
-    fn changed(words: &str) -> (Stage, End, End) {
+    pub(super) fn changed(words: &str) -> (Stage, End, End) {
         let mut stage = Stage::causal(words);
         ["m2", "m3"].iter().for_each(|node| stage.command(&format!("DRAIN NODE main.{node}")));
         let (client, primary, node) = stage.served("app_prefer");
@@ -23,24 +23,24 @@ impl Stage {
     }
 
     /// The primary is asked for its position, and says this.
-    fn tells_position(&mut self, primary: End, position: &str) {
+    pub(super) fn tells_position(&mut self, primary: End, position: &str) {
         assert_eq!(self.rig.gets(primary), [POSITION]);
         self.rig.send(primary, &be::answer(&[&[position, "8192", "00000001"]]));
     }
 
     /// A standby is asked how far it is, and says this.
-    fn tells_replayed(&mut self, standby: End, position: &str) {
+    pub(super) fn tells_replayed(&mut self, standby: End, position: &str) {
         assert_eq!(self.rig.gets(standby), [REPLAYED]);
         self.rig.send(standby, &be::answer(&[&[position]]));
     }
 
-    fn asks(&mut self, client: End, text: &str) {
+    pub(super) fn asks(&mut self, client: End, text: &str) {
         self.rig.gets_raw(client);
         self.rig.send(client, &fe::query(text));
     }
 
     /// A server gets a client's text, and answers it.
-    fn reads(&mut self, client: End, server: End, text: &str) {
+    pub(super) fn reads(&mut self, client: End, server: End, text: &str) {
         assert_eq!(self.rig.gets(server), [format!("Query {text}")]);
         self.rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
         assert_eq!(self.rig.gets(client).last().map(String::as_str), Some("Ready I"));
@@ -367,8 +367,9 @@ fn a_connection_that_was_logged_in_later_is_asked_although_no_client_has_seen_it
     stage.reads(second, new, "select 2");
 }
 
-/// A client waits for a standby that is behind, and m2 is promoted. The new primary is asked for its position, and says it.
-fn waits_over_a_promotion(words: &str, timeline_of_m3: u32) -> (Stage, End, End) {
+/// A client waits for a standby that is behind, and m2 is promoted. The new primary is asked for its position, and says it. Its server, and
+/// that of m3.
+pub(super) fn waits_over_a_promotion(words: &str, timeline_of_m3: u32) -> (Stage, End, [End; 2]) {
     let (mut stage, client, primary) = Stage::changed(words);
     stage.asks(client, "select 1");
     stage.tells_position(primary, "0/3000100");
@@ -390,19 +391,21 @@ fn waits_over_a_promotion(words: &str, timeline_of_m3: u32) -> (Stage, End, End)
     stage.rig.gets_raw(other);
     assert_eq!(stage.rig.gets(new), [POSITION]);
     stage.rig.send(new, &be::answer(&[&["0/3000200", "8192", "00000002"]]));
-    (stage, client, other)
+    (stage, client, [new, other])
 }
 
 #[test]
 fn what_an_old_primary_said_is_asked_of_the_new_one() {
-    let (mut stage, client, other) = waits_over_a_promotion("causal_reads=session causal_wait_ms=60000", 2);
+    let (mut stage, client, [_, other]) =
+        waits_over_a_promotion("causal_reads=session causal_wait_ms=60000", 2);
     stage.rig.send(other, &be::answer(&[&["0/3000200"]]));
     stage.reads(client, other, "select 1");
 }
 
 #[test]
 fn a_position_counts_on_its_timeline_alone() {
-    let (mut stage, client, other) = waits_over_a_promotion("causal_reads=session causal_wait_ms=60000", 1);
+    let (mut stage, client, [_, other]) =
+        waits_over_a_promotion("causal_reads=session causal_wait_ms=60000", 1);
     stage.rig.send(other, &be::answer(&[&["0/3000300"]]));
     stage.rig.pass_us(1_000);
     assert_eq!(stage.rig.gets(other), [REPLAYED]);

@@ -39,6 +39,7 @@ mod pipelines;
 mod pools;
 mod prepared;
 mod pressure;
+mod read_after;
 mod readings;
 mod replay;
 mod replication;

@@ -1,7 +1,7 @@
 //! SHOW ROUTE: where a statement would run, and what decides it. It asks in the order in which a request is decided (`route.rs`).
 
 use pgweir_settings::Route;
-use pgweir_sql::{HintedRoute, Isolation, TransactionModes, begin_modes, hinted_route};
+use pgweir_sql::{Hint, Isolation, TransactionModes, begin_modes, hint};
 
 use crate::context::Env;
 use crate::limits::GROUP_BYTES_MAX;
@@ -26,14 +26,14 @@ impl Pool {
         let pool = &self.state;
         let route = env.rules.config.route(&pool.config, &pool.user);
         let found = |runs_on, decided_by| Explained { route, runs_on, decided_by, word: None };
-        let hinted = hinted_route(text).filter(|_| !pool.policy.keeps_server());
+        let hinted = hint(text).filter(|_| !pool.policy.keeps_server());
         match (hinted, route) {
-            (Some(HintedRoute::Primary), _) => return found(PRIMARY, "the hint"),
-            (Some(HintedRoute::Standby), _) => return found(STANDBY, "the hint"),
-            (None, Route::Primary) => return found(PRIMARY, "the route"),
-            (None, Route::Standby | Route::PreferStandby) => return found(STANDBY, "the route"),
-            (None, Route::Any) => return found("any node", "the route"),
-            (None, Route::Auto) => {}
+            (Some(Hint::Primary), _) => return found(PRIMARY, "the hint"),
+            (Some(Hint::Standby), _) => return found(STANDBY, "the hint"),
+            (_, Route::Primary) => return found(PRIMARY, "the route"),
+            (_, Route::Standby | Route::PreferStandby) => return found(STANDBY, "the route"),
+            (_, Route::Any) => return found("any node", "the route"),
+            (_, Route::Auto) => {}
         }
         let begins = begin_modes(text);
         let kept = match begins {

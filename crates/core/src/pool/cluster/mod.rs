@@ -49,6 +49,8 @@ pub(crate) struct Membership {
     asks_again_us: u64,
     /// When a client has waited long enough for a standby (monotonic, µs).
     asking_due_us: u64,
+    /// A client waits to be told that what it says it must see is no position.
+    refuses_positions: bool,
 }
 
 impl Membership {
@@ -128,6 +130,7 @@ impl PoolState {
                 asks: Asks::default(),
                 asks_again_us: 0,
                 asking_due_us: u64::MAX,
+                refuses_positions: false,
             })
         });
         match self.cluster.as_ref().map(|cluster| Arc::clone(&cluster.view)) {

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use pgweir_settings::{Balance, CausalReads, Config, PoolMode, Route, RouteSubject};
-use pgweir_sql::{HintedRoute, hinted_route};
+use pgweir_sql::{Hint, hint};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client_handoff::Replication;
+use crate::cluster::token::ReadAfter;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::client::state::{Account, Client, ClientState};
@@ -22,6 +23,8 @@ use crate::pool::{Branch, Gate, Pool};
 
 /// The custom setting by which a session says where it wants to go.
 pub(crate) const ROUTE_SETTING: &[u8] = b"pgweir.route";
+/// The custom setting by which a session says what it must see at a standby.
+const READ_AFTER_SETTING: &[u8] = b"pgweir.read_after";
 
 /// Where a client wants to go.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +40,15 @@ pub(crate) struct Aim {
     causal: CausalReads,
     /// How long it waits for one that shows that (µs).
     wait_us: u64,
+    /// The position that its session says it must see.
+    after: Option<ReadAfter>,
+}
+
+/// What the hint of a text says.
+#[derive(Clone, Copy, Default)]
+struct Hinted {
+    route: Option<Route>,
+    after: Option<ReadAfter>,
 }
 
 /// What an aim says of what its client must see.
@@ -161,6 +173,14 @@ fn application_name<'a>(env: &Env, client: &'a Client) -> &'a [u8] {
     env.application_name(params).unwrap_or_default()
 }
 
+/// What its session holds; at its login what it asks for.
+fn session_of(client: &Client) -> &Session {
+    match &client.state {
+        ClientState::AwaitingServer(login) => &login.session,
+        _ => &client.account.session,
+    }
+}
+
 impl Pool {
     /// The branch for the login, or the request, of a client that has none yet. A pool without a cluster has one branch.
     #[inline]
@@ -175,9 +195,10 @@ impl Pool {
     fn choose_branch(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Branch {
         let is_first = self.clients.get(id).is_none_or(|client| client.account.routing.is_none());
         let Some(aim) = self.aim_of(env, id) else { return Branch::PRIMARY };
-        let hinted = self.hint_of(env, id, asking);
+        let Hinted { route: hinted, after } = self.hint_of(env, id, asking);
         let (route, node) = aim.hinted(hinted);
         let wish = aim.wish(route);
+        let after = after.or(aim.after);
         let asked = if route == Route::Auto { self.asked_for(env, id, asking) } else { Asked::Other };
         if let Some(routing) =
             self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
@@ -196,6 +217,7 @@ impl Pool {
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
         if counts {
             self.note_served(env, id, wish, is_first);
+            self.note_read_after(id, after);
         }
         let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
         let branch = match at_node {
@@ -254,17 +276,17 @@ impl Pool {
     }
 
     /// Where the text that is asked first says that it is to run. In session pooling a client has one server, and hints say nothing.
-    fn hint_of(&self, env: &Env, id: ClientId, asking: Asking<'_>) -> Option<Route> {
-        let account = &self.clients.get(id)?.account;
-        if self.state.policy.keeps_server() {
-            return None;
+    fn hint_of(&self, env: &Env, id: ClientId, asking: Asking<'_>) -> Hinted {
+        let known = self.clients.get(id).filter(|_| !self.state.policy.keeps_server());
+        let Some(Client { account, .. }) = known else { return Hinted::default() };
+        let hinted = asking.begin.and_then(hint);
+        let by = |route| Hinted { route: Some(route), after: None };
+        match hinted.or_else(|| hint(first_text(env, account, asking.bytes)?)) {
+            Some(Hint::Primary) => by(Route::Primary),
+            Some(Hint::Standby) => by(Route::Standby),
+            Some(Hint::After(position)) => Hinted { route: None, after: ReadAfter::parse(position) },
+            None => Hinted::default(),
         }
-        let hinted = asking.begin.and_then(hinted_route);
-        let hinted = hinted.or_else(|| hinted_route(first_text(env, account, asking.bytes)?))?;
-        Some(match hinted {
-            HintedRoute::Primary => Route::Primary,
-            HintedRoute::Standby => Route::Standby,
-        })
     }
 
     /// With `route=auto`: the group that may run on a standby. While it is not known what names stand for on a standby, no text is taken
@@ -334,14 +356,12 @@ impl Pool {
         let balance = config.balance(database, user);
         let causal = config.causal_reads(database, user);
         let wait_us = u64::from(config.causal_wait_ms(database, user)) * 1000;
-        Aim { route, node, by, balance, causal, wait_us }
+        let after = session_of(client).get(READ_AFTER_SETTING).and_then(ReadAfter::parse);
+        Aim { route, node, by, balance, causal, wait_us, after }
     }
 
     fn find_route(&self, env: &Env, client: &Client) -> (Route, Option<Arc<str>>, Authority) {
-        let session = match &client.state {
-            ClientState::AwaitingServer(login) => &login.session,
-            _ => &*client.account.session,
-        };
+        let session = session_of(client);
         let config = &env.rules.config;
         let said = session.get(ROUTE_SETTING).and_then(|value| std::str::from_utf8(value).ok());
         if let Some(route) = said.and_then(Route::of_word) {

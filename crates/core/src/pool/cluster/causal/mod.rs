@@ -15,10 +15,10 @@ use pgweir_settings::{CausalReads, Route};
 
 use crate::cluster::choice::{self, Candidate};
 use crate::cluster::replayed::Seen;
-use crate::cluster::token::{Beyond, Position, Token};
+use crate::cluster::token::{Beyond, Position, ReadAfter, Token};
 use crate::context::Env;
 use crate::ids::ClientId;
-use crate::pool::client::state::ClientState;
+use crate::pool::client::state::{Client, ClientState};
 use crate::pool::cluster::causal::sight::Sight;
 use crate::pool::cluster::route::Wish;
 use crate::pool::cluster::standbys::StandbyPool;
@@ -37,6 +37,8 @@ enum Look {
     NoHistory(Beyond),
     /// The standby is asked how far it is, and with that whether it is still in the run that the client knows.
     Unproven,
+    /// The client says that it must see what is no position of this cluster.
+    Refused,
 }
 
 impl StandbyPool {
@@ -79,7 +81,7 @@ impl PoolState {
             }
         }
         let primary = self.timeline();
-        sight.token = match cluster.asks.resolve(sight.token) {
+        let present = |token: Token| match cluster.asks.resolve(token) {
             // What of that has survived a promotion, the new primary has.
             Token::At(position) if primary.is_some_and(|primary| primary > position.timeline) => {
                 cluster.asks.next()
@@ -87,13 +89,27 @@ impl PoolState {
             beyond @ Token::Beyond(_) if !beyond.is_beyond(primary, env.now.mono_us) => cluster.asks.next(),
             token => token,
         };
-        match sight.token {
-            Token::Asked(_) => Look::NoPosition,
-            Token::Beyond(beyond) => Look::NoHistory(beyond),
-            Token::At(position) if !standby.shows(position) => Look::NotYet(position),
-            _ if is_unproven => Look::Unproven,
-            _ => Look::Shown,
+        (sight.token, sight.after) = (present(sight.token), present(sight.after));
+        if let Token::At(position) = sight.after
+            && cluster.asks.is_far_ahead(position) == Some(true)
+        {
+            sight.after = Token::Refused;
         }
+        for token in [sight.after, sight.token] {
+            match token {
+                Token::Refused => return Look::Refused,
+                Token::Asked(_) => return Look::NoPosition,
+                Token::Beyond(beyond) => return Look::NoHistory(beyond),
+                Token::At(position) if !standby.shows(position) => return Look::NotYet(position),
+                Token::At(_) | Token::Nothing => {}
+            }
+        }
+        if is_unproven { Look::Unproven } else { Look::Shown }
+    }
+
+    /// See [`Asks::is_far_ahead`](crate::cluster::token::Asks::is_far_ahead).
+    fn is_far_ahead(&self, position: Position) -> Option<bool> {
+        self.cluster.as_deref()?.asks.is_far_ahead(position)
     }
 
     /// The standby that is next among those that are known to show a position.
@@ -145,6 +161,17 @@ impl Pool {
         }
     }
 
+    /// What its session or its text says that it must see; behind [`Pool::note_served`].
+    pub(super) fn note_read_after(&mut self, id: ClientId, after: Option<ReadAfter>) {
+        let timeline = self.state.timeline();
+        let Some(client) = self.clients.get_mut(id) else { return };
+        match (&mut client.account.sight, after) {
+            (sight, Some(after)) => sight.get_or_insert_default().after = after.token(timeline),
+            (Some(sight), None) => sight.after = Token::Nothing,
+            (None, None) => {}
+        }
+    }
+
     /// Where a client goes whose route has led to this node: to a standby only if that shows what the client must see. `since_us`: when it
     /// began to ask (monotonic, µs).
     pub(super) fn place_in_sight(
@@ -154,7 +181,9 @@ impl Pool {
         (wish, chosen): (Wish, Branch),
         since_us: u64,
     ) -> Branch {
-        if wish.causal == CausalReads::Off {
+        let says_after =
+            |client: &Client| client.account.sight.as_ref().is_some_and(|sight| sight.says_after());
+        if wish.causal == CausalReads::Off && !self.clients.get(id).is_some_and(says_after) {
             return chosen;
         }
         let to = if chosen.is_standby() { self.showing(env, id, (wish, chosen), since_us) } else { chosen };
@@ -180,10 +209,17 @@ impl Pool {
             Look::Shown => return chosen,
             Look::NoPosition => self.state.want_position(),
             Look::Unproven => self.state.want_replayed(chosen),
+            Look::Refused => return self.refused_branch(id),
             Look::NoHistory(beyond) => wakes_us = beyond.until_us,
             Look::NotYet(position) => match self.state.next_that_shows(env, position) {
                 Some(other) => return other,
-                None => self.state.want_all_replayed(chosen),
+                None => {
+                    // Whether it is a position of this cluster at all, the primary's tells.
+                    if sight.after == Token::At(position) && self.state.is_far_ahead(position).is_none() {
+                        self.state.want_position();
+                    }
+                    self.state.want_all_replayed(chosen);
+                }
             },
         }
         let due_us = since_us.saturating_add(wish.wait_us);
@@ -199,6 +235,21 @@ impl Pool {
         if let Some(cluster) = self.state.cluster.as_deref_mut() {
             cluster.asking_due_us = cluster.asking_due_us.min(wakes_us);
         }
+        Branch::ASKING
+    }
+
+    /// Where a client goes that says what is no position: it is told so at its turn. A BEGIN that was answered already goes to the
+    /// primary.
+    fn refused_branch(&mut self, id: ClientId) -> Branch {
+        let is_begun = match self.clients.get(id).map(|client| &client.state) {
+            Some(ClientState::Waiting(waiting)) => !waiting.first.is_nothing(),
+            Some(ClientState::DeferredBegin(_)) => true,
+            _ => false,
+        };
+        let Some(cluster) = self.state.cluster.as_deref_mut().filter(|_| !is_begun) else {
+            return Branch::PRIMARY;
+        };
+        cluster.refuses_positions = true;
         Branch::ASKING
     }
 

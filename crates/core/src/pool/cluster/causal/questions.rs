@@ -4,7 +4,8 @@
 use crate::cluster::token::{PRIMARY_QUESTION, Position, STANDBY_QUESTION, replayed};
 use crate::context::{Activity, Cx, Env};
 use crate::driver::Driver;
-use crate::ids::ServerId;
+use crate::errors::Refusal;
+use crate::ids::{ClientId, ServerId};
 use crate::pool::cluster::causal::guards::FAILED_US;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::sequences::state::Hold;
@@ -19,6 +20,7 @@ impl Pool {
     pub(crate) fn ask_positions<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let now_us = cx.env.now.mono_us;
         self.leave_promoted(cx);
+        self.refuse_positions(cx);
         self.state.standby_branches().for_each(|branch| self.place_again_at(cx.env, branch));
         if self.state.cluster.as_deref().is_some_and(|cluster| cluster.asking_due_us <= now_us) {
             self.place_asking(cx.env);
@@ -44,6 +46,23 @@ impl Pool {
             {
                 standby.guard.send();
             }
+        }
+    }
+
+    /// Clients are told that what they say they must see is no position.
+    fn refuse_positions<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let Some(cluster) = self.state.cluster.as_deref_mut() else { return };
+        if !std::mem::take(&mut cluster.refuses_positions) {
+            return;
+        }
+        let is_refused = |id: &ClientId| {
+            let client = self.clients.get(*id);
+            client.and_then(|client| client.account.sight.as_deref()).is_some_and(|sight| sight.is_refused())
+        };
+        let asking = self.state.node_at(Branch::ASKING).clients.iter().copied();
+        let refused: Vec<ClientId> = asking.filter(is_refused).collect();
+        for id in refused {
+            self.turn_down(cx, id, Refusal::NoPosition);
         }
     }
 

@@ -10,6 +10,8 @@ use crate::pool::{Branch, Pool};
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Sight {
     pub(super) token: Token,
+    /// The same, as its session or the text that it sent says (`pgweir.read_after`).
+    pub(super) after: Token,
     /// A standby that has served it, and a time before that (monotonic, µs): what it showed must be seen as well.
     pub(super) seen: Option<(Branch, u64)>,
     /// The node that was chosen last, and a time before anything was sent to it: it has served the client by its next request.
@@ -20,6 +22,16 @@ impl Sight {
     /// It has a server of this node now.
     pub(super) fn at(branch: Branch, now_us: u64) -> Sight {
         Sight { placed: Some((branch, now_us)), ..Sight::default() }
+    }
+
+    /// Its session or its text says what it must see.
+    pub(super) fn says_after(&self) -> bool {
+        self.after != Token::Nothing
+    }
+
+    /// That is no position of this cluster.
+    pub(super) fn is_refused(&self) -> bool {
+        self.after == Token::Refused
     }
 
     /// What was sent to a standby is sent to the primary.

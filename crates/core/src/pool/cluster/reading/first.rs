@@ -1,7 +1,7 @@
 //! Which transactions read at a standby: what their BEGIN, their session and their first group say.
 
 use pgweir_settings::Route;
-use pgweir_sql::{Isolation, TransactionModes, begin_modes, hinted_route, sets_locally};
+use pgweir_sql::{Hint, Isolation, TransactionModes, begin_modes, hint, sets_locally};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 
 use super::FirstGroup;
@@ -15,7 +15,7 @@ use crate::pool::relay::group::whole_messages;
 impl Pool {
     /// A BEGIN after which the client's first group says where the transaction runs: no server is taken for it.
     pub(crate) fn awaits_first_group(&mut self, env: &Env, id: ClientId, begin: &[u8]) -> bool {
-        if self.state.cluster.is_none() || hinted_route(begin).is_some() {
+        if self.state.cluster.is_none() || matches!(hint(begin), Some(Hint::Primary | Hint::Standby)) {
             return false;
         }
         let is_auto = self.aim_of(env, id).is_some_and(|Aim { route, .. }| route == Route::Auto);
