@@ -6,7 +6,7 @@ import pytest
 from harness import wire
 from harness.machine import eventually
 
-from test_cluster_auto import SLOW, marked, shop  # noqa: F401: a fixture
+from test_cluster_auto import SLOW, marked, ran_on, shop  # noqa: F401: a fixture
 from test_cluster_reads import reading  # noqa: F401: a fixture
 from test_clusters import nodes  # noqa: F401: a fixture
 
@@ -173,3 +173,56 @@ def test_drivers_with_read_only_connections(shop, prepare_threshold):  # noqa: F
             session.execute("insert into shop values (%s)", (9,))
             session.commit()
     assert two.primary.sql("select count(*) from shop where a = 9") == [(3,)]
+
+
+@pytest.mark.parametrize("defer_begin", ["packet", "server"])
+def test_transactions_that_do_not_say_what_they_do(shop, defer_begin):  # noqa: F811
+    """begin_undeclared=first: they read at the standby until they do something else, and the client sees one transaction."""
+    two, pooler = shop(options={"begin_undeclared": "first"}, defer_begin=defer_begin)
+    primary, standby = (node.port for node in two.all)
+    with pooler.raw() as session:
+        session.query("select 1")
+        for number, text in enumerate(["insert into shop values ({})", "set local app.tenant = '{}'", "savepoint s{}", "select locks() where {0} = {0}"], 50):
+            session.query("begin")
+            read, mark = marked("select a from shop")
+            assert not session.query(read).errors
+            assert ran_on(two.all, mark) == [standby], text
+            changed, mark = marked(text.format(number))
+            answer = session.query(changed)
+            assert not answer.errors and answer.status == "T", answer
+            assert standby not in ran_on(two.all, mark), text
+            if "insert" in text:
+                assert session.value(f"select count(*) from shop where a = {number}") == "1", "its own change"
+            assert port_of(session) == str(primary)
+            assert not session.query("commit").errors
+        assert two.primary.sql("select count(*) from shop where a = 50") == [(1,)]
+        for end in ["commit", "rollback"]:
+            session.query("begin")
+            read, mark = marked("select a from shop")
+            assert not session.query(read).errors
+            assert ran_on(two.all, mark) == [standby]
+            assert session.query(end).status == "I"
+        session.query("begin")
+        assert session.query("select a / 0 from shop").error["C"] == "22012"
+        assert session.query("insert into shop values (60)").error["C"] == "25P02"
+        assert session.query("rollback").status == "I"
+        (explained,) = pooler.admin("SHOW ROUTE app 'begin'")
+        assert explained["runs_on"] == "standby"
+
+
+@pytest.mark.parametrize("prepare_threshold", [None, 0])
+def test_drivers_whose_transactions_say_nothing(shop, prepare_threshold):  # noqa: F811
+    """psycopg's transactions: most only read."""
+    two, pooler = shop(options={"begin_undeclared": "first"})
+    with psycopg.connect(pooler.dsn(), prepare_threshold=prepare_threshold) as session:
+        session.execute("select 1")
+        session.rollback()
+        for number in range(70, 74):
+            text, mark = marked("select a from shop where a = %s")
+            assert session.execute(text, (1,)).fetchall() == [(1,)]
+            session.execute("insert into shop values (%s)", (number,))
+            assert session.execute("select a from shop where a = %s", (number,)).fetchall() == [(number,)]
+            session.commit()
+            assert session.execute("select a from shop where a = %s", (number,)).fetchall() == [(number,)]
+            session.rollback()
+    assert two.primary.sql("select count(*) from shop where a between 70 and 73") == [(4,)]

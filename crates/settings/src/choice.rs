@@ -61,6 +61,16 @@ choice! {
 }
 
 choice! {
+    /// Where a transaction begins whose BEGIN says nothing of what it may do, with `route=auto`.
+    BeginUndeclared {
+        /// On the primary.
+        Primary = "primary",
+        /// Where its first statement may run; from the first that does not certainly read, on the primary.
+        First = "first",
+    }
+}
+
+choice! {
     /// When a server connection goes back to its pool.
     PoolMode {
         /// When the client disconnects.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::table::{ClusterOptions, Database, NodeOptions, UserOptions};
-use crate::{Balance, CausalReads, CommitOutcome, LoadBalanceHosts, PoolMode, Route, SessionState};
+use crate::{
+    Balance, BeginUndeclared, CausalReads, CommitOutcome, LoadBalanceHosts, PoolMode, Route, SessionState,
+};
 
 /// Zero is how the files say "no limit".
 fn limit(time: Duration) -> Option<Duration> {
@@ -172,6 +174,15 @@ impl Config {
                 of_cluster.map(|cluster| &cluster.primary_names),
             ]),
         ]
+    }
+
+    /// Where transactions of this user's clients begin that do not say what they may do.
+    pub fn begin_undeclared(&self, db: &Database, user: &str) -> BeginUndeclared {
+        let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.begin_undeclared);
+        self.of_user(user, |u| u.begin_undeclared)
+            .or(db.begin_undeclared)
+            .or_else(of_cluster)
+            .unwrap_or(BeginUndeclared::Primary)
     }
 
     /// What reads of this user's clients must see at a standby.

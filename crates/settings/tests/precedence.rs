@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::load;
-use pgweir_settings::{Balance, CausalReads, LoadBalanceHosts, PoolMode, Route, SessionState};
+use pgweir_settings::{
+    Balance, BeginUndeclared, CausalReads, LoadBalanceHosts, PoolMode, Route, SessionState,
+};
 
 const FILE: &str = "
 [pgbouncer]
@@ -213,4 +215,15 @@ fn causal_reads_go_by_user_then_database_then_cluster() {
     };
     use CausalReads::{Database, Off, Session};
     assert_eq!(asked.map(of), [(Off, 0), (Session, 10), (Database, 5), (Off, 7), (Off, 7)]);
+}
+
+#[test]
+fn begin_undeclared_goes_by_user_then_database_then_cluster() {
+    let file = "[pgbouncer]\nauth_user = a\n[databases]\nalone = host=a\nplain = cluster=main\nown = cluster=main begin_undeclared=primary\n\
+                [clusters]\nmain = nodes=n begin_undeclared=first\n[nodes]\nn = host=a\n[users]\nown = begin_undeclared=first\n";
+    let config = load(file).expect("a good file");
+    let asked = [("alone", "u"), ("plain", "u"), ("own", "u"), ("own", "own")];
+    let of = |(database, user): (&str, &str)| config.begin_undeclared(&config.databases[database], user);
+    use BeginUndeclared::{First, Primary};
+    assert_eq!(asked.map(of), [Primary, First, Primary, First]);
 }

@@ -150,6 +150,7 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
             "balance" => "statement",
             "commit_outcome" => "on",
             "causal_reads" => "database",
+            "begin_undeclared" => "first",
             _ => "77",
         };
         for name in ["a", "*"] {

@@ -82,11 +82,11 @@ fn the_counts_are_those_of_pgbouncer() {
         "zone",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
-    assert_eq!(DATABASE_ROWS.len(), 35);
-    assert_eq!(CLUSTER_ROWS.len(), 33);
+    assert_eq!(DATABASE_ROWS.len(), 36);
+    assert_eq!(CLUSTER_ROWS.len(), 34);
     assert_eq!(NODE_ROWS.len(), 5);
     assert_eq!(ROUTE_ROWS.len(), 6);
-    assert_eq!(USER_ROWS.len(), 21);
+    assert_eq!(USER_ROWS.len(), 22);
     assert_eq!(PEER_ROWS.len(), 3);
 }
 

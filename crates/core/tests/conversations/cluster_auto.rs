@@ -3,11 +3,11 @@
 use crate::cluster_reads::Stage;
 use crate::rig::{End, be, fe};
 
-/// A client of the database with `route=auto`, with the server of the primary that told what names stand for.
-fn auto(main: &str) -> (Stage, End, End) {
+/// A client of a database with `route=auto`, with the server of the primary that told what names stand for.
+fn auto(main: &str, database: &str) -> (Stage, End, End) {
     let mut stage = Stage::new(main);
     stage.rig.catalog = Some(vec![["v", "note_it", ""], ["s", "a_seq", ""]]);
-    let client = stage.rig.knock("alice", "app_auto");
+    let client = stage.rig.knock("alice", database);
     let (primary, node) = stage.server();
     assert_eq!(node, 1, "a client is told what the primary says");
     assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
@@ -16,7 +16,11 @@ fn auto(main: &str) -> (Stage, End, End) {
 
 /// The same, with a server of a standby that has run one statement.
 pub(super) fn balanced(main: &str) -> (Stage, End, End, End) {
-    let (mut stage, client, primary) = auto(main);
+    balanced_in(main, "app_auto")
+}
+
+pub(super) fn balanced_in(main: &str, database: &str) -> (Stage, End, End, End) {
+    let (mut stage, client, primary) = auto(main, database);
     stage.rig.send(client, &fe::query("select 0"));
     let (standby, node) = stage.server();
     assert!(node > 1, "it reads");
@@ -345,7 +349,7 @@ fn a_standby_that_refuses_much_gets_nothing_for_a_while() {
 
 #[test]
 fn without_a_standby_reads_run_on_the_primary() {
-    let (mut stage, client, primary) = auto("");
+    let (mut stage, client, primary) = auto("", "app_auto");
     stage.command("DRAIN NODE main.m2");
     stage.command("DRAIN NODE main.m3");
     runs_on(&mut stage, client, primary, "select 1");

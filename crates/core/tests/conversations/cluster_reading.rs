@@ -11,19 +11,19 @@ fn balanced(main: &str) -> (Stage, End, End, End) {
 }
 
 /// BEGIN is answered, and no server is asked.
-fn begins(stage: &mut Stage, client: End, text: &str) {
+pub(super) fn begins(stage: &mut Stage, client: End, text: &str) {
     stage.rig.send(client, &fe::query(text));
     let tag = if text.to_lowercase().starts_with("start") { "START TRANSACTION" } else { "BEGIN" };
     assert_eq!(stage.rig.gets(client), [format!("Complete {tag}"), "Ready T".to_owned()], "{text}");
 }
 
 /// What a server gets for a BEGIN that was answered before, and the statement behind it.
-fn with_begin(begin: &str, text: &str) -> Vec<String> {
+pub(super) fn with_begin(begin: &str, text: &str) -> Vec<String> {
     vec![format!("Parse  {begin}"), "Bind ".into(), "Execute".into(), format!("Query {text}")]
 }
 
 /// The answers to a BEGIN that went ahead.
-fn begun() -> Vec<u8> {
+pub(super) fn begun() -> Vec<u8> {
     [be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat()
 }
 

@@ -18,6 +18,7 @@ mod cluster_outcomes;
 mod cluster_reading;
 mod cluster_reads;
 mod cluster_sources;
+mod cluster_undeclared;
 mod clusters;
 mod connect_query;
 mod copy;

@@ -4,7 +4,10 @@ use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{Balance, CausalReads, CommitOutcome, LoadBalanceHosts, Password, PoolMode, Route, SessionState};
+use crate::{
+    Balance, BeginUndeclared, CausalReads, CommitOutcome, LoadBalanceHosts, Password, PoolMode, Route,
+    SessionState,
+};
 
 settings! {
     /// One database that clients can ask for, and the server behind it.
@@ -37,6 +40,8 @@ settings! {
         write_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
         /// As `primary_names` in `[clusters]`, for this database.
         primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
+        /// As `begin_undeclared` in `[clusters]`, for this database.
+        begin_undeclared: Option<BeginUndeclared> = NULL, Kind::Choice(BeginUndeclared::WORDS), Reload, Ours, InEffect;
         /// As `causal_reads` in `[clusters]`, for this database.
         causal_reads: Option<CausalReads> = NULL, Kind::Choice(CausalReads::WORDS), Reload, Ours, InEffect;
         /// As `causal_wait_ms` in `[clusters]`, for this database.

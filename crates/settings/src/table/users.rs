@@ -4,7 +4,7 @@ use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{Balance, CausalReads, CommitOutcome, PoolMode, Route, SessionState};
+use crate::{Balance, BeginUndeclared, CausalReads, CommitOutcome, PoolMode, Route, SessionState};
 
 settings! {
     /// What is set for one user; it goes before what is set for a database and globally.
@@ -24,6 +24,8 @@ settings! {
         primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
         /// As `commit_outcome` in `[clusters]`, for this user's clients in databases with a cluster.
         commit_outcome: Option<CommitOutcome> = NULL, Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;
+        /// As `begin_undeclared` in `[clusters]`, for this user's clients in databases with a cluster.
+        begin_undeclared: Option<BeginUndeclared> = NULL, Kind::Choice(BeginUndeclared::WORDS), Reload, Ours, InEffect;
         /// As `causal_reads` in `[clusters]`, for this user's clients in databases with a cluster.
         causal_reads: Option<CausalReads> = NULL, Kind::Choice(CausalReads::WORDS), Reload, Ours, InEffect;
         /// As `causal_wait_ms` in `[clusters]`, for this user's clients in databases with a cluster.

@@ -166,6 +166,8 @@ pub struct ClusterPlan {
     pub wal_is_logical: bool,
     /// causal_wait_ms
     pub causal_wait_ms: u64,
+    /// begin_undeclared
+    pub begin_undeclared: &'static str,
     /// What clients see is checked even with `causal_reads=off`.
     pub is_checked: bool,
     /// route of each database, in their order.
@@ -297,6 +299,7 @@ impl Plan {
             primary_wait_s: *rng.pick(&[0, 1, 5, 20, 20]),
             causal_reads: rng.pick::<&str>(&["off", "session", "session", "database"]),
             causal_wait_ms: *rng.pick(&[0, 10, 10, 200]),
+            begin_undeclared: if seed.is_multiple_of(3) { "first" } else { "primary" },
             is_checked: false,
             commit_outcome: rng.percent(70),
             wal_is_logical: rng.percent(25),
@@ -339,10 +342,11 @@ impl Plan {
             self.pool_size = self.pool_size.max(4);
         }
         let count = if goes_on { 300 } else { 6 };
+        let reads_first = self.cluster.as_ref().is_some_and(|cluster| cluster.begin_undeclared == "first");
         let changes = |at: &usize| self.route_of(&self.clients[*at].database) != Some("standby");
         let clients: Vec<usize> = (0..self.clients.len()).filter(changes).take(CHANGING_CLIENTS).collect();
         for at in clients {
-            let steps = script::transactions(&self.clients[at], count, rng);
+            let steps = script::transactions(&self.clients[at], count, reads_first, rng);
             self.clients[at].steps.extend(steps);
         }
     }
@@ -653,7 +657,7 @@ impl ClusterPlan {
         let _ = writeln!(
             ini,
             "[clusters]\nmain = {found_by} check_user={WATCHER} check_interval_ms={} check_timeout_ms={} down_after_ms={} \
-             primary_max_age_ms={} primary_wait={} causal_reads={} causal_wait_ms={} commit_outcome={}",
+             primary_max_age_ms={} primary_wait={} causal_reads={} causal_wait_ms={} commit_outcome={} begin_undeclared={}",
             self.check_interval_ms,
             self.check_timeout_ms,
             self.down_after_ms,
@@ -662,6 +666,7 @@ impl ClusterPlan {
             self.causal_reads,
             self.causal_wait_ms,
             if self.commit_outcome { "on" } else { "off" },
+            self.begin_undeclared,
         );
     }
 }

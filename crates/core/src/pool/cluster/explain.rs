@@ -1,6 +1,6 @@
 //! SHOW ROUTE: where a statement would run, and what decides it. It asks in the order in which a request is decided (`route.rs`).
 
-use pgweir_settings::Route;
+use pgweir_settings::{BeginUndeclared, Route};
 use pgweir_sql::{Hint, Isolation, TransactionModes, begin_modes, hint};
 
 use crate::context::Env;
@@ -54,8 +54,11 @@ impl Pool {
             share > 0 && pool.gate_at(branch) == Gate::Open && !pool.rests(branch, now_us)
         };
         match pool.standby_branches().any(takes_reads) {
-            true if begins.is_some() => {
+            true if begins.is_some_and(|modes| modes.read_only == Some(true)) => {
                 found(STANDBY, "READ ONLY, if the first statement certainly reads or sets something locally")
+            }
+            true if begins.is_some() => {
+                found(STANDBY, "begin_undeclared, until a statement does not certainly read")
             }
             true => found(STANDBY, "it certainly reads"),
             false => found(PRIMARY, "no standby takes reads"),
@@ -74,6 +77,11 @@ impl Pool {
                 Some("the catalog, which is still to be read")
             }
             TransactionModes { read_only: Some(true), .. } => None,
+            TransactionModes { isolation: None | Some(Isolation::ReadCommitted), read_only: None }
+                if env.rules.config.begin_undeclared(&pool.config, &pool.user) == BeginUndeclared::First =>
+            {
+                is_due.then_some("the catalog, which is still to be read")
+            }
             TransactionModes { .. } => Some("a transaction that may write"),
         }
     }

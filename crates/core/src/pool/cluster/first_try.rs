@@ -21,6 +21,8 @@ pub(crate) enum FirstTry {
     Unshown,
     /// It has failed. It runs on the primary when the standby has answered all of it.
     Failed,
+    /// Its transaction has read at the standby and ends there. What the client sent next begins it on the primary.
+    Left,
 }
 
 impl Pool {
@@ -86,7 +88,10 @@ impl Pool {
         let first = First::of_begin(self.take_begin(id));
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
-        self.state.note_second_try(account.branch);
+        if !matches!(&client.state, ClientState::Linked(link) if link.first_try == FirstTry::Left) {
+            self.state.note_second_try(account.branch);
+            cx.log(Level::Debug, "a read that a standby did not run runs on the primary");
+        }
         account.branch = Branch::PRIMARY;
         account.forget_asked();
         if let Some(sight) = account.sight.as_deref_mut() {
@@ -99,7 +104,6 @@ impl Pool {
         self.end_cancels_for(cx, id);
         self.notice();
         self.client_unpause(cx, id);
-        cx.log(Level::Debug, "a read that a standby did not run runs on the primary");
     }
 
     /// A linked client keeps its server though its group is answered: what was kept of that is not asked again.

@@ -185,9 +185,9 @@ pub fn changes_and_reads(id: u32, is_auto: bool, rng: &mut Rng) -> Vec<Step> {
 /// Numbers of statements of transactions, from here on.
 const NUMBERS_OF_TRANSACTIONS: u32 = 2_000_000;
 
-/// A client changes something in so many transactions, one after the other.
+/// A client changes something in so many transactions, one after the other. `reads_first`: many of them read something before that.
 #[must_use]
-pub fn transactions(script: &Script, count: u64, rng: &mut Rng) -> Vec<Step> {
+pub fn transactions(script: &Script, count: u64, reads_first: bool, rng: &mut Rng) -> Vec<Step> {
     // A cancel that comes late may hit the BEGIN: see `Phrases::begin`.
     let (id, begin) = (script.id, if script.cancels { "BEGIN as always" } else { "BEGIN" });
     let (mut steps, mut number) = (Vec::new(), NUMBERS_OF_TRANSACTIONS);
@@ -211,7 +211,11 @@ pub fn transactions(script: &Script, count: u64, rng: &mut Rng) -> Vec<Step> {
             1 => vec![group(rng, "BEGIN; INSERT INTO t")],
             _ => vec![group(rng, begin)],
         };
-        (0..rng.between(1, 3)).for_each(|_| groups.push(group(rng, "INSERT INTO t")));
+        if reads_first && rng.percent(60) {
+            (0..rng.between(1, 2)).for_each(|_| groups.push(group(rng, "SELECT who")));
+        }
+        let changes = if reads_first { rng.between(0, 3) } else { rng.between(1, 3) };
+        (0..changes).for_each(|_| groups.push(group(rng, "INSERT INTO t")));
         if rng.percent(30) {
             groups.push(group(rng, "SELECT who"));
         }

@@ -1,6 +1,6 @@
 //! Which transactions read at a standby: what their BEGIN, their session and their first group say.
 
-use pgweir_settings::Route;
+use pgweir_settings::{BeginUndeclared, Route};
 use pgweir_sql::{Hint, Isolation, TransactionModes, begin_modes, hint, sets_locally};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 
@@ -19,13 +19,16 @@ impl Pool {
             return false;
         }
         let is_auto = self.aim_of(env, id).is_some_and(|Aim { route, .. }| route == Route::Auto);
-        is_auto && self.begins_reading(env, id, begin)
+        is_auto && self.begins_reading(env, id, begin).is_some()
     }
 
-    /// A transaction that begins so may read at a standby.
-    fn begins_reading(&self, env: &Env, id: ClientId, begin: &[u8]) -> bool {
-        let Some(modes) = begin_modes(begin) else { return false };
-        self.clients.get(id).is_some_and(|client| reads(env, &client.account, modes))
+    /// What a transaction that begins so says of itself, if it may read at a standby.
+    pub(super) fn begins_reading(&self, env: &Env, id: ClientId, begin: &[u8]) -> Option<Declared> {
+        let modes = begin_modes(begin)?;
+        let account = &self.clients.get(id)?.account;
+        let undeclared = env.rules.config.begin_undeclared(&self.state.config, &account.user);
+        declared(env, account, modes)
+            .filter(|declared| *declared == Declared::ReadOnly || undeclared == BeginUndeclared::First)
     }
 
     /// Its first group, if a standby may run it. While it is not known what names stand for on a standby, none may.
@@ -36,12 +39,16 @@ impl Pool {
         begin: &[u8],
         bytes: &[u8],
     ) -> Option<FirstGroup> {
-        if !self.begins_reading(env, id, begin) || self.clients.get(id)?.account.unnamed.is_some() {
+        let declared = self.begins_reading(env, id, begin)?;
+        if self.clients.get(id)?.account.unnamed.is_some() {
             return None;
         }
         let group = self.group_of(env, id, bytes);
         if let Some(group) = self.certain_read(env, group.as_ref()) {
             return Some(FirstGroup { len: group.len, statement: Some(group.statement) });
+        }
+        if declared == Declared::Nothing {
+            return None;
         }
         let len = self.locals_at_front(env, id, bytes).filter(|_| self.knows_names(env))?;
         Some(FirstGroup { len, statement: None })
@@ -85,15 +92,35 @@ impl Pool {
     }
 }
 
-/// Its modes, or those that the session has otherwise, are read-only and below SERIALIZABLE.
-fn reads(env: &Env, account: &Account, modes: TransactionModes) -> bool {
+/// What a transaction says that may read at a standby.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Declared {
+    /// READ ONLY, below SERIALIZABLE.
+    ReadOnly,
+    /// Nothing, with READ COMMITTED.
+    Nothing,
+}
+
+/// By its modes, or those that the session has otherwise. `None`: it is the primary's.
+fn declared(env: &Env, account: &Account, modes: TransactionModes) -> Option<Declared> {
     let is_read_only = || setting(env, account, b"default_transaction_read_only").is_some_and(says_true);
-    let is_serializable = || {
-        setting(env, account, b"default_transaction_isolation")
-            .is_some_and(|level| level.eq_ignore_ascii_case(b"serializable"))
-    };
-    modes.read_only.unwrap_or_else(is_read_only)
-        && modes.isolation.map_or_else(|| !is_serializable(), |level| level != Isolation::Serializable)
+    let level = modes.isolation.unwrap_or_else(|| default_isolation(env, account));
+    match (modes.read_only.unwrap_or_else(is_read_only), modes.read_only, level) {
+        (_, _, Isolation::Serializable) => None,
+        (true, _, _) => Some(Declared::ReadOnly),
+        (false, None, Isolation::ReadCommitted) => Some(Declared::Nothing),
+        (false, _, _) => None,
+    }
+}
+
+/// What its session has set; if nothing, PostgreSQL's own.
+fn default_isolation(env: &Env, account: &Account) -> Isolation {
+    let level = setting(env, account, b"default_transaction_isolation").unwrap_or_default();
+    match () {
+        () if level.eq_ignore_ascii_case(b"serializable") => Isolation::Serializable,
+        () if level.eq_ignore_ascii_case(b"repeatable read") => Isolation::RepeatableRead,
+        () => Isolation::ReadCommitted,
+    }
 }
 
 /// What a client's session has set, as far as pgweir keeps it.

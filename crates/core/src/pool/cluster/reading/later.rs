@@ -73,6 +73,11 @@ impl Pool {
         if so_far.progress == Progress::Ended {
             return Later::Done(self.waits_at_standby(id));
         }
+        if self.is_undeclared(id)
+            && let Some(later) = self.look_at_undeclared(cx, id, server_id, bytes, so_far)
+        {
+            return later;
+        }
         let mut at = 0;
         while let Ok(Some(header)) = Header::peek(&bytes[at..]) {
             let rest = &bytes[at..];
@@ -116,7 +121,11 @@ impl Pool {
         (messages, used): (&[u8], usize),
         then: SoFar,
     ) {
-        let so_far = if used < messages.len() { self.look_again(env, id, &messages[..used]) } else { then };
+        let so_far = match () {
+            () if then.left > 0 => then.sent(used),
+            () if used < messages.len() => self.look_again(env, id, &messages[..used]),
+            () => then,
+        };
         if let Some(routing) = self.routing_mut(id) {
             routing.reading.so_far = so_far;
         }
@@ -144,6 +153,11 @@ impl Pool {
             so_far.progress = Progress::Inside;
         }
         *so_far
+    }
+
+    /// It does not say READ ONLY.
+    fn is_undeclared(&mut self, id: ClientId) -> bool {
+        self.routing_mut(id).is_some_and(|routing| routing.reading.is_undeclared)
     }
 
     /// What the client sends waits for answers.

@@ -2,7 +2,8 @@
 //!
 //! A transaction is one if it is read-only from its BEGIN on, is not SERIALIZABLE, and its first group certainly reads or sets something
 //! for the transaction. Its BEGIN is answered without a server and goes to the standby with that group, which is a first try: if it fails
-//! there, both run on the primary. From then on the transaction is the standby's to its end, and `later.rs` looks at each message.
+//! there, both run on the primary. From then on the transaction is the standby's to its end, and `later.rs` looks at each message. With
+//! `begin_undeclared=first`, one that does not say READ ONLY begins at a standby, too (`undeclared.rs`).
 //!
 //! **Invariant: what a standby does otherwise than the primary without an error never gets there in such a transaction.**
 
@@ -10,6 +11,7 @@ mod first;
 mod later;
 mod refusal;
 mod state;
+mod undeclared;
 
 pub(crate) use later::Later;
 pub(super) use state::is_reading;
@@ -19,12 +21,16 @@ use crate::ids::ClientId;
 use crate::pool::Pool;
 use crate::pool::cluster::route::{Asked, Asking};
 
+use first::Declared;
+
 /// What is known of such a transaction.
 #[derive(Default)]
 pub(crate) struct Reading {
     /// Its BEGIN, until its first group runs.
     pub(super) begin: Vec<u8>,
     so_far: SoFar,
+    /// It does not say READ ONLY.
+    is_undeclared: bool,
 }
 
 /// What was sent in it so far.
@@ -33,6 +39,8 @@ pub(crate) struct SoFar {
     progress: Progress,
     /// Whether the unnamed statement ends the transaction, once it was prepared in it.
     unnamed_ends: Option<bool>,
+    /// So many bytes of a group that is being sent are still to be.
+    left: u32,
 }
 
 /// How far it is.
@@ -62,9 +70,10 @@ impl Pool {
         let Some(begin) = asking.begin else {
             return self.certain_read(env, asking.group).map_or(Asked::Other, Asked::Read);
         };
+        let is_undeclared = self.begins_reading(env, id, begin) == Some(Declared::Nothing);
         let Some(first) = self.first_group(env, id, begin, asking.bytes) else { return Asked::Other };
         if let Some(routing) = self.routing_mut(id) {
-            routing.reading = Reading { begin: begin.to_vec(), so_far: SoFar::default() };
+            routing.reading = Reading { begin: begin.to_vec(), so_far: SoFar::default(), is_undeclared };
         }
         Asked::Transaction(first)
     }
