@@ -208,8 +208,8 @@ impl Checks {
         self.servers.insert(link, ServerWatch { pool: None, node, open: true, hangs: false, listens: false });
     }
 
-    /// A server connection said which pool it belongs to. `was_promoted`: the pool may have others at this node from before.
-    pub fn server_named(&mut self, link: LinkId, pool: PoolName, was_promoted: bool) {
+    /// A server connection said which pool it belongs to. `has_changed_role`: the pool may have others at this node from before.
+    pub fn server_named(&mut self, link: LinkId, pool: PoolName, has_changed_role: bool) {
         let mut node = 0;
         if let Some(server) = self.servers.get_mut(&link) {
             server.pool = Some(pool.clone());
@@ -227,7 +227,7 @@ impl Checks {
         let listens = |server: &&ServerWatch| {
             server.open && server.listens && server.pool.as_ref().is_some_and(|other| *other == pool)
         };
-        let parts = if was_promoted { 2 } else { 1 };
+        let parts = if has_changed_role { 2 } else { 1 };
         let listening = self.servers.values().filter(listens).count();
         // This one may be about to.
         let pool_limit = size as usize * parts + listening.max(usize::from(self.plan.has_hubs()));

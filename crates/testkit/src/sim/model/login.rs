@@ -95,8 +95,8 @@ impl Backend {
         self.is_watch = cx.nodes.is_some() && pool.1 == WATCHER;
         if !self.is_watch {
             self.pool = Some(pool.clone());
-            let was_promoted = cx.nodes.as_ref().is_some_and(|nodes| nodes.was_promoted(self.node));
-            cx.checks.server_named(self.link, pool.clone(), was_promoted);
+            let has_changed = cx.nodes.as_ref().is_some_and(|nodes| nodes.has_changed_role(self.node));
+            cx.checks.server_named(self.link, pool.clone(), has_changed);
         }
         match self.outcome {
             ServerOutcome::Refuses(code) => {

@@ -508,10 +508,13 @@ impl Nodes {
             .then(|| format!("a statement of route=standby begins at node{node}, which is a primary"))
     }
 
-    /// A pool may have servers there from the time when it was a standby, and others as the primary's.
+    /// A pool may have servers there from the time when it was a standby, and others as the primary's; or the other way round, if a
+    /// client has not read yet what the primary had sent.
     #[must_use]
-    pub fn was_promoted(&self, node: usize) -> bool {
-        self.nodes[node].promoted_us.is_some()
+    pub fn has_changed_role(&self, node: usize) -> bool {
+        let Node { in_recovery, promoted_us, .. } = self.nodes[node];
+        // The first node begins as the primary.
+        promoted_us.is_some() || in_recovery == (node == 0)
     }
 }
 

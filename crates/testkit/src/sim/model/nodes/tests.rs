@@ -2,7 +2,7 @@
 
 use pgweir_core::Machine;
 
-use super::Nodes;
+use super::{Act, Nodes};
 use crate::sim::plan::Plan;
 use crate::sim::subject::Subject;
 
@@ -32,4 +32,14 @@ fn nothing_is_settled_while_the_source_strays() {
         now_us += 100_000;
     }
     assert!(strayed > 0);
+}
+
+#[test]
+fn a_node_has_another_role_than_before_once_it_is_promoted_or_made_a_standby() {
+    let mut nodes = nodes();
+    assert!(!nodes.has_changed_role(0) && !nodes.has_changed_role(1));
+    for act in [Act::Crash(0), Act::Promote(1), Act::Start(0), Act::Serve(0)] {
+        nodes.happen(act, 1);
+    }
+    assert!(nodes.has_changed_role(0) && nodes.has_changed_role(1));
 }
