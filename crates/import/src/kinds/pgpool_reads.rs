@@ -61,6 +61,8 @@ pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_
 fn balance(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     let key = "load_balance_mode";
     cluster.options.insert("route", "auto".to_owned());
+    // pgpool-II, too, sends the reads of a transaction to a standby until the transaction changes something.
+    cluster.options.insert("begin_undeclared", "first".to_owned());
     let why = "`route=auto` sends reads to standbys in transaction pooling. The imported `pool_mode = session` keeps them at the primary: set \
                `pool_mode = transaction`";
     reader.differs(table.get(key).map_or(0, |node| node.line), key, why);

@@ -6,7 +6,7 @@ use crate::mapping::Row;
 
 const COMMAND: &str = "pgweir runs no command in a failover, and promotes no standby: let Patroni or repmgr do that; pgweir follows the primary";
 const NAMES: &str = "with `load_balance_mode`. Names, also with `.*` at the end; other expressions are listed for you to write";
-const OWN_CHANGES: &str = "pgweir sends a transaction to the primary as a whole, and a read outside of one to a standby, also if its client has just changed something. If such a client must see its change, put both into one transaction, or give it `route=primary`";
+const OWN_CHANGES: &str = "with `load_balance_mode`, `begin_undeclared=first` has transactions read at a standby until they change something, and `causal_reads=session`, the default, shows each client its own changes there";
 const CACHE: &str = "pgweir keeps no results of queries";
 const ONE_CHECK: &str = "pgweir checks all nodes of a cluster alike";
 const LOGS: &str = "pgweir's lines have one form; `log_format = json` gives them as JSON";
@@ -101,7 +101,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("database_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
     Row::new("app_name_redirect_preference_list", Anything, Reader("a line of `[routes]` for `primary`"), &[]).noted("a line of `[routes]` is for all statements of a client, so for other nodes the command lists the line that you can add if the clients only read"),
     Row::new("allow_sql_comments", Flag, Needless("`/*NO LOAD BALANCE*/` keeps its meaning; other comments change nothing"), &[]),
-    Row::new("disable_load_balance_on_write", Anything, Missing(OWN_CHANGES), &["off", "transaction"]),
+    Row::new("disable_load_balance_on_write", Anything, Needless(OWN_CHANGES), &[]),
     Row::new("dml_adaptive_object_relationship_list", Anything, With("disable_load_balance_on_write"), &[]),
     Row::new("track_table_mutation_*", Anything, With("disable_load_balance_on_write"), &[]),
     Row::new("prefer_lower_delay_standby", Flag, Reader("`prefer_lower_lag`"), &[]),

@@ -97,7 +97,7 @@ fn pgpool() {
         &read,
         &[
             "* = cluster=main",
-            "main = nodes=node0,node1 check_interval_ms=10000 check_timeout_ms=20000 check_user=checker primary_max_age_ms=20000 \
+            "main = nodes=node0,node1 begin_undeclared=first check_interval_ms=10000 check_timeout_ms=20000 check_user=checker primary_max_age_ms=20000 \
              primary_wait=300 route=auto check_password=hunter2",
             "node0 = host=db1.example port=5432",
             "node1 = host=db2.example port=5433",
@@ -206,17 +206,14 @@ fn pgpools_lists_of_names() {
     let read_on = read(Kind::Pgpool, text);
     has(
         &read_on,
-        &["main = nodes=node0,node1 check_user=prober primary_names='accounts*' primary_wait=300 \
-             read_functions=price_of route=auto write_functions='nextval,set_*'"],
+        &[
+            "main = nodes=node0,node1 begin_undeclared=first check_user=prober primary_names='accounts*' primary_wait=300 \
+             read_functions=price_of route=auto write_functions='nextval,set_*'",
+        ],
     );
     assert_eq!(
         about(&read_on, FindingKind::Missing),
-        [
-            "disable_load_balance_on_write",
-            "write_function_list",
-            "primary_routing_query_pattern_list",
-            "pool_passwd"
-        ]
+        ["write_function_list", "primary_routing_query_pattern_list", "pool_passwd"]
     );
     let off = format!("{text}load_balance_mode = off\ndisable_load_balance_on_write = 'transaction'\n");
     let read_off = read(Kind::Pgpool, &off);
@@ -231,7 +228,7 @@ fn pgpools_nodes_without_checks_or_in_other_modes() {
     has(
         &plain,
         &[
-            "main = nodes=node0,node1 check_user=nobody primary_wait=300 route=auto",
+            "main = nodes=node0,node1 begin_undeclared=first check_user=nobody primary_wait=300 route=auto",
             "node1 = host=b port=5432",
         ],
     );
