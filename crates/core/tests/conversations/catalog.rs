@@ -119,6 +119,44 @@ fn what_is_made_meanwhile_is_read_at_the_next_release() {
 }
 
 #[test]
+fn one_server_is_asked_at_a_time() {
+    let (mut rig, one, first) = with_catalog("default_pool_size = 2", &[]);
+    let two = rig.client("alice");
+    let mut begins = |client, server: Option<End>| {
+        rig.send(client, &fe::query("begin"));
+        let server = server.unwrap_or_else(|| rig.dialed());
+        if rig.gets(server).is_empty() {
+            rig.greet(server);
+            rig.gets(server);
+        }
+        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+        rig.gets_raw(client);
+        server
+    };
+    begins(one, Some(first));
+    let second = begins(two, None);
+    rig.catalog = None;
+    let mut makes = |client, server| {
+        for (text, tag, status) in
+            [("create function f()", "CREATE FUNCTION", 'T'), ("commit", "COMMIT", 'I')]
+        {
+            rig.send(client, &fe::query(text));
+            rig.gets(server);
+            rig.send(server, &[be::complete(tag), be::ready(status)].concat());
+            rig.gets_raw(client);
+        }
+        rig.gets(server)
+    };
+    assert_eq!(makes(one, first).len(), 1, "it is asked");
+    assert!(makes(two, second).is_empty(), "the other one is not");
+    assert!(run(&mut rig, two, second, "select 1").is_empty());
+    rig.send(first, &be::answer(&[&["g", "set_tenant", ""]]));
+    assert_eq!(rig.gets(first), Vec::<String>::new());
+    // What was made since the question is still to be read.
+    assert_eq!(run(&mut rig, one, first, "select 2").len(), 1);
+}
+
+#[test]
 fn it_is_read_again_after_some_time_and_with_the_configuration() {
     for reload in [false, true] {
         let settings = "default_pool_size = 1\nserver_idle_timeout = 0\nserver_check_delay = 10000";

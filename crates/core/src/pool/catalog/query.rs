@@ -12,7 +12,7 @@ use crate::pool::catalog::reach::{self, NameLists, Reach};
 use crate::pool::catalog::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::{CatalogQuery, Replies, ServerState};
+use crate::pool::server::state::{CatalogQuery, Replies, Server, ServerState};
 
 /// The parts of the question are added to this one: no row.
 const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
@@ -42,6 +42,7 @@ impl Pool {
         let is_left_to_primary = self.state.balances && !is_primary && self.state.routines.are_read();
         if !routines && !names
             || is_left_to_primary
+            || self.is_catalog_being_read()
             || self.is_notify_listener(id)
             || self.reason_to_close(cx.env, id).is_some()
         {
@@ -64,6 +65,12 @@ impl Pool {
         self.send_hidden(cx, id, Purpose::Audit, &text);
         self.server_unpause(cx, id);
         true
+    }
+
+    /// Another server is being asked again. Where many clients change tables and routines, each of their servers would ask the same.
+    fn is_catalog_being_read(&self) -> bool {
+        let is_asked = |server: &Server| matches!(server.state, ServerState::QueryingCatalog(_));
+        self.state.routines.are_read() && self.servers.values().any(is_asked)
     }
 
     /// The answer is complete.
