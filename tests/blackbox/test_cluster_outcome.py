@@ -15,6 +15,8 @@ class Relay:
 
     def __init__(self, port):
         self.to, self.loses, self.pairs = port, False, []
+        self.takes = threading.Event()
+        self.takes.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -23,6 +25,7 @@ class Relay:
         while True:
             try:
                 near, _ = self.listener.accept()
+                self.takes.wait()
                 far = socket.create_connection(("127.0.0.1", self.to))
             except OSError:
                 if self.listener.fileno() < 0:
@@ -51,6 +54,15 @@ class Relay:
             end.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+
+    def end_all(self):
+        """Ends all connections: what was to be lost stays lost. New ones lose nothing."""
+        self.takes.clear()
+        for pair in list(self.pairs):
+            for end in pair:
+                self._shut(end)
+        self.loses = False
+        self.takes.set()
 
     def cut(self):
         """Ends all connections, and takes no new ones."""
@@ -182,10 +194,7 @@ def test_a_lost_connection_alone_is_no_reason_to_doubt(failing):
     case.change("same")
     case.commit()
     eventually(lambda: case.has(case.old, "same"), "it is committed")
-    case.relay.loses = False
-    for pair in case.relay.pairs:
-        for end in pair:
-            case.relay._shut(end)
+    case.relay.end_all()
     answer = case.told()
     assert answer.commands == ["COMMIT"], answer
     assert case.row()["outcomes_committed"] == 1
