@@ -1,4 +1,4 @@
-//! What a pool notes about the questions for positions: who is to be asked, who has answered, who is gone. It asks nobody itself.
+//! What a pool notes about the questions for positions: who is to be asked, who has answered, who is gone. It sends no question.
 
 use crate::cluster::token::Position;
 use crate::ids::ServerId;
@@ -35,6 +35,18 @@ impl Guard {
     /// It is answered.
     pub(super) fn end(&mut self) {
         self.is_under_way = false;
+    }
+
+    /// It was answered, and the clients that waited for that were asked again where to. Returns whether one of them waits on.
+    pub(super) fn answered(&mut self, now_us: u64) -> bool {
+        if !self.is_wanted {
+            self.misses = 0;
+            return false;
+        }
+        let pause_us = (MISSED_US_MIN << self.misses.min(16)).min(MISSED_US_MAX);
+        self.again_us = self.again_us.max(now_us + pause_us);
+        self.misses = self.misses.saturating_add(1);
+        true
     }
 }
 
@@ -99,19 +111,5 @@ impl Pool {
             server.at.logged_in_us = standby.replayed.logged_in(now_us);
             standby.looks_again = true;
         }
-    }
-}
-
-impl Guard {
-    /// It was answered, and the clients that waited for that were asked again where to. Returns whether one of them waits on.
-    pub(super) fn answered(&mut self, now_us: u64) -> bool {
-        if !self.is_wanted {
-            self.misses = 0;
-            return false;
-        }
-        let pause_us = (MISSED_US_MIN << self.misses.min(16)).min(MISSED_US_MAX);
-        self.again_us = self.again_us.max(now_us + pause_us);
-        self.misses = self.misses.saturating_add(1);
-        true
     }
 }
