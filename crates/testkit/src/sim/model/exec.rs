@@ -352,6 +352,7 @@ pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str,
     session.say(body.message(b'D'));
 }
 
+/// The answer to the pooler's question for routines, and for names that may do more than read.
 fn catalog(session: &mut Session) -> String {
     let row = |kind: &str, names: &str| [Some(kind.to_owned()), Some(names.to_owned()), None];
     say_row(session, &row("v", ""));
@@ -384,7 +385,6 @@ fn put_back(session: &mut Session, values: &[(String, String)]) {
     }
 }
 
-/// The answer to the pooler's question for routines, and for names that may do more than read.
 /// The answer to the pooler's question for a position.
 fn say_position(session: &mut Session, replayed: bool) -> Result<String, Refusal> {
     match (session.stands(), replayed) {
