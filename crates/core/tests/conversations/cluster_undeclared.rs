@@ -147,3 +147,16 @@ fn other_transactions_begin_where_they_did() {
     assert_eq!(stage.rig.gets(standby), with_begin("begin read only", "select a from t"));
     stage.rig.gets_nothing(primary);
 }
+
+#[test]
+fn what_comes_in_pieces_is_the_primarys() {
+    let (mut stage, client, primary, standby) = reading("");
+    stage.rig.send_bytewise(client, &fe::query("insert into t values (1)"));
+    leaves(&mut stage, client, standby);
+    assert_eq!(stage.rig.gets(primary), with_begin("begin", "insert into t values (1)"));
+    let (mut stage, client, primary, standby) = reading("");
+    stage.rig.send_bytewise(client, &fe::query("commit"));
+    leaves(&mut stage, client, standby);
+    stage.rig.gets_nothing(primary);
+    assert_eq!(stage.rig.gets(client), ["Complete COMMIT", "Ready I"], "nothing happened there");
+}
