@@ -275,3 +275,6 @@ pub const SLOW_STATEMENTS_KEPT: usize = 100;
 /// Statements that one session has prepared by name without the pooler's help (in session pooling), and that are told apart in the
 /// statistics.
 pub const NAMES_FOLLOWED_MAX: usize = 256;
+
+/// A position that a client says it must see (`pgweir.read_after`), and that is so many bytes ahead of the primary's, is none of its cluster.
+pub(crate) const AHEAD_BYTES_MAX: u64 = 1 << 40;

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::cluster::answer::Lsn;
+use crate::limits::AHEAD_BYTES_MAX;
 
 /// A position in a cluster's history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,9 +40,6 @@ pub(crate) enum ReadAfter {
     /// A text that is none.
     Malformed,
 }
-
-/// A position so far ahead of the primary's is not one of this cluster.
-const AHEAD_BYTES_MAX: u64 = 1 << 40;
 
 impl ReadAfter {
     /// Reads `0/404C6B0`, or `00000002-0/404C6B0` with the timeline. Nothing is said by an empty text.
