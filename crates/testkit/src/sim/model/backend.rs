@@ -472,9 +472,11 @@ impl Backend {
     fn note_doubt(&mut self, message: &Message) {
         let beginning = &message.body[..message.body.len().min(32)];
         let discards = beginning.windows(11).any(|word| word == b"DISCARD ALL");
+        // Behind a simple query not even a Flush: the pooler may keep the rest of its group.
+        let end_bytes = if message.tag == b'Q' { 0 } else { GROUP_END_BYTES };
         if message.tag == b'F' || message.tag == b'B' && message.body.len() > LONG_BIND_BYTES {
             self.is_doubted = true;
-        } else if discards && self.splitter.rest().len() <= GROUP_END_BYTES {
+        } else if discards && self.splitter.rest().len() <= end_bytes {
             self.is_doubted = false;
         }
     }
