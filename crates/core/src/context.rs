@@ -72,10 +72,7 @@ pub(crate) struct Env {
     pub(crate) now: Now,
     pub(crate) rules: Rules,
     pub(crate) shared: Arc<Shared>,
-    /// What is known of each cluster.
-    pub(crate) views: HashMap<Arc<str>, Arc<View>>,
-    /// What became of COMMITs whose primary was lost, by cluster.
-    pub(crate) outcomes: HashMap<Arc<str>, Outcomes>,
+    pub(crate) clusters: KnownClusters,
     pub(crate) tracked: Arc<Tracked>,
     /// What each connection is, by its index; with the generation of its name.
     roles: Vec<Option<(u32, Role)>>,
@@ -85,15 +82,9 @@ pub(crate) struct Env {
     pub(crate) parse_contexts: ParseContexts,
     /// What was found in texts that come again.
     pub(crate) texts: Texts,
-    /// What statements cost.
-    pub(crate) estimates: Estimates,
-    /// What they took, by text.
-    pub(crate) measured: StatementStats,
-    pub(crate) sampler: Sampler,
+    pub(crate) measured: Measured,
     /// Statements that change sessions unseen.
     pub(crate) watched: Watched,
-    /// The last statements that took long, the newest last.
-    pub(crate) slow: VecDeque<SlowSnapshot>,
     /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
     pub(crate) wake_us: Option<u64>,
     /// For messages that are put together before they are sent.
@@ -111,6 +102,25 @@ pub(crate) struct Env {
     pub(crate) effects: Vec<Effect>,
     /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
     pub(crate) write_time: Option<WriteTime>,
+}
+
+/// What is known of clusters, by name.
+#[derive(Default)]
+pub(crate) struct KnownClusters {
+    pub(crate) views: HashMap<Arc<str>, Arc<View>>,
+    /// What became of COMMITs whose primary was lost.
+    pub(crate) outcomes: HashMap<Arc<str>, Outcomes>,
+}
+
+/// What was measured of statements.
+pub(crate) struct Measured {
+    /// What they cost.
+    pub(crate) estimates: Estimates,
+    /// What they took, by text.
+    pub(crate) stats: StatementStats,
+    pub(crate) sampler: Sampler,
+    /// The last that took long, the newest last.
+    pub(crate) slow: VecDeque<SlowSnapshot>,
 }
 
 /// See [`crate::Machine::show_times_by`].
@@ -177,27 +187,27 @@ impl Env {
     pub(crate) fn new(setup: Setup) -> Env {
         let extra = setup.rules.config.main.track_extra_parameters.iter().map(String::as_str);
         let tracked = Arc::new(Tracked::new(extra));
-        let measured_bytes = share_bytes(&setup.rules.config.main, &setup.shared);
-        let sampler = Sampler::new(&setup.rules.config.main);
+        let measured = Measured {
+            estimates: Estimates::default(),
+            stats: StatementStats::new(share_bytes(&setup.rules.config.main, &setup.shared)),
+            sampler: Sampler::new(&setup.rules.config.main),
+            slow: VecDeque::new(),
+        };
         let first_serial = first_serial(setup.shared.generation(), setup.worker);
         Env {
             worker: setup.worker,
             now: setup.now,
             rules: setup.rules,
             shared: setup.shared,
-            views: HashMap::new(),
-            outcomes: HashMap::new(),
+            clusters: KnownClusters::default(),
             tracked,
             roles: Vec::new(),
             cancel_keys: HashMap::default(),
             statements: Statements::numbered_from(first_serial),
             parse_contexts: ParseContexts::default(),
             texts: Texts::default(),
-            estimates: Estimates::default(),
-            measured: StatementStats::new(measured_bytes),
-            sampler,
+            measured,
             watched: Watched::default(),
-            slow: VecDeque::new(),
             wake_us: None,
             scratch: Vec::new(),
             ahead: Ahead::default(),

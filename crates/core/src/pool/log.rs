@@ -43,6 +43,6 @@ impl Pool {
     /// `S-0x12: database/user@host:port` as log lines begin.
     pub(crate) fn server_log_name(&self, server: &Server) -> String {
         let pool = &self.state;
-        format!("S-{:#x}: {}/{}@{}", server.serial, pool.database, pool.user, server.address())
+        format!("S-{:#x}: {}/{}@{}", server.at.serial, pool.database, pool.user, server.address())
     }
 }

@@ -17,7 +17,7 @@ use crate::pool::node::{Branch, NodePool};
 use crate::pool::numbers::Numbers;
 use crate::pool::policy::Policy;
 use crate::pool::queue::Queue;
-use crate::pool::sequences::state::{Affinities, CurrvalClients};
+use crate::pool::sequences::state::Drawn;
 use crate::pool::server::greeting::ServerGreeting;
 use crate::shared::Counts;
 
@@ -44,9 +44,7 @@ pub(crate) struct PoolState {
     pub(crate) known: Known,
     /// What servers are when they are new; the first one's is told to every client.
     pub(crate) greeting: Option<Arc<ServerGreeting>>,
-    /// Who asks for values of sequences.
-    pub(crate) currval_clients: CurrvalClients,
-    pub(crate) affinities: Affinities,
+    pub(crate) drawn: Drawn,
     /// When the session of a released server is looked at.
     pub(crate) session_checks: SessionChecks,
     /// Routines that ask for drawn values.
@@ -130,8 +128,7 @@ impl PoolState {
             due: Due::default(),
             known: Known::default(),
             greeting: None,
-            currval_clients: CurrvalClients::default(),
-            affinities: Affinities::default(),
+            drawn: Drawn::default(),
             session_checks: SessionChecks::default(),
             routines: Routines::default(),
             reach: Reach::default(),

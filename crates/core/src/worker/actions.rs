@@ -222,11 +222,11 @@ impl Worker {
         let config = Arc::clone(&cx.env.rules.config);
         let tls_changed = old.server_tls_epoch != cx.env.rules.server_tls_epoch;
         let diff = old.config.diff(&config);
-        cx.env.sampler = Sampler::new(&config.main);
+        cx.env.measured.sampler = Sampler::new(&config.main);
         // A shorter period begins at once.
         self.stats_us =
             self.stats_us.min(cx.env.now.mono_us + crate::worker::maintenance::stats_period_us(&config));
-        cx.env.measured.resize(crate::pool::show::measure::share_bytes(&config.main, &cx.env.shared));
+        cx.env.measured.stats.resize(crate::pool::show::measure::share_bytes(&config.main, &cx.env.shared));
         let is_removed = |name: &str| diff.removed.iter().any(|other| other == name);
         cx.env.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));
         for id in self.pool_ids_of(None) {

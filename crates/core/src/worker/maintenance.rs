@@ -161,7 +161,7 @@ impl Worker {
             debug_assert!(pool.clients.is_empty(), "a pool with clients was dropped");
             let pool = pool.state;
             self.clusters.keep_tally(&pool);
-            cx.env.measured.forget_pool(id);
+            cx.env.measured.stats.forget_pool(id);
             cx.env.watched.forget_pool(id);
             cx.env.shared.forget_owner(&pool.database, &pool.user);
             self.pool_names.remove(&(pool.database, pool.user));

@@ -25,7 +25,7 @@ impl Worker {
             SnapshotRequest::ClientCounts => Snapshot::ClientCounts(self.count_clients(cx.env)),
             SnapshotRequest::Statements => Snapshot::Statements {
                 top: self.top_statements(cx.env),
-                slow: cx.env.slow.iter().cloned().collect(),
+                slow: cx.env.measured.slow.iter().cloned().collect(),
             },
         };
         cx.driver.ask(Question::Seen { worker: cx.env.worker, ticket, snapshot });
@@ -49,7 +49,7 @@ impl Worker {
             suspended: env.activity == Activity::Suspended,
             stopping: env.stopping,
             prepared_statements: u32::try_from(env.statements.len()).unwrap_or(u32::MAX),
-            followed: env.measured.numbers(),
+            followed: env.measured.stats.numbers(),
         }
     }
 

@@ -47,7 +47,7 @@ impl Pool {
         if !is_sound || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }
-        let statements = cx.env.measured.recent(&server.work.recent);
+        let statements = cx.env.measured.stats.recent(&server.work.recent);
         let server = &mut self.servers[id];
         let transactions = std::mem::take(&mut server.work.unseen);
         server.work.recent = crate::stats::statements::Recent::default();

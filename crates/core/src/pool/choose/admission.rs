@@ -76,7 +76,7 @@ impl Pool {
     /// The expected time of a statement that is known to be short.
     #[inline]
     pub(crate) fn short_estimate_us(&self, env: &Env, key: u64, limits: MultiplexLimits) -> Option<u64> {
-        let Estimate { us, bytes } = env.estimates.get(key)?;
+        let Estimate { us, bytes } = env.measured.estimates.get(key)?;
         (us < limits.max_us && bytes <= MULTIPLEXED_ANSWER_BYTES_MAX).then_some(us)
     }
 

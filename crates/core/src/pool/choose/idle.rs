@@ -63,7 +63,7 @@ impl Pool {
         let first = *(if env.rules.config.main.server_round_robin { idle.front() } else { idle.back() })?;
         let drawn_on = self.drawn_on(branch, client);
         let id = drawn_on.or_else(|| self.fitting_idle(branch, first, client)).unwrap_or(first);
-        match self.state.affinities.is_empty() {
+        match self.state.drawn.affinities.is_empty() {
             true => Some(id),
             false => self.beside_affinities(env, branch, id, client),
         }
@@ -112,12 +112,12 @@ impl Pool {
     ) -> Option<ServerId> {
         let now_us = env.now.mono_us;
         let pool = &mut self.state;
-        pool.affinities.expire(now_us);
-        if pool.affinities.hold(id, client) == Hold::Free {
+        pool.drawn.affinities.expire(now_us);
+        if pool.drawn.affinities.hold(id, client) == Hold::Free {
             return Some(id);
         }
         let idle = &pool.node_at(branch).idle;
-        let holds = || idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
+        let holds = || idle.iter().map(|&other| (other, pool.drawn.affinities.hold(other, client)));
         let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
         if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
             return Some(id);

@@ -232,7 +232,7 @@ impl Pool {
         server_id: ServerId,
     ) -> Vec<u8> {
         let server = &mut self.servers[server_id];
-        let (pid, notices) = (server.at.pid, std::mem::take(&mut server.notices));
+        let (pid, notices) = (server.at.pid, std::mem::take(&mut server.at.notices));
         let is_process = i32::try_from(pid).is_ok_and(|pid| pid > 0);
         if cx.env.rules.config.main.peer_id != 0 || !is_process {
             return notices;

@@ -37,7 +37,7 @@ impl Pool {
         let waiting = Waiting { since_us: now_us, notified: false, group, first };
         self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.
-        if self.state.affinities.is_for(id)
+        if self.state.drawn.affinities.is_for(id)
             && let Some(server) = self.choose_free(cx, branch, Some(id))
         {
             return self.link_at_once(cx, id, branch, server);

@@ -99,7 +99,7 @@ pub(crate) fn at_commit(
     server: &Server,
     group: BlockGroup,
 ) -> Result<AtCommit, AtOnce> {
-    let Some(term) = server.opened_in.clone().filter(|_| server.branch.is_primary()) else {
+    let Some(term) = server.at.term.clone().filter(|_| server.branch.is_primary()) else {
         // A standby has nothing to commit. A server that was promoted has said so, before it said that the transaction is open.
         let reads = server.retire.is_none() || in_flight.number == Number::NotNeeded;
         return Err(if reads { AtOnce::Committed } else { AtOnce::Unknown(Why::NoNumber) });
@@ -264,7 +264,7 @@ impl Pool {
         let view = self.state.cluster.as_ref().map(|cluster| &cluster.view);
         let primary = view.and_then(|view| view.primary.as_ref());
         // What an older primary says is of another history.
-        let is_current = primary.is_some_and(|primary| Some(&primary.term) == server.opened_in.as_ref());
+        let is_current = primary.is_some_and(|primary| Some(&primary.term) == server.at.term.as_ref());
         let followed = view.and_then(|view| view.followed.as_ref());
         let at = &mut asking.at;
         at.attempts += 1;
@@ -306,7 +306,7 @@ impl Pool {
         let (name, word) = (self.client_log_name(client), told.word());
         cx.log(Level::Log, &format!("{name} its primary was lost behind COMMIT: {word}"));
         if let Some(cluster) = &self.state.cluster {
-            cx.env.outcomes.entry(cluster.view.cluster.clone()).or_default().count(told);
+            cx.env.clusters.outcomes.entry(cluster.view.cluster.clone()).or_default().count(told);
         }
         match told {
             Outcome::Committed => self.answer_block(cx, id, group, TxStatus::Idle),

@@ -48,12 +48,12 @@ impl Pool {
     /// A server that is not of the present epoch takes nothing more.
     pub(crate) fn fence_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let (Some(cluster), Some(server)) = (&self.state.cluster, self.servers.get(id)) else { return };
-        let (fate, cut, ends) = match &server.opened_in {
+        let (fate, cut, ends) = match &server.at.term {
             Some(term) if !server.branch.is_primary() => (cluster.view.fate_at_standby(term), DOWN, LEFT),
             term => (cluster.view.fate(term.as_ref()), CUT_OFF, FENCED),
         };
         let is_drained =
-            server.opened_in.as_ref().is_some_and(|term| cluster.view.drained.contains(&term.node));
+            server.at.term.as_ref().is_some_and(|term| cluster.view.drained.contains(&term.node));
         let reason = match fate {
             Fate::Cut if is_drained => DRAINED,
             Fate::Cut => cut,

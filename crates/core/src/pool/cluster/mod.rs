@@ -119,6 +119,7 @@ impl PoolState {
         }
         self.cluster = name.map(|name| {
             let view = env
+                .clusters
                 .views
                 .get(name)
                 .cloned()

@@ -27,7 +27,7 @@ impl Pool {
         server.retire = Some(LEFT);
         // Nothing goes there until a view names it again, and then only by new servers.
         let named = standby.standby.take().map(|known| known.target.term.run.timeline);
-        let opened_in = server.opened_in.as_ref().map(|term| term.run.timeline);
+        let opened_in = server.at.term.as_ref().map(|term| term.run.timeline);
         standby.left = Left {
             at_us: standby.replayed.asks_at(env.now.mono_us),
             timeline: named.max(opened_in).unwrap_or_default(),

@@ -134,7 +134,7 @@ impl Pool {
         let Some(cluster) = self.state.cluster.as_deref() else { return };
         self.state.whole_tally().add_to(nodes);
         for server in self.servers.values() {
-            let Some(term) = &server.opened_in else { continue };
+            let Some(term) = &server.at.term else { continue };
             let at = nodes.entry(Arc::clone(&term.node)).or_default();
             match server.state.kind() {
                 ServerKind::Active => at.active += 1,

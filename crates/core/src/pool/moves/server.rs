@@ -110,7 +110,7 @@ impl Pool {
         let Some(server) = self.servers.get(id) else { return };
         let (branch, kind) = (server.branch, server.state.kind());
         let pool = &mut self.state;
-        pool.affinities.end(id);
+        pool.drawn.affinities.end(id);
         pool.node_at_mut(branch).list(id, Some(kind), None);
     }
 

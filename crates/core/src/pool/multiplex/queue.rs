@@ -29,7 +29,7 @@ impl PoolState {
         let now_us = env.now.mono_us;
         let took_us = now_us.saturating_sub(head.since_us);
         let bytes = server.work.received_bytes - head.received_bytes;
-        env.estimates.note(head.key, took_us, bytes, self.policy.long_us);
+        env.measured.estimates.note(head.key, took_us, bytes, self.policy.long_us);
         if let (Some(account), Some(_)) = (account, head.estimate_us) {
             let response_us = now_us.saturating_sub(account.request_us);
             let wait_us = response_us.saturating_sub(took_us);
@@ -156,7 +156,7 @@ impl Pool {
         let Some(server) = self.servers.get(id) else { return };
         let Some(head) = server.pipelined.head() else { return };
         self.state.numbers.multiplexing.violations += 1;
-        env.estimates.bar(head.key);
+        env.measured.estimates.bar(head.key);
     }
 
     /// A statement that was taken for self-contained left a transaction open. No other client was queued behind it, so no harm is done.

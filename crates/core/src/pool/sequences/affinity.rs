@@ -110,7 +110,7 @@ impl Pool {
             return;
         }
         let key = self.currval_key(env, account);
-        self.state.currval_clients.insert(key);
+        self.state.drawn.currval_clients.insert(key);
         let alike: Vec<ClientId> = self
             .clients
             .iter()
@@ -127,7 +127,7 @@ impl Pool {
     /// A client has logged in: perhaps similar clients asked before.
     pub(crate) fn recall_currval_client(&mut self, env: &Env, id: ClientId) {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
-        let known = &self.state.currval_clients;
+        let known = &self.state.drawn.currval_clients;
         if !known.is_empty()
             && known.contains(self.currval_key(env, account))
             && let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account)
@@ -227,7 +227,7 @@ impl Pool {
         account.draws.on = Some(id);
         let is_free = self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Idle));
         if is_free && affinity_us > 0 {
-            pool.affinities.begin(id, client_id, now_us.saturating_add(affinity_us), firm);
+            pool.drawn.affinities.begin(id, client_id, now_us.saturating_add(affinity_us), firm);
         }
     }
 
@@ -235,11 +235,11 @@ impl Pool {
     #[inline]
     pub(crate) fn end_affinity(&mut self, server: Option<ServerId>, client: ClientId) {
         let pool = &mut self.state;
-        if pool.affinities.is_empty() {
+        if pool.drawn.affinities.is_empty() {
             return;
         }
-        server.into_iter().for_each(|server| pool.affinities.end(server));
-        if pool.affinities.end_for(client) && pool.is_starving() {
+        server.into_iter().for_each(|server| pool.drawn.affinities.end(server));
+        if pool.drawn.affinities.end_for(client) && pool.is_starving() {
             self.notice();
         }
     }

@@ -251,6 +251,14 @@ pub(crate) enum Hold {
     Until(u64),
 }
 
+/// What a pool knows of the values that its clients draw from sequences.
+#[derive(Default)]
+pub(crate) struct Drawn {
+    /// Who asks for them.
+    pub(crate) currval_clients: CurrvalClients,
+    pub(crate) affinities: Affinities,
+}
+
 /// A pool's servers that are kept for a client for a moment.
 #[derive(Default)]
 pub(crate) struct Affinities {

@@ -341,7 +341,7 @@ impl Pool {
         let params = pool.known.share_params(params);
         server.params = Arc::clone(&params);
         server.session = pool.known.sessions.share(Session::default());
-        server.notices = notices;
+        server.at.notices = notices;
         let login = AtLogin { fixed, params, in_doubt: false };
         match only_for {
             Some(client) => {

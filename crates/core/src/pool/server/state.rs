@@ -33,8 +33,6 @@ use crate::worker::login::inquiry::{Answer, Lookup};
 /// A connection to PostgreSQL.
 pub(crate) struct Server {
     pub(crate) conn: ConnId,
-    /// SHOW's column `id`.
-    pub(crate) serial: u64,
     pub(crate) state: ServerState,
     pub(crate) ledger: Ledger,
     pub(crate) tx: TxStatus,
@@ -48,8 +46,6 @@ pub(crate) struct Server {
     pub(crate) opened: Opened,
     /// The client in session pooling that it is opened for, or that was told of it and has not asked for anything yet.
     pub(crate) kept_for: Option<ClientId>,
-    /// NoticeResponse messages of its login, for its first client.
-    pub(crate) notices: Vec<u8>,
     pub(crate) statements: ServerStatements,
     /// What its client asked first since it owed nothing.
     pub(crate) first_ask: FirstAsk,
@@ -64,8 +60,6 @@ pub(crate) struct Server {
     pub(crate) work: Work,
     /// Which of its pool's nodes it is of.
     pub(crate) branch: Branch,
-    /// The node that it was opened to, in a pool with a cluster.
-    pub(crate) opened_in: Option<Term>,
     /// When anything last happened on it. Monotonic, µs.
     pub(crate) active_us: u64,
     /// Cancel requests that are on their way to it: no other client may have it before they are over.
@@ -93,6 +87,8 @@ pub(crate) struct Incoming {
 
 /// Where a server is.
 pub(crate) struct Reached {
+    /// SHOW's column `id`.
+    pub(crate) serial: u64,
     pub(crate) endpoint: Endpoint,
     /// The address that it was reached at; `None` before, and for a unix socket.
     pub(crate) remote: Option<SocketAddr>,
@@ -107,6 +103,10 @@ pub(crate) struct Reached {
     /// For cancel requests, as PostgreSQL gave them.
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,
+    /// NoticeResponse messages of its login, for its first client.
+    pub(crate) notices: Vec<u8>,
+    /// The node that it was opened to, in a pool with a cluster.
+    pub(crate) term: Option<Term>,
 }
 
 /// What a server is at.

@@ -56,7 +56,7 @@ impl PoolState {
         let bytes = answered_bytes.saturating_sub(work.running.from_bytes);
         let traced = work.traced.take();
         let slow = split.total_us() >= self.policy.slow_us;
-        let known = env.measured.note(&work.running, split, bytes);
+        let known = env.measured.stats.note(&work.running, split, bytes);
         let told = (slow || traced.is_some()).then(|| {
             let text = known.map(|known| known.text.clone());
             Told { split, running: work.running, bytes, text, traced, slow }
@@ -71,7 +71,7 @@ impl Pool {
     /// Neither the top list nor traces want to know of statements.
     #[inline]
     fn watches_nothing(&self, env: &Env) -> bool {
-        env.measured.is_off() && !env.sampler.is_on()
+        env.measured.stats.is_off() && !env.measured.sampler.is_on()
     }
 
     /// A linked client's Query or Parse goes to its server; the text may be only its beginning.
@@ -96,8 +96,8 @@ impl Pool {
             let Some(server) = self.servers.get_mut(server_id) else { return };
             server.work.followed.note(name, statement);
             // If it is in use when it is bound, its text is no longer at hand.
-            env.measured.make(Seen { pool: self.id, fingerprint: statement.fingerprint, text });
-            if env.sampler.is_on() {
+            env.measured.stats.make(Seen { pool: self.id, fingerprint: statement.fingerprint, text });
+            if env.measured.sampler.is_on() {
                 self.trace(env, server_id, Some(text));
             }
         } else {
@@ -170,13 +170,13 @@ impl Pool {
         let Prepared { fingerprint, light } = statement;
         let pool = self.id;
         if server.work.running.is_named()
-            || env.measured.name_known(&mut server.work.running, pool, fingerprint, light)
-                && !env.sampler.is_on()
+            || env.measured.stats.name_known(&mut server.work.running, pool, fingerprint, light)
+                && !env.measured.sampler.is_on()
         {
             return;
         }
         let text = text(self, env);
-        if env.sampler.is_on() {
+        if env.measured.sampler.is_on() {
             self.trace(env, id, text.as_deref());
         }
         if let Some(text) = text {
@@ -189,7 +189,7 @@ impl Pool {
     fn trace(&mut self, env: &mut Env, id: ServerId, text: Option<&[u8]>) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.work.traced.as_ref().is_none_or(|traced| traced.context.is_none())
-            && let Some(traced) = env.sampler.choose(text)
+            && let Some(traced) = env.measured.sampler.choose(text)
         {
             server.work.traced = Some(Box::new(traced));
         }
@@ -199,9 +199,9 @@ impl Pool {
     fn measure_new(&mut self, env: &mut Env, id: ServerId, statement: Prepared, text: &[u8]) {
         let Prepared { fingerprint, light } = statement;
         let pool = self.id;
-        env.measured.make(Seen { pool, fingerprint, text });
+        env.measured.stats.make(Seen { pool, fingerprint, text });
         if let Some(server) = self.servers.get_mut(id) {
-            env.measured.name_known(&mut server.work.running, pool, fingerprint, light);
+            env.measured.stats.name_known(&mut server.work.running, pool, fingerprint, light);
         }
     }
 
@@ -332,10 +332,10 @@ impl Pool {
             bytes,
             failed: running.failed,
         };
-        if cx.env.slow.len() >= SLOW_STATEMENTS_KEPT {
-            cx.env.slow.pop_front();
+        if cx.env.measured.slow.len() >= SLOW_STATEMENTS_KEPT {
+            cx.env.measured.slow.pop_front();
         }
-        cx.env.slow.push_back(snapshot);
+        cx.env.measured.slow.push_back(snapshot);
         cx.log(Level::Log, &line);
     }
 }

@@ -77,7 +77,7 @@ impl Pool {
             state,
             request_us,
             wait_us,
-            link: link.map(|server| server.serial),
+            link: link.map(|server| server.at.serial),
             application: env.application_name(&account.params),
             statements: account.statements.as_ref().map_or(0, |statements| statements.len()),
         };
@@ -167,13 +167,13 @@ impl Pool {
             cell(wait_us / 1_000_000),
             cell(wait_us % 1_000_000),
             cell(u8::from(server.retire.is_some())),
-            cell(pointer(server.serial)),
+            cell(pointer(server.at.serial)),
             cell(link.unwrap_or_default()),
             cell(server.at.pid),
             cell(&server.at.tls),
             cell(application.unwrap_or_default()),
             cell(server.statements.len()),
-            cell(server.serial),
+            cell(server.at.serial),
         ]
     }
 
@@ -204,7 +204,7 @@ impl Pool {
         };
         let statement = Some(&server.work.running)
             .filter(|_| server.work.query_us > 0)
-            .and_then(|running| env.measured.fingerprint(running))
+            .and_then(|running| env.measured.stats.fingerprint(running))
             .map_or_else(String::new, |fingerprint| format!("{fingerprint:016x}"));
         [cell(transaction_us), cell(statement)]
     }

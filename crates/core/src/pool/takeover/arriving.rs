@@ -113,7 +113,7 @@ impl Pool {
             _ => Branch::PRIMARY,
         };
         let mut server = self.new_server(env, branch, (conn, endpoint), state);
-        server.opened_in = term;
+        server.at.term = term;
         server.at.local = local;
         (server.at.pid, server.at.key) = (pid, Vec::from(key).into());
         (server.params, server.work.used) = (params, used);

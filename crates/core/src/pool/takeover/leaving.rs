@@ -259,7 +259,7 @@ impl Pool {
             session: settings(&server.session),
             prepared: Some(prepared(&server.session)),
             opened_by: opened_by(&self.state.config),
-            term: server.opened_in.as_ref().map(pack_term),
+            term: server.at.term.as_ref().map(pack_term),
             at_standby: (!server.branch.is_primary()).then_some(true),
         }
     }

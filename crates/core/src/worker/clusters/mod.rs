@@ -122,7 +122,7 @@ impl Worker {
         let is_ours =
             |name: &str| config.clusters.contains_key(name) && cx.env.shared.watcher(name) == cx.env.worker;
         self.clusters.watched.retain(|name, _| is_ours(name));
-        cx.env.views.retain(|name, _| config.clusters.contains_key(&**name));
+        cx.env.clusters.views.retain(|name, _| config.clusters.contains_key(&**name));
         for (name, options) in config.clusters.iter().filter(|(name, _)| is_ours(name)) {
             let now_us = cx.env.now.mono_us;
             let watched = self.clusters.watched.entry(name.as_str().into());

@@ -30,7 +30,7 @@ const COUNTS_AT_NODE: usize = 6;
 impl Worker {
     /// What this worker knows of each cluster, and how many of its clients wait for a primary.
     pub(crate) fn cluster_rows(&self, env: &Env) -> Vec<Row> {
-        let mut views: Vec<_> = env.views.values().collect();
+        let mut views: Vec<_> = env.clusters.views.values().collect();
         views.sort_by(|one, other| one.cluster.cmp(&other.cluster));
         let rows = views.into_iter().map(|view| {
             let held: u32 = self.pools_in_cluster(&view.cluster).map(|pool| pool.state.held()).sum();
@@ -39,7 +39,7 @@ impl Worker {
             let at_commit =
                 |pool: &Pool| pool.clients.values().filter(|client| client.is_at_commit()).count();
             let resolving: usize = self.pools_in_cluster(&view.cluster).map(at_commit).sum();
-            let outcomes = env.outcomes.get(&view.cluster).copied().unwrap_or_default();
+            let outcomes = env.clusters.outcomes.get(&view.cluster).copied().unwrap_or_default();
             let primary = view.primary.as_ref();
             let discovery = env.rules.config.clusters.get(&*view.cluster).map(|options| options.discovery);
             let watched = self.clusters.watched.get(&view.cluster);
@@ -72,7 +72,7 @@ impl Worker {
     /// The nodes of the clusters that this worker watches, and what its pools have at the nodes of all.
     pub(crate) fn node_rows(&self, env: &Env) -> Vec<Row> {
         let mut rows = Vec::new();
-        for name in env.views.keys() {
+        for name in env.clusters.views.keys() {
             let mut at_nodes = self.at_nodes(name);
             for (cluster, node) in self.clusters.watched.get(name).into_iter().flat_map(|watched| {
                 let cluster = &watched.cluster;

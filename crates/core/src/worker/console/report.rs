@@ -238,7 +238,7 @@ impl Worker {
             let (counts, switches) = (env.shared.database(name), env.shared.switches(name));
             let user = database.user.as_deref().unwrap_or_default();
             let hosts = database.hosts.len() > 1;
-            let view = database.cluster.as_deref().and_then(|cluster| env.views.get(cluster));
+            let view = database.cluster.as_deref().and_then(|cluster| env.clusters.views.get(cluster));
             let primary = view.and_then(|view| view.primary.as_ref());
             let host = (!database.hosts.is_empty()).then(|| database.hosts.join(","));
             let lifetime_s = config.server_lifetime(&database).as_secs();

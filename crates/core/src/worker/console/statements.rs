@@ -11,7 +11,7 @@ use crate::worker::console::report::cell;
 impl Worker {
     /// The statements that took most time on this worker.
     pub(crate) fn top_statements(&self, env: &Env) -> Vec<StatementSnapshot> {
-        let shown = env.measured.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
+        let shown = env.measured.stats.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
             let pool = &self.pools.get(known.pool)?.state;
             let totals = known.totals();
             let quantile_us = |share| totals.quantile_us(share).unwrap_or_default().min(known.max_us as f64);

@@ -92,8 +92,8 @@ impl Pool {
     /// The free server that was logged in first: its answer tells most of the standby's run. It need not be checked before: the question
     /// does that. One that is kept for the client that drew values on it comes last.
     fn idle_for_question(&mut self, env: &Env, branch: Branch) -> Option<ServerId> {
-        self.state.affinities.expire(env.now.mono_us);
-        let holds = |id: ServerId| self.state.affinities.hold(id, None);
+        self.state.drawn.affinities.expire(env.now.mono_us);
+        let holds = |id: ServerId| self.state.drawn.affinities.hold(id, None);
         let idle = self.state.node_at(branch).idle.iter().copied();
         let is_usable =
             |id: &ServerId| !matches!(holds(*id), Hold::Until(_)) && self.reason_to_close(env, *id).is_none();
