@@ -12,7 +12,7 @@ const BUSY_PERCENT: u64 = 25;
 /// ... and ends below this. (With fewer, larger turns the same load takes less of its time.)
 const IDLE_PERCENT: u64 = 8;
 /// So many clients must have sent something in a window.
-const CLIENTS_MIN: u32 = 32;
+const CLIENTS_MIN: u32 = 16;
 
 /// The scheduling policy of a worker's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

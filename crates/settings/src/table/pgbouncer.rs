@@ -169,7 +169,7 @@ settings! {
         /// The number of servers that a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir
         /// find the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
-        /// How workers are scheduled. `auto`: a busy worker with many clients (32 and more that send something within 30 ms) lets
+        /// How workers are scheduled. `auto`: a busy worker with many clients (16 and more that send something within 30 ms) lets
         /// clients and servers on the same machine finish first (Linux: SCHED_BATCH). `prompt`: never. A policy that the
         /// process was started with is left alone.
         worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
