@@ -144,6 +144,16 @@ fn less_lag_is_preferred_by_a_limit_only() {
 }
 
 #[test]
+fn a_statement_gives_the_lag() {
+    let text = ROUTED.replace("nodes=m1,m2", "nodes=m1,m2 lag_query='select ''1''::int'");
+    let config = load(&text).expect("a good file");
+    assert_eq!(config.clusters["main"].lag_query.as_deref(), Some("select '1'::int"));
+    let none = load(ROUTED).expect("a good file");
+    assert_eq!(none.clusters["main"].lag_query, None);
+    assert_eq!(config.diff(&none).clusters, ["main"]);
+}
+
+#[test]
 fn a_user_does_not_wait_for_standbys_that_get_no_reads() {
     let file = |weight| {
         format!(

@@ -1,9 +1,10 @@
 //! How far a standby is behind. Values only.
 //!
 //! In time, lag is measured by one clock, pgweir's own: the age of the oldest position of the primary that the standby has not
-//! replayed. So an idle primary is no lag, and no clock of a server counts.
+//! replayed. So an idle primary is no lag, and no clock of a server counts. With `lag_query` the standby tells its lag in time.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::cluster::answer::Lsn;
 
@@ -23,12 +24,18 @@ pub(crate) struct Positions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Lag {
     pub(crate) bytes: u64,
-    pub(crate) us: u64,
+    /// `None`: it should have been told, and was not.
+    pub(crate) us: Option<u64>,
 }
+
+/// A lag in time (µs) that was told, or why it was not.
+pub(crate) type ToldLag = Result<u64, String>;
 
 /// What a standby may be behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LagLimits {
+    /// The lag in time is told, and not measured here.
+    pub(crate) is_told: bool,
     /// 0: no limit.
     pub(crate) us: u64,
     /// 0: no limit.
@@ -58,15 +65,16 @@ impl Positions {
         let (newest, _) = self.seen.back()?;
         let first = self.seen.iter().find(|(position, _)| *position > replayed);
         let us = first.map_or(0, |(_, seen_us)| now_us.saturating_sub(*seen_us));
-        Some(Lag { bytes: newest.0.saturating_sub(replayed.0), us })
+        Some(Lag { bytes: newest.0.saturating_sub(replayed.0), us: Some(us) })
     }
 }
 
 impl LagLimits {
-    /// Whether a standby with this lag gets no reads. One that got none gets them again at half of the limit.
+    /// Whether a standby with this lag gets no reads. One that got none gets them again at half of the limit. A lag that is not known is
+    /// over any limit.
     pub(crate) fn exceeds(&self, lag: Lag, was_over: bool) -> bool {
         let over = |is: u64, limit: u64| limit > 0 && is > if was_over { limit / 2 } else { limit };
-        over(lag.us, self.us) || over(lag.bytes, self.bytes)
+        lag.us.map_or(self.us > 0, |us| over(us, self.us)) || over(lag.bytes, self.bytes)
     }
 }
 
@@ -74,8 +82,27 @@ impl Lag {
     /// The other lags less, by more than a quarter of a limit.
     pub(crate) fn is_late_beside(self, least: Lag, limits: LagLimits) -> bool {
         let late = |is: u64, least: u64, limit: u64| limit > 0 && is.saturating_sub(least) > limit / 4;
-        late(self.us, least.us, limits.us) || late(self.bytes, least.bytes, limits.bytes)
+        let in_time = match (self.us, least.us) {
+            (Some(own), Some(least)) => late(own, least, limits.us),
+            (None, Some(_)) => limits.us > 0,
+            (_, None) => false,
+        };
+        in_time || late(self.bytes, least.bytes, limits.bytes)
     }
+
+    /// The lesser of each.
+    pub(crate) fn least(self, other: Lag) -> Lag {
+        let us = self.us.into_iter().chain(other.us).min();
+        Lag { bytes: self.bytes.min(other.bytes), us }
+    }
+}
+
+/// Reads a number of seconds, as µs. The bytes are a server's: anything may be in them.
+pub(crate) fn read_seconds(text: &[u8]) -> Option<u64> {
+    let seconds: f64 = std::str::from_utf8(text).ok()?.trim().parse().ok()?;
+    // Refused are negative numbers, NaN, and what is longer than 500 thousand million years.
+    let lag = Duration::try_from_secs_f64(seconds).ok()?;
+    u64::try_from(lag.as_micros()).ok()
 }
 
 #[cfg(test)]
@@ -92,50 +119,81 @@ mod tests {
     #[test]
     fn lag_is_the_age_of_the_oldest_position_that_is_not_replayed() {
         let seen = positions(&[(1000, 10), (2000, 20), (2000, 30), (3000, 40)]);
-        assert_eq!(seen.lag(Lsn(3000), 100), Some(Lag { bytes: 0, us: 0 }));
-        assert_eq!(seen.lag(Lsn(3500), 100), Some(Lag { bytes: 0, us: 0 }), "it was asked later");
-        assert_eq!(seen.lag(Lsn(2000), 100), Some(Lag { bytes: 1000, us: 60 }));
-        assert_eq!(seen.lag(Lsn(1999), 100), Some(Lag { bytes: 1001, us: 80 }));
-        assert_eq!(seen.lag(Lsn(0), 100), Some(Lag { bytes: 3000, us: 90 }));
+        assert_eq!(seen.lag(Lsn(3000), 100), Some(Lag { bytes: 0, us: Some(0) }));
+        assert_eq!(seen.lag(Lsn(3500), 100), Some(Lag { bytes: 0, us: Some(0) }), "it was asked later");
+        assert_eq!(seen.lag(Lsn(2000), 100), Some(Lag { bytes: 1000, us: Some(60) }));
+        assert_eq!(seen.lag(Lsn(1999), 100), Some(Lag { bytes: 1001, us: Some(80) }));
+        assert_eq!(seen.lag(Lsn(0), 100), Some(Lag { bytes: 3000, us: Some(90) }));
         assert_eq!(Positions::default().lag(Lsn(0), 100), None);
     }
 
     #[test]
     fn an_idle_primary_at_the_start_of_a_page_is_no_lag() {
         let seen = positions(&[(0x0400_0028, 10)]);
-        assert_eq!(seen.lag(Lsn(0x0400_0000), 1000), Some(Lag { bytes: 0, us: 0 }));
+        assert_eq!(seen.lag(Lsn(0x0400_0000), 1000), Some(Lag { bytes: 0, us: Some(0) }));
         let seen = positions(&[(0x0400_2018, 10)]);
-        assert_eq!(seen.lag(Lsn(0x0400_2000), 1000), Some(Lag { bytes: 0, us: 0 }));
+        assert_eq!(seen.lag(Lsn(0x0400_2000), 1000), Some(Lag { bytes: 0, us: Some(0) }));
     }
 
     #[test]
     fn a_standby_over_the_limit_is_back_at_half_of_it() {
-        let limits = LagLimits { us: 100, bytes: 0 };
-        let lag = |us| Lag { bytes: 1 << 40, us };
+        let limits = LagLimits { us: 100, ..LagLimits::default() };
+        let lag = |us| Lag { bytes: 1 << 40, us: Some(us) };
         assert!(!limits.exceeds(lag(100), false) && limits.exceeds(lag(101), false));
         assert!(limits.exceeds(lag(51), true) && !limits.exceeds(lag(50), true));
-        let limits = LagLimits { us: 0, bytes: 100 };
-        let lag = |bytes| Lag { bytes, us: u64::MAX };
+        let limits = LagLimits { bytes: 100, ..LagLimits::default() };
+        let lag = |bytes| Lag { bytes, us: Some(u64::MAX) };
         assert!(!limits.exceeds(lag(100), false) && limits.exceeds(lag(101), false));
         assert!(limits.exceeds(lag(51), true) && !limits.exceeds(lag(50), true));
-        let lag = |us| Lag { bytes: 1 << 40, us };
+        let lag = |us| Lag { bytes: 1 << 40, us: Some(us) };
         assert!(!LagLimits::default().exceeds(lag(u64::MAX), false), "0 is no limit");
     }
 
     #[test]
     fn a_standby_is_late_by_a_quarter_of_a_limit() {
-        let lag = |us, bytes| Lag { us, bytes };
-        let limits = LagLimits { us: 100, bytes: 0 };
+        let lag = |us, bytes| Lag { us: Some(us), bytes };
+        let limits = LagLimits { us: 100, ..LagLimits::default() };
         assert!(!lag(30, 1 << 40).is_late_beside(lag(5, 0), limits));
         assert!(lag(31, 0).is_late_beside(lag(5, 0), limits));
         assert!(!lag(0, 0).is_late_beside(lag(5, 0), limits));
-        let limits = LagLimits { us: 0, bytes: 100 };
+        let limits = LagLimits { bytes: 100, ..LagLimits::default() };
         assert!(
             lag(0, 26).is_late_beside(lag(0, 0), limits) && !lag(0, 25).is_late_beside(lag(0, 0), limits)
         );
     }
 
+    #[test]
+    fn a_lag_that_is_not_known_is_over_each_limit_in_time() {
+        let unknown = Lag { bytes: 0, us: None };
+        let limits = LagLimits { us: 100, ..LagLimits::default() };
+        assert!(limits.exceeds(unknown, false) && limits.exceeds(unknown, true));
+        assert!(!LagLimits { bytes: 100, ..LagLimits::default() }.exceeds(unknown, false));
+        let known = Lag { bytes: 0, us: Some(7) };
+        assert_eq!((unknown.least(known), known.least(unknown)), (known, known));
+        assert!(unknown.is_late_beside(known, limits) && !known.is_late_beside(unknown, limits));
+        assert!(!unknown.is_late_beside(known, LagLimits { bytes: 100, ..LagLimits::default() }));
+    }
+
+    #[test]
+    fn a_number_of_seconds_is_read() {
+        for (text, us) in
+            [("0", 0), ("1.5", 1_500_000), ("1e-06", 1), (" 2\n", 2_000_000), ("-0", 0), ("1e-9", 0)]
+        {
+            assert_eq!(read_seconds(text.as_bytes()), Some(us), "{text}");
+        }
+        for text in ["", "-0.001", "NaN", "Infinity", "1e300", "1e19", "00:00:01", "1,5", "one", "1 s"] {
+            assert_eq!(read_seconds(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(read_seconds(b"1\xff"), None);
+    }
+
     proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(text in prop::collection::vec(any::<u8>(), 0..20), number in any::<f64>()) {
+            let _ = read_seconds(&text);
+            let _ = read_seconds(number.to_string().as_bytes());
+        }
+
         #[test]
         fn more_replayed_is_never_more_lag(
             steps in prop::collection::vec((0u64..10_000, 0u64..1000), 0..400),

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use pgweir_settings::{ClusterOptions, NodeOptions};
 
 use crate::cluster::answer::{Answer, Lsn};
-use crate::cluster::lag::{LagLimits, Positions};
-use crate::cluster::node::{Node, NodeState, Observation};
+use crate::cluster::lag::{Lag, LagLimits, Positions, ToldLag};
+use crate::cluster::node::{Node, NodeState, Observation, cut};
 use crate::cluster::outcome::Followed;
 use crate::cluster::source::Source;
 use crate::cluster::switchover::{Ended, Switchover};
@@ -78,7 +78,11 @@ impl Limits {
             drain_us: us(options.switchover_drain_ms),
             max_lag_bytes: options.switchover_max_lag_bytes.into(),
             warm_up_us: us(options.warm_up_ms),
-            lag: LagLimits { us: us(options.lag_limit_ms), bytes: u64::from(options.lag_limit_bytes) },
+            lag: LagLimits {
+                is_told: options.lag_query.is_some(),
+                us: us(options.lag_limit_ms),
+                bytes: u64::from(options.lag_limit_bytes),
+            },
             prefers_lower_lag: options.prefer_lower_lag,
         }
     }
@@ -238,32 +242,69 @@ impl Cluster {
     /// A node said where it is: how far it is behind, or how far the others are.
     fn measure(&mut self, id: NodeId, observation: &Observation, now_us: u64) {
         let Observation::Answered(answer) = observation else { return };
-        let Some(position) = &answer.position else { return };
-        self.note_followed(id, answer, *position, now_us);
-        let limits = self.limits.lag;
-        let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) else { return };
-        match node.state {
-            NodeState::Primary(_) => {
-                self.positions.note(*position, now_us);
+        if let Some(position) = answer.position {
+            self.note_followed(id, answer, position, now_us);
+        }
+        let Some(node) = self.node(id) else { return };
+        match (&node.state, answer.position) {
+            (NodeState::Primary(_), Some(position)) => {
+                self.positions.note(position, now_us);
                 let mut is_news = false;
                 for other in self.nodes.iter_mut().filter(|node| node.id != id) {
-                    is_news |= other.compare(*position);
+                    is_news |= other.compare(position);
                 }
                 if is_news {
                     self.decide(now_us);
                 }
             }
             // Without a primary nothing is known of the lag: what was known counts.
-            NodeState::Standby(_) => {
-                if let Some(lag) = self.positions.lag(*position, now_us) {
-                    node.lag = Some(lag);
-                    let is_behind = limits.exceeds(lag, node.is_behind);
-                    if std::mem::replace(&mut node.is_behind, is_behind) != is_behind {
-                        self.decide(now_us);
-                    }
+            (NodeState::Standby(_), position) => {
+                let known = node.lag.unwrap_or_default();
+                let measured = position.and_then(|position| self.positions.lag(position, now_us));
+                if self.limits.lag.is_told {
+                    let bytes = measured.unwrap_or(known).bytes;
+                    self.set_lag(id, Lag { bytes, us: known.us }, now_us);
+                } else if let Some(lag) = measured {
+                    self.set_lag(id, lag, now_us);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A standby is to be asked for its lag. While no primary answers, what it told last counts: a heartbeat stands still then.
+    pub(crate) fn wants_lag(&self, id: NodeId) -> bool {
+        let primary = self.primary().and_then(|node| node.state.member());
+        let is_written = primary.is_some_and(|member| member.failing.is_none());
+        let is_unknown = |node: &Node| node.lag.is_none_or(|lag| lag.us.is_none());
+        let standby = self.node(id).filter(|node| matches!(node.state, NodeState::Standby(_)));
+        self.limits.lag.is_told && standby.is_some_and(|node| is_written || is_unknown(node))
+    }
+
+    /// A node told its lag in time, or did not.
+    pub(crate) fn take_lag(&mut self, id: NodeId, told: ToldLag, now_us: u64) {
+        let is_told = self.limits.lag.is_told;
+        let standby = |node: &&mut Node| node.id == id && matches!(node.state, NodeState::Standby(_));
+        let Some(node) = self.nodes.iter_mut().find(standby).filter(|_| is_told) else { return };
+        let bytes = node.lag.unwrap_or_default().bytes;
+        let us = told.as_ref().ok().copied();
+        node.lag_error = told.err().map(|text| cut(&text));
+        self.set_lag(id, Lag { bytes, us }, now_us);
+        self.decide(now_us);
+    }
+
+    fn set_lag(&mut self, id: NodeId, lag: Lag, now_us: u64) {
+        let limits = self.limits.lag;
+        let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) else { return };
+        // It need not come down to half of the limit if it was never known to be above.
+        let was_over = node.is_behind && node.lag.is_some_and(|known| known.us.is_some());
+        node.lag = Some(lag);
+        if !limits.is_told {
+            node.lag_error = None;
+        }
+        let is_behind = limits.exceeds(lag, was_over);
+        if std::mem::replace(&mut node.is_behind, is_behind) != is_behind {
+            self.decide(now_us);
         }
     }
 

@@ -141,6 +141,8 @@ const GOOD_MIN: u32 = 2;
 /// What is said of a standby whose replay is paused.
 pub(crate) const PAUSED: &str =
     "its replay is paused, so its reads get older; pg_wal_replay_resume() ends that";
+/// What is said of a standby that should have told its lag.
+pub(crate) const LAG_UNKNOWN: &str = "its lag is not known";
 /// Longest text of an error that is kept.
 const ERROR_CHARS_MAX: usize = 200;
 
@@ -168,6 +170,8 @@ pub(crate) struct Node {
     pub(crate) followed: Option<Followed>,
     /// How far it is behind, as a standby.
     pub(crate) lag: Option<Lag>,
+    /// Why its lag in time is not known, although it should have been told.
+    pub(crate) lag_error: Option<String>,
     /// As a standby of this run, it may have changes that the primary does not have.
     ahead: Option<Ahead>,
     /// So far that it gets no reads.
@@ -199,6 +203,7 @@ impl Node {
             zone: options.zone.as_str().into(),
             followed: None,
             lag: None,
+            lag_error: None,
             ahead: None,
             is_behind: false,
             warm_since_us: None,
@@ -295,7 +300,8 @@ impl Node {
             NodeState::Refused(Refused { why: Refusal::LoginRefused, .. }) => self.last_error.clone(),
             NodeState::Refused(refused) => Some(refused.why.to_string()),
             NodeState::Standby(member) if self.last_error.is_none() => {
-                member.answer.is_paused.then(|| PAUSED.to_owned())
+                let paused = member.answer.is_paused.then(|| PAUSED.to_owned());
+                paused.or_else(|| self.lag_error.clone())
             }
             _ => self.last_error.clone(),
         }
@@ -304,7 +310,7 @@ impl Node {
     pub(crate) fn enter(&mut self, state: NodeState, now_us: u64) {
         if std::mem::discriminant(&self.state) != std::mem::discriminant(&state) {
             self.since_us = now_us;
-            (self.lag, self.is_behind) = (None, false);
+            (self.lag, self.lag_error, self.is_behind) = (None, None, false);
             let comes_back = !matches!(self.state, NodeState::Unknown(_));
             self.warm_since_us = comes_back.then_some(now_us);
         }
@@ -339,7 +345,7 @@ impl Node {
             | Observation::Starting(text)
             | Observation::Lives(text)
             | Observation::LoginRefused(text)
-            | Observation::OwnFault(text) => Some(text.chars().take(ERROR_CHARS_MAX).collect()),
+            | Observation::OwnFault(text) => Some(cut(text)),
         };
         match observation {
             Observation::Answered(answer) => self.answered(*answer, now_us),
@@ -417,6 +423,11 @@ impl Node {
             self.enter(NodeState::Refused(Refused { why: Refusal::LoginRefused, member: None }), now_us);
         }
     }
+}
+
+/// The text of an error, as it is kept.
+pub(crate) fn cut(text: &str) -> String {
+    text.chars().take(ERROR_CHARS_MAX).collect()
 }
 
 fn switch_of(options: &NodeOptions) -> Switch {

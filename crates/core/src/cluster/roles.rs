@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::cluster::node::{Doubt, Member, Node, NodeState, PAUSED, Refusal, Refused, Unsure};
+use crate::cluster::node::{Doubt, LAG_UNKNOWN, Member, Node, NodeState, PAUSED, Refusal, Refused, Unsure};
 use crate::cluster::source::Standing;
 use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
@@ -274,6 +274,10 @@ impl Cluster {
             NodeState::Standby(member) if member.answer.is_paused => {
                 (Level::Warning, Some(PAUSED.to_owned()))
             }
+            // Only once: the error may have another text each time.
+            NodeState::Standby(_) if node.lag_error.is_some() => {
+                (Level::Warning, Some(LAG_UNKNOWN.to_owned()))
+            }
             _ => (Level::Log, None),
         };
         let told = (node.state.word(), why);
@@ -282,7 +286,9 @@ impl Cluster {
         }
         let error = node.last_error.clone().filter(|_| level == Level::Warning);
         let why = told.1.clone().or(error).map(|why| format!(": {why}")).unwrap_or_default();
-        let text = format!("cluster {}: node {} is {}{why}", self.name, node.name, told.0);
+        let lag_error = node.lag_error.as_ref().filter(|_| told.1.as_deref() == Some(LAG_UNKNOWN));
+        let lag_error = lag_error.map(|text| format!(": {text}")).unwrap_or_default();
+        let text = format!("cluster {}: node {} is {}{why}{lag_error}", self.name, node.name, told.0);
         node.told = Some(told);
         self.remarks.push(Remark { level, text });
     }

@@ -25,7 +25,7 @@ pub(super) const LIMITS: Limits = Limits {
     drain_us: 10_000 * MS,
     max_lag_bytes: 1 << 24,
     warm_up_us: 9_000 * MS,
-    lag: LagLimits { us: 2_000 * MS, bytes: 0 },
+    lag: LagLimits { is_told: false, us: 2_000 * MS, bytes: 0 },
     prefers_lower_lag: false,
 };
 
@@ -567,6 +567,88 @@ fn a_standby_that_lags_much_more_than_the_best_is_late() {
     assert_eq!((late(&rig), shares(&rig)), (vec![false, true], vec![1000, 1000]));
     rig.cluster.limits.prefers_lower_lag = false;
     assert_eq!(late(&rig), [false, false]);
+}
+
+fn tells(rig: &mut Rig, n: usize, told: Result<u64, &str>) {
+    let (id, now_us) = (rig.id(n), rig.now_us);
+    rig.cluster.take_lag(id, told.map(|ms| ms * MS).map_err(str::to_owned), now_us);
+}
+
+#[test]
+fn a_lag_that_is_told_counts_in_place_of_the_measured_one() {
+    let mut rig = Rig::new(2);
+    rig.cluster.limits.lag.is_told = true;
+    at(&mut rig, 0x100_1000);
+    replayed(&mut rig, 2, 0x100_1000);
+    assert_eq!(shares(&rig), [0], "nothing is known of its lag");
+    tells(&mut rig, 2, Ok(1500));
+    assert_eq!(shares(&rig), [1000], "it was never known to be above the limit");
+    at(&mut rig, 0x100_2000);
+    rig.pass(9000);
+    replayed(&mut rig, 2, 0x100_1000);
+    let lag = rig.cluster.nodes[1].lag.expect("it is known");
+    assert_eq!((lag.bytes, lag.us, shares(&rig)), (0x1000, Some(1500 * MS), vec![1000]));
+    tells(&mut rig, 2, Ok(2001));
+    assert_eq!(shares(&rig), [0]);
+    tells(&mut rig, 2, Ok(1001));
+    assert_eq!(shares(&rig), [0], "it is not at half of the limit yet");
+    tells(&mut rig, 2, Ok(1000));
+    assert_eq!(shares(&rig), [1000]);
+    tells(&mut rig, 1, Ok(5000));
+    assert!(rig.cluster.nodes[0].lag.is_none(), "it is the primary");
+}
+
+#[test]
+fn a_lag_that_is_not_told_is_over_the_limit_and_no_evidence_against_the_node() {
+    let mut rig = Rig::new(2);
+    rig.cluster.limits.lag.is_told = true;
+    at(&mut rig, 0x100_1000);
+    replayed(&mut rig, 2, 0x100_1000);
+    tells(&mut rig, 2, Ok(0));
+    rig.cluster.take_remarks();
+    for text in ["it gives NULL", "it gives 2 rows"] {
+        rig.pass(1000);
+        replayed(&mut rig, 2, 0x100_1000);
+        tells(&mut rig, 2, Err(text));
+        assert_eq!((shares(&rig), rig.word(2)), (vec![0], "standby"));
+        assert_eq!(rig.cluster.nodes[1].trouble().as_deref(), Some(text));
+        assert!(rig.cluster.view().obstacle.contains("m2: standby, its lag is not known"));
+    }
+    let said: Vec<String> = rig.cluster.take_remarks().into_iter().map(|remark| remark.text).collect();
+    assert_eq!(said, ["cluster main: node m2 is standby: its lag is not known: it gives NULL"]);
+    tells(&mut rig, 2, Ok(1999));
+    assert_eq!((shares(&rig), rig.cluster.nodes[1].trouble()), (vec![1000], None));
+    rig.cluster.limits.lag.us = 0;
+    tells(&mut rig, 2, Err("it gives NULL"));
+    assert_eq!(shares(&rig), [1000], "there is no limit");
+    rig.cluster.limits.lag.is_told = false;
+    replayed(&mut rig, 2, 0x100_1000);
+    assert_eq!(rig.cluster.nodes[1].trouble(), None, "it is measured again");
+}
+
+#[test]
+fn without_a_primary_what_a_standby_told_last_counts() {
+    let mut rig = Rig::new(2);
+    let wants = |rig: &Rig, n| rig.cluster.wants_lag(rig.id(n));
+    rig.standby(2, 1);
+    assert!(!wants(&rig, 2), "it is measured");
+    rig.cluster.limits.lag.is_told = true;
+    rig.standby(2, 1);
+    assert!(wants(&rig, 2), "nothing is known");
+    tells(&mut rig, 2, Ok(1));
+    assert!(!wants(&rig, 2));
+    rig.primary(1, 1);
+    assert!(wants(&rig, 2) && !wants(&rig, 1));
+    rig.fail(1);
+    assert_eq!((rig.word(1), wants(&rig, 2)), ("primary", false), "it may be dead");
+    rig.primary(1, 1);
+    assert!(wants(&rig, 2));
+    for _ in 0..3 {
+        rig.fail(1);
+        rig.pass(5000);
+    }
+    rig.standby(2, 1);
+    assert_eq!((rig.word(1), wants(&rig, 2), shares(&rig)), ("down", false, vec![1000]));
 }
 
 #[test]

@@ -236,8 +236,7 @@ impl Cluster {
     fn least_lag(&self) -> Option<Lag> {
         let reads = |node: &&Node| node.share(self.limits(), self.decided_us) > 0;
         let lags = self.standbys().map(|(node, _)| node).filter(reads).filter_map(|node| node.lag);
-        let less = |one: Lag, other: Lag| Lag { us: one.us.min(other.us), bytes: one.bytes.min(other.bytes) };
-        if self.limits().prefers_lower_lag { lags.reduce(less) } else { None }
+        if self.limits().prefers_lower_lag { lags.reduce(Lag::least) } else { None }
     }
 
     fn is_late(&self, node: &Node, least: Lag) -> bool {
@@ -258,10 +257,18 @@ impl Cluster {
                 _ if node.switch != Switch::Attached => node.switch.word().to_owned(),
                 NodeState::Unsure(unsure) => unsure.why.to_string(),
                 NodeState::Refused(refused) => refused.why.to_string(),
+                state if node.is_behind && node.lag_error.is_some() => {
+                    format!("{}, its lag is not known", state.word())
+                }
                 state if node.is_behind => format!("{}, too far behind", state.word()),
                 state => state.word().to_owned(),
             };
-            let error = node.last_error.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
+            let error = node
+                .last_error
+                .as_deref()
+                .or(node.lag_error.as_deref())
+                .map(|text| format!(" ({text})"))
+                .unwrap_or_default();
             format!("{}: {why}{error}", node.name)
         });
         nodes.collect::<Vec<_>>().join("; ")

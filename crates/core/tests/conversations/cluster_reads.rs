@@ -18,6 +18,9 @@ pub(super) const CLUSTER: &str = "app = cluster=main\n\
     [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5 causal_reads=off\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\nm3 = host=10.0.0.3\n";
 
+/// The text of a `lag_query`.
+pub(super) const LAG_QUERY: &str = "select seconds from heartbeat";
+
 /// A cluster of three nodes that answers its watches.
 pub(super) struct Stage {
     pub(super) rig: Rig,
@@ -26,6 +29,10 @@ pub(super) struct Stage {
     pub(super) servers: VecDeque<(End, usize)>,
     /// What each node says of itself; `None`: it cannot be reached.
     pub(super) says: [Option<Vec<u8>>; 3],
+    /// What each node answers to `lag_query`; `None`: nothing.
+    pub(super) lags: [Option<Vec<u8>>; 3],
+    /// So often it was asked.
+    pub(super) lags_asked: [usize; 3],
 }
 
 impl Stage {
@@ -40,7 +47,14 @@ impl Stage {
 
     pub(super) fn of(rig: Rig) -> Stage {
         let says = [primary(1), says(true, 1, 2), says(true, 1, 3)].map(Some);
-        let mut stage = Stage { rig, watches: Vec::new(), servers: VecDeque::new(), says };
+        let mut stage = Stage {
+            rig,
+            watches: Vec::new(),
+            servers: VecDeque::new(),
+            says,
+            lags: Default::default(),
+            lags_asked: [0; 3],
+        };
         stage.pass_us(1);
         stage
     }
@@ -58,13 +72,7 @@ impl Stage {
 
     pub(super) fn answer_watches(&mut self) {
         for (watch, node) in self.watches.clone() {
-            if self.rig.is_closed(watch) || self.rig.raw(watch).is_empty() {
-                continue;
-            }
-            match &self.says[node - 1] {
-                Some(answer) => self.rig.send(watch, answer),
-                None => self.rig.eof(watch),
-            }
+            self.answer_watch(watch, node);
         }
         while self.rig.new_dials() > 0 {
             let end = self.rig.dialed();
@@ -79,8 +87,27 @@ impl Stage {
                 self.rig.send(end, &greeting());
                 self.rig.raw(end);
                 self.rig.send(end, &answer);
+                self.answer_watch(end, node);
             } else {
                 self.servers.push_back((end, node));
+            }
+        }
+    }
+
+    fn answer_watch(&mut self, watch: End, node: usize) {
+        while !self.rig.is_closed(watch) {
+            let asked = self.rig.raw(watch);
+            if asked.is_empty() {
+                return;
+            }
+            if String::from_utf8_lossy(&asked).contains(LAG_QUERY) {
+                self.lags_asked[node - 1] += 1;
+                let Some(answer) = &self.lags[node - 1] else { return };
+                self.rig.send(watch, answer);
+            } else if let Some(answer) = &self.says[node - 1] {
+                self.rig.send(watch, answer);
+            } else {
+                self.rig.eof(watch);
             }
         }
     }
@@ -138,11 +165,17 @@ impl Stage {
     }
 
     fn counts_at<const N: usize>(&mut self, node: &str, first: usize) -> [u64; N] {
+        let row = self.shown(node);
+        let cells: Vec<&str> = row.split(',').collect();
+        std::array::from_fn(|place| cells[first + place].parse().expect("a number"))
+    }
+
+    /// The row of a node, from its third column on.
+    pub(super) fn shown(&mut self, node: &str) -> String {
         let console = self.rig.console();
         let rows = self.rig.command(console, "SHOW NODES");
         let row = rows.iter().find_map(|row| row.strip_prefix(&format!("Row main,{node},")));
-        let cells: Vec<&str> = row.expect("the node is shown").split(',').collect();
-        std::array::from_fn(|place| cells[first + place].parse().expect("a number"))
+        row.expect("the node is shown").to_owned()
     }
 
     /// Reads that fell back, as there was no standby, and for lag.

@@ -61,6 +61,10 @@ settings! {
         lag_limit_ms: u32 = "10000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The same in bytes of the write-ahead log. 0 means that there is no limit.
         lag_limit_bytes: u32 = "0", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// A statement that gives a standby's lag in seconds, as one row of one column, for example from a heartbeat table. It runs on the
+        /// standby as `check_user` after each check, for at most `check_timeout_ms`, and counts in place of the lag in time that pgweir
+        /// measures. NULL, a negative number and an error count as a lag above `lag_limit_ms`.
+        lag_query: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
         /// A standby that comes back, or that is attached, gets a tenth of its part of the reads at first, and all of it after so many
         /// milliseconds.
         warm_up_ms: u32 = "30000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::client::script::{self, Script, ScriptWriter};
 use super::model::nodes::WATCHER;
+use super::model::nodes::lag::LAG_QUERY;
 use super::rng::Rng;
 use crate::sim::network::net::NetBehaviour;
 
@@ -170,6 +171,8 @@ pub struct ClusterPlan {
     pub begin_undeclared: &'static str,
     /// What clients see is checked even with `causal_reads=off`.
     pub is_checked: bool,
+    /// lag_query
+    pub asks_lag: bool,
     /// route of each database, in their order.
     pub routes: Vec<&'static str>,
     /// The nodes are discovered, and a source says so often which one is the primary (µs); `None`: a fixed list.
@@ -301,6 +304,7 @@ impl Plan {
             causal_wait_ms: *rng.pick(&[0, 10, 10, 200]),
             begin_undeclared: if seed.is_multiple_of(3) { "first" } else { "primary" },
             is_checked: false,
+            asks_lag: Rng::new(seed ^ 0x1a_95).percent(30),
             commit_outcome: rng.percent(70),
             wal_is_logical: rng.percent(25),
             routes: plan
@@ -668,6 +672,10 @@ impl ClusterPlan {
             if self.commit_outcome { "on" } else { "off" },
             self.begin_undeclared,
         );
+        if self.asks_lag {
+            ini.truncate(ini.trim_end().len());
+            let _ = writeln!(ini, " lag_query='{LAG_QUERY}'");
+        }
     }
 }
 

@@ -72,6 +72,10 @@ impl<E: Subject> World<E> {
             cx.checks.operator_words.extend(TOLD);
             cx.after(1, Event::Source);
         }
+        if plan.cluster.as_ref().is_some_and(|cluster| cluster.asks_lag) {
+            // So may what the standbys say.
+            cx.checks.operator_words.extend(TOLD);
+        }
         let mut operator_rng = cx.rng.fork();
         if plan.has_operator {
             cx.after(operator_rng.skewed(300_000), Event::Operator);

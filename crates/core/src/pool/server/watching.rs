@@ -2,6 +2,7 @@
 //! as any other does.
 
 use crate::cluster::answer::{Answer, QUESTION};
+use crate::cluster::lag::{ToldLag, read_seconds};
 use crate::cluster::node::Observation;
 use crate::context::Cx;
 use crate::driver::{CloseMode, ConnId, Driver};
@@ -42,10 +43,19 @@ impl Pool {
 
     /// Asks again what the node is.
     pub(crate) fn ask_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.ask_node(cx, QUESTION);
+    }
+
+    /// Asks a standby for its lag, by `lag_query`.
+    pub(crate) fn ask_lag<D: Driver>(&mut self, cx: &mut Cx<'_, D>, text: &str) {
+        self.ask_node(cx, text);
+    }
+
+    fn ask_node<D: Driver>(&mut self, cx: &mut Cx<'_, D>, text: &str) {
         let Some((id, server)) = self.servers.iter_mut().next() else { return };
         let ServerState::Watching(watching) = &mut server.state else { return };
         **watching = Watching::default();
-        self.send_hidden(cx, id, Purpose::Watch, QUESTION.as_bytes());
+        self.send_hidden(cx, id, Purpose::Watch, text.as_bytes());
     }
 
     pub(crate) fn watch_state(&self) -> WatchState {
@@ -61,6 +71,14 @@ impl Pool {
     pub(crate) fn watch_answer(&self) -> Option<Observation> {
         match self.servers.values().next().map(|server| &server.state) {
             Some(ServerState::Watching(watching)) if watching.is_answered => Some(observed(&watching.answer)),
+            _ => None,
+        }
+    }
+
+    /// The answer to `lag_query`, if it is complete.
+    pub(crate) fn lag_answer(&self) -> Option<ToldLag> {
+        match self.servers.values().next().map(|server| &server.state) {
+            Some(ServerState::Watching(watching)) if watching.is_answered => Some(told_lag(&watching.answer)),
             _ => None,
         }
     }
@@ -87,5 +105,22 @@ fn observed(answer: &Replies) -> Observation {
             Err(column) => Observation::Lives(format!("its answer cannot be read: {column}")),
         },
         rows => Observation::Lives(format!("its answer has {} rows", rows.len())),
+    }
+}
+
+/// A number of seconds, in one row of one column.
+fn told_lag(answer: &Replies) -> ToldLag {
+    if let Some((code, text)) = &answer.failed {
+        let code = String::from_utf8_lossy(code.as_bytes());
+        return Err(format!("lag_query failed: {text} (SQLSTATE {code})"));
+    }
+    let [row] = answer.rows.as_slice() else {
+        return Err(format!("lag_query gives {} rows, not one", answer.rows.len()));
+    };
+    match row.as_slice() {
+        [None] => Err("lag_query gives NULL".to_owned()),
+        [Some(text)] => read_seconds(text)
+            .ok_or_else(|| "lag_query gives no number of seconds that is 0 or more".to_owned()),
+        columns => Err(format!("lag_query gives {} columns, not one", columns.len())),
     }
 }

@@ -157,7 +157,7 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
         answer.map(|answer| answer.run.timeline.to_string()),
         answer.and_then(|answer| answer.position).map(|position| position.to_string()),
         lag.map(|lag| lag.bytes.to_string()),
-        lag.map(|lag| (lag.us / 1000).to_string()),
+        lag.and_then(|lag| lag.us).map(|us| (us / 1000).to_string()),
         cell(at.active),
         cell(at.idle),
         cell(at.waiting),

@@ -9,6 +9,7 @@ use pgweir_settings::{Config, Database};
 use pgweir_wire::error::SqlState;
 
 use crate::cluster::NodeId;
+use crate::cluster::lag::ToldLag;
 use crate::cluster::node::Observation;
 use crate::context::{Cx, Env, Role};
 use crate::driver::Driver;
@@ -34,6 +35,8 @@ pub(crate) struct NodeWatch {
     reconnects: bool,
     /// When something is to be done: to ask, to connect, or to give up waiting (monotonic, µs).
     pub(crate) due_us: u64,
+    /// When the next check begins, while it is asked for its lag (monotonic, µs).
+    next_us: u64,
     /// When the last check began (monotonic, µs).
     began_us: u64,
 }
@@ -47,6 +50,8 @@ enum Phase {
     Connecting,
     /// It waits for an answer.
     Asking,
+    /// The check is over, and it waits for the answer to `lag_query`: nothing that becomes of that is evidence against the node.
+    AskingLag,
 }
 
 impl Worker {
@@ -105,10 +110,15 @@ impl Worker {
     pub(crate) fn hurry_checks(&mut self, env: &Env, cluster: &str, reconnects: bool) {
         let now_us = env.now.mono_us;
         for watch in self.clusters.watches.values_mut() {
-            if *watch.cluster == *cluster && watch.phase == Phase::Resting {
+            let next_us = match watch.phase {
+                Phase::Resting => &mut watch.due_us,
+                Phase::AskingLag => &mut watch.next_us,
+                Phase::Connecting | Phase::Asking => continue,
+            };
+            if *watch.cluster == *cluster {
                 watch.reconnects |= reconnects;
                 let apart_us = if reconnects { RECONNECTS_APART_US_MIN } else { APART_US_MIN };
-                watch.due_us = watch.due_us.min(now_us.max(watch.began_us + apart_us));
+                *next_us = (*next_us).min(now_us.max(watch.began_us + apart_us));
             }
         }
         self.clusters.rearm(now_us);
@@ -152,6 +162,11 @@ impl Worker {
                 let text = "no answer in time (check_timeout_ms)".to_owned();
                 self.observed(cx, id, &Observation::Failed(text));
             }
+            (Phase::AskingLag, _) => {
+                watch.pool.end_watch(cx, "lag_query was not answered in time (check_timeout_ms)");
+                let text = "lag_query was not answered in time (check_timeout_ms)".to_owned();
+                self.lag_told(cx, id, Err(text));
+            }
         }
     }
 
@@ -172,12 +187,23 @@ impl Worker {
                     self.observed(cx, id, &observation);
                 }
             }
+            (Phase::AskingLag, WatchState::Answered) => {
+                if let Some(told) = watch.pool.lag_answer() {
+                    self.lag_told(cx, id, told);
+                }
+            }
+            (Phase::AskingLag, WatchState::Apart) => {
+                watch.next_us = cx.env.now.mono_us.max(watch.began_us + APART_US_MIN);
+                let why = watch.pool.state.node.failure.take().map(|failure| failure.text);
+                let why = why.unwrap_or_else(|| "the connection ended".to_owned());
+                self.lag_told(cx, id, Err(format!("lag_query was not answered: {why}")));
+            }
             // It had served: another connection is to say what that means.
             (Phase::Resting | Phase::Asking, WatchState::Apart) => {
                 watch.phase = Phase::Resting;
                 watch.due_us = cx.env.now.mono_us.max(watch.began_us + APART_US_MIN);
             }
-            (Phase::Connecting | Phase::Asking | Phase::Resting, _) => {}
+            (Phase::Connecting | Phase::Asking | Phase::AskingLag | Phase::Resting, _) => {}
         }
     }
 
@@ -187,15 +213,36 @@ impl Worker {
         let Some(watched) = self.clusters.watched.get_mut(&watch.cluster) else { return };
         let hurried = watched.cluster.hurries();
         watched.cluster.observe(watch.node, observation, now_us);
-        watch.phase = Phase::Resting;
         let hurries = watched.cluster.hurries();
         let pause_us = watched.cluster.pause_us();
-        watch.due_us = now_us.max(watch.began_us.saturating_add(pause_us)).max(watch.began_us + APART_US_MIN);
+        watch.next_us =
+            now_us.max(watch.began_us.saturating_add(pause_us)).max(watch.began_us + APART_US_MIN);
+        (watch.phase, watch.due_us) = (Phase::Resting, watch.next_us);
         let cluster = Arc::clone(&watch.cluster);
+        if matches!(observation, Observation::Answered(_)) && watched.cluster.wants_lag(watch.node) {
+            let config = Arc::clone(&cx.env.rules.config);
+            if let Some(text) =
+                config.clusters.get(&*cluster).and_then(|options| options.lag_query.as_deref())
+            {
+                watch.phase = Phase::AskingLag;
+                watch.due_us = now_us.saturating_add(watched.cluster.limits().timeout_us);
+                watch.pool.ask_lag(cx, text);
+            }
+        }
         self.tell_views(cx);
         if hurries && !hurried {
             self.hurry_checks(cx.env, &cluster, false);
         }
+    }
+
+    /// `lag_query` has been answered, or not in time. The check was over before.
+    fn lag_told<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId, told: ToldLag) {
+        let now_us = cx.env.now.mono_us;
+        let Some(watch) = self.clusters.watches.get_mut(id) else { return };
+        let Some(watched) = self.clusters.watched.get_mut(&watch.cluster) else { return };
+        watched.cluster.take_lag(watch.node, told, now_us);
+        (watch.phase, watch.due_us) = (Phase::Resting, watch.next_us.max(now_us));
+        self.tell_views(cx);
     }
 }
 
@@ -215,6 +262,7 @@ impl NodeWatch {
             phase: Phase::Resting,
             reconnects: false,
             due_us: env.now.mono_us,
+            next_us: env.now.mono_us,
             began_us: 0,
         }
     }

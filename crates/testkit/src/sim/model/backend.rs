@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pgweir_auth::Guard;
 
 use super::login::encoded;
+use super::nodes::lag::{LAG_QUERY, LagAnswer};
 use super::outcome::{Lie, Moment, ServerOutcome};
 use super::session::{Note, Session, Step};
 use super::statement::{Inquiry, Tag};
@@ -14,6 +15,7 @@ use crate::sim::context::{Event, LinkId, PoolerEnd, SimContext};
 use crate::sim::network::net::{Dir, End};
 use crate::sim::network::outbox::Outbox;
 use crate::sim::network::proto::{Message, Splitter, report};
+use crate::sim::plan::Mode;
 
 /// What it is at.
 pub(super) enum Stage {
@@ -441,7 +443,11 @@ impl Backend {
             Ok(Some(message)) => {
                 cx.note(|| format!("server {} takes {message:?}", self.pid));
                 if self.is_watch && message.tag == b'Q' {
-                    self.say_what_it_is(cx);
+                    if message.body.starts_with(LAG_QUERY.as_bytes()) {
+                        self.say_its_lag(cx);
+                    } else {
+                        self.say_what_it_is(cx);
+                    }
                     return true;
                 }
                 self.used = true;
@@ -488,6 +494,19 @@ impl Backend {
         self.flush(cx);
     }
 
+    fn say_its_lag(&mut self, cx: &mut SimContext) {
+        let (node, now_us) = (self.node, cx.now_us);
+        match cx.nodes.as_mut().map_or(LagAnswer::Silent, |nodes| nodes.answer_lag(node, now_us)) {
+            LagAnswer::Says(messages) => {
+                cx.count("lags told");
+                messages.iter().for_each(|message| self.keep(cx, message));
+                self.flush(cx);
+            }
+            LagAnswer::Silent => {}
+            LagAnswer::Dies => self.close(cx, End::Reset),
+        }
+    }
+
     /// A client's statement runs here.
     fn runs_at_node(&self, cx: &mut SimContext) {
         // What was sent before the pooler gave the server up is carried out all the same, as far as it was received.
@@ -502,6 +521,12 @@ impl Backend {
         let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.runs(self.node, begins, now_us, route));
         if let Some(text) = wrong {
             cx.fail("what is new goes to a node of its route", format!("server {}: {text}", self.pid));
+        }
+        // In session pooling, and with what cannot move, a client keeps its server.
+        let chooses = begins && cx.plan.mode != Mode::Session && !self.is_kept();
+        let chosen = cx.nodes.as_ref().filter(|_| chooses).and_then(|nodes| nodes.chosen(self.node, now_us));
+        if let Some(text) = chosen {
+            cx.fail("no read begins at a standby that is behind", format!("server {}: {text}", self.pid));
         }
         if cx.nodes.as_ref().is_some_and(|nodes| nodes.nodes[self.node].in_recovery) {
             cx.count("statements at standbys");

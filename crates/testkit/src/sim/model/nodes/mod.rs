@@ -1,6 +1,7 @@
 //! The nodes of the model's cluster: which of them run, what each says it is, and what happens to them. And the check that matters most: no
 //! change is carried out at a node after its term.
 
+pub mod lag;
 pub mod source;
 mod standby;
 pub mod wal;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use pgweir_core::source::SourceReport;
 
+use self::lag::{LagAnswer, Lags};
 use self::source::Source;
 use self::wal::{Delay, Place, Wal};
 use self::xids::Xids;
@@ -154,6 +156,7 @@ pub struct Nodes {
     /// The node that was promoted last: it is the primary, or is to be.
     leader: usize,
     source: Option<Source>,
+    lags: Option<Lags>,
 }
 
 /// After this time all workers and all statements under way are past a change.
@@ -195,6 +198,7 @@ impl Nodes {
             served_us: BTreeMap::new(),
             leader: 0,
             source: plan.source_us.map(|interval_us| Source::new(seed, interval_us)),
+            lags: plan.asks_lag.then(|| Lags::new(seed, plan.nodes)),
         };
         nodes.write_story(now_us);
         nodes
@@ -474,6 +478,20 @@ impl Nodes {
             Body::new().text("SELECT 1").message(b'C'),
             Body::new().byte(b'I').message(b'Z'),
         ]
+    }
+
+    /// The answer to `lag_query`.
+    #[must_use]
+    pub fn answer_lag(&mut self, node: usize, now_us: u64) -> LagAnswer {
+        self.lags.as_mut().map_or(LagAnswer::Silent, |lags| lags.answer(node, now_us))
+    }
+
+    /// A client that may go to any standby begins at this one. What is wrong with that, if anything.
+    #[must_use]
+    pub fn chosen(&self, node: usize, now_us: u64) -> Option<String> {
+        let lags = self.lags.as_ref().filter(|_| self.nodes[node].in_recovery)?;
+        lags.is_known_behind(node, self.plan.check_timeout_ms, now_us)
+            .then(|| format!("a read begins at node{node}, which has not said that it is current"))
     }
 
     /// A client's statement runs at a node; `begins` a transaction. What is wrong with that, if anything. `route` is the client's.
