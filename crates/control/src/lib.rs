@@ -7,6 +7,7 @@
 // Files, clocks and threads are this crate's work; the list of disallowed methods is for the data plane.
 #![allow(clippy::disallowed_methods)]
 
+mod commands;
 mod config;
 mod keys;
 pub mod log;
@@ -20,6 +21,7 @@ pub mod supervisor;
 mod traces;
 pub mod web;
 
+pub use commands::Commands;
 pub use config::config_state::{CommandLine, ConfigState, Draft, Examination};
 pub use config::files::{TlsFiles, TlsSide};
 pub use keys::Keys;

@@ -3,18 +3,19 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::ids::UnpooledId;
 use pgweir_core::inquiry::{Answer, Obstacle};
-use pgweir_core::mail::{Mail, Question, Shutdown};
+use pgweir_core::mail::{LagRequest, Mail, Question, Shutdown};
 use pgweir_core::source::SourceReport;
 use pgweir_core::stats::Window;
 use pgweir_core::trace::TracedStatement;
 use pgweir_settings::Main;
 
+use crate::commands::Commands;
 use crate::config::config_state::{ConfigState, Draft, SetDraft, is_about_tls};
 use crate::config::files::TlsFiles;
 use crate::keys::Keys;
@@ -44,6 +45,15 @@ pub enum Event {
     Answered(WorkerId, UnpooledId, Answer),
     /// The source of a cluster has answered, or could not be asked.
     Source(Arc<SourceReport>),
+    /// `lag_command` has ended for a standby, or was ended.
+    Lag {
+        /// The cluster.
+        cluster: Arc<str>,
+        /// The standby.
+        node: Arc<str>,
+        /// Its lag, or why it is not known.
+        told: Result<Duration, String>,
+    },
     /// Patroni has switched over, or has not.
     Switched {
         /// The cluster.
@@ -92,6 +102,7 @@ pub struct Plane<F> {
     auth_workers: Option<AuthWorkers>,
     keys: Option<Keys>,
     sources: Option<Sources>,
+    commands: Option<Commands>,
     #[cfg(any(feature = "traces", test))]
     traces: Option<Traces>,
 }
@@ -112,6 +123,7 @@ impl<F: Fleet> Plane<F> {
             auth_workers: None,
             keys: None,
             sources: None,
+            commands: None,
             #[cfg(any(feature = "traces", test))]
             traces: None,
         }
@@ -142,6 +154,12 @@ impl<F: Fleet> Plane<F> {
         Plane { sources: Some(sources), ..self }
     }
 
+    /// With a thread that runs programs.
+    #[must_use]
+    pub fn with_commands(self, commands: Commands) -> Plane<F> {
+        Plane { commands: Some(commands), ..self }
+    }
+
     /// Handles events until the process is to end, and gives the fleet back. Also ends when no sender is left that could
     /// send an event.
     #[must_use]
@@ -162,6 +180,11 @@ impl<F: Fleet> Plane<F> {
                     result: result.clone(),
                 }),
                 Event::Source(report) => self.mail_all(|| Mail::Source(Arc::clone(&report))),
+                Event::Lag { cluster, node, told } => self.mail_all(|| Mail::Lag {
+                    cluster: Arc::clone(&cluster),
+                    node: Arc::clone(&node),
+                    told: told.clone(),
+                }),
             }
             if let Some(words) = self.stopping.last_words() {
                 if !words.is_empty() {
@@ -234,6 +257,14 @@ impl<F: Fleet> Plane<F> {
                 None => {
                     let result = Err("no source is asked".to_owned());
                     self.fleet.mail(from, Mail::Switched { cluster, number, result });
+                }
+            },
+            Question::MeasureLag(request) => match &mut self.commands {
+                Some(commands) => commands.measure_lag(*request),
+                None => {
+                    let LagRequest { cluster, node, .. } = *request;
+                    let told = Err("no program is run".to_owned());
+                    self.fleet.mail(from, Mail::Lag { cluster, node, told });
                 }
             },
             Question::HurrySource { cluster, hurries } => {

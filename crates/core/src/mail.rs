@@ -1,6 +1,7 @@
 //! Messages between workers, and between a worker and the control plane. Typed, never shared state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgweir_auth::{Access, UserList};
 use pgweir_settings::Config;
@@ -124,6 +125,15 @@ pub enum Mail {
     View(Arc<View>),
     /// The source of a cluster has answered, or could not be asked.
     Source(Arc<SourceReport>),
+    /// What came of [`Question::MeasureLag`].
+    Lag {
+        /// The cluster.
+        cluster: Arc<str>,
+        /// The standby.
+        node: Arc<str>,
+        /// Its lag, or why it is not known.
+        told: Result<Duration, String>,
+    },
     /// A switchover drains: how many transactions are open at the sender. The receiver watches the cluster.
     OpenTransactions {
         /// The cluster.
@@ -161,6 +171,23 @@ pub enum Mail {
         /// What to do.
         command: Command,
     },
+}
+
+/// A run of `lag_command`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LagRequest {
+    /// The cluster.
+    pub cluster: Arc<str>,
+    /// The standby.
+    pub node: Arc<str>,
+    /// Its host.
+    pub host: Arc<str>,
+    /// Its port.
+    pub port: u16,
+    /// `lag_command`
+    pub command: String,
+    /// `lag_command_timeout`
+    pub limit: Duration,
 }
 
 /// What came of [`Mail::Operate`]: the rows of a SHOW (none for other commands), or what an administrator at the console
@@ -201,6 +228,8 @@ pub enum Question {
         /// The node that is to be the primary.
         to: Arc<str>,
     },
+    /// `lag_command` is to be run for a standby: [`Mail::Lag`] when it has ended, or was ended.
+    MeasureLag(Box<LagRequest>),
     /// A cluster's source is to be asked more often while there is no primary that takes work, or as usual.
     HurrySource {
         /// The cluster.

@@ -452,6 +452,7 @@ impl Worker {
             }
             Mail::Switched { cluster, number, result } => self.switched(cx, &cluster, number, &result),
             Mail::Source(report) => self.take_source(cx, &report),
+            Mail::Lag { cluster, node, told } => self.take_measured_lag(cx, &cluster, &node, told),
             Mail::Suspect(suspicion) => self.suspect(cx, suspicion),
             Mail::AllArrived => self.awaits_arrivals = false,
             Mail::SuccessorGone => self.serve_on(cx.env),

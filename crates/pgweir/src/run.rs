@@ -14,7 +14,7 @@ use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::supervisor::{self, News};
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{AUTH_THREAD, AuthWorkers, ConfigState, Event, Keys, Plane, Sources};
+use pgweir_control::{AUTH_THREAD, AuthWorkers, Commands, ConfigState, Event, Keys, Plane, Sources};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -67,6 +67,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let auth_workers = AuthWorkers::new(events.clone(), log, pgweir_net::pam::check_password);
 
     let sources = Sources::new(events.clone(), log, pgweir_net::addresses_of);
+    let commands = Commands::new(events.clone(), log);
 
     let config_state = ConfigState::new(command_line, draft);
     let rules = config_state.rules().clone();
@@ -130,7 +131,12 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     log.write(Level::Log, &version::process_up());
     supervisor::tell(log, News::Ready);
     let plane = Plane::new(WorkerFleet(workers), config_state, log.clone(), quiet);
-    let plane = plane.with_web(web).with_auth_workers(auth_workers).with_keys(keys).with_sources(sources);
+    let plane = plane
+        .with_web(web)
+        .with_auth_workers(auth_workers)
+        .with_keys(keys)
+        .with_sources(sources)
+        .with_commands(commands);
     let WorkerFleet(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);
     if given {

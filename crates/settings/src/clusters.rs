@@ -57,6 +57,9 @@ fn faults_of_options(config: &Config, cluster: &ClusterOptions) -> Vec<String> {
     if cluster.prefer_lower_lag && cluster.lag_limit_ms == 0 && cluster.lag_limit_bytes == 0 {
         faults.push("prefer_lower_lag needs lag_limit_ms or lag_limit_bytes".to_owned());
     }
+    if cluster.lag_query.is_some() && cluster.lag_command.is_some() {
+        faults.push("lag_query and lag_command cannot stand in one cluster".to_owned());
+    }
     if cluster.check_interval_ms >= cluster.primary_max_age_ms {
         faults.push("check_interval_ms must be below primary_max_age_ms".to_owned());
     }

@@ -154,6 +154,17 @@ fn a_statement_gives_the_lag() {
 }
 
 #[test]
+fn a_program_gives_the_lag_or_a_statement_does() {
+    let text = ROUTED.replace("nodes=m1,m2", "nodes=m1,m2 lag_command='/bin/lag -v' lag_command_timeout=3");
+    let cluster = &load(&text).expect("a good file").clusters["main"];
+    assert_eq!(cluster.lag_command.as_deref(), Some("/bin/lag -v"));
+    assert_eq!(cluster.lag_command_timeout.as_secs(), 3);
+    let found = faults(&text.replace("nodes=m1,m2", "nodes=m1,m2 lag_query='select 1'"));
+    assert_eq!(found, ["cluster \"main\": lag_query and lag_command cannot stand in one cluster (t.ini:4)"]);
+    assert!(faults(&text.replace("timeout=3", "timeout=0"))[0].contains("lag_command_timeout"));
+}
+
+#[test]
 fn a_user_does_not_wait_for_standbys_that_get_no_reads() {
     let file = |weight| {
         format!(

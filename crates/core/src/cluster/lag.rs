@@ -1,7 +1,8 @@
 //! How far a standby is behind. Values only.
 //!
 //! In time, lag is measured by one clock, pgweir's own: the age of the oldest position of the primary that the standby has not
-//! replayed. So an idle primary is no lag, and no clock of a server counts. With `lag_query` the standby tells its lag in time.
+//! replayed. So an idle primary is no lag, and no clock of a server counts. With `lag_query` and `lag_command`
+//! the lag in time is told.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -79,7 +79,7 @@ impl Limits {
             max_lag_bytes: options.switchover_max_lag_bytes.into(),
             warm_up_us: us(options.warm_up_ms),
             lag: LagLimits {
-                is_told: options.lag_query.is_some(),
+                is_told: options.lag_query.is_some() || options.lag_command.is_some(),
                 us: us(options.lag_limit_ms),
                 bytes: u64::from(options.lag_limit_bytes),
             },

@@ -1,5 +1,9 @@
 //! `lag_query`: a standby tells its lag in time, and what becomes of reads if it does not.
 
+use std::time::Duration;
+
+use pgweir_core::mail::{Mail, Question};
+
 use crate::cluster_reads::{CLUSTER, LAG_QUERY, Stage};
 use crate::clusters::{MAIN, says};
 use crate::rig::{Rig, be, fe};
@@ -168,6 +172,54 @@ fn a_reload_changes_and_ends_the_asking() {
     stage.pass_us(3_000_000);
     assert_eq!((stage.lags_asked, lag_ms(&mut stage, "m2").as_str()), (asked, "0"));
     assert_eq!(readers(&mut stage), BOTH);
+}
+
+/// The programs that are to be run, by node.
+fn runs(stage: &mut Stage) -> Vec<(String, String)> {
+    let questions = stage.rig.asked();
+    let run = |question| match question {
+        Question::MeasureLag(request) => {
+            assert_eq!((&*request.cluster, request.port, request.limit.as_secs()), ("main", 5432, 3));
+            Some((request.node.to_string(), format!("{} {}", request.command, request.host)))
+        }
+        _ => None,
+    };
+    let mut runs: Vec<_> = questions.into_iter().filter_map(run).collect();
+    runs.sort();
+    runs
+}
+
+fn ran(stage: &mut Stage, node: &str, told: Result<u64, &str>) {
+    let told = told.map(Duration::from_millis).map_err(str::to_owned);
+    stage.rig.mail(0, Mail::Lag { cluster: "main".into(), node: node.into(), told });
+}
+
+#[test]
+fn a_program_is_run_for_each_standby_one_at_a_time() {
+    let words = "causal_reads=off lag_command='/bin/lag -v' lag_command_timeout=3 lag_limit_ms=2000";
+    let with = CLUSTER.replace("causal_reads=off", words);
+    let mut stage = Stage::of(Rig::with(MAIN, &with, 1));
+    stage.pass_us(3_000_000);
+    let each = [("m2", "/bin/lag -v 10.0.0.2"), ("m3", "/bin/lag -v 10.0.0.3")];
+    let each = each.map(|(node, run)| (node.to_owned(), run.to_owned()));
+    assert_eq!(runs(&mut stage), each, "the first run has not ended");
+    assert!(readers(&mut stage).is_empty(), "nothing is known of the lag");
+    ran(&mut stage, "m2", Ok(1500));
+    ran(&mut stage, "m3", Err("lag_command failed: exit status: 1"));
+    assert_eq!((readers(&mut stage), lag_ms(&mut stage, "m2").as_str()), (vec!["m2"], "1500"));
+    assert_eq!(last_error(&mut stage, "m3"), "lag_command failed: exit status: 1");
+    stage.pass_us(1_000_000);
+    assert_eq!(runs(&mut stage), each);
+    ran(&mut stage, "m2", Ok(2001));
+    ran(&mut stage, "m3", Ok(0));
+    ran(&mut stage, "m1", Ok(0));
+    ran(&mut stage, "m9", Ok(0));
+    assert_eq!(readers(&mut stage), ["m3"]);
+    // Without it the lag is measured again, and what comes late counts no longer.
+    stage.rig.reload(MAIN, CLUSTER);
+    stage.pass_us(1_000_000);
+    ran(&mut stage, "m3", Err("lag_command failed"));
+    assert_eq!((readers(&mut stage), last_error(&mut stage, "m3").as_str()), (BOTH.to_vec(), "-"));
 }
 
 #[test]

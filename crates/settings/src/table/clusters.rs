@@ -65,6 +65,13 @@ settings! {
         /// standby as `check_user` after each check, for at most `check_timeout_ms`, and counts in place of the lag in time that pgweir
         /// measures. NULL, a negative number and an error count as a lag above `lag_limit_ms`.
         lag_query: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
+        /// A program that prints a standby's lag in milliseconds, in place of `lag_query`. After each check pgweir runs it for each
+        /// standby, without a shell, with these words and the standby's `host:port` as arguments, and with `PGWEIR_CLUSTER`,
+        /// `PGWEIR_NODE`, `PGWEIR_HOST` and `PGWEIR_PORT` in its environment. What is no number, a negative number and an exit status
+        /// other than 0 count as a lag above `lag_limit_ms`.
+        lag_command: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
+        /// How long `lag_command` may run. Then pgweir kills it.
+        lag_command_timeout: Duration = "10", Kind::WholeSeconds(1), Reload, Ours, InEffect;
         /// A standby that comes back, or that is attached, gets a tenth of its part of the reads at first, and all of it after so many
         /// milliseconds.
         warm_up_ms: u32 = "30000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;

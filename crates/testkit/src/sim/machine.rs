@@ -71,6 +71,7 @@ impl Subject for Machine {
             Question::Shutdown(_)
             | Question::Switchover { .. }
             | Question::HurrySource { .. }
+            | Question::MeasureLag(_)
             | Question::Drained(_)
             | Question::PeriodOver(_)
             | Question::Login(_)

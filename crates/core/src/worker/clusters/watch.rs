@@ -4,6 +4,7 @@
 //! the next one is opened at once, and that one's failure counts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgweir_settings::{Config, Database};
 use pgweir_wire::error::SqlState;
@@ -11,9 +12,10 @@ use pgweir_wire::error::SqlState;
 use crate::cluster::NodeId;
 use crate::cluster::lag::ToldLag;
 use crate::cluster::node::Observation;
-use crate::context::{Cx, Env, Role};
+use crate::context::{Cx, Env, Role, duration_us};
 use crate::driver::Driver;
 use crate::ids::{PoolId, ServerId, WatchId};
+use crate::mail::{LagRequest, Question};
 use crate::pool::server::watching::WatchState;
 use crate::pool::{Failure, Pool, PoolState};
 use crate::shared::Counts;
@@ -39,6 +41,8 @@ pub(crate) struct NodeWatch {
     next_us: u64,
     /// When the last check began (monotonic, µs).
     began_us: u64,
+    /// `lag_command` runs for it.
+    is_measured: bool,
 }
 
 /// What a watch does.
@@ -219,19 +223,60 @@ impl Worker {
             now_us.max(watch.began_us.saturating_add(pause_us)).max(watch.began_us + APART_US_MIN);
         (watch.phase, watch.due_us) = (Phase::Resting, watch.next_us);
         let cluster = Arc::clone(&watch.cluster);
-        if matches!(observation, Observation::Answered(_)) && watched.cluster.wants_lag(watch.node) {
-            let config = Arc::clone(&cx.env.rules.config);
-            if let Some(text) =
-                config.clusters.get(&*cluster).and_then(|options| options.lag_query.as_deref())
-            {
-                watch.phase = Phase::AskingLag;
-                watch.due_us = now_us.saturating_add(watched.cluster.limits().timeout_us);
-                watch.pool.ask_lag(cx, text);
-            }
+        if matches!(observation, Observation::Answered(_)) {
+            self.ask_lag(cx, id);
         }
         self.tell_views(cx);
         if hurries && !hurried {
             self.hurry_checks(cx.env, &cluster, false);
+        }
+    }
+
+    /// A check is over: the node may have to be asked for its lag, or `lag_command` to be run for it.
+    fn ask_lag<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
+        let Some(watch) = self.clusters.watches.get_mut(id) else { return };
+        let Some(watched) = self.clusters.watched.get(&watch.cluster) else { return };
+        let config = Arc::clone(&cx.env.rules.config);
+        let Some(options) = config.clusters.get(&*watch.cluster) else { return };
+        if !watched.cluster.wants_lag(watch.node) {
+            return;
+        }
+        if let Some(text) = &options.lag_query {
+            watch.phase = Phase::AskingLag;
+            watch.due_us = cx.env.now.mono_us.saturating_add(watched.cluster.limits().timeout_us);
+            watch.pool.ask_lag(cx, text);
+        } else if let (Some(command), Some(node)) = (&options.lag_command, watched.cluster.node(watch.node))
+            && !std::mem::replace(&mut watch.is_measured, true)
+        {
+            cx.driver.ask(Question::MeasureLag(Box::new(LagRequest {
+                cluster: Arc::clone(&watch.cluster),
+                node: Arc::clone(&node.name),
+                host: Arc::clone(&node.host),
+                port: node.port,
+                command: command.clone(),
+                limit: options.lag_command_timeout,
+            })));
+        }
+    }
+
+    /// `lag_command` has ended, or was ended. All workers are told; the one that watches the cluster goes by it.
+    pub(crate) fn take_measured_lag<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        cluster: &str,
+        node: &str,
+        told: Result<Duration, String>,
+    ) {
+        let Some(watched) = self.clusters.watched.get_mut(cluster) else { return };
+        let Some(id) = watched.cluster.node_named(node).map(|node| node.id) else { return };
+        let watches = self.clusters.watches.values_mut();
+        watches.filter(|watch| watch.node == id && *watch.cluster == *cluster).for_each(|watch| {
+            watch.is_measured = false;
+        });
+        let options = cx.env.rules.config.clusters.get(cluster);
+        if options.is_some_and(|options| options.lag_command.is_some()) {
+            watched.cluster.take_lag(id, told.map(duration_us), cx.env.now.mono_us);
+            self.tell_views(cx);
         }
     }
 
@@ -264,6 +309,7 @@ impl NodeWatch {
             due_us: env.now.mono_us,
             next_us: env.now.mono_us,
             began_us: 0,
+            is_measured: false,
         }
     }
 
