@@ -26,6 +26,10 @@ const NAME_LISTS: [(&str, &str); 5] = [
     ("primary_routing_query_pattern_list", "primary_names"),
 ];
 
+/// What a shell would take for more than letters of a word.
+const OF_SHELL: [char; 16] =
+    ['\'', '"', '\\', '$', '`', '|', '&', ';', '<', '>', '(', ')', '*', '?', '~', '#'];
+
 /// What `weight` takes.
 const WEIGHT_MAX: f64 = 1000.0;
 
@@ -41,6 +45,7 @@ pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_
     {
         cluster.options.insert("lag_limit_ms", ms.min(i32::MAX.unsigned_abs().into()).to_string());
     }
+    lag_command(table, cluster, reader);
     for (key, option, value) in [
         ("prefer_lower_delay_standby", "prefer_lower_lag", "1"),
         ("statement_level_load_balance", "balance", "statement"),
@@ -55,6 +60,27 @@ pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_
     for (key, subject) in LISTS {
         preferences(table, key, subject, cluster, reader);
     }
+}
+
+/// The program that tells the lag: pgpool runs it once for all standbys, with a shell.
+fn lag_command(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
+    let key = "replication_delay_source_cmd";
+    let Some(command) = table.text(key).map(str::trim).filter(|command| !command.is_empty()) else { return };
+    let line = table.get(key).map_or(0, |node| node.line);
+    if command.contains(OF_SHELL) {
+        let why = "pgweir runs `lag_command` without a shell: put the command into a script, and name that";
+        return reader.missing(line, key, why);
+    }
+    cluster.options.insert("lag_command", command.to_owned());
+    let timeout = table.text("replication_delay_source_timeout");
+    let timeout = timeout.and_then(|text| dialect::understand_text(Takes::Seconds, Kind::Pgpool, text).ok());
+    if let Some(Given::TimeMs(ms)) = timeout {
+        let seconds = ms.div_ceil(1000).clamp(1, i32::MAX.unsigned_abs().into());
+        cluster.options.insert("lag_command_timeout", seconds.to_string());
+    }
+    let why = "pgpool runs it once for all standbys, pgweir once for each, with the `host:port` of that one: see that it prints one number \
+               then";
+    reader.differs(line, key, why);
 }
 
 /// Statements that only read go to standbys.

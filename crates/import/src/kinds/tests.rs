@@ -169,6 +169,25 @@ fn pgpools_nodes_are_a_cluster() {
 }
 
 #[test]
+fn pgpools_program_that_tells_the_lag() {
+    let text = "backend_hostname0 = 'a'\nbackend_hostname1 = 'b'\nsr_check_user = 'prober'\nload_balance_mode = off\npool_passwd = ''\n\
+                search_primary_node_timeout = 5\n";
+    let with = |more: &str| read(Kind::Pgpool, &format!("{text}replication_delay_source_cmd = {more}\n"));
+    let told = with("'/usr/bin/lag -v'\nreplication_delay_source_timeout = 3");
+    let line = "main = nodes=node0,node1 check_user=prober lag_command='/usr/bin/lag -v' lag_command_timeout=3 primary_wait=5";
+    has(&told, &[line]);
+    assert_eq!(about(&told, FindingKind::Differs), ["replication_delay_source_cmd"]);
+    has(
+        &with("'lag'\nreplication_delay_source_timeout = 0"),
+        &["main = nodes=node0,node1 check_user=prober lag_command=lag lag_command_timeout=1 primary_wait=5"],
+    );
+    let shell = with("'lag | tail -1'");
+    assert!(about(&shell, FindingKind::Missing).contains(&"replication_delay_source_cmd"));
+    assert!(!shell.ini(&Places::default()).contains("lag_command"));
+    assert!(!with("''").ini(&Places::default()).contains("lag_command"));
+}
+
+#[test]
 fn pgpools_reads_from_standbys() {
     let text = "backend_hostname0 = 'a'\nbackend_hostname1 = 'b'\nbackend_weight0 = 0\nbackend_weight1 = 0.5\nsr_check_user = 'prober'\n\
                 delay_threshold = 10000000\ndelay_threshold_by_time = 3\nprefer_lower_delay_standby = on\n\
