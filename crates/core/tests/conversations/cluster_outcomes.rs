@@ -330,6 +330,35 @@ fn a_question_that_fails_costs_the_transaction_and_is_asked_no_more() {
 }
 
 #[test]
+fn a_number_is_of_its_own_transaction_if_the_next_ones_first_statement_comes_in_pieces() {
+    let mut rig = Rig::with(&format!("{MAIN}\ndefer_begin = packet"), CLUSTER, 1);
+    begin_with_primary(&mut rig);
+    let (client, server) = served(&mut rig);
+    let begun = [be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat();
+    let changed = [&begun[..], &be::complete("INSERT 0 1"), &be::ready('T')].concat();
+    rig.send(client, &fe::query("begin"));
+    rig.gets(client);
+    rig.send(client, &fe::query("insert into t values (1)"));
+    assert!(text(&mut rig, server).contains("txid_current_if_assigned"));
+    rig.send(server, &[&changed[..], &number(Some("731"), Some("0/3000058"))].concat());
+    rig.gets(client);
+    rig.send(client, &fe::query("rollback"));
+    rig.gets_raw(server);
+    rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
+    rig.send(client, &fe::query("begin"));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    let insert = fe::query("insert into t values (2)");
+    let (first, rest) = insert.split_at(16);
+    rig.send(client, first);
+    assert_eq!(rig.gets(server), ["Parse  begin", "Bind ", "Execute"]);
+    rig.send(client, rest);
+    let asked = text(&mut rig, server);
+    assert!(asked.contains("insert into t values (2)"), "{asked}");
+    assert!(asked.contains("txid_current_if_assigned"), "{asked}");
+}
+
+#[test]
 fn a_statement_that_failed_is_asked_nothing_of() {
     let mut stage = Stage::begun();
     stage.rig.send(stage.client, &fe::query("insert into t values (1)"));

@@ -192,15 +192,34 @@ impl Pool {
             (Step::Wait, Some(before)) if before.begins => self.first_group_sent(id),
             _ => None,
         };
-        if let (Some(before), Some(used)) = (before, used) {
+        if let (Some(before), Some(used)) = (&before, used) {
             let used = &bytes[..used.min(bytes.len())];
-            if self.note_sent(cx.env, id, server_id, used, &before) == Effect::Writes
+            if self.note_sent(cx.env, id, server_id, used, before) == Effect::Writes
                 && self.asks_behind(id, server_id, used)
             {
                 self.ask_number(cx, server_id, used.first() == Some(&tag::QUERY));
             }
+        } else if let Some(before) = before.filter(|before| before.begins) {
+            self.note_begin_sent(id, server_id, &before);
         }
         step
+    }
+
+    /// Of what the client asked, nothing but the BEGIN was sent that had been answered: what is known is of another transaction.
+    fn note_begin_sent(&mut self, id: ClientId, server_id: ServerId, before: &Before) {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return;
+        };
+        let is_sent = link.server == server_id && !matches!(link.opening, Opening::Unsent(_));
+        let Some(server) = self.servers.get_mut(server_id).filter(|_| is_sent) else { return };
+        let mut in_flight = InFlight::new(id);
+        in_flight.is_begun = true;
+        if before.is_at_rest {
+            in_flight.sent = Sent::Inside;
+            in_flight.number = Number::NotNeeded;
+            in_flight.received_bytes = before.received_bytes;
+        }
+        server.in_flight = Some(Box::new(in_flight));
     }
 
     /// The length of the first group of a transaction, which is its first try, if it is sent.
