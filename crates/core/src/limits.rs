@@ -238,6 +238,9 @@ const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by thei
 const _: () = assert!(TEXTS_MAX.is_power_of_two(), "places are found by their low bits");
 const _: () = assert!(FORMS_MAX.is_power_of_two(), "places are found by their low bits");
 
+/// Questions for the number of a transaction that a server has not answered.
+pub const NUMBER_QUESTIONS_MAX: usize = 2;
+
 /// How often, a tenth of a second apart, a server is asked for a transaction that it says is still in progress.
 pub const OUTCOME_QUESTIONS_MAX: u32 = 50;
 

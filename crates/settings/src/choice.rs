@@ -244,6 +244,8 @@ choice! {
         Off = "off",
         /// What became of it: the next primary is asked.
         On = "on",
+        /// The same; and COMMIT is sent only when its transaction's number is known.
+        Exact = "exact",
     }
 }
 

@@ -194,13 +194,13 @@ fn lists_of_names_go_by_user_then_database_then_cluster() {
 #[test]
 fn commit_outcome_goes_by_user_then_database_then_cluster() {
     let file = "[pgbouncer]\nauth_user = a\n[databases]\nalone = host=a commit_outcome=on\nplain = cluster=main\n\
-                own = cluster=main commit_outcome=off\n[clusters]\nmain = nodes=n commit_outcome=on\n[nodes]\nn = host=a\n\
+                own = cluster=main commit_outcome=off\n[clusters]\nmain = nodes=n commit_outcome=exact\n[nodes]\nn = host=a\n\
                 [users]\nown = commit_outcome=on\n";
     let config = load(file).expect("a good file");
     let told = [("alone", "u"), ("plain", "u"), ("own", "u"), ("own", "own")]
         .map(|(database, user)| config.commit_outcome(&config.databases[database], user));
-    use pgweir_settings::CommitOutcome::{Off, On};
-    assert_eq!(told, [Off, On, Off, On]);
+    use pgweir_settings::CommitOutcome::{Exact, Off, On};
+    assert_eq!(told, [Off, Exact, Off, On]);
 }
 
 #[test]

@@ -90,6 +90,8 @@ pub(crate) enum Outcome {
 pub(crate) enum Why {
     /// COMMIT was sent before it was known which transaction it ends.
     NoNumber,
+    /// The transaction ran on a standby that was promoted.
+    Promoted,
     /// The transaction had no number, and may have done something else that COMMIT makes last.
     NothingWritten,
     /// Its number may have been given out again.
@@ -107,6 +109,7 @@ impl Why {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Why::NoNumber => "COMMIT was sent before the number of the transaction was known.",
+            Why::Promoted => "The transaction ran on a standby, which was promoted.",
             Why::NothingWritten => "The transaction had no number by which PostgreSQL could be asked for it.",
             Why::Reused => {
                 "PostgreSQL may have lost the transaction in a recovery, and given its number to another one."

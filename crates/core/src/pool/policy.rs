@@ -54,6 +54,15 @@ pub(crate) enum OnLoss {
     Tells,
     /// And what became of its COMMIT, for which the next primary is asked (`commit_outcome`).
     Asks,
+    /// The same; and COMMIT is sent only when its transaction's number is known.
+    AsksFirst,
+}
+
+impl OnLoss {
+    /// The next primary is asked what became of a COMMIT.
+    pub(crate) fn asks(self) -> bool {
+        matches!(self, OnLoss::Asks | OnLoss::AsksFirst)
+    }
 }
 
 impl Default for Policy {
@@ -99,6 +108,7 @@ impl Policy {
                 Some(_) if mode != PoolMode::Session => match config.commit_outcome(database, user) {
                     CommitOutcome::Off => OnLoss::Tells,
                     CommitOutcome::On => OnLoss::Asks,
+                    CommitOutcome::Exact => OnLoss::AsksFirst,
                 },
                 _ => OnLoss::Ends,
             },

@@ -391,6 +391,10 @@ impl Driver for SimDriver<'_> {
             self.cx.count(what);
         }
         self.cx.note(|| format!("{:?} log {level:?}: {line}", self.sim_worker.id));
+        let is_exact = self.cx.plan.cluster.as_ref().is_some_and(|cluster| cluster.commit_outcome == "exact");
+        if is_exact && line.contains("COMMIT was sent before the number") {
+            self.cx.checks.fail("with exact, COMMIT is sent when its number is known", line.to_owned());
+        }
         if line.contains("session that is not what it should be") {
             self.cx.checks.fail("a server's session is its last client's, and nothing else", line.to_owned());
         }

@@ -162,7 +162,7 @@ pub struct ClusterPlan {
     /// causal_reads
     pub causal_reads: &'static str,
     /// commit_outcome
-    pub commit_outcome: bool,
+    pub commit_outcome: &'static str,
     /// wal_level=logical
     pub wal_is_logical: bool,
     /// causal_wait_ms
@@ -305,7 +305,11 @@ impl Plan {
             begin_undeclared: if seed.is_multiple_of(3) { "first" } else { "primary" },
             is_checked: false,
             asks_lag: Rng::new(seed ^ 0x1a_95).percent(30),
-            commit_outcome: rng.percent(70),
+            commit_outcome: match rng.percent(70) {
+                true if seed.is_multiple_of(2) => "exact",
+                true => "on",
+                false => "off",
+            },
             wal_is_logical: rng.percent(25),
             routes: plan
                 .databases
@@ -669,7 +673,7 @@ impl ClusterPlan {
             self.primary_wait_s,
             self.causal_reads,
             self.causal_wait_ms,
-            if self.commit_outcome { "on" } else { "off" },
+            self.commit_outcome,
             self.begin_undeclared,
         );
         if self.asks_lag {

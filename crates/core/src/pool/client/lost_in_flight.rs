@@ -16,7 +16,6 @@ use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
 use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
-use crate::pool::policy::OnLoss;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::server::state::{Server, ServerState};
 
@@ -50,7 +49,7 @@ impl Pool {
             return false;
         };
         let ClientState::Linked(link) = &client.state else { return false };
-        let asks = self.state.policy.on_loss == OnLoss::Asks;
+        let asks = self.state.policy.on_loss.asks();
         match fate(id, link, server, (unseen_bytes, asks)) {
             None => false,
             Some(Fate::RunsAgain) => self.runs_again(cx, id, server_id),

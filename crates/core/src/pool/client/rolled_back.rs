@@ -276,7 +276,7 @@ fn is_empty_query(header: Header, bytes: &[u8]) -> bool {
 }
 
 /// More of it is to come, and it may be the end of the transaction.
-fn may_become_end(header: Header, bytes: &[u8]) -> bool {
+pub(crate) fn may_become_end(header: Header, bytes: &[u8]) -> bool {
     let is_whole = match header.tag {
         tag::QUERY => bytes.len() >= header.total(),
         tag::PARSE | tag::BIND => is_whole_group(bytes),

@@ -13,12 +13,11 @@ use crate::cluster::{Run, Term};
 use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
-use crate::limits::OUTCOME_QUESTIONS_MAX;
+use crate::limits::{NUMBER_QUESTIONS_MAX, OUTCOME_QUESTIONS_MAX};
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
 use crate::pool::cluster::in_flight::InFlight;
-use crate::pool::policy::OnLoss;
-use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Pool};
 
@@ -38,9 +37,9 @@ pub(crate) enum Number {
     NotNeeded,
     /// Something was, and the server was not asked behind it.
     Unknown,
-    /// So many questions are not answered.
-    Asked(u8),
-    /// It had none when it was asked.
+    /// The server was asked behind all of it.
+    Asked,
+    /// It has none.
     None,
     Told(Stake),
     /// What was sent may have ended the transaction and begun another one.
@@ -52,17 +51,16 @@ impl Number {
     pub(super) fn note(&mut self, is_unclear: bool, writes: bool) {
         match self {
             _ if is_unclear => *self = Number::Lost,
-            Number::NotNeeded | Number::None if writes => *self = Number::Unknown,
+            Number::NotNeeded | Number::Asked | Number::None if writes => *self = Number::Unknown,
             _ => {}
         }
     }
 
-    /// A question was answered.
-    fn answer(&mut self, told: Option<Stake>) {
+    /// A question was answered. `is_last`: no other one is under way.
+    fn answer(&mut self, told: Option<Stake>, is_last: bool) {
         *self = match (std::mem::replace(self, Number::Lost), told) {
-            (Number::Asked(_) | Number::Unknown | Number::None, Some(stake)) => Number::Told(stake),
-            (Number::Asked(2..), None) => Number::Asked(1),
-            (Number::Asked(_), None) => Number::None,
+            (Number::Asked | Number::Unknown | Number::None, Some(stake)) => Number::Told(stake),
+            (Number::Asked, None) if is_last => Number::None,
             (known, _) => known,
         };
     }
@@ -102,24 +100,30 @@ pub(crate) fn at_commit(
     let Some(term) = server.at.term.clone().filter(|_| server.branch.is_primary()) else {
         // A standby has nothing to commit. A server that was promoted has said so, before it said that the transaction is open.
         let reads = server.retire.is_none() || in_flight.number == Number::NotNeeded;
-        return Err(if reads { AtOnce::Committed } else { AtOnce::Unknown(Why::NoNumber) });
+        return Err(if reads { AtOnce::Committed } else { AtOnce::Unknown(Why::Promoted) });
     };
     match &in_flight.number {
         Number::NotNeeded => Err(AtOnce::Committed),
         Number::Told(stake) => Ok(AtCommit { group, stake: stake.clone(), term, attempts: 0 }),
         Number::None => Err(AtOnce::Unknown(Why::NothingWritten)),
-        Number::Unknown | Number::Asked(_) | Number::Lost => Err(AtOnce::Unknown(Why::NoNumber)),
+        Number::Unknown | Number::Asked | Number::Lost => Err(AtOnce::Unknown(Why::NoNumber)),
     }
 }
 
 impl Pool {
     /// The server can be asked for the number of its client's transaction.
     pub(super) fn may_ask_number(&self, server: &Server) -> bool {
+        let known = server
+            .in_flight
+            .as_ref()
+            .is_some_and(|in_flight| matches!(in_flight.number, Number::Told(_) | Number::Lost));
+        !known && self.answers_number(server) && questions(server) < NUMBER_QUESTIONS_MAX
+    }
+
+    /// The server is the primary's, and questions for numbers have not failed there.
+    pub(super) fn answers_number(&self, server: &Server) -> bool {
         let refused = self.state.cluster.as_ref().is_none_or(|cluster| cluster.is_refused);
-        let known = server.in_flight.as_ref().is_some_and(|in_flight| {
-            matches!(in_flight.number, Number::Told(_) | Number::Lost | Number::Asked(2..))
-        });
-        !refused && !known && server.branch.is_primary() && self.state.policy.on_loss == OnLoss::Asks
+        !refused && server.branch.is_primary() && self.state.policy.on_loss.asks()
     }
 
     /// Asks for it. `simple`: what it goes with is a Query, so the client has no unnamed statement that could be lost.
@@ -130,10 +134,7 @@ impl Pool {
         }
         if let Some(in_flight) = self.servers.get_mut(server_id).and_then(|server| server.in_flight.as_mut())
         {
-            in_flight.number = match in_flight.number {
-                Number::Asked(before) => Number::Asked(before + 1),
-                _ => Number::Asked(1),
-            };
+            in_flight.number = Number::Asked;
         }
     }
 
@@ -141,8 +142,9 @@ impl Pool {
     pub(crate) fn outcome_row(&mut self, id: ServerId, purpose: Purpose, columns: Vec<Option<Box<[u8]>>>) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if purpose == Purpose::Number {
+            let is_last = questions(server) == 1;
             if let Some(in_flight) = &mut server.in_flight {
-                in_flight.number.answer(read_number(&columns));
+                in_flight.number.answer(read_number(&columns), is_last);
             }
             return;
         }
@@ -304,7 +306,11 @@ impl Pool {
     ) {
         let Some(client) = self.clients.get(id) else { return };
         let (name, word) = (self.client_log_name(client), told.word());
-        cx.log(Level::Log, &format!("{name} its primary was lost behind COMMIT: {word}"));
+        let why = match told {
+            Outcome::Unknown(why) => format!(" ({})", why.text().trim_end_matches('.')),
+            _ => String::new(),
+        };
+        cx.log(Level::Log, &format!("{name} its primary was lost behind COMMIT: {word}{why}"));
         if let Some(cluster) = &self.state.cluster {
             cx.env.clusters.outcomes.entry(cluster.view.cluster.clone()).or_default().count(told);
         }
@@ -323,6 +329,12 @@ impl Pool {
             }
         }
     }
+}
+
+/// Questions for a number that the server has not answered.
+fn questions(server: &Server) -> usize {
+    let is_end = |entry: &&Entry| entry.owner == Owner::Hidden(Purpose::Number) && entry.kind.ends_group();
+    server.ledger.entries().filter(is_end).count()
 }
 
 /// What a server is asked. `waits`: a moment later.

@@ -170,6 +170,13 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
+        let bytes = match self.state.policy.on_loss {
+            OnLoss::AsksFirst => match self.sendable_len(cx, id, server_id, bytes) {
+                Some(len) => &bytes[..len],
+                None => return self.waits_at_server(id),
+            },
+            _ => bytes,
+        };
         let (bytes, then) = match self.reads_at_standby(id, server_id) {
             false => (bytes, None),
             true => match self.look_at_later(cx, id, server_id, bytes) {
@@ -232,15 +239,14 @@ impl Pool {
 
     /// The number of the client's transaction is asked ahead of what it sends: that commits it, and nothing is known of it yet.
     fn asks_ahead(&self, env: &Env, id: ClientId, before: &Before, bytes: &[u8]) -> bool {
-        if self.state.policy.on_loss != OnLoss::Asks || !before.is_at_rest || before.begins {
+        if !self.state.policy.on_loss.asks() || !before.is_at_rest || before.begins {
             return false;
         }
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return false;
         };
         let Some(server) = self.servers.get(link.server) else { return false };
-        let lacks = InFlight::of(server, id)
-            .is_some_and(|in_flight| matches!(in_flight.number, Number::Unknown | Number::None));
+        let lacks = InFlight::of(server, id).is_some_and(|in_flight| in_flight.number == Number::Unknown);
         lacks
             && before.status == TxStatus::InTransaction
             && matches!(link.opening, Opening::Done)

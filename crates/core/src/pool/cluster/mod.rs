@@ -8,6 +8,7 @@
 
 pub(crate) mod causal;
 pub(crate) mod commit;
+pub(crate) mod exact;
 pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;

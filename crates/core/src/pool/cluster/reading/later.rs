@@ -71,7 +71,7 @@ impl Pool {
         }
         let mut so_far = self.so_far_at(id, server_id);
         if so_far.progress == Progress::Ended {
-            return Later::Done(self.waits_at_standby(id));
+            return Later::Done(self.waits_at_server(id));
         }
         if self.is_undeclared(id)
             && let Some(later) = self.look_at_undeclared(cx, id, server_id, bytes, so_far)
@@ -161,7 +161,7 @@ impl Pool {
     }
 
     /// What the client sends waits for answers.
-    pub(super) fn waits_at_standby(&mut self, id: ClientId) -> Step {
+    pub(in crate::pool::cluster) fn waits_at_server(&mut self, id: ClientId) -> Step {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.waits.held = true;
         }

@@ -46,7 +46,7 @@ impl Pool {
             && !waits_for_restore(link, server, message)
             && server.ledger.len() < LEDGER_ENTRIES_MAX;
         if !may_send {
-            return self.waits_at_standby(id);
+            return self.waits_at_server(id);
         }
         let text = failing_text(word);
         cx.env.scratch.clear();

@@ -76,7 +76,7 @@ impl Pool {
         let server = self.servers.get(server_id)?;
         let is_ready = matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest();
         if !is_ready {
-            return Some(Later::Done(self.waits_at_standby(id)));
+            return Some(Later::Done(self.waits_at_server(id)));
         }
         if server.tx == TxStatus::Failed {
             return None;
@@ -91,6 +91,6 @@ impl Pool {
         link.opening = Opening::Again(Again { begin: None, rolls_back: true });
         // It has read, and nothing else: that ends it as COMMIT does.
         self.send_hidden(cx, server_id, Purpose::Rerun, b"ROLLBACK");
-        Some(Later::Done(self.waits_at_standby(id)))
+        Some(Later::Done(self.waits_at_server(id)))
     }
 }

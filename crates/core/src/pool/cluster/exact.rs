@@ -1,0 +1,132 @@
+//! `commit_outcome=exact`: COMMIT is sent when the number of its transaction is known, and nothing is sent with it. So its outcome is
+//! never unknown because the server was lost before it was asked, or before its answer was read.
+//!
+//! A COMMIT that comes in one group with other messages cannot be held back: its client waits for answers to those, and
+//! PostgreSQL may keep them back until it gets the end of the group.
+
+use pgweir_sql::Block;
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::Header;
+
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::rolled_back::may_become_end;
+use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::cluster::commit::Number;
+use crate::pool::cluster::in_flight::{InFlight, Sent};
+use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::server::state::{Server, ServerState};
+
+/// What is done with a COMMIT at the front of what a client sends.
+enum Commit {
+    /// So many bytes are sent.
+    Goes(usize),
+    /// It waits for answers, or for the rest of it.
+    Waits,
+    /// The same, and the server is asked for the number of the transaction.
+    Asks,
+}
+
+impl Pool {
+    /// How much of what a client sends may be sent now; `None`: all of it waits.
+    #[cold]
+    pub(super) fn sendable_len<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let all = Some(bytes.len());
+        let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get(server_id)) else {
+            return all;
+        };
+        let ClientState::Linked(link) = &client.state else { return all };
+        // A group that others may follow is in no transaction. The other cases wait anyway.
+        let is_other = link.group.is_some() || link.kept > 0 || !server.pipelined.is_alone();
+        let is_ready = matches!(server.state, ServerState::Busy(_)) && !link.opening.holds();
+        if is_other || !is_ready || !server.branch.is_primary() {
+            return all;
+        }
+        if link.streaming > 0 {
+            return Some(link.streaming.min(bytes.len()));
+        }
+        if is_committing(server, id) {
+            return None;
+        }
+        match self.before_commit(cx.env, id, bytes, server.ledger.is_between_groups()) {
+            0 => {}
+            len => return Some(len),
+        }
+        match self.commit_at_front(cx.env, id, server_id, bytes) {
+            Commit::Goes(len) => Some(len),
+            Commit::Waits => None,
+            Commit::Asks => {
+                self.ask_number(cx, server_id, bytes.first() == Some(&tag::QUERY));
+                None
+            }
+        }
+    }
+
+    /// The bytes up to the first group that is a COMMIT, or may become one with what is to come. `begins`: a group begins with them.
+    fn before_commit(&self, env: &Env, id: ClientId, bytes: &[u8], begins: bool) -> usize {
+        let mut at = if begins { 0 } else { group_len(bytes) };
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let is_part = matches!(Header::peek(rest), Ok(Some(header)) if may_become_end(header, rest));
+            if is_part || self.end_at_front(env, id, rest).is_some_and(|end| end.is(Block::Commit)) {
+                return at;
+            }
+            at += group_len(rest);
+        }
+        at
+    }
+
+    fn commit_at_front(&self, env: &Env, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Commit {
+        let (Some(server), Some(end)) = (self.servers.get(server_id), self.end_at_front(env, id, bytes))
+        else {
+            return Commit::Waits;
+        };
+        let is_done = matches!(
+            self.clients.get(id).map(|client| &client.state),
+            Some(ClientState::Linked(link)) if matches!(link.opening, Opening::Done)
+        );
+        let number = InFlight::of(server, id).map(|in_flight| &in_flight.number);
+        match number {
+            _ if !server.ledger.only_owes(Purpose::Number) => Commit::Waits,
+            Some(Number::Told(_)) => Commit::Goes(end.len),
+            _ if !server.ledger.is_empty() => Commit::Waits,
+            Some(Number::Unknown | Number::Lost)
+                if is_done && server.tx == TxStatus::InTransaction && self.answers_number(server) =>
+            {
+                Commit::Asks
+            }
+            _ => Commit::Goes(end.len),
+        }
+    }
+}
+
+/// The client's COMMIT is not answered.
+fn is_committing(server: &Server, id: ClientId) -> bool {
+    let sent = InFlight::of(server, id).map(InFlight::sent);
+    matches!(sent, Some(Sent::End(end)) if end.is(Block::Commit))
+        && server.ledger.entries().any(|entry| entry.owner == Owner::Client(id))
+}
+
+/// The length of the group at the front, or of all that is here of it.
+fn group_len(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..)
+        && let Ok(Some(header)) = Header::peek(rest)
+    {
+        at += header.total().min(rest.len());
+        if matches!(header.tag, tag::QUERY | tag::SYNC | tag::FUNCTION_CALL | tag::COPY_DONE | tag::COPY_FAIL)
+        {
+            return at;
+        }
+    }
+    bytes.len()
+}
