@@ -2,6 +2,8 @@
 
 use std::slice::from_ref;
 
+use crate::cluster_reads::Stage;
+use crate::clusters::says;
 use crate::rig::{End, Rig, be, fe};
 
 fn answer(rows: &[[&str; 3]]) -> Vec<u8> {
@@ -385,6 +387,32 @@ fn a_connection_that_listens_for_no_client_makes_room() {
     rig.pass_s(1);
     assert!(rig.is_closed(notify_listener));
     assert_eq!(rig.new_dials(), 1, "carol's turn");
+}
+
+/// A standby refuses LISTEN. After its promotion its servers allow it, but hold no place at the primary.
+#[test]
+fn no_connection_listens_in_the_only_place_of_the_primary() {
+    let mut stage = Stage::new("max_db_connections = 1");
+    stage.command("DRAIN NODE main.m3");
+    let (alice, server, node) = stage.served("app_prefer");
+    assert_eq!(node, 2);
+    stage.runs(alice, server, "begin", "BEGIN", 'T');
+    stage.says[0] = None;
+    stage.says[1] = Some(says(false, 2, 2));
+    stage.pass_us(2_000_000);
+    assert!(stage.rig.logged("m2 is the primary"));
+    stage.runs(alice, server, "listen a", "LISTEN", 'T');
+    stage.rig.send(alice, &fe::query("commit"));
+    assert_eq!(stage.rig.gets(server), ["Query commit"]);
+    stage.rig.send(server, &done("COMMIT"));
+    channels(&mut stage.rig, server, &["a"]);
+    stage.dials_nothing();
+    assert!(stage.rig.is_closed(server), "the server that she listens on takes nothing more");
+    let bob = stage.rig.knock("alice", "app_prefer");
+    stage.rig.send(bob, &fe::query("select 1"));
+    let (new, node) = stage.dialed();
+    stage.greet(new, false);
+    assert_eq!((node, stage.rig.gets(new)), (2, vec!["Query select 1".to_owned()]));
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Pool {
         // A client that listens through the notify listener already stays there: no server would tell it what the notify
         // listener has still to tell.
         let through_listener = !listener.joined.is_empty() || self.has_encoding_of_pool(cx.env, client_id);
-        if !through_listener || !self.join(cx, client_id, &new) {
+        if !through_listener || !self.join(cx, client_id, id, &new) {
             self.listen_here(client_id);
             *reasons = reasons.with(Reasons::LISTENS);
             return false;
@@ -81,10 +81,21 @@ impl Pool {
 
     // The notify listener.
 
-    /// Has the notify listener listen to these for a client, too; `false` if there is none to be had.
-    fn join<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, new: &[Box<[u8]>]) -> bool {
+    /// Has the notify listener listen to these for a client of this server, too; `false` if there is none to be had.
+    fn join<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        client_server: ServerId,
+        new: &[Box<[u8]>],
+    ) -> bool {
         if self.state.notify_listener.is_none() {
-            if !self.may_dial(cx.env, Branch::PRIMARY) || !self.take_place(cx, Branch::PRIMARY, true) {
+            // A notify listener must not take the last place in `max_db_connections`: no statement would ever run. The client's server
+            // holds that place. A server of a standby holds none at the primary, even after the standby's promotion.
+            if !self.servers[client_server].branch.is_primary()
+                || !self.may_dial(cx.env, Branch::PRIMARY)
+                || !self.take_place(cx, Branch::PRIMARY, true)
+            {
                 return false;
             }
             let server = self.dial_server(cx, Branch::PRIMARY, None);
