@@ -145,6 +145,38 @@ fn a_group_behind_one_that_failed_is_told_an_error_too() {
     }
 }
 
+/// PostgreSQL executes Close in a failed transaction, too.
+#[test]
+fn a_close_in_a_transaction_that_had_failed_is_answered() {
+    let (portal, sync) = (fe::message(b'C', b"Pp\0"), fe::sync());
+    let refused = [fe::parse("", "select 2"), fe::bind(""), fe::execute()].concat();
+    let (closed, ready) = ("CloseComplete", "Ready E");
+    for (group, told) in [
+        ([&portal[..], &sync].concat(), &[closed, ready][..]),
+        ([&portal[..], &portal, &sync].concat(), &[closed, closed, ready]),
+        ([&portal[..], &fe::close("s"), &portal, &sync].concat(), &[closed, closed, closed, ready]),
+        ([&portal[..], &refused, &sync].concat(), &[closed, ABORTED, ready]),
+        ([&refused[..], &portal, &sync].concat(), &[ABORTED, ready]),
+        ([&portal[..], &fe::flush()].concat(), &[closed]),
+        ([&portal[..], &refused, &fe::flush()].concat(), &[closed, ABORTED]),
+    ] {
+        let (mut rig, client, server) = bound();
+        rig.send(client, &[fe::parse("s", "select 7"), fe::sync(), fe::query("select 1/0")].concat());
+        let failed = [be::error("22012", "division by zero"), be::ready('E')].concat();
+        rig.send(server, &[be::parse_complete(), be::ready('T'), failed].concat());
+        rig.gets_raw(client);
+        rig.send(client, &group);
+        rig.gets_raw(server);
+        lose(&mut rig, server, false);
+        assert_eq!(rig.gets(client), told);
+        if !told.contains(&ready) {
+            rig.send(client, &sync);
+            assert_eq!(rig.gets(client), [ready]);
+        }
+        goes_on(&mut rig, client);
+    }
+}
+
 #[test]
 fn a_query_without_a_statement_is_answered() {
     for (fails, status) in [(false, "Ready T"), (true, "Ready E")] {

@@ -17,13 +17,15 @@ use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
 use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::server::state::{Server, ServerState};
 
 /// What becomes of a client whose server is lost.
 enum Fate {
-    /// It is told of an error: that its transaction is rolled back, or that it had failed before. `whole`: its group was sent as a
-    /// whole, and gets its end.
-    Fails { whole: bool, had_failed: bool },
+    /// It is told that its transaction is rolled back. `whole`: its group was sent as a whole, and gets its end.
+    Fails { whole: bool },
+    /// Its transaction had failed before.
+    StaysFailed,
     /// All is answered but the end of its group, which it gets with this status.
     Ends { whole: bool, status: TxStatus },
     /// It asked for nothing, and gets the answer to that.
@@ -77,16 +79,16 @@ impl Pool {
                 self.answer_empty_query(cx, id, status);
                 true
             }
-            Some(Fate::Fails { whole, had_failed }) => {
+            Some(Fate::Fails { whole }) => {
                 self.fail_in_flight(cx, server_id);
                 self.leave_lost(cx, id, server_id);
                 let knows = if whole { RolledBack::Told } else { RolledBack::Ignoring };
                 self.set_client_state(id, ClientState::RolledBack(knows));
-                let status = whole.then_some(TxStatus::Failed);
-                match had_failed {
-                    true => self.tell_failed(cx, id, status),
-                    false => self.tell_rolled_back(cx, id, status),
-                }
+                self.tell_rolled_back(cx, id, whole.then_some(TxStatus::Failed));
+                true
+            }
+            Some(Fate::StaysFailed) => {
+                self.stay_failed(cx, id, server_id);
                 true
             }
             Some(Fate::Ends { whole, status }) => {
@@ -96,6 +98,36 @@ impl Pool {
                 self.tell(cx, id, None, whole.then_some(status));
                 true
             }
+        }
+    }
+
+    /// As PostgreSQL in a transaction that has failed: it executes Close, and refuses everything else.
+    fn stay_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        self.answer_closes(cx, id, server_id);
+        let owed = self.servers.get(server_id).and_then(|server| owed_group(server, id));
+        let is_refused = matches!(owed, Some(Owed::Group | Owed::Part));
+        if is_refused {
+            self.fail_in_flight(cx, server_id);
+        }
+        self.leave_lost(cx, id, server_id);
+        let knows = if owed == Some(Owed::Part) { RolledBack::Ignoring } else { RolledBack::Told };
+        self.set_client_state(id, ClientState::RolledBack(knows));
+        let status = matches!(owed, Some(Owed::Group | Owed::Ready)).then_some(TxStatus::Failed);
+        match is_refused {
+            true => self.tell_failed(cx, id, status),
+            false => self.tell(cx, id, None, status),
+        }
+    }
+
+    /// The client is told that what it has asked to be closed next is closed.
+    fn answer_closes<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        while let Some(server) = self.servers.get_mut(server_id)
+            && let Some(&Entry { owner: Owner::Client(owner), kind: Kind::Close, .. }) = server.ledger.head()
+            && owner == id
+            && server.ledger.accept(tag::CLOSE_COMPLETE).is_ok()
+        {
+            self.tell_closed(cx, id);
+            self.conclude_statements(cx, server_id);
         }
     }
 
@@ -172,7 +204,8 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
             Some(Fate::Ends { whole, status: TxStatus::Failed })
         }
         Sent::Inside | Sent::Empty if owed == Owed::Ready => Some(Fate::Ends { whole, status }),
-        Sent::Inside | Sent::Empty => Some(Fate::Fails { whole, had_failed }),
+        Sent::Inside | Sent::Empty if had_failed => Some(Fate::StaysFailed),
+        Sent::Inside | Sent::Empty => Some(Fate::Fails { whole }),
         // What a transaction leaves in its session is asked of its server alone.
         Sent::End(group) if asks && is_unanswered && owed == Owed::Group && link.touched.is_none() => {
             Some(Fate::AtCommit(group, at_commit(in_flight, server, group)))

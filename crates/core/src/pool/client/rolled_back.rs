@@ -182,13 +182,16 @@ impl Pool {
         match self.close_without_server(cx, id, &bytes[HEADER_LEN..header.total()]) {
             Err(fault) => return self.refuse_client(cx, id, &fault),
             Ok(true) => {}
-            Ok(false) => {
-                cx.env.scratch.clear();
-                backend::encode_close_complete(&mut cx.env.scratch);
-                cx.driver.send(self.clients[id].conn, &cx.env.scratch);
-            }
+            Ok(false) => self.tell_closed(cx, id),
         }
         Step::Used(header.total())
+    }
+
+    pub(super) fn tell_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        cx.env.scratch.clear();
+        backend::encode_close_complete(&mut cx.env.scratch);
+        cx.driver.send(client.conn, &cx.env.scratch);
     }
 
     /// The transaction is gone. `status`: the error is the end of what the client asked for.
