@@ -233,6 +233,62 @@ fn a_server_of_an_older_epoch_takes_nothing_more() {
     assert!(rig.is_closed(busy));
 }
 
+/// A client may send more before it has read the answers to what it sent before.
+#[test]
+fn what_follows_a_transaction_at_once_does_not_go_to_the_old_epoch() {
+    let commit = [fe::parse("", "commit"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    let later = [fe::parse("", "insert into t values (1)"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    let all = [fe::query("select 1"), commit, later].concat();
+    for piece in [all.len(), 7, 1] {
+        let (mut rig, watches) = with_primary(1);
+        let (client, server) = served(&mut rig);
+        rig.send(client, &fe::query("begin"));
+        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+        rig.gets_raw(client);
+        rig.gets_raw(server);
+        fail_over(&mut rig, watches);
+        all.chunks(piece).for_each(|bytes| rig.send(client, bytes));
+        assert_eq!(rig.gets(server), ["Query select 1"]);
+        rig.send(server, &[be::complete("SELECT 1"), be::ready('T')].concat());
+        assert_eq!(rig.gets(server), ["Parse  commit", "Bind ", "Execute", "Sync"]);
+        let committed = [be::parse_complete(), be::bind_complete(), be::complete("COMMIT")].concat();
+        rig.send(server, &committed);
+        assert!(!rig.is_closed(server));
+        rig.send(server, &be::ready('I'));
+        assert!(rig.gets(client).ends_with(&["Complete COMMIT".to_owned(), "Ready I".to_owned()]));
+        assert!(rig.is_closed(server));
+        let new = rig.dialed();
+        assert_eq!(rig.endpoint(new), "10.0.0.2:5432");
+        rig.greet(new);
+        assert_eq!(rig.gets(new).first().map(String::as_str), Some("Parse  insert into t values (1)"));
+    }
+}
+
+/// The data of a COPY, and its end, belong to it.
+#[test]
+fn a_copy_goes_on_to_its_end_in_the_old_epoch() {
+    let data = [fe::copy_data(b"1\n"), fe::sync(), fe::copy_data(b"2\n"), fe::copy_done()].concat();
+    let all = [fe::query("copy t from stdin"), data, fe::query("commit")].concat();
+    for piece in [all.len(), 3] {
+        let (mut rig, watches) = with_primary(1);
+        let (client, server) = served(&mut rig);
+        rig.send(client, &fe::query("begin"));
+        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+        rig.gets_raw(client);
+        rig.gets_raw(server);
+        fail_over(&mut rig, watches);
+        all.chunks(piece).for_each(|bytes| rig.send(client, bytes));
+        assert_eq!(rig.gets(server), ["Query copy t from stdin"]);
+        rig.send(server, &be::copy_in());
+        assert_eq!(rig.gets(server).last().map(String::as_str), Some("CopyDone"));
+        rig.send(server, &[be::complete("COPY 2"), be::ready('T')].concat());
+        assert_eq!(rig.gets(server).last().map(String::as_str), Some("Query commit"));
+        rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+        assert!(rig.gets(client).ends_with(&["Complete COMMIT".to_owned(), "Ready I".to_owned()]));
+        assert!(rig.is_closed(server));
+    }
+}
+
 #[test]
 fn a_node_that_is_down_has_its_servers_closed_and_the_client_is_told() {
     let (mut rig, [one, other]) = with_primary(1);

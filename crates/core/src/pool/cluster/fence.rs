@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::Header;
+
 use crate::cluster::view::{Fate, View};
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver};
-use crate::ids::ServerId;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::node::NodePool;
+use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, ServerKind};
 
@@ -113,6 +119,39 @@ impl Pool {
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
+    /// What a server that takes nothing more still gets of its client's bytes: one group at a time, as the transaction may end with any.
+    /// `None`: nothing before it has answered.
+    pub(super) fn up_to_fence<'a>(
+        &mut self,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        let server = self.servers.get(server_id);
+        let Some(server) = server.filter(|server| matches!(server.retire, Some(FENCED | LEFT))) else {
+            return Some(bytes);
+        };
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return Some(bytes);
+        };
+        if link.kept > 0 || !matches!(link.opening, Opening::Done) || !server.pipelined.is_alone() {
+            return Some(bytes);
+        }
+        if link.streaming > 0 {
+            return Some(&bytes[..link.streaming.min(bytes.len())]);
+        }
+        let ledger = &server.ledger;
+        let may_begin = match server.tx {
+            TxStatus::Idle => ledger.is_at_rest(),
+            _ => ledger.only_owes(Purpose::Number),
+        };
+        if ledger.is_between_groups() && !may_begin {
+            link.waits.held = true;
+            return None;
+        }
+        Some(&bytes[..group_len(bytes, ledger.is_copying_in())])
+    }
+
     /// The transaction on this server is over, and its client would keep the server: not behind a fence.
     pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let is_behind =
@@ -122,6 +161,24 @@ impl Pool {
             self.lose_server(cx, id, reason.into());
         }
     }
+}
+
+/// The length of the first group of these messages, as far as they go. `copies`: it begins with the data of a COPY.
+fn group_len(bytes: &[u8], copies: bool) -> usize {
+    let mut at = 0;
+    while let Ok(Some(header)) = Header::peek(&bytes[at..]) {
+        at += header.total();
+        let ends = match header.tag {
+            tag::COPY_DONE | tag::COPY_FAIL => copies,
+            tag::SYNC => !copies,
+            tag::QUERY | tag::FUNCTION_CALL => true,
+            _ => false,
+        };
+        if ends || at >= bytes.len() {
+            return at.min(bytes.len());
+        }
+    }
+    bytes.len()
 }
 
 /// A server of the primary has something to do for a client, or after one.
