@@ -60,6 +60,32 @@ pub struct Link {
     pub moved_us: u64,
     /// A TLS handshake took place.
     pub is_tls: bool,
+    /// When the pooler sent what a server has not read yet.
+    pub sent: SendTimes,
+}
+
+/// The times at which the pooler sent the bytes of a connection.
+#[derive(Default, Debug)]
+pub struct SendTimes {
+    bytes: u64,
+    /// Of each part: its end in the stream, and when it was sent.
+    parts: VecDeque<(u64, u64)>,
+}
+
+impl SendTimes {
+    /// So many bytes were sent.
+    pub fn add(&mut self, bytes: usize, now_us: u64) {
+        self.bytes += bytes as u64;
+        self.parts.push_back((self.bytes, now_us));
+    }
+
+    /// When the byte at this place of the stream was sent; what is before it is forgotten. `None` if it was not.
+    pub fn take(&mut self, at: u64) -> Option<u64> {
+        while self.parts.front().is_some_and(|(end, _)| *end <= at) {
+            self.parts.pop_front();
+        }
+        self.parts.front().map(|(_, sent_us)| *sent_us)
+    }
 }
 
 /// What a client wakes up for.
@@ -279,6 +305,7 @@ impl SimContext {
             peer,
             moved_us: self.now_us,
             is_tls: false,
+            sent: SendTimes::default(),
         });
         LinkId(self.links.len() - 1)
     }

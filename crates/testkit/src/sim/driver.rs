@@ -257,6 +257,10 @@ const LARGE_PIECE_BYTES: usize = 16 * 1024;
 impl Driver for SimDriver<'_> {
     fn send(&mut self, conn: ConnId, bytes: &[u8]) {
         let Some(sock) = self.sim_worker.sock_mut(conn) else { return };
+        if let Some(link) = sock.link {
+            let now_us = self.cx.now_us;
+            self.cx.link_mut(link).sent.add(bytes.len(), now_us);
+        }
         let mut rest = bytes;
         if let Some(link) = sock.link
             && sock.out.is_empty()

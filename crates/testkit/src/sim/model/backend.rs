@@ -74,8 +74,10 @@ pub struct Backend {
     /// Whose message group it reads, or read last, once that names its client; whether that was the group's last message.
     serves: Option<u32>,
     group_read: bool,
-    /// Bytes of the messages of that group.
-    group_bytes: usize,
+    /// When the pooler began to send that group.
+    group_sent_us: u64,
+    /// Bytes that it has read.
+    read_bytes: u64,
     /// What was carried out and is not committed yet: in the message group that runs, and in the transaction.
     wrote: Vec<Tag>,
     changes: Vec<(u32, u32)>,
@@ -106,9 +108,6 @@ const SEND_BUFFER_BYTES: usize = 8192;
 
 /// What comes so soon behind the end of an answer was sent before that end was seen.
 const FOLLOWS_US: u64 = 50_000;
-
-/// A message of a client that is longer may be passed on before all of it is there.
-const PASSED_ON_BYTES: usize = 60_000;
 
 /// A Bind that is longer may come to the pooler in pieces, and leave it in pieces.
 const LONG_BIND_BYTES: usize = 2_048;
@@ -144,7 +143,8 @@ impl Backend {
             answered: None,
             serves: None,
             group_read: false,
-            group_bytes: 0,
+            group_sent_us: 0,
+            read_bytes: 0,
             wrote: Vec::new(),
             changes: Vec::new(),
             prepared_by: BTreeMap::new(),
@@ -393,6 +393,7 @@ impl Backend {
             return false;
         }
         self.splitter.push(&bytes);
+        self.read_bytes += bytes.len() as u64;
         if slow_us > 0 {
             let us = cx.rng.below(slow_us);
             self.sleep(cx, us);
@@ -439,6 +440,7 @@ impl Backend {
     }
 
     fn feed(&mut self, cx: &mut SimContext) -> bool {
+        let at = self.read_bytes - self.splitter.rest().len() as u64;
         match self.splitter.message() {
             Ok(Some(message)) => {
                 cx.note(|| format!("server {} takes {message:?}", self.pid));
@@ -455,9 +457,9 @@ impl Backend {
                 // The end of a COPY is the last message that a Query has.
                 let ends = matches!(message.tag, b'Q' | b'S' | b'F' | b'c' | b'f');
                 if std::mem::replace(&mut self.group_read, ends) {
-                    (self.serves, self.group_bytes) = (None, 0);
+                    self.serves = None;
+                    self.group_sent_us = cx.link_mut(self.link).sent.take(at).unwrap_or(cx.now_us);
                 }
-                self.group_bytes += message.body.len();
                 self.serves = first_named(&message.body).or(self.serves);
                 if let Stage::Serving(session) = &mut self.stage {
                     session.feed(message);
@@ -513,12 +515,14 @@ impl Backend {
         let is_given_up = cx.link(self.link).pooler == PoolerEnd::Gone;
         // What follows at once was sent before, too.
         let follows = cx.now_us < self.rested_us + FOLLOWS_US;
-        // A long message is passed on as it comes: it may have begun long before.
-        let is_late = is_given_up || follows || self.group_bytes > PASSED_ON_BYTES;
-        let (begins, now_us) = (self.owner.is_none() && !is_late, cx.now_us);
+        let begins = self.owner.is_none() && !is_given_up && !follows;
+        let now_us = cx.now_us;
         let database = self.pool.as_ref().map(|(database, _)| database.as_str()).unwrap_or_default();
         let route = cx.plan.route_of(database).unwrap_or("primary");
-        let wrong = cx.nodes.as_mut().and_then(|nodes| nodes.runs(self.node, begins, now_us, route));
+        let wrong = cx
+            .nodes
+            .as_mut()
+            .and_then(|nodes| nodes.runs(self.node, begins.then_some(self.group_sent_us), now_us, route));
         if let Some(text) = wrong {
             cx.fail("what is new goes to a node of its route", format!("server {}: {text}", self.pid));
         }

@@ -162,9 +162,6 @@ pub struct Nodes {
 /// After this time all workers and all statements under way are past a change.
 const NEWS_US: u64 = 200_000;
 
-/// What was sent is at the server after this time, even if that is busy with an answer to a slow client.
-const ARRIVAL_US: u64 = 4_000_000;
-
 impl Nodes {
     /// One primary and its standbys, and what will happen to them.
     #[must_use]
@@ -494,11 +491,12 @@ impl Nodes {
             .then(|| format!("a read begins at node{node}, which has not said that it is current"))
     }
 
-    /// A client's statement runs at a node; `begins` a transaction. What is wrong with that, if anything. `route` is the client's.
-    pub fn runs(&mut self, node: usize, begins: bool, now_us: u64, route: &str) -> Option<String> {
+    /// A client's statement runs at a node. `sent_us`: when the pooler sent it, if it begins a transaction. What is wrong with that, if
+    /// anything. `route` is the client's.
+    pub fn runs(&mut self, node: usize, sent_us: Option<u64>, now_us: u64, route: &str) -> Option<String> {
         let timeline = self.nodes[node].place.timeline;
         if route == "standby" {
-            return self.reads(node, begins, now_us);
+            return self.reads(node, sent_us?);
         }
         if self.nodes[node].in_recovery && route != "primary" {
             return None;
@@ -512,17 +510,18 @@ impl Nodes {
         }
         let newer = self.served_us.iter().find(|(other, _)| **other > timeline).map(|(_, us)| *us);
         let healed_us = self.nodes[node].healed_us;
-        let is_late = begins && newer.is_some_and(|since_us| now_us > since_us.max(healed_us) + NEWS_US);
+        let known_us = newer.map(|since_us| since_us.max(healed_us) + NEWS_US);
+        let is_late = sent_us > known_us && known_us.is_some();
         is_late.then(|| format!("a transaction begins at node{node}, and a newer primary serves clients"))
     }
 
-    /// A statement of a client that goes to standbys runs at a node.
-    fn reads(&self, node: usize, begins: bool, now_us: u64) -> Option<String> {
+    /// A statement of a client that goes to standbys begins a transaction at a node.
+    fn reads(&self, node: usize, sent_us: u64) -> Option<String> {
         let Node { in_recovery, promoted_us, healed_us, .. } = self.nodes[node];
-        // Until the pooler has asked it, and what was sent before has arrived: a server whose client reads slowly takes nothing.
-        let known_us = (self.plan.check_interval_ms + self.plan.check_timeout_ms) * 1000 + ARRIVAL_US;
-        let is_known = promoted_us.is_none_or(|since_us| now_us > since_us.max(healed_us) + known_us);
-        (begins && !in_recovery && is_known)
+        // The pooler has asked it.
+        let known_us = (self.plan.check_interval_ms + self.plan.check_timeout_ms) * 1000 + NEWS_US;
+        let is_known = promoted_us.is_none_or(|since_us| sent_us > since_us.max(healed_us) + known_us);
+        (!in_recovery && is_known)
             .then(|| format!("a statement of route=standby begins at node{node}, which is a primary"))
     }
 
