@@ -362,6 +362,15 @@ fn a_question_that_fails_costs_the_transaction_and_is_asked_no_more() {
 
 #[test]
 fn a_number_is_of_its_own_transaction_if_the_next_ones_first_statement_comes_in_pieces() {
+    first_statement_in_pieces(false);
+}
+
+#[test]
+fn a_client_whose_begin_alone_was_sent_is_not_left_waiting() {
+    first_statement_in_pieces(true);
+}
+
+fn first_statement_in_pieces(is_lost: bool) {
     let mut rig = Rig::with(&format!("{MAIN}\ndefer_begin = packet"), CLUSTER, 1);
     begin_with_primary(&mut rig);
     let (client, server) = served(&mut rig);
@@ -383,6 +392,12 @@ fn a_number_is_of_its_own_transaction_if_the_next_ones_first_statement_comes_in_
     let (first, rest) = insert.split_at(16);
     rig.send(client, first);
     assert_eq!(rig.gets(server), ["Parse  begin", "Bind ", "Execute"]);
+    if is_lost {
+        // It waits for no answer to what it has not sent as a whole.
+        rig.eof(server);
+        assert!(rig.is_closed(client));
+        return;
+    }
     rig.send(client, rest);
     let asked = text(&mut rig, server);
     assert!(asked.contains("insert into t values (2)"), "{asked}");

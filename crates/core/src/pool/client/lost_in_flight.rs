@@ -210,6 +210,6 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
         Sent::End(group) if asks && is_unanswered && owed == Owed::Group && link.touched.is_none() => {
             Some(Fate::AtCommit(group, at_commit(in_flight, server, group)))
         }
-        Sent::End(_) | Sent::Read | Sent::Unclear => None,
+        Sent::Begin | Sent::End(_) | Sent::Read | Sent::Unclear => None,
     }
 }

@@ -25,6 +25,8 @@ use crate::pool::server::state::{Server, ServerState};
 /// What was sent since the server owed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
+    /// Nothing but a BEGIN that was answered before.
+    Begin,
     /// Statements of a transaction block that do not commit it.
     Inside,
     /// Queries without a statement, in a transaction block.
@@ -223,7 +225,7 @@ impl Pool {
         let mut in_flight = InFlight::new(id);
         in_flight.is_begun = true;
         if before.is_at_rest {
-            in_flight.sent = Sent::Inside;
+            in_flight.sent = Sent::Begin;
             in_flight.number = Number::NotNeeded;
             in_flight.received_bytes = before.received_bytes;
         }
@@ -344,7 +346,9 @@ impl Pool {
         };
         in_flight.sent = match in_flight.sent {
             _ if is_first => sent,
-            Sent::Inside | Sent::Empty if matches!(sent, Sent::Inside | Sent::Empty) => Sent::Inside,
+            Sent::Begin | Sent::Inside | Sent::Empty if matches!(sent, Sent::Inside | Sent::Empty) => {
+                Sent::Inside
+            }
             _ => Sent::Unclear,
         };
         // Nothing of the transaction that a BEGIN alone opens was sent yet.
