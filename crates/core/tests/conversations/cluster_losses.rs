@@ -243,6 +243,55 @@ fn a_rollback_under_way_is_done() {
 }
 
 #[test]
+fn a_rollback_behind_other_statements_is_done() {
+    let rollback =
+        [fe::parse("", "rollback"), fe::bind(""), fe::describe_portal(), fe::execute(), fe::sync()];
+    let answer = [be::parse_complete(), be::bind_complete(), be::no_data(), be::complete("ROLLBACK")];
+    let told = ["ParseComplete", "BindComplete", "NoData", "Complete ROLLBACK", "Ready I"];
+    let failed = [be::error("22012", "division by zero"), be::ready('E')].concat();
+    for (text, first) in
+        [("select 1/0", failed), ("select 1", [be::complete("SELECT 1"), be::ready('T')].concat())]
+    {
+        for answered in 0..=4 {
+            for piece in [7, 1000] {
+                let (mut rig, client, server) = bound();
+                let group = [fe::query(text), rollback.concat()].concat();
+                group.chunks(piece).for_each(|bytes| rig.send(client, bytes));
+                rig.gets_raw(server);
+                rig.send(server, &[first.clone(), answer[..answered].concat()].concat());
+                lose(&mut rig, server, true);
+                let got = rig.gets(client);
+                assert_eq!(got[2..], told, "{got:?}");
+                rig.send(client, &fe::query("select 4"));
+                let server = rig.dialed();
+                rig.greet(server);
+                assert_eq!(rig.gets(server), ["Query select 4"]);
+            }
+        }
+    }
+}
+
+/// It runs outside of the transaction block.
+#[test]
+fn what_follows_a_rollback_may_have_taken_effect() {
+    let insert =
+        [fe::parse("", "insert into t values (1)"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    let group = [fe::parse("", "rollback"), fe::bind(""), fe::execute(), insert.clone()].concat();
+    let (simple, ready) = (fe::query("rollback"), [be::complete("ROLLBACK"), be::ready('I')].concat());
+    let ended = [be::parse_complete(), be::bind_complete(), be::complete("ROLLBACK")].concat();
+    for (sent, answered) in [(group, ended), ([simple, insert].concat(), ready)] {
+        let (mut rig, client, server) = bound();
+        rig.send(client, &[fe::query("select 1"), sent].concat());
+        rig.gets_raw(server);
+        rig.send(server, &[be::complete("SELECT 1"), be::ready('T'), answered].concat());
+        rig.gets_raw(client);
+        lose(&mut rig, server, false);
+        assert_eq!(rig.gets(client).last().map(String::as_str), Some(UNKNOWN));
+        assert!(rig.is_closed(client));
+    }
+}
+
+#[test]
 fn a_commit_under_way_may_have_taken_effect() {
     let unnamed = [fe::parse("", "commit"), fe::bind(""), fe::execute(), fe::sync()].concat();
     let by_name = [fe::bind("c"), fe::execute(), fe::sync()].concat();

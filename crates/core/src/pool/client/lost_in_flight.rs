@@ -32,6 +32,8 @@ enum Fate {
     Empty(TxStatus),
     /// It asked for a rollback, and gets the answer to that.
     Ended(BlockGroup),
+    /// It asked for a rollback behind other statements, and gets what it was not told of the answer.
+    RollsBack(Vec<u8>),
     /// What it asked for runs on another server.
     RunsAgain,
     /// It asked for COMMIT.
@@ -71,6 +73,13 @@ impl Pool {
             Some(Fate::Ended(group)) => {
                 self.leave_lost(cx, id, server_id);
                 self.answer_block(cx, id, group.rolling_back(), TxStatus::Idle);
+                true
+            }
+            Some(Fate::RollsBack(rest)) => {
+                self.leave_lost(cx, id, server_id);
+                if let Some(client) = self.clients.get(id) {
+                    cx.driver.send(client.conn, &rest);
+                }
                 true
             }
             Some(Fate::Empty(status)) => {
@@ -197,6 +206,13 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
     let owed = owed_group(server, id)?;
     let (whole, had_failed) = (owed != Owed::Part, server.tx == TxStatus::Failed);
     let status = if had_failed { TxStatus::Failed } else { TxStatus::InTransaction };
+    if in_flight.sent() == Sent::Inside
+        && whole
+        && !in_flight.has_failed(server)
+        && let Some(rest) = in_flight.rest_of_rollback(server)
+    {
+        return Some(Fate::RollsBack(rest));
+    }
     match in_flight.sent() {
         Sent::Empty if is_unanswered => Some(Fate::Empty(status)),
         Sent::End(group) if is_rollback(group, server) && is_unanswered => Some(Fate::Ended(group)),

@@ -4,7 +4,7 @@
 //! [`Sent::Unclear`]: the client is then told that the outcome is unknown.
 
 use pgweir_sql::{Block, Statements, Traits, Verb};
-use pgweir_wire::backend::TxStatus;
+use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{BindHead, Parse, Query, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -19,7 +19,7 @@ use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
-use crate::pool::relay::ledger::{Kind, Ledger, Purpose};
+use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState};
 
 /// What was sent since the server owed nothing.
@@ -52,6 +52,7 @@ pub(crate) struct InFlight {
     received_bytes: u64,
     /// What the text of the client's unnamed statement may do.
     unnamed: Effect,
+    rollback: Rollback,
     /// What is known of the transaction itself.
     pub(super) number: Number,
 }
@@ -98,6 +99,41 @@ fn names_chain(text: &[u8]) -> bool {
     text.windows(5).any(|word| word.eq_ignore_ascii_case(b"chain"))
 }
 
+/// How far a ROLLBACK has come that is sent behind other statements of its block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Rollback {
+    /// There is none.
+    #[default]
+    None,
+    /// It is the unnamed statement.
+    Parsed,
+    /// It is the unnamed portal.
+    Bound,
+    /// It is executed: what follows runs outside of the block.
+    Executed,
+    /// Its group was sent as a whole.
+    Sent,
+}
+
+impl Rollback {
+    /// Behind a message; `block` is what that prepares, binds or, as a Query, executes. `None`: the message may run outside of the block.
+    fn behind(self, message: u8, is_unnamed: bool, block: Option<Block>) -> Option<Rollback> {
+        let ends = block == Some(Block::Rollback);
+        Some(match (self, message) {
+            (_, tag::FLUSH) | (Rollback::Sent, tag::SYNC) => self,
+            (Rollback::Executed, tag::SYNC) => Rollback::Sent,
+            (Rollback::Executed | Rollback::Sent, _) => return None,
+            (_, tag::QUERY) if ends => Rollback::Sent,
+            (_, tag::PARSE) if ends && is_unnamed => Rollback::Parsed,
+            (_, tag::BIND) if ends && !is_unnamed => return None,
+            (_, tag::BIND) if ends => Rollback::Bound,
+            (Rollback::Bound, tag::EXECUTE) if is_unnamed => Rollback::Executed,
+            (Rollback::Parsed | Rollback::Bound, tag::DESCRIBE) => self,
+            _ => Rollback::None,
+        })
+    }
+}
+
 /// How a server was before a client's bytes were sent to it.
 struct Before {
     is_at_rest: bool,
@@ -119,6 +155,7 @@ impl InFlight {
             failed: None,
             received_bytes: 0,
             unnamed: Effect::Commits,
+            rollback: Rollback::None,
             number: Number::Lost,
         }
     }
@@ -150,6 +187,27 @@ impl InFlight {
 
     pub(crate) fn sent(&self) -> Sent {
         self.sent
+    }
+
+    /// What was sent last is a group that is nothing but a ROLLBACK: what its client is still to be told. `None`: that is not certain.
+    pub(crate) fn rest_of_rollback(&self, server: &Server) -> Option<Vec<u8>> {
+        let mut order =
+            [Kind::Parse, Kind::Bind, Kind::DescribePortal, Kind::Execute, Kind::Sync].into_iter();
+        let mut told = Vec::new();
+        let of_client = |entry: &&Entry| entry.owner == Owner::Client(self.client);
+        for entry in server.ledger.entries().filter(of_client) {
+            let is_due = order.any(|kind| kind == entry.kind);
+            match entry.kind {
+                _ if !is_due || self.rollback != Rollback::Sent => return None,
+                Kind::Parse if entry.is_unnamed() => backend::encode_parse_complete(&mut told),
+                Kind::Bind => backend::encode_bind_complete(&mut told),
+                Kind::DescribePortal => backend::encode_no_data(&mut told),
+                Kind::Execute => backend::encode_command_complete(&mut told, Block::Rollback.tag()),
+                Kind::Sync => backend::encode_ready(&mut told, TxStatus::Idle),
+                _ => return None,
+            }
+        }
+        Some(told)
     }
 
     /// The server had a transaction open, or opened one with the first of it.
@@ -323,6 +381,7 @@ impl Pool {
         let is_first = before.is_at_rest;
         if is_first {
             in_flight.received_bytes = before.received_bytes;
+            in_flight.rollback = Rollback::None;
         }
         in_flight.is_begun |= before.begins;
         let is_bound = in_flight.is_begun || !is_idle;
@@ -333,7 +392,7 @@ impl Pool {
             (Some(end), _) if end.len == bytes.len() => Sent::End(end),
             (_, Some(len)) if len as usize == bytes.len() => Sent::Read,
             _ => {
-                found = self.effect_of(env, id, bytes, &mut in_flight.unnamed);
+                found = self.effect_of(env, id, bytes, (&mut in_flight.unnamed, &mut in_flight.rollback));
                 found.opens &= !is_bound && is_first;
                 in_flight.is_begun |= found.opens && found.executes > 1;
                 match found.most {
@@ -361,7 +420,13 @@ impl Pool {
     }
 
     /// What messages of a client may do to the transaction block that it is in, or begins with them.
-    fn effect_of(&self, env: &mut Env, id: ClientId, bytes: &[u8], unnamed: &mut Effect) -> Found {
+    fn effect_of(
+        &self,
+        env: &mut Env,
+        id: ClientId,
+        bytes: &[u8],
+        (unnamed, rollback): (&mut Effect, &mut Rollback),
+    ) -> Found {
         let mut found = Found::NOTHING;
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return Found::ALL };
         let reach = &self.state.reach;
@@ -378,10 +443,12 @@ impl Pool {
             let Ok(Some(header)) = Header::peek(rest) else { return Found::ALL };
             let Some(body) = rest.get(HEADER_LEN..header.total()) else { return Found::ALL };
             at += header.total();
+            let (mut block, is_unnamed) = (None, body.first() == Some(&0));
             let effect = match header.tag {
                 tag::QUERY => match Query::parse(body) {
                     Ok(query) => {
-                        found.bind(pgweir_sql::block(query.text));
+                        block = pgweir_sql::block(query.text);
+                        found.bind(block);
                         look(query.text, env)
                     }
                     Err(_) => Effect::Commits,
@@ -392,18 +459,21 @@ impl Pool {
                     Ok(parse) => {
                         *unnamed = look(parse.query, env);
                         prepared = pgweir_sql::block(parse.query);
+                        block = prepared;
                         *unnamed
                     }
                     Err(_) => Effect::Commits,
                 },
                 tag::BIND => match BindHead::parse_prefix(body).map(|head| head.statement) {
                     Some(b"") => {
+                        block = prepared.or((*rollback == Rollback::Parsed).then_some(Block::Rollback));
                         found.bind(prepared);
                         *unnamed
                     }
                     Some(name) => {
                         let statement = account.statement(name).and_then(|known| env.statements.get(known));
-                        found.bind(statement.and_then(|statement| statement.block));
+                        block = statement.and_then(|statement| statement.block);
+                        found.bind(block);
                         statement.map_or(Effect::Commits, |known| match &known.traits {
                             Some(traits) => Effect::of(&known.query, traits, known.reads(reach).certainly()),
                             None => Effect::Commits,
@@ -414,6 +484,13 @@ impl Pool {
                 tag::EXECUTE | tag::DESCRIBE | tag::CLOSE | tag::SYNC | tag::FLUSH => Effect::Reads,
                 tag::FUNCTION_CALL => Effect::Writes,
                 _ => Effect::Commits,
+            };
+            let effect = match rollback.behind(header.tag, is_unnamed, block) {
+                Some(behind) => {
+                    *rollback = behind;
+                    effect
+                }
+                None => Effect::Commits,
             };
             // An empty statement of the extended protocol cannot be bound in a failed transaction.
             let least = if header.tag == tag::QUERY { Effect::None } else { Effect::Reads };
