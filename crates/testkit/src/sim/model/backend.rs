@@ -528,7 +528,8 @@ impl Backend {
         }
         // In session pooling, and with what cannot move, a client keeps its server.
         let chooses = begins && cx.plan.mode != Mode::Session && !self.is_kept();
-        let chosen = cx.nodes.as_ref().filter(|_| chooses).and_then(|nodes| nodes.chosen(self.node, now_us));
+        let sent_us = self.group_sent_us;
+        let chosen = cx.nodes.as_ref().filter(|_| chooses).and_then(|nodes| nodes.chosen(self.node, sent_us));
         if let Some(text) = chosen {
             cx.fail("no read begins at a standby that is behind", format!("server {}: {text}", self.pid));
         }

@@ -483,11 +483,11 @@ impl Nodes {
         self.lags.as_mut().map_or(LagAnswer::Silent, |lags| lags.answer(node, now_us))
     }
 
-    /// A client that may go to any standby begins at this one. What is wrong with that, if anything.
+    /// A client that may go to any standby begins at this one, with what the pooler sent then. What is wrong with that, if anything.
     #[must_use]
-    pub fn chosen(&self, node: usize, now_us: u64) -> Option<String> {
+    pub fn chosen(&self, node: usize, sent_us: u64) -> Option<String> {
         let lags = self.lags.as_ref().filter(|_| self.nodes[node].in_recovery)?;
-        lags.is_known_behind(node, self.plan.check_timeout_ms, now_us)
+        lags.is_known_behind(node, self.plan.check_timeout_ms, sent_us)
             .then(|| format!("a read begins at node{node}, which has not said that it is current"))
     }
 
