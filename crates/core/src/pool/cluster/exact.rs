@@ -16,6 +16,7 @@ use crate::pool::Pool;
 use crate::pool::client::rolled_back::may_become_end;
 use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::commit::Number;
+use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState};
@@ -114,19 +115,4 @@ fn is_committing(server: &Server, id: ClientId) -> bool {
     let sent = InFlight::of(server, id).map(InFlight::sent);
     matches!(sent, Some(Sent::End(end)) if end.is(Block::Commit))
         && server.ledger.entries().any(|entry| entry.owner == Owner::Client(id))
-}
-
-/// The length of the group at the front, or of all that is here of it.
-fn group_len(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(rest) = bytes.get(at..)
-        && let Ok(Some(header)) = Header::peek(rest)
-    {
-        at += header.total().min(rest.len());
-        if matches!(header.tag, tag::QUERY | tag::SYNC | tag::FUNCTION_CALL | tag::COPY_DONE | tag::COPY_FAIL)
-        {
-            return at;
-        }
-    }
-    bytes.len()
 }

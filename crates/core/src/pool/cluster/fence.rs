@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use pgweir_wire::backend::TxStatus;
-use pgweir_wire::frontend::tag;
-use pgweir_wire::header::Header;
 
 use crate::cluster::view::{Fate, View};
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::cluster::group_len;
 use crate::pool::node::NodePool;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
@@ -120,9 +119,9 @@ impl Pool {
     }
 
     /// What a server that takes nothing more still gets of its client's bytes: one group at a time, as the transaction may end with any.
-    /// `None`: nothing before it has answered.
+    /// `None`: what was sent before is not answered.
     pub(super) fn up_to_fence<'a>(
-        &mut self,
+        &self,
         id: ClientId,
         server_id: ServerId,
         bytes: &'a [u8],
@@ -131,7 +130,7 @@ impl Pool {
         let Some(server) = server.filter(|server| matches!(server.retire, Some(FENCED | LEFT))) else {
             return Some(bytes);
         };
-        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Some(bytes);
         };
         if link.kept > 0 || !matches!(link.opening, Opening::Done) || !server.pipelined.is_alone() {
@@ -146,10 +145,9 @@ impl Pool {
             _ => ledger.only_owes(Purpose::Number),
         };
         if ledger.is_between_groups() && !may_begin {
-            link.waits.held = true;
             return None;
         }
-        Some(&bytes[..group_len(bytes, ledger.is_copying_in())])
+        Some(&bytes[..group_len(bytes)])
     }
 
     /// The transaction on this server is over, and its client would keep the server: not behind a fence.
@@ -161,24 +159,6 @@ impl Pool {
             self.lose_server(cx, id, reason.into());
         }
     }
-}
-
-/// The length of the first group of these messages, as far as they go. `copies`: it begins with the data of a COPY.
-fn group_len(bytes: &[u8], copies: bool) -> usize {
-    let mut at = 0;
-    while let Ok(Some(header)) = Header::peek(&bytes[at..]) {
-        at += header.total();
-        let ends = match header.tag {
-            tag::COPY_DONE | tag::COPY_FAIL => copies,
-            tag::SYNC => !copies,
-            tag::QUERY | tag::FUNCTION_CALL => true,
-            _ => false,
-        };
-        if ends || at >= bytes.len() {
-            return at.min(bytes.len());
-        }
-    }
-    bytes.len()
 }
 
 /// A server of the primary has something to do for a client, or after one.

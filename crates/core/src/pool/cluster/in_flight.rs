@@ -230,7 +230,7 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
-        let Some(bytes) = self.up_to_fence(id, server_id, bytes) else { return Step::Wait };
+        let Some(bytes) = self.up_to_fence(id, server_id, bytes) else { return self.waits_at_server(id) };
         let bytes = match self.state.policy.on_loss {
             OnLoss::AsksFirst => match self.sendable_len(cx, id, server_id, bytes) {
                 Some(len) => &bytes[..len],
