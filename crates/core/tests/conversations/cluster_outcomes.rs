@@ -263,6 +263,22 @@ fn answers_say_nothing_of_a_change_behind_their_questions() {
 }
 
 #[test]
+fn an_answer_with_no_number_says_nothing_of_a_question_that_is_not_answered() {
+    let mut stage = Stage::begun();
+    for _ in 0..2 {
+        stage.rig.send(stage.client, &fe::query("insert into t values (1)"));
+    }
+    let asked = text(&mut stage.rig, stage.server);
+    assert_eq!(asked.matches("pg_current_wal_insert_lsn").count(), 2, "{asked}");
+    let told = [be::complete("INSERT 0 1"), be::ready('T')].concat();
+    stage.rig.send(stage.server, &[&told[..], &number(None, None), &told].concat());
+    stage.rig.gets_raw(stage.client);
+    stage.loses(&fe::query("commit"));
+    assert_eq!(stage.rig.gets(stage.client), UNKNOWN);
+    assert!(stage.rig.logged("COMMIT was sent before the number of the transaction was known"));
+}
+
+#[test]
 fn a_transaction_that_only_read_is_committed() {
     let mut stage = Stage::begun();
     stage.rig.send(stage.client, &fe::query("select a from t"));
