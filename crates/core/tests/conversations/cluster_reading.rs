@@ -205,13 +205,39 @@ fn a_first_group_whose_standby_is_lost_runs_on_the_primary_with_its_begin() {
 }
 
 #[test]
+fn a_standby_that_fails_and_then_ends_the_session_is_not_heard_of() {
+    // A second conflict with recovery, while PostgreSQL rolls back for the first one, ends the session as soon as it waits for a command.
+    let error = be::error("40001", "canceling statement due to conflict with recovery");
+    let end = be::fatal("40001", "terminating connection due to conflict with recovery");
+    for is_ready in [false, true] {
+        let (mut stage, client, primary, standby) = balanced("");
+        begins(&mut stage, client, "begin read only");
+        stage.rig.send(client, &fe::query("select a from t"));
+        stage.rig.gets_raw(standby);
+        stage.rig.send(standby, &[begun(), error.clone()].concat());
+        if is_ready {
+            stage.rig.send(standby, &be::ready('E'));
+            assert_eq!(stage.rig.gets(standby), ["Query ROLLBACK"]);
+        }
+        stage.rig.send(standby, &end);
+        assert!(stage.rig.is_closed(standby));
+        stage.rig.gets_nothing(client);
+        assert_eq!(stage.rig.gets(primary), with_begin("begin read only", "select a from t"));
+        stage.rig.send(primary, &[begun(), be::one_row("7"), be::ready('T')].concat());
+        assert_eq!(stage.rig.gets(client)[..3], answered("7")[..3]);
+    }
+}
+
+#[test]
 fn a_standby_that_is_lost_later_rolls_the_transaction_back() {
-    for asks in [false, true] {
+    let conflict = be::fatal("40001", "terminating connection due to conflict with recovery");
+    for (asks, last_words) in [(false, vec![]), (true, vec![]), (false, conflict.clone()), (true, conflict)] {
         let (mut stage, client, primary, standby) = reading("", "begin read only");
         if asks {
             stage.rig.send(client, &fe::query("select 2"));
             stage.rig.gets_raw(standby);
         }
+        stage.rig.send(standby, &last_words);
         stage.rig.eof(standby);
         if !asks {
             stage.rig.send(client, &fe::query("select 2"));

@@ -99,9 +99,7 @@ impl Pool {
         link.first_try = FirstTry::Failed;
         self.standby_refused(cx, id, client_id, code);
         if fields.is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC"))) {
-            let branch = self.servers[id].branch;
-            self.suspect_node(cx.env, branch, false);
-            return self.lose_server(cx, id, SAID_FATAL.into());
+            return self.lose_standby(cx, id);
         }
         if !self.servers[id].pipelined.is_alone() {
             return self.run_again(cx, id, client_id);
@@ -117,6 +115,14 @@ impl Pool {
         {
             link.opening = Opening::Again(Again { begin: None, rolls_back: false });
         }
+    }
+
+    /// A standby has ended the session of a first try: the group runs on the primary.
+    pub(crate) fn lose_standby<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let branch = server.branch;
+        self.suspect_node(cx.env, branch, false);
+        self.lose_server(cx, id, SAID_FATAL.into());
     }
 
     /// The first group of a transaction runs here, or has failed here for good: what follows need not wait.

@@ -16,9 +16,14 @@ use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::{ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
 
-/// What a server says that shuts down, crashes, or is told by an administrator to end a session.
-const SHUTDOWN: [SqlState; 3] =
-    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
+/// What a server says that shuts down, crashes, or is told by an administrator to end a session; and a standby that ends one for a
+/// conflict with recovery.
+const SHUTDOWN: [SqlState; 4] = [
+    SqlState::ADMIN_SHUTDOWN,
+    SqlState::CRASH_SHUTDOWN,
+    SqlState::CANNOT_CONNECT_NOW,
+    SqlState::SERIALIZATION_FAILURE,
+];
 
 impl Pool {
     /// ErrorResponse, whole.
@@ -111,6 +116,10 @@ impl Pool {
 
     /// An error that answers nothing: the server is about to leave (57P01, 57P05 and similar codes).
     fn unasked_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8], fatal: bool) {
+        if fatal && self.first_try_at(id) != FirstTry::None {
+            // Nothing of the standby was shown to its client, whose group runs on the primary.
+            return self.lose_standby(cx, id);
+        }
         let Some(server) = self.servers.get_mut(id) else { return };
         let client = server.state.client();
         if fatal && client.is_some_and(|client| self.outlives_server(cx, client, id, message.len())) {
