@@ -13,6 +13,7 @@ mod catalog;
 mod causal_reads;
 mod chaos;
 mod cluster_auto;
+mod cluster_changes;
 mod cluster_exact;
 mod cluster_lag;
 mod cluster_losses;

@@ -102,7 +102,8 @@ settings! {
         primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
         /// What a client is told whose primary is lost behind its COMMIT. `on`: pgweir asks the server for the number of each transaction
         /// that may write, in the same packet as its first such statement, and after a loss asks the next primary what became of it.
-        /// `exact`: COMMIT is also held back until the number is known. `off`: that the outcome is not known. A user's value goes before a
+        /// `exact`: COMMIT is also held back until the number is known. With both, a change outside of a transaction runs in a block of
+        /// pgweir's, so that it has a COMMIT, which is one round trip more. `off`: that the outcome is not known. A user's value goes before a
         /// database's, and that before this one. Not in session pooling.
         commit_outcome: CommitOutcome = "off", Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;
         /// With `route=auto`: where a transaction begins that does not say READ ONLY. With `first` its first statements run on a standby,

@@ -209,15 +209,23 @@ impl Pool {
     pub(crate) fn begin_ahead(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        if !matches!(link.opening, Opening::Unsent(_))
+        if !link.opening.is_unsent()
             || matches!(self.servers[server_id].state, ServerState::SyncingSession(_))
         {
             return;
         }
-        let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Sent) else { return };
+        let text = match &mut link.opening {
+            Opening::Change(change) => change.begin().then_some(None),
+            opening => match std::mem::replace(opening, Opening::Sent) {
+                Opening::Unsent(text) => Some(Some(text)),
+                _ => None,
+            },
+        };
+        let Some(text) = text else { return };
+        let begin = text.as_deref().unwrap_or(b"BEGIN");
         let owner = Owner::Prerequisite(id);
         let ahead = &mut env.ahead;
-        ahead.add(Entry::new(owner, Kind::Parse), |out| frontend::encode_parse(out, b"", &text, &[]));
+        ahead.add(Entry::new(owner, Kind::Parse), |out| frontend::encode_parse(out, b"", begin, &[]));
         ahead.add(Entry::new(owner, Kind::Bind), |out| {
             frontend::encode_bind_head(out, b"", b"", NO_PARAMETERS.len());
             out.extend_from_slice(&NO_PARAMETERS);
@@ -231,7 +239,10 @@ impl Pool {
         let server = &mut self.servers[server_id];
         // The transaction's time began when the server became its client's.
         server.note_begin(env.now.mono_us);
-        server.first_ask.note_begin(text);
+        match text {
+            Some(text) => server.first_ask.note_begin(text),
+            None => server.first_ask.keep_all(),
+        }
     }
 
     /// The first group after BEGIN was sent: later messages wait until BEGIN is answered. `kind` is the kind of message that
@@ -252,6 +263,12 @@ impl Pool {
             Opening::Replaying if simple || kind == Kind::Sync => {
                 link.opening = Opening::ReplayGuarded { simple };
             }
+            Opening::Change(ref mut change) if simple || kind == Kind::Sync => {
+                if change.end_group(simple) {
+                    cursor.flush(cx.driver, self.servers[server_id].conn);
+                    self.send_sync(cx, server_id);
+                }
+            }
             // PostgreSQL ignores it, and waits for a Sync that such a client never sends.
             Opening::Failed { whole: false, repair } if simple || kind == Kind::Sync => {
                 link.opening = Opening::Failed { whole: true, repair };
@@ -270,9 +287,12 @@ impl Pool {
     pub(crate) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
         if let (Owner::Prerequisite(id), Kind::Execute) = (owner, ended.kind)
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
-            && matches!(link.opening, Opening::Sent | Opening::Guarded { .. })
         {
-            link.opening = Opening::Done;
+            match &mut link.opening {
+                Opening::Sent | Opening::Guarded { .. } => link.opening = Opening::Done,
+                Opening::Change(change) => change.begun(),
+                _ => {}
+            }
         }
     }
 
@@ -286,6 +306,12 @@ impl Pool {
             Opening::Guarded { simple } => {
                 link.opening = Opening::Failed { whole: true, repair: FAILING_BLOCK };
                 if simple {
+                    self.send_sync(cx, server_id);
+                }
+            }
+            Opening::Change(ref mut change) => {
+                link.touched = None;
+                if change.begin_failed() {
                     self.send_sync(cx, server_id);
                 }
             }

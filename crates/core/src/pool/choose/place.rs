@@ -11,6 +11,7 @@ use crate::driver::{ConnId, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner};
 use crate::pool::client::state::{ClientState, First, Link, Opening, QueuedBehind};
+use crate::pool::cluster::change;
 use crate::pool::multiplex::pipelined::QueuedClient;
 use crate::pool::relay::route::{Route, route};
 use crate::pool::server::state::ServerState;
@@ -32,6 +33,7 @@ impl Pool {
         let waited_us = now_us.saturating_sub(waiting.since_us);
         pool.numbers.stats.wait_us += waited_us;
         let opening = match std::mem::take(&mut waiting.first) {
+            First::Nothing if pool.policy.on_loss.asks() => change::opening_of(&client.account),
             First::Nothing => Opening::Done,
             First::Begin(text) => Opening::Unsent(text),
             First::Outcome(at) => return self.link_to_ask(cx, id, server_id, at),

@@ -36,6 +36,9 @@ impl Pool {
         let branch = self.branch_of_request(cx.env, id, asking);
         let waiting = Waiting { since_us: now_us, notified: false, group, first };
         self.set_client_state(id, ClientState::Waiting(waiting));
+        if self.state.policy.on_loss.asks() {
+            self.run_in_block(cx.env, id, branch, bytes);
+        }
         // A message that waits for this server is not the other clients' turn.
         if self.state.drawn.affinities.is_for(id)
             && let Some(server) = self.choose_free(cx, branch, Some(id))

@@ -5,7 +5,6 @@
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{TxStatus, tag};
 
-use crate::cluster::outcome::Outcome;
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
@@ -14,6 +13,7 @@ use crate::pool::Pool;
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
 use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
+use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
 use crate::pool::relay::first_ask::FirstAsk;
@@ -57,17 +57,8 @@ impl Pool {
         match fate(id, link, server, (unseen_bytes, asks)) {
             None => false,
             Some(Fate::RunsAgain) => self.runs_again(cx, id, server_id),
-            Some(Fate::AtCommit(_, Ok(at))) => {
-                self.wait_for_outcome(cx, id, server_id, Box::new(at));
-                true
-            }
-            Some(Fate::AtCommit(group, Err(at_once))) => {
-                self.leave_lost(cx, id, server_id);
-                let told = match at_once {
-                    AtOnce::Committed => Outcome::Committed,
-                    AtOnce::Unknown(why) => Outcome::Unknown(why),
-                };
-                self.tell_outcome(cx, id, group, told);
+            Some(Fate::AtCommit(group, at)) => {
+                self.lost_at_commit(cx, id, server_id, (Some(group), at));
                 true
             }
             Some(Fate::Ended(group)) => {
@@ -141,7 +132,7 @@ impl Pool {
     }
 
     /// As if the server had answered with an error: what was noted because it would succeed is taken back.
-    fn fail_in_flight<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn fail_in_flight<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if let Ok(accepted) = server.ledger.accept(tag::ERROR) {
             self.undo_failed(cx.env, server_id, accepted.ended);
@@ -149,7 +140,7 @@ impl Pool {
     }
 
     /// Linked → Idle. The server takes nothing more.
-    pub(super) fn leave_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+    pub(crate) fn leave_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         if let Some(client) = self.clients.get_mut(id) {
             self.state.unlink(cx.env, id, client);
         }
@@ -159,15 +150,25 @@ impl Pool {
     }
 
     /// Linked → Waiting, with all that the client asked for. `false`: it was lost too often, or was not kept.
-    fn runs_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
+    pub(crate) fn runs_again<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
         if client.account.refused_servers + 1 >= REFUSED_SERVERS_MAX {
             return false;
         }
-        let FirstAsk::Kept(kept) = std::mem::take(&mut server.first_ask) else { return false };
+        let ClientState::Linked(link) = &client.state else { return false };
+        let is_unsent = matches!(link.opening, Opening::Change(Change::Unsent));
+        let mut again = match std::mem::take(&mut server.first_ask) {
+            FirstAsk::Kept(kept) => kept.bytes,
+            FirstAsk::Nothing | FirstAsk::Lost if is_unsent => Vec::new(),
+            FirstAsk::Nothing | FirstAsk::Lost => return false,
+        };
         client.account.refused_servers += 1;
-        let mut again = kept.bytes;
         again.extend_from_slice(&client.inbox);
         cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, again));
         let since_us = client.account.request_us;
@@ -183,15 +184,19 @@ impl Pool {
     }
 }
 
+/// More is lost with the server than the transaction.
+pub(crate) fn loses_session(link: &Link, server: &Server) -> bool {
+    let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
+    link.pin.is_some()
+        || !marks.without(TAKEN_BACK).is_empty()
+        || link.changed.by_statements()
+        || !matches!(server.state, ServerState::Busy(_))
+}
+
 /// `None`: the outcome is not known here, or more is lost than a transaction.
 fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize, bool)) -> Option<Fate> {
     let in_flight = InFlight::of(server, id)?;
-    let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
-    let loses_session = link.pin.is_some()
-        || !marks.without(TAKEN_BACK).is_empty()
-        || link.changed.by_statements()
-        || !matches!(server.state, ServerState::Busy(_));
-    if loses_session || !is_between_messages(link, server) {
+    if loses_session(link, server) || !is_between_messages(link, server) {
         return None;
     }
     let is_unanswered = in_flight.is_unanswered(server, unseen_bytes);
@@ -224,7 +229,7 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
         Sent::Inside | Sent::Empty => Some(Fate::Fails { whole }),
         // What a transaction leaves in its session is asked of its server alone.
         Sent::End(group) if asks && is_unanswered && owed == Owed::Group && link.touched.is_none() => {
-            Some(Fate::AtCommit(group, at_commit(in_flight, server, group)))
+            Some(Fate::AtCommit(group, at_commit(in_flight, server, Some(group))))
         }
         Sent::Begin | Sent::End(_) | Sent::Read | Sent::Unclear => None,
     }

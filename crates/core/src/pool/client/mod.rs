@@ -4,7 +4,7 @@ pub(crate) mod arrival;
 pub(crate) mod bytes;
 pub(crate) mod discard;
 pub(crate) mod leaving;
-mod lost_in_flight;
+pub(crate) mod lost_in_flight;
 pub(crate) mod rolled_back;
 pub(crate) mod state;
 pub(crate) mod turned_down;

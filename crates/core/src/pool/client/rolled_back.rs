@@ -86,6 +86,9 @@ impl Pool {
             self.asks_again(cx, id, server_id);
             return true;
         }
+        if matches!(link.opening, Opening::Change(_)) {
+            return self.outlives_change(cx, id, server_id, unseen_bytes);
+        }
         if !loses_nothing(link, server) {
             return self.outlives_in_flight(cx, id, server_id, unseen_bytes);
         }

@@ -12,6 +12,7 @@ use crate::pool::Branch;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
 use crate::pool::cluster::causal::sight::Sight;
+use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::{Asking, AtCommit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::route::Routing;
@@ -210,6 +211,8 @@ pub(crate) enum Opening {
     Again(Again),
     /// The server is asked what became of the client's last transaction.
     Asking(Box<Asking>),
+    /// The client's group is a change that pgweir runs in a transaction block.
+    Change(Change),
 }
 
 /// What a client asked first is asked once more.
@@ -226,8 +229,16 @@ impl Opening {
         matches!(self, Opening::Failed { .. } | Opening::Reopening)
     }
 
+    /// A BEGIN goes ahead of the client's next message.
+    pub(crate) fn is_unsent(&self) -> bool {
+        matches!(self, Opening::Unsent(_) | Opening::Change(Change::Unsent))
+    }
+
     /// What the client sends has to wait.
     pub(crate) fn holds(&self) -> bool {
+        if let Opening::Change(change) = self {
+            return change.holds();
+        }
         matches!(
             self,
             Opening::Guarded { .. }

@@ -68,7 +68,8 @@ impl Number {
 
 /// A client that waits for the answer to its COMMIT.
 pub(crate) struct AtCommit {
-    group: BlockGroup,
+    /// Its COMMIT; `None`: pgweir's, for a change of the client's (`change.rs`).
+    group: Option<BlockGroup>,
     stake: Stake,
     /// The primary that the transaction ran on.
     term: Term,
@@ -95,7 +96,7 @@ pub(crate) enum AtOnce {
 pub(crate) fn at_commit(
     in_flight: &InFlight,
     server: &Server,
-    group: BlockGroup,
+    group: Option<BlockGroup>,
 ) -> Result<AtCommit, AtOnce> {
     let Some(term) = server.at.term.clone().filter(|_| server.branch.is_primary()) else {
         // A standby has nothing to commit. A server that was promoted has said so, before it said that the transaction is open.
@@ -192,8 +193,25 @@ impl Pool {
         true
     }
 
+    /// The server of a client at COMMIT is lost.
+    pub(crate) fn lost_at_commit<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (group, at): (Option<BlockGroup>, Result<AtCommit, AtOnce>),
+    ) {
+        let told = match at {
+            Ok(at) => return self.wait_for_outcome(cx, id, server_id, Box::new(at)),
+            Err(AtOnce::Committed) => Outcome::Committed,
+            Err(AtOnce::Unknown(why)) => Outcome::Unknown(why),
+        };
+        self.leave_lost(cx, id, server_id);
+        self.tell_outcome(cx, id, group, told);
+    }
+
     /// Linked → Waiting: the client is answered when the next primary has said what became of its transaction.
-    pub(crate) fn wait_for_outcome<D: Driver>(
+    fn wait_for_outcome<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -301,7 +319,7 @@ impl Pool {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
-        group: BlockGroup,
+        group: Option<BlockGroup>,
         told: Outcome,
     ) {
         let Some(client) = self.clients.get(id) else { return };
@@ -315,7 +333,10 @@ impl Pool {
             cx.env.clusters.outcomes.entry(cluster.view.cluster.clone()).or_default().count(told);
         }
         match told {
-            Outcome::Committed => self.answer_block(cx, id, group, TxStatus::Idle),
+            Outcome::Committed => match group {
+                Some(group) => self.answer_block(cx, id, group, TxStatus::Idle),
+                None => self.tell(cx, id, None, Some(TxStatus::Idle)),
+            },
             Outcome::RolledBack => self.tell_rolled_back(cx, id, Some(TxStatus::Idle)),
             Outcome::Unknown(_) | Outcome::AskAgain => {
                 let detail = told.detail();

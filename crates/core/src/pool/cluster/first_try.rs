@@ -33,7 +33,7 @@ impl Pool {
         let len = match client.account.routing.as_deref().map(|routing| routing.asked) {
             Some(Asked::Read(group)) => group.len,
             Some(Asked::Transaction(group)) => group.len,
-            Some(Asked::Other) | None => return false,
+            Some(Asked::Other | Asked::Change) | None => return false,
         };
         let branch = client.account.branch;
         let ClientState::Linked(link) = &mut client.state else { return false };

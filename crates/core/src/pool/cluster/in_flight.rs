@@ -278,7 +278,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return;
         };
-        let is_sent = link.server == server_id && !matches!(link.opening, Opening::Unsent(_));
+        let is_sent = link.server == server_id && !link.opening.is_unsent();
         let Some(server) = self.servers.get_mut(server_id).filter(|_| is_sent) else { return };
         let mut in_flight = InFlight::new(id);
         in_flight.is_begun = true;
@@ -325,7 +325,7 @@ impl Pool {
         };
         // Behind a BEGIN that fails, extended messages of ours would run outside of the transaction.
         let is_simple = sent.first() == Some(&tag::QUERY);
-        let is_open = matches!(link.opening, Opening::Done)
+        let is_open = matches!(link.opening, Opening::Done | Opening::Change(_))
             || is_simple && matches!(link.opening, Opening::Sent | Opening::Guarded { .. });
         is_open
             && link.streaming == 0
@@ -342,7 +342,7 @@ impl Pool {
         }
         let is_at_rest = server.ledger.only_owes(Purpose::Number);
         let status = server.tx;
-        let begins = matches!(link.opening, Opening::Unsent(_));
+        let begins = link.opening.is_unsent();
         let may_repeat = is_at_rest && status == TxStatus::Idle && matches!(link.opening, Opening::Done);
         let reads = link.group.filter(|group| may_repeat && group.certainly_reads()).map(|group| group.len);
         if reads.is_some() {
@@ -364,7 +364,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Effect::Reads;
         };
-        let is_here = link.server == server_id && !matches!(link.opening, Opening::Unsent(_));
+        let is_here = link.server == server_id && !link.opening.is_unsent();
         let is_partial = link.streaming > 0;
         if !is_here || bytes.is_empty() {
             return Effect::Reads;

@@ -133,6 +133,8 @@ pub(crate) enum Asked {
     Read(Group),
     /// A transaction that begins with this group.
     Transaction(FirstGroup),
+    /// A change outside of a transaction, which runs in a block (`change.rs`).
+    Change,
 }
 
 impl Routing {

@@ -23,6 +23,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::ASKED_AGAIN_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{Again, ClientState, Opening};
+use crate::pool::cluster::change::Change;
 use crate::pool::relay::first_ask::{FirstAsk, outdated_name};
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner, Purpose};
 use crate::pool::server::state::ServerState;
@@ -190,11 +191,12 @@ impl Pool {
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
             return false;
         };
-        let plain = matches!(link.opening, Opening::Done | Opening::Replayed)
-            && matches!(server.state, ServerState::Busy(_))
-            && server.tx == TxStatus::Idle
-            && link.streaming == 0
-            && link.asked_again < ASKED_AGAIN_MAX;
+        let plain =
+            matches!(link.opening, Opening::Done | Opening::Replayed | Opening::Change(Change::Runs(_)))
+                && matches!(server.state, ServerState::Busy(_))
+                && server.tx == TxStatus::Idle
+                && link.streaming == 0
+                && link.asked_again < ASKED_AGAIN_MAX;
         let bytes = match &server.first_ask {
             _ if link.kept > 0 => client.inbox.get(..link.kept),
             FirstAsk::Kept(kept) => Some(&*kept.bytes),
@@ -260,7 +262,10 @@ impl Pool {
         let Some(client) = self.clients.get_mut(client_id) else { return AttemptOver::NotYet };
         let ClientState::Linked(link) = &mut client.state else { return AttemptOver::NotYet };
         let Opening::Again(again) = &mut link.opening else { return AttemptOver::NotYet };
-        if idle && own {
+        if !own {
+            return AttemptOver::NotYet;
+        }
+        if idle {
             link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
             AttemptOver::AskAgain
         } else if !std::mem::replace(&mut again.rolls_back, true) {

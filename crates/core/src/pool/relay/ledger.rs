@@ -60,6 +60,8 @@ pub enum Purpose {
     Number,
     /// Asks what became of a transaction whose server was lost behind its COMMIT.
     Outcome,
+    /// Ends the block in which a client's change runs (`commit_outcome`).
+    Commit,
     /// Asks a node of a cluster what it is.
     Watch,
     /// Asks a node of a cluster where it is in the write-ahead log.

@@ -71,6 +71,7 @@ impl Pool {
             Owner::Hidden(Purpose::Replay) => {}
             // It is no answer. The groups queued behind it have not begun, and run elsewhere when the connection ends.
             Owner::Hidden(_) if fatal && self.is_busy(id) => self.unasked_error(cx, id, message, fatal),
+            Owner::Hidden(Purpose::Commit) => self.change_failed(cx, id, message),
             Owner::Hidden(purpose) => self.hidden_failed(cx, id, purpose, body),
         }
         self.undo_failed(cx.env, id, accepted.ended);
@@ -192,7 +193,12 @@ impl Pool {
             Purpose::Evict => ("Close", Some("Close failed")),
             Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
             Purpose::Meet => ("NOTIFY", None),
-            Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe | Purpose::Fence => return,
+            Purpose::Rerun
+            | Purpose::Reopen
+            | Purpose::Replay
+            | Purpose::Probe
+            | Purpose::Fence
+            | Purpose::Commit => return,
         };
         if purpose == Purpose::ConnectQuery {
             self.doubt_connect_query(id);

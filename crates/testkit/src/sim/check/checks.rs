@@ -322,10 +322,18 @@ impl Checks {
                 // is brought about in a separate block.
                 // What brings a server to its client's session is a separate transaction, before anything of the client's.
                 // What other clients drew from sequences is discarded before a client draws.
-                // The number of a transaction is asked for within it.
+                // The number of a transaction is asked for within it. The end of a block in which pgweir runs a client's change belongs to it.
                 let clients = *bound && owner.is_some();
-                let may =
-                    ["Set ", "SetConfig", "PutBack", "RollbackTo", "DiscardSequences", "Inquire(Number)"];
+                let may = [
+                    "Set ",
+                    "SetConfig",
+                    "PutBack",
+                    "RollbackTo",
+                    "DiscardSequences",
+                    "Inquire(Number)",
+                    "Commit",
+                    "Rollback",
+                ];
                 if clients && !may.iter().any(|may| what.starts_with(may)) {
                     let text =
                         format!("server {pid}: hidden {what} inside a transaction of client {owner:?}");

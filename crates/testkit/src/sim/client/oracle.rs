@@ -32,6 +32,8 @@ pub struct Oracle {
     keeps_server: bool,
     /// All its settings are its own, the unreported ones too.
     keeps_session: bool,
+    /// It is told what became of a change outside of a transaction block.
+    pub learns_outcomes: bool,
     /// As ParameterStatus told.
     told: BTreeMap<String, String>,
     cancels_asked: u32,
@@ -73,6 +75,7 @@ impl Oracle {
             reference,
             keeps_server,
             keeps_session: keeps_server || keeps_session,
+            learns_outcomes: false,
             told: BTreeMap::new(),
             cancels_asked: 0,
             cancels_hit: 0,
@@ -221,14 +224,8 @@ impl Oracle {
                     return Verdict::Fatal(text);
                 }
                 is_unknown = text.code == "08007";
-                let lost = ["40001", "08007"].into_iter().find(|code| text.code == *code);
-                if let Some(code) = lost {
-                    let Some(may_end) = self.reference.lose_transaction(code, &text.message) else {
-                        return Verdict::Wrong("a transaction was lost where none was open".to_owned());
-                    };
-                    self.ends_lost = may_end;
-                    self.pid = None;
-                    self.losses += 1;
+                if let Some(wrong) = self.lost(&text) {
+                    return wrong;
                 }
                 let refused = ["25006", "0A000"].into_iter().find(|code| *code == text.code);
                 if let Some(code) = refused {
@@ -279,6 +276,19 @@ impl Oracle {
             Ok(()) => Verdict::Right,
             Err(why) => Verdict::Wrong(format!("{why}: due {due:?}, got {message:?}")),
         }
+    }
+
+    /// The pooler may say that its transaction, or its change, is lost with the server. What is wrong with that, if anything.
+    fn lost(&mut self, text: &ErrorText) -> Option<Verdict> {
+        let code = ["40001", "08007"].into_iter().find(|code| text.code == *code)?;
+        let may_end = self.reference.lose_transaction(code, &text.message);
+        if may_end.is_none() && !(self.learns_outcomes && self.reference.lose_change(code, &text.message)) {
+            return Some(Verdict::Wrong("a transaction was lost where none was open".to_owned()));
+        }
+        self.ends_lost = may_end == Some(true);
+        self.pid = None;
+        self.losses += 1;
+        None
     }
 
     fn cancelled(&mut self) -> Option<Verdict> {

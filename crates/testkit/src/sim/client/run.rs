@@ -78,8 +78,9 @@ impl Client {
     #[must_use]
     pub fn new(index: usize, plan: &Plan) -> Self {
         let script = plan.clients[index].clone();
-        let oracle =
+        let mut oracle =
             Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session, plan.keeps_sessions);
+        oracle.learns_outcomes = plan.cluster.as_ref().is_some_and(|cluster| cluster.commit_outcome != "off");
         let proving = Proving::new(&script.user);
         let pool = plan.pool_of(&script.database, &script.user);
         Client {

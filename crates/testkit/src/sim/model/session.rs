@@ -478,6 +478,28 @@ impl Session {
         Some(false)
     }
 
+    /// The same of a change outside of a transaction block, which is certainly rolled back, or perhaps. `false` if that could not be.
+    pub fn lose_change(&mut self, code: &'static str, text: &str) -> bool {
+        let refusal = Refusal::new(code, text);
+        if self.give_up_waiting(Block::None, &refusal) {
+            return true;
+        }
+        if self.block != Block::None || self.skipping {
+            return false;
+        }
+        let is_ready = |step: &Step| matches!(step, Step::Say(message) if message.tag == b'Z');
+        let is_simple = match self.doing {
+            Doing::Simple { .. } | Doing::Call { .. } => true,
+            Doing::Execute { .. } => false,
+            Doing::Nothing if self.group_open && !self.outbox.iter().any(is_ready) => false,
+            Doing::Nothing => return false,
+        };
+        self.outbox.clear();
+        self.doing = Doing::Nothing;
+        self.fail(&refusal, is_simple);
+        true
+    }
+
     /// The transaction has failed.
     #[must_use]
     pub fn is_failed(&self) -> bool {

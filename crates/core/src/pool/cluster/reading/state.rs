@@ -11,7 +11,7 @@ impl Pool {
         let routing = self.routing_mut(id)?;
         match routing.asked {
             Asked::Transaction(_) => Some(std::mem::take(&mut routing.reading.begin)),
-            Asked::Read(_) | Asked::Other => None,
+            Asked::Read(_) | Asked::Other | Asked::Change => None,
         }
     }
 

@@ -20,6 +20,7 @@ use crate::errors::Fault;
 use crate::ids::ServerId;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::cluster::change::Change;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
 use crate::pool::relay::receive::{Run, visible};
@@ -182,10 +183,18 @@ impl Pool {
             Some(ClientState::Linked(link)) => &link.opening,
             _ => &Opening::Done,
         };
-        if matches!(opening, Opening::Failed { .. }) {
-            return Attention::Hide;
-        }
         let is_replayed = matches!(opening, Opening::Replayed);
+        match (opening, client) {
+            (Opening::Failed { .. }, _) => return Attention::Hide,
+            (Opening::Change(Change::Unsent), _) => {}
+            (Opening::Change(change), Some(client))
+                if status == TxStatus::Idle && (matches!(owner, Owner::Client(_)) || change.is_ignored()) =>
+            {
+                self.change_is_over(cx, client);
+            }
+            (Opening::Change(_), _) => return Attention::Hide,
+            _ => {}
+        }
         let attention = if self.delays_ready(id, owner, status) { Attention::Hold } else { Attention::Pass };
         if let Some(client) = client.filter(|_| is_replayed) {
             // Told before the end of its group, as a server tells it.

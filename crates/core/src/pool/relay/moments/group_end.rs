@@ -19,6 +19,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::cluster::change::Change;
 use crate::pool::prepared::schema_version::AttemptOver;
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::{ServerState, Stage};
@@ -146,6 +147,12 @@ impl Pool {
                 if self.outcome_told(cx, server_id, id) {
                     self.server_rests(cx, server_id);
                 }
+                true
+            }
+            // What comes before it brings the server to its client.
+            Opening::Change(Change::Unsent) => false,
+            Opening::Change(_) => {
+                self.change_goes_on(cx, server_id, id, status);
                 true
             }
             _ => false,

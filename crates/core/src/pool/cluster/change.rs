@@ -1,0 +1,275 @@
+//! A change outside of a transaction block, with `commit_outcome`: pgweir runs it in a block, so that its COMMIT is a message of its own.
+//!
+//! BEGIN goes ahead of the client's group, and the question for the number of the transaction goes behind it, in one packet. When both
+//! are answered, COMMIT follows. The client sees nothing of that: it gets the end of its group when COMMIT is answered. If the server is
+//! lost before COMMIT was sent, the change is rolled back; afterwards the next primary is asked what became of it (`commit.rs`).
+//!
+//! **Invariant: COMMIT is sent after the question was answered, and ReadyForQuery is told after COMMIT was.**
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::frontend;
+
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::client::lost_in_flight::loses_session;
+use crate::pool::client::state::{Account, ClientState, Link, Opening};
+use crate::pool::cluster::commit::{Number, at_commit};
+use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
+use crate::pool::cluster::route::Asked;
+use crate::pool::relay::group::group_at_front;
+use crate::pool::relay::hidden::{ASIDE, encode_aside};
+use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::{Branch, Pool};
+
+/// How far such a change is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    /// Nothing of it was sent.
+    Unsent,
+    /// BEGIN was sent, and is not answered.
+    Begins(Part),
+    /// BEGIN was answered.
+    Runs(Part),
+    /// BEGIN has failed, and the client was told so: PostgreSQL ignores the group.
+    NotBegun(Part),
+    /// COMMIT was sent.
+    Commits,
+    /// It has failed, and the client was told so. ROLLBACK follows.
+    Failed,
+    /// The client was told an error. ROLLBACK was sent, or PostgreSQL has rolled back.
+    RollsBack,
+}
+
+/// How much of the client's group was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    Open,
+    /// All of it. `simple`: it is a Query.
+    Whole {
+        simple: bool,
+    },
+}
+
+impl Change {
+    /// BEGIN goes ahead of the group. `false`: it was sent before.
+    pub(crate) fn begin(&mut self) -> bool {
+        let is_unsent = *self == Change::Unsent;
+        if is_unsent {
+            *self = Change::Begins(Part::Open);
+        }
+        is_unsent
+    }
+
+    /// The group was sent to its end. Returns whether PostgreSQL ignores it, and needs a Sync of ours.
+    pub(crate) fn end_group(&mut self, simple: bool) -> bool {
+        let whole = Part::Whole { simple };
+        match self {
+            Change::Begins(part) | Change::Runs(part) => *part = whole,
+            Change::NotBegun(part) => {
+                *part = whole;
+                return simple;
+            }
+            Change::Unsent | Change::Commits | Change::Failed | Change::RollsBack => {}
+        }
+        false
+    }
+
+    /// BEGIN was answered.
+    pub(crate) fn begun(&mut self) {
+        if let Change::Begins(part) = *self {
+            *self = Change::Runs(part);
+        }
+    }
+
+    /// BEGIN has failed. Returns whether PostgreSQL needs a Sync of ours.
+    pub(crate) fn begin_failed(&mut self) -> bool {
+        let Change::Begins(part) = *self else { return false };
+        *self = Change::NotBegun(part);
+        part == Part::Whole { simple: true }
+    }
+
+    /// It is a Query that PostgreSQL ignores: a Sync of ours is answered in its place.
+    pub(crate) fn is_ignored(self) -> bool {
+        self == Change::NotBegun(Part::Whole { simple: true })
+    }
+
+    /// What the client sends has to wait.
+    pub(crate) fn holds(self) -> bool {
+        !matches!(
+            self,
+            Change::Unsent
+                | Change::Begins(Part::Open)
+                | Change::Runs(Part::Open)
+                | Change::NotBegun(Part::Open)
+        )
+    }
+}
+
+/// What is sent before the first message of a client that gets a server.
+#[cold]
+pub(crate) fn opening_of(account: &Account) -> Opening {
+    let asked = account.routing.as_deref().map(|routing| routing.asked);
+    if matches!(asked, Some(Asked::Change)) { Opening::Change(Change::Unsent) } else { Opening::Done }
+}
+
+impl Pool {
+    /// What a client waits for with these bytes runs in a block, if it is such a change.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn run_in_block(&mut self, env: &mut Env, id: ClientId, branch: Branch, bytes: &[u8]) {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
+        let refused = self.state.cluster.as_ref().is_none_or(|cluster| cluster.is_refused);
+        // An unnamed statement of before would go ahead of it.
+        let may = account.unnamed.is_none() && !refused && branch.is_primary();
+        if !may || self.state.policy.mode != PoolMode::Transaction {
+            return;
+        }
+        let reach = &self.state.reach;
+        let group = group_at_front(bytes, &mut env.texts, reach, |name| {
+            let known = env.statements.get(account.statement(name)?)?;
+            Some((known.traits.as_ref()?, known.reads(reach)))
+        });
+        let is_change = group.is_some_and(|group| !group.certainly_reads() && !group.may_touch());
+        let Some(client) = self.clients.get_mut(id).filter(|_| is_change) else { return };
+        if let (ClientState::Waiting(waiting), Some(routing)) =
+            (&mut client.state, &mut client.account.routing)
+            && waiting.first.is_nothing()
+        {
+            (waiting.group, routing.asked) = (None, Asked::Change);
+        }
+    }
+
+    /// ReadyForQuery out of a transaction block: such a change is over. If that answers nothing of the client's, it is told the end of
+    /// its group here.
+    pub(crate) fn change_is_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(link) = self.link_mut(id) else { return };
+        let change = std::mem::replace(&mut link.opening, Opening::Done);
+        if matches!(change, Opening::Change(change) if change.is_ignored()) {
+            self.tell(cx, id, None, Some(TxStatus::Idle));
+        }
+    }
+
+    /// ReadyForQuery in its block: what follows.
+    pub(crate) fn change_goes_on<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        id: ClientId,
+        status: TxStatus,
+    ) {
+        let Some(Link { opening: Opening::Change(change), .. }) = self.link_mut(id) else { return };
+        if matches!(change, Change::Runs(_)) && status == TxStatus::Failed {
+            *change = Change::Failed;
+        }
+        let change = *change;
+        let Some(server) = self.servers.get(server_id).filter(|server| server.ledger.is_empty()) else {
+            return;
+        };
+        // The group has not ended the block, whatever it is: it is the open one that is asked about.
+        let number = InFlight::of(server, id).map(|in_flight| &in_flight.number);
+        let is_known = !matches!(number, Some(Number::Unknown | Number::Lost));
+        match (change, status) {
+            (Change::Failed, TxStatus::Failed) => self.end_block(cx, server_id, id, Change::RollsBack),
+            (Change::Runs(_), TxStatus::InTransaction) if is_known || !self.answers_number(server) => {
+                self.end_block(cx, server_id, id, Change::Commits);
+            }
+            (Change::Runs(_), TxStatus::InTransaction) => self.ask_number(cx, server_id, false),
+            _ => self.lose_server(cx, server_id, "a transaction block did not end".into()),
+        }
+    }
+
+    fn end_block<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        id: ClientId,
+        change: Change,
+    ) {
+        let text: &[u8] = if change == Change::Commits { b"COMMIT" } else { b"ROLLBACK" };
+        if let Some(link) = self.link_mut(id) {
+            link.opening = Opening::Change(change);
+        }
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        cx.env.scratch.clear();
+        encode_aside(&mut cx.env.scratch, text);
+        for kind in ASIDE {
+            server.ledger.push(Entry::new(Owner::Hidden(Purpose::Commit), kind));
+        }
+        // Its answer is the end of the client's group.
+        frontend::encode_sync(&mut cx.env.scratch);
+        server.ledger.push(Entry::new(Owner::Client(id), Kind::Sync));
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// COMMIT has failed: PostgreSQL has rolled back, and its client is told why.
+    pub(crate) fn change_failed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        message: &[u8],
+    ) {
+        let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else { return };
+        let Some(Link { opening: Opening::Change(change), .. }) = self.link_mut(id) else { return };
+        if std::mem::replace(change, Change::RollsBack) == Change::Commits {
+            self.pass(cx, server_id, Some(id), message);
+        }
+    }
+
+    /// The server of such a change is lost, and its client goes on. `false`: it cannot.
+    pub(crate) fn outlives_change<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        unseen_bytes: usize,
+    ) -> bool {
+        let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get(server_id)) else {
+            return false;
+        };
+        let ClientState::Linked(link) = &client.state else { return false };
+        let Opening::Change(change) = link.opening else { return false };
+        if loses_session(link, server) || !is_between_messages(link, server) {
+            return false;
+        }
+        let in_flight = InFlight::of(server, id);
+        match change {
+            Change::Unsent => return self.runs_again(cx, id, server_id),
+            Change::Begins(Part::Open) | Change::Runs(Part::Open) | Change::NotBegun(Part::Open) => {
+                return false;
+            }
+            Change::Begins(_) | Change::Runs(_) => {
+                let Some(in_flight) = in_flight else { return false };
+                let (is_unanswered, is_told) =
+                    (in_flight.is_unanswered(server, unseen_bytes), in_flight.has_failed(server));
+                if is_unanswered && self.runs_again(cx, id, server_id) {
+                    return true;
+                }
+                if !is_told {
+                    self.fail_in_flight(cx, server_id);
+                    self.leave_lost(cx, id, server_id);
+                    self.tell_rolled_back(cx, id, Some(TxStatus::Idle));
+                    return true;
+                }
+            }
+            Change::Commits => {
+                let Some(in_flight) = in_flight else { return false };
+                let at = at_commit(in_flight, server, None);
+                self.lost_at_commit(cx, id, server_id, (None, at));
+                return true;
+            }
+            Change::NotBegun(_) | Change::Failed | Change::RollsBack => {}
+        }
+        self.leave_lost(cx, id, server_id);
+        self.tell(cx, id, None, Some(TxStatus::Idle));
+        true
+    }
+
+    fn link_mut(&mut self, id: ClientId) -> Option<&mut Link> {
+        match &mut self.clients.get_mut(id)?.state {
+            ClientState::Linked(link) => Some(link),
+            _ => None,
+        }
+    }
+}
