@@ -72,6 +72,22 @@ fn a_statement_of_a_transaction_fails_at_once() {
 }
 
 #[test]
+fn what_was_set_for_a_client_is_no_change_of_its_own() {
+    let (mut rig, _, server) = served();
+    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
+    rig.send(client, &fe::query("begin"));
+    assert_eq!(rig.gets(server).last().map(String::as_str), Some("Query begin"), "its session goes ahead");
+    // PostgreSQL reports the name with the first answer of the client's.
+    let reported = [be::replayed(1), be::parameter("application_name", "one")].concat();
+    rig.send(server, &[reported, be::complete("BEGIN"), be::ready('T')].concat());
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.send(client, &fe::query("update t set a = 1"));
+    rig.gets_raw(server);
+    lose(&mut rig, server, false);
+    assert_eq!(rig.gets(client), [ROLLED_BACK, "Ready E"]);
+}
+
+#[test]
 fn the_first_statement_of_a_transaction_fails_at_once() {
     for answered in [false, true] {
         let (mut rig, client, server) = served_by("defer_begin = packet");

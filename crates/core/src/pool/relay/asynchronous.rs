@@ -58,13 +58,15 @@ impl Pool {
             return None;
         }
         let account = &mut client.account;
+        let knew = account.params.get(position) == Some(status.value);
         if let ClientState::Linked(link) = &mut client.state
             && !hidden
+            // What was set for the client ahead of its statement is reported with that statement's answer.
+            && !(knew && link.changed.has(position))
         {
             let own = self.state.greeting.as_ref().and_then(|greeting| greeting.params.get(position));
             link.changed.note(position, account.params.get(position) == own);
         }
-        let knew = account.params.get(position) == Some(status.value);
         if account.params.differences(&server_params).next().is_none() {
             account.params = server_params;
         } else if !knew {
