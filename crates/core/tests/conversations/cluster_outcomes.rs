@@ -152,13 +152,16 @@ fn the_next_primary_tells_what_became_of_it() {
 
 #[test]
 fn extended_messages_get_their_own_answers() {
-    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
-    stage.loses(&[fe::parse("", "commit"), fe::bind(""), fe::execute(), fe::sync()].concat());
-    let server = stage.asks();
-    stage.rig.send(server, &outcome(Some("committed"), Some("0/3000060"), PROMOTED));
-    let told = ["ParseComplete", "BindComplete", "Complete COMMIT", "Ready I"];
-    assert_eq!(stage.rig.gets(stage.client), told);
-    stage.goes_on(server);
+    // As libpq binds: all columns of the result in one format.
+    for bind in [fe::bind(""), fe::bind_format("", 0), fe::bind_format("", 1)] {
+        let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+        stage.loses(&[fe::parse("", "commit"), bind, fe::execute(), fe::sync()].concat());
+        let server = stage.asks();
+        stage.rig.send(server, &outcome(Some("committed"), Some("0/3000060"), PROMOTED));
+        let told = ["ParseComplete", "BindComplete", "Complete COMMIT", "Ready I"];
+        assert_eq!(stage.rig.gets(stage.client), told);
+        stage.goes_on(server);
+    }
 }
 
 #[test]
@@ -431,4 +434,34 @@ fn a_statement_that_failed_is_asked_nothing_of() {
     assert_eq!(stage.rig.gets(stage.client), ["ERROR 23505 duplicate key", "Ready E"]);
     stage.loses(&fe::query("commit"));
     assert_eq!(stage.rig.gets(stage.client), ["Complete ROLLBACK", "Ready I"]);
+}
+
+#[test]
+fn a_number_is_of_its_own_transaction_if_the_session_goes_ahead_of_the_next_one() {
+    let main = "server_check_query =\nserver_reset_query_always = 1\ndefer_begin = off";
+    let mut rig = Rig::with(main, &cluster("on"), 1);
+    begin_with_primary(&mut rig);
+    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
+    let server = rig.dialed();
+    for _ in 0..2 {
+        rig.send(client, &fe::query("begin"));
+        let sent = rig.gets(server);
+        let replayed = match sent.len() {
+            1 => Vec::new(),
+            len => [be::replayed((len - 1) / 3 - 2), be::parameter("application_name", "one")].concat(),
+        };
+        rig.send(server, &[replayed, be::complete("BEGIN"), be::ready('T')].concat());
+        rig.send(client, &fe::query("insert into t values (1)"));
+        let asked = text(&mut rig, server);
+        assert_eq!(asked.matches("pg_current_wal_insert_lsn").count(), 1, "{asked}");
+        let inserted = [be::complete("INSERT 0 1"), be::ready('T')].concat();
+        rig.send(server, &[inserted, number(Some("731"), Some("0/3000058"))].concat());
+        rig.send(client, &fe::query("commit"));
+        assert_eq!(rig.gets(server), ["Query commit"]);
+        rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+        assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+        let reset = be::parameter("application_name", "");
+        rig.send(server, &[reset, be::complete("DISCARD ALL"), be::ready('I')].concat());
+        rig.gets_raw(client);
+    }
 }

@@ -84,6 +84,11 @@ pub(crate) fn bind_values(statement: &str, values: &[&str]) -> Vec<u8> {
     message(b'B', &body)
 }
 
+/// Bind without parameters, with all columns in this format.
+pub(crate) fn bind_format(statement: &str, format: u8) -> Vec<u8> {
+    message(b'B', &[b"\0", statement.as_bytes(), b"\0\0\0\0\0\0\x01\0", &[format]].concat())
+}
+
 pub(crate) fn describe(statement: &str) -> Vec<u8> {
     encoded(|out| frontend::encode_describe(out, Target::Statement, statement.as_bytes()))
 }

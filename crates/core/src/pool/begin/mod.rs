@@ -323,6 +323,11 @@ impl Pool {
 /// The rest of a Bind without parameters: no formats, no values, no formats of results.
 pub(crate) const NO_PARAMETERS: [u8; 6] = [0; 6];
 
+/// The rest of a Bind says nothing that matters to a statement without parameters and columns. (libpq names a format for all columns.)
+fn is_without_parameters(tail: &[u8]) -> bool {
+    tail == NO_PARAMETERS || matches!(tail, [0, 0, 0, 0, 0, 1, 0, 0 | 1])
+}
+
 /// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol. `prepared` knows
 /// the client's prepared statements.
 fn block_at_front<'a>(
@@ -365,7 +370,7 @@ fn block_at_front<'a>(
             },
             tag::BIND => {
                 let head = BindHead::parse_prefix(body)?;
-                if !head.portal.is_empty() || body.get(head.tail..)? != NO_PARAMETERS {
+                if !head.portal.is_empty() || !is_without_parameters(body.get(head.tail..)?) {
                     return None;
                 }
                 if !head.statement.is_empty() {

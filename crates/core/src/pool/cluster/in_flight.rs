@@ -19,7 +19,7 @@ use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
-use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Purpose};
+use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::{Server, ServerState};
 
 /// What was sent since the server owed nothing.
@@ -340,7 +340,8 @@ impl Pool {
         if !matches!(server.state, ServerState::Busy(_)) {
             return None;
         }
-        let is_at_rest = server.ledger.only_owes(Purpose::Number);
+        // What pgweir sends ahead of a client's first message says nothing of that.
+        let is_at_rest = server.ledger.entries().all(|entry| entry.owner.client().is_none());
         let status = server.tx;
         let begins = link.opening.is_unsent();
         let may_repeat = is_at_rest && status == TxStatus::Idle && matches!(link.opening, Opening::Done);
