@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +39,8 @@ class Round:
     first_write_s: float = 0.0
     longest_s: float = 0.0
     verdict: ledger.Verdict = None
+    told: Counter = field(default_factory=Counter)
+    """What ledgers of unknown outcome and clients of pgbench that gave up were told, and how often."""
 
 
 @dataclass
@@ -152,6 +155,7 @@ class Stage:
         told = sorted([*told, *(at_s + to_monotonic_s for at_s in load.ended_s)])
         one.hold_s = max(after - before for before, after in zip(told, told[1:]))
         one.first_write_s = min(at for at in told if at > ready_s) - ready_s
+        one.told = Counter([*(c.why for c in changes if c.told == ledger.UNKNOWN), *load.told])
         one.longest_s = max(load.longest_s, max(c.told_s - c.began_s for c in changes))
         return one
 
@@ -167,6 +171,8 @@ class Stage:
             series.rounds.append(one)
             if self.options.verbose:
                 print(Series(f"{name} {len(series.rounds)}", [one]).row(), flush=True)
+                for why, times in one.told.most_common():
+                    print(f"  {times} x {why}", flush=True)
             for fault in one.verdict.faults():
                 print(f"{name}, round {len(series.rounds)}: {fault}", flush=True)
         if count:
@@ -221,7 +227,7 @@ def options_of(words=None):
     parser.add_argument("--synchronous", action="store_true", help="synchronous replication: what is acknowledged cannot be lost")
     parser.add_argument("--clients", type=int, default=40, help="of pgbench")
     parser.add_argument("--ledgers", type=int, default=20, help="clients that keep ledgers")
-    parser.add_argument("--commit-outcome", choices=("off", "on"), default="on")
+    parser.add_argument("--commit-outcome", choices=("off", "on", "exact"), default="on")
     parser.add_argument("--watch", default="", help="further keys of the cluster: 'check_interval_ms=200 ...'")
     parser.add_argument("--verbose", action="store_true", help="a line for each round, too")
     return parser.parse_args(words)

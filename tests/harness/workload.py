@@ -20,6 +20,7 @@ class Pgbench:
         ]  # fmt: skip
         self.process, self.output = None, ""
         self.done, self.failed, self.disconnected, self.longest_s = 0, 0, 0, 0.0
+        self.told = []
         # When each transaction was done, as `time.time` has it.
         self.ended_s = []
 
@@ -57,5 +58,6 @@ class Pgbench:
                 else:
                     self.failed += 1
         lost = re.findall(r"client \d+ .*aborted.*", self.output)
+        self.told = [re.sub(r".*client \d+ ", "pgbench: ", line) for line in lost]
         self.failed += len(lost)
         self.disconnected = sum(bool(re.search(r"FATAL|died|closed", line)) for line in lost)
