@@ -529,7 +529,8 @@ impl Session {
             return false;
         }
         let is_otherwise = |statement: &Statement| statement.is_otherwise_at_standby(code);
-        let differs = match self.inbox.front() {
+        let answers = |message: &&Message| !matches!(message.tag, b'H' | b'd' | b'c' | b'f');
+        let differs = match self.inbox.iter().find(answers) {
             Some(message) if matches!(message.tag, b'Q' | b'P') => {
                 let mut fields = Fields(&message.body);
                 let text = if message.tag == b'P' {
@@ -564,6 +565,7 @@ impl Session {
         while matches!(self.outbox.front(), Some(Step::Flush)) {
             self.outbox.pop_front();
         }
+        // They have no answer.
         while matches!(self.inbox.front(), Some(message) if matches!(message.tag, b'H' | b'd' | b'c' | b'f'))
         {
             self.inbox.pop_front();
