@@ -107,6 +107,22 @@ fn copy_may_have_ended_the_transaction_so_the_open_one_is_asked_about() {
 }
 
 #[test]
+fn a_sync_that_may_have_no_answer_holds_no_commit_back() {
+    // PostgreSQL ignores a Sync that comes while it reads the data of a COPY; whether it did is not told.
+    let mut stage = Stage::begun_with("exact");
+    let copy = [fe::parse("", "copy t from stdin"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    stage.rig.send(stage.client, &copy);
+    stage.rig.gets_raw(stage.server);
+    stage.rig.send(stage.server, &[be::parse_complete(), be::bind_complete(), be::copy_in()].concat());
+    stage.rig.gets_raw(stage.client);
+    stage.rig.send(stage.client, &[fe::copy_fail("no"), fe::sync()].concat());
+    stage.rig.gets_raw(stage.server);
+    stage.rig.send(stage.server, &[be::error("57014", "COPY from stdin failed"), be::ready('E')].concat());
+    stage.rig.send(stage.client, &fe::query("commit"));
+    assert_eq!(stage.rig.gets(stage.server), ["Query commit"]);
+}
+
+#[test]
 fn commit_goes_alone() {
     let mut stage = Stage::begun_with("exact");
     let all = [fe::query(INSERT), fe::query("commit"), fe::query("select 1")].concat();

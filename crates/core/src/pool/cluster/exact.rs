@@ -18,7 +18,7 @@ use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
-use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::relay::ledger::Owner;
 use crate::pool::server::state::{Server, ServerState};
 
 /// What is done with a COMMIT at the front of what a client sends.
@@ -97,7 +97,7 @@ impl Pool {
         );
         let number = InFlight::of(server, id).map(|in_flight| &in_flight.number);
         match number {
-            _ if !server.ledger.only_owes(Purpose::Number) => Commit::Waits,
+            _ if !server.ledger.owes_no_client() => Commit::Waits,
             Some(Number::Told(_)) => Commit::Goes(end.len),
             _ if !server.ledger.is_empty() => Commit::Waits,
             Some(Number::Unknown | Number::Lost)

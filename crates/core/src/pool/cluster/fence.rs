@@ -11,7 +11,6 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::group_len;
 use crate::pool::node::NodePool;
-use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, ServerKind};
 
@@ -142,7 +141,7 @@ impl Pool {
         let ledger = &server.ledger;
         let may_begin = match server.tx {
             TxStatus::Idle => ledger.is_at_rest(),
-            _ => ledger.only_owes(Purpose::Number),
+            _ => ledger.owes_no_client(),
         };
         if ledger.is_between_groups() && !may_begin {
             return None;

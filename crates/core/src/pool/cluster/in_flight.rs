@@ -341,7 +341,7 @@ impl Pool {
             return None;
         }
         // What pgweir sends ahead of a client's first message says nothing of that.
-        let is_at_rest = server.ledger.entries().all(|entry| entry.owner.client().is_none());
+        let is_at_rest = server.ledger.is_clear_of_clients();
         let status = server.tx;
         let begins = link.opening.is_unsent();
         let may_repeat = is_at_rest && status == TxStatus::Idle && matches!(link.opening, Opening::Done);
