@@ -215,13 +215,15 @@ impl Pool {
             return;
         }
         let text = match &mut link.opening {
-            Opening::Change(change) => change.begin().then_some(None),
+            Opening::Change(change) => {
+                change.begin();
+                None
+            }
             opening => match std::mem::replace(opening, Opening::Sent) {
-                Opening::Unsent(text) => Some(Some(text)),
-                _ => None,
+                Opening::Unsent(text) => Some(text),
+                _ => return,
             },
         };
-        let Some(text) = text else { return };
         let begin = text.as_deref().unwrap_or(b"BEGIN");
         let owner = Owner::Prerequisite(id);
         let ahead = &mut env.ahead;
@@ -241,6 +243,7 @@ impl Pool {
         server.note_begin(env.now.mono_us);
         match text {
             Some(text) => server.first_ask.note_begin(text),
+            // If it is asked again, then without this BEGIN.
             None => server.first_ask.keep_all(),
         }
     }
@@ -258,19 +261,21 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         let simple = matches!(kind, Kind::Query | Kind::FunctionCall);
+        let ends = simple || kind == Kind::Sync;
+        if let Opening::Change(change) = &mut link.opening {
+            if ends && change.end_group(simple) {
+                cursor.flush(cx.driver, self.servers[server_id].conn);
+                self.send_sync(cx, server_id);
+            }
+            return;
+        }
         match link.opening {
-            Opening::Sent if simple || kind == Kind::Sync => link.opening = Opening::Guarded { simple },
-            Opening::Replaying if simple || kind == Kind::Sync => {
+            Opening::Sent if ends => link.opening = Opening::Guarded { simple },
+            Opening::Replaying if ends => {
                 link.opening = Opening::ReplayGuarded { simple };
             }
-            Opening::Change(ref mut change) if simple || kind == Kind::Sync => {
-                if change.end_group(simple) {
-                    cursor.flush(cx.driver, self.servers[server_id].conn);
-                    self.send_sync(cx, server_id);
-                }
-            }
             // PostgreSQL ignores it, and waits for a Sync that such a client never sends.
-            Opening::Failed { whole: false, repair } if simple || kind == Kind::Sync => {
+            Opening::Failed { whole: false, repair } if ends => {
                 link.opening = Opening::Failed { whole: true, repair };
                 // Nothing of it happens.
                 link.touched = None;

@@ -53,13 +53,9 @@ pub(crate) enum Part {
 }
 
 impl Change {
-    /// BEGIN goes ahead of the group. `false`: it was sent before.
-    pub(crate) fn begin(&mut self) -> bool {
-        let is_unsent = *self == Change::Unsent;
-        if is_unsent {
-            *self = Change::Begins(Part::Open);
-        }
-        is_unsent
+    /// BEGIN goes ahead of the group.
+    pub(crate) fn begin(&mut self) {
+        *self = Change::Begins(Part::Open);
     }
 
     /// The group was sent to its end. Returns whether PostgreSQL ignores it, and needs a Sync of ours.
