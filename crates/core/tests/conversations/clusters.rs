@@ -264,6 +264,27 @@ fn what_follows_a_transaction_at_once_does_not_go_to_the_old_epoch() {
     }
 }
 
+#[test]
+fn what_follows_the_first_group_behind_a_session_does_not_go_there_either() {
+    let (mut rig, watches) = with_primary(1);
+    let (_, server) = served(&mut rig);
+    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
+    rig.send(client, &[fe::parse("", "select 1"), fe::bind("")].concat());
+    assert_eq!(rig.gets(server).last().map(String::as_str), Some("Bind "), "its session goes ahead");
+    rig.send(server, &[be::replayed(1), be::parse_complete(), be::bind_complete()].concat());
+    fail_over(&mut rig, watches);
+    assert!(!rig.is_closed(server));
+    rig.send(client, &[fe::execute(), fe::sync(), fe::query("insert into t values (1)")].concat());
+    assert_eq!(rig.gets(server), ["Execute", "Sync"]);
+    let reported = be::parameter("application_name", "one");
+    rig.send(server, &[be::complete("SELECT 0"), reported, be::ready('I')].concat());
+    assert!(rig.is_closed(server));
+    let new = rig.dialed();
+    assert_eq!(rig.endpoint(new), "10.0.0.2:5432");
+    rig.greet(new);
+    assert_eq!(rig.gets(new).last().map(String::as_str), Some("Query insert into t values (1)"));
+}
+
 /// The data of a COPY, and its end, belong to it.
 #[test]
 fn a_copy_goes_on_to_its_end_in_the_old_epoch() {

@@ -8,7 +8,7 @@ use crate::cluster::view::{Fate, View};
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::cluster::group_len;
 use crate::pool::node::NodePool;
 use crate::pool::server::state::{Server, ServerState};
@@ -132,7 +132,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Some(bytes);
         };
-        if link.kept > 0 || !matches!(link.opening, Opening::Done) || !server.pipelined.is_alone() {
+        if link.kept > 0 || link.opening.is_unsent() || !server.pipelined.is_alone() {
             return Some(bytes);
         }
         if link.streaming > 0 {
