@@ -384,20 +384,20 @@ impl Worker {
             self.in_pool(cx, id, |pool, cx| pool.resume_released(cx));
         }
         self.leave(cx);
-        self.settle(cx);
+        self.serve_pools(cx);
         for id in std::mem::take(&mut self.notified) {
             self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
         }
         if !self.tasks.is_empty() {
             self.check_commands(cx);
         }
-        self.settle(cx);
+        self.serve_pools(cx);
         self.check_stopping(cx);
     }
 
     /// Servers are handed out, and what pools want of others is done. That may give work to further pools (an evicted server was
     /// another pool's): they get their turn, too.
-    fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    fn serve_pools<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         loop {
             while let Some(id) = self.noticed.pop() {
                 self.in_pool(cx, id, |pool, cx| {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::ledger::{self, Book, Fate, Load, Told};
+use super::ledger::{self, Book, Found, Load, Told};
 use super::{Options, page_settings, prepare};
 use crate::error::BenchError;
 use crate::processes::interrupt::Interrupt;
@@ -56,15 +56,15 @@ pub(super) fn run(options: &Options) -> Result<(), BenchError> {
     progress.phase("comparing what clients were told with the new primary");
     let books = stage.load.take().map(Load::end).unwrap_or_default();
     let rows = stage.ledger()?;
-    let fates = ledger::compare(&books, &rows);
+    let found = ledger::compare(&books, &rows);
     progress.done(&format!("{} changes", rows.len()));
     drop(progress);
     let ports: Vec<u16> = stage.nodes.iter().map(Cluster::port).collect();
-    say!("\n{}", table(&books, &fates, &moments, &ports));
-    let fate = |told: Told| fates.get(told.name()).copied().unwrap_or_default();
-    let (committed, rolled_back) = (fate(Told::Committed), fate(Told::RolledBack));
+    say!("\n{}", table(&books, &found, &moments, &ports));
+    let of = |told: Told| found.get(told.name()).copied().unwrap_or_default();
+    let (committed, rolled_back) = (of(Told::Committed), of(Told::RolledBack));
     let wrong = committed.changes - committed.there + rolled_back.there;
-    let doubled: u64 = fates.values().map(|fate| fate.doubled).sum();
+    let doubled: u64 = found.values().map(|one| one.doubled).sum();
     if wrong + doubled > 0 {
         return Err(BenchError::failed("clients were told what is not so", "see the table"));
     }
@@ -199,10 +199,10 @@ impl Stage {
     }
 }
 
-fn table(books: &[Book], fates: &HashMap<&'static str, Fate>, moments: &Moments, ports: &[u16]) -> String {
-    let fate = |told: Told| fates.get(told.name()).copied().unwrap_or_default();
-    let (committed, rolled_back) = (fate(Told::Committed), fate(Told::RolledBack));
-    let doubled: u64 = fates.values().map(|fate| fate.doubled).sum();
+fn table(books: &[Book], found: &HashMap<&'static str, Found>, moments: &Moments, ports: &[u16]) -> String {
+    let of = |told: Told| found.get(told.name()).copied().unwrap_or_default();
+    let (committed, rolled_back) = (of(Told::Committed), of(Told::RolledBack));
+    let doubled: u64 = found.values().map(|one| one.doubled).sum();
     let mut table = Table::new(&["what clients were told", "changes", "what became of them"], 3);
     let mut row = |what: &str, changes: u64, became: String| {
         table.row(vec![what.to_owned(), changes.to_string(), became]);
@@ -214,10 +214,10 @@ fn table(books: &[Book], fates: &HashMap<&'static str, Fate>, moments: &Moments,
         rolled_back.changes,
         format!("{} are there", rolled_back.there),
     );
-    let outcome = |fate: Fate| format!("{} took effect, {} did not", fate.there, fate.changes - fate.there);
-    row("outcome unknown (08007)", fate(Told::Unknown).changes, outcome(fate(Told::Unknown)));
-    row("PostgreSQL ended the connection (57P01)", fate(Told::Ended).changes, outcome(fate(Told::Ended)));
-    row("another error", fate(Told::Broken).changes, outcome(fate(Told::Broken)));
+    let outcome = |one: Found| format!("{} took effect, {} did not", one.there, one.changes - one.there);
+    row("outcome unknown (08007)", of(Told::Unknown).changes, outcome(of(Told::Unknown)));
+    row("PostgreSQL ended the connection (57P01)", of(Told::Ended).changes, outcome(of(Told::Ended)));
+    row("another error", of(Told::Broken).changes, outcome(of(Told::Broken)));
     format!("{}\n{}", table.render(), summary(books, moments, ports))
 }
 

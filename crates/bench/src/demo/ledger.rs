@@ -216,7 +216,7 @@ impl Wait {
 
 /// What became of changes of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Fate {
+pub(super) struct Found {
     pub(super) changes: u64,
     /// The database has them.
     pub(super) there: u64,
@@ -225,21 +225,21 @@ pub(super) struct Fate {
 }
 
 /// What became of the changes of all clients, by what they were told. `rows`: client, number, how often it is there.
-pub(super) fn compare(books: &[Book], rows: &[Vec<String>]) -> HashMap<&'static str, Fate> {
+pub(super) fn compare(books: &[Book], rows: &[Vec<String>]) -> HashMap<&'static str, Found> {
     let number = |row: &[String], at: usize| row.get(at).and_then(|text| text.parse::<usize>().ok());
     let there: HashMap<(usize, usize), usize> =
         rows.iter().filter_map(|row| Some(((number(row, 0)?, number(row, 1)?), number(row, 2)?))).collect();
-    let mut fates: HashMap<&'static str, Fate> = HashMap::new();
+    let mut found: HashMap<&'static str, Found> = HashMap::new();
     for (client, book) in (1..).zip(books) {
         for (n, told) in book.changes.iter().enumerate() {
-            let fate = fates.entry(told.name()).or_default();
+            let one = found.entry(told.name()).or_default();
             let times = there.get(&(client, n)).copied().unwrap_or(0);
-            fate.changes += 1;
-            fate.there += u64::from(times > 0);
-            fate.doubled += u64::from(times > 1);
+            one.changes += 1;
+            one.there += u64::from(times > 0);
+            one.doubled += u64::from(times > 1);
         }
     }
-    fates
+    found
 }
 
 impl Told {
@@ -267,9 +267,9 @@ mod tests {
         ];
         let rows =
             [["1", "0", "1"], ["1", "1", "1"], ["2", "2", "2"]].map(|row| row.map(str::to_owned).to_vec());
-        let fates = compare(&books, &rows);
-        assert_eq!(fates["committed"], Fate { changes: 3, there: 2, doubled: 1 });
-        assert_eq!(fates["unknown"], Fate { changes: 2, there: 1, doubled: 0 });
-        assert_eq!(fates["rolled back"], Fate { changes: 1, there: 0, doubled: 0 });
+        let found = compare(&books, &rows);
+        assert_eq!(found["committed"], Found { changes: 3, there: 2, doubled: 1 });
+        assert_eq!(found["unknown"], Found { changes: 2, there: 1, doubled: 0 });
+        assert_eq!(found["rolled back"], Found { changes: 1, there: 0, doubled: 0 });
     }
 }

@@ -9,7 +9,7 @@ use pgweir_settings::NodeOptions;
 use super::answer::{Answer, Lsn};
 use super::lag::LagLimits;
 use super::node::{Doubt, NodeState, Observation, Refusal};
-use super::view::{Fate, Switch};
+use super::view::{Retirement, Switch};
 use super::{Cluster, Limits, NodeId, Run, Term};
 
 const MS: u64 = 1000;
@@ -371,15 +371,19 @@ fn servers_of_an_older_epoch_end_and_those_of_a_node_that_is_cut_off_end_now() {
     let mut rig = Rig::new(2);
     rig.primary(1, 1);
     let old = rig.cluster.view().primary.map(|primary| primary.term);
-    assert_eq!(rig.cluster.view().fate(old.as_ref()), Fate::Stays);
-    assert_eq!(rig.cluster.view().fate(None), Fate::Ends);
+    assert_eq!(rig.cluster.view().retirement(old.as_ref()), Retirement::Stays);
+    assert_eq!(rig.cluster.view().retirement(None), Retirement::Ends);
     rig.pass(11_000);
-    assert_eq!(rig.cluster.view().fate(old.as_ref()), Fate::Stays, "nothing new, and nothing is decided yet");
+    assert_eq!(
+        rig.cluster.view().retirement(old.as_ref()),
+        Retirement::Stays,
+        "nothing new, and nothing is decided yet"
+    );
     rig.standby(1, 1);
     rig.primary(2, 2);
-    assert_eq!(rig.cluster.view().fate(old.as_ref()), Fate::Ends);
+    assert_eq!(rig.cluster.view().retirement(old.as_ref()), Retirement::Ends);
     rig.primary(1, 1);
-    assert_eq!(rig.cluster.view().fate(old.as_ref()), Fate::Cut);
+    assert_eq!(rig.cluster.view().retirement(old.as_ref()), Retirement::Cut);
 }
 
 #[test]
@@ -484,7 +488,7 @@ proptest! {
                     prop_assert!(last == term || epoch < view.epoch, "another term is another epoch");
                     prop_assert!(epoch <= view.epoch);
                     // However it came: no server of the last term takes anything in this one.
-                    prop_assert!(last == term || view.fate(Some(&last)) != Fate::Stays);
+                    prop_assert!(last == term || view.retirement(Some(&last)) != Retirement::Stays);
                 }
                 before = Some((term, view.epoch));
             }

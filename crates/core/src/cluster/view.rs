@@ -102,7 +102,7 @@ impl Switch {
 
 /// What becomes of a server connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum Retirement {
     /// It is of the present epoch.
     Stays,
     /// It takes nothing more: it ends with the transaction that it is at.
@@ -134,12 +134,12 @@ impl View {
     /// What becomes of a server that was opened in this term; `None`: it is not known in which.
     ///
     /// While no primary is known, nothing is decided about servers: the same primary may be confirmed a moment later.
-    pub(crate) fn fate(&self, opened_in: Option<&Term>) -> Fate {
+    pub(crate) fn retirement(&self, opened_in: Option<&Term>) -> Retirement {
         let is_cut_off = opened_in.is_some_and(|term| self.is_cut_off(&term.node));
         match &self.primary {
-            _ if is_cut_off => Fate::Cut,
-            Some(primary) if Some(&primary.term) != opened_in => Fate::Ends,
-            _ => Fate::Stays,
+            _ if is_cut_off => Retirement::Cut,
+            Some(primary) if Some(&primary.term) != opened_in => Retirement::Ends,
+            _ => Retirement::Stays,
         }
     }
 }
@@ -156,12 +156,12 @@ impl View {
     }
 
     /// What becomes of a server that was opened to a standby. Those of one that is drained, promoted or gone end.
-    pub(crate) fn fate_at_standby(&self, opened_in: &Term) -> Fate {
+    pub(crate) fn retirement_at_standby(&self, opened_in: &Term) -> Retirement {
         match self.standby(&opened_in.node) {
-            _ if self.is_cut_off(&opened_in.node) => Fate::Cut,
-            Some(standby) if standby.target.term.is_same_start(opened_in) => Fate::Stays,
-            None if self.undecided.contains(&opened_in.node) => Fate::Stays,
-            _ => Fate::Ends,
+            _ if self.is_cut_off(&opened_in.node) => Retirement::Cut,
+            Some(standby) if standby.target.term.is_same_start(opened_in) => Retirement::Stays,
+            None if self.undecided.contains(&opened_in.node) => Retirement::Stays,
+            _ => Retirement::Ends,
         }
     }
 }

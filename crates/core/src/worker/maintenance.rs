@@ -160,7 +160,7 @@ impl Worker {
         if let Some(pool) = self.pools.remove(id) {
             debug_assert!(pool.clients.is_empty(), "a pool with clients was dropped");
             let pool = pool.state;
-            self.clusters.keep_tally(&pool);
+            self.clusters.keep_counters(&pool);
             cx.env.measured.stats.forget_pool(id);
             cx.env.watched.forget_pool(id);
             cx.env.shared.forget_owner(&pool.database, &pool.user);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::cluster::node::{Doubt, NodeState, Observation, Refusal};
 use crate::cluster::source::{Announced, SourceMember, SourceReport, SourceRole, SourceWord};
 use crate::cluster::tests::{LIMITS, answer};
-use crate::cluster::view::Fate;
+use crate::cluster::view::Retirement;
 use crate::cluster::{Cluster, NodeId};
 
 const MS: u64 = 1000;
@@ -238,10 +238,10 @@ fn a_list_without_nodes_changes_nothing_and_nodes_that_are_gone_are_cut_off() {
     let member = |role| SourceMember { name: "m2".into(), host: "10.0.0.2".into(), port: 5432, role };
     let word = |role| SourceWord { by: "e".into(), members: vec![member(role)], announced: None };
     rig.hear(Ok(word(SourceRole::Other)));
-    assert_eq!(rig.cluster.view().fate(old.as_ref()), Fate::Stays, "nothing is decided yet");
+    assert_eq!(rig.cluster.view().retirement(old.as_ref()), Retirement::Stays, "nothing is decided yet");
     rig.hear(Ok(word(SourceRole::Primary)));
     rig.primary(1, 2);
-    assert_eq!((rig.goes_to(), rig.cluster.view().fate(old.as_ref())), (Some(1), Fate::Cut));
+    assert_eq!((rig.goes_to(), rig.cluster.view().retirement(old.as_ref())), (Some(1), Retirement::Cut));
     assert_eq!(rig.cluster.nodes[0].name, Arc::from("m2"));
 }
 

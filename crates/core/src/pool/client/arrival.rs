@@ -56,7 +56,7 @@ impl Pool {
                 refused_servers: 0,
                 branch: Branch::PRIMARY,
                 routing: None,
-                sight: None,
+                must_see: None,
                 parse_context: None,
                 draws: crate::pool::sequences::state::Draws::default(),
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),

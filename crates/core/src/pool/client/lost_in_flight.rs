@@ -21,7 +21,7 @@ use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::server::state::{Server, ServerState};
 
 /// What becomes of a client whose server is lost.
-enum Fate {
+enum AfterLoss {
     /// It is told that its transaction is rolled back. `whole`: its group was sent as a whole, and gets its end.
     Fails { whole: bool },
     /// Its transaction had failed before.
@@ -54,32 +54,32 @@ impl Pool {
         };
         let ClientState::Linked(link) = &client.state else { return false };
         let asks = self.state.policy.on_loss.asks();
-        match fate(id, link, server, (unseen_bytes, asks)) {
+        match after_loss(id, link, server, (unseen_bytes, asks)) {
             None => false,
-            Some(Fate::RunsAgain) => self.runs_again(cx, id, server_id),
-            Some(Fate::AtCommit(group, at)) => {
+            Some(AfterLoss::RunsAgain) => self.runs_again(cx, id, server_id),
+            Some(AfterLoss::AtCommit(group, at)) => {
                 self.lost_at_commit(cx, id, server_id, (Some(group), at));
                 true
             }
-            Some(Fate::Ended(group)) => {
+            Some(AfterLoss::Ended(group)) => {
                 self.leave_lost(cx, id, server_id);
                 self.answer_block(cx, id, group.rolling_back(), TxStatus::Idle);
                 true
             }
-            Some(Fate::RollsBack(rest)) => {
+            Some(AfterLoss::RollsBack(rest)) => {
                 self.leave_lost(cx, id, server_id);
                 if let Some(client) = self.clients.get(id) {
                     cx.driver.send(client.conn, &rest);
                 }
                 true
             }
-            Some(Fate::Empty(status)) => {
+            Some(AfterLoss::Empty(status)) => {
                 self.leave_lost(cx, id, server_id);
                 self.set_client_state(id, ClientState::RolledBack(RolledBack::knowing(status)));
                 self.answer_empty_query(cx, id, status);
                 true
             }
-            Some(Fate::Fails { whole }) => {
+            Some(AfterLoss::Fails { whole }) => {
                 self.fail_in_flight(cx, server_id);
                 self.leave_lost(cx, id, server_id);
                 let knows = if whole { RolledBack::Told } else { RolledBack::Ignoring };
@@ -87,11 +87,11 @@ impl Pool {
                 self.tell_rolled_back(cx, id, whole.then_some(TxStatus::Failed));
                 true
             }
-            Some(Fate::StaysFailed) => {
+            Some(AfterLoss::StaysFailed) => {
                 self.stay_failed(cx, id, server_id);
                 true
             }
-            Some(Fate::Ends { whole, status }) => {
+            Some(AfterLoss::Ends { whole, status }) => {
                 self.leave_lost(cx, id, server_id);
                 let knows = if whole { RolledBack::knowing(status) } else { RolledBack::Ignoring };
                 self.set_client_state(id, ClientState::RolledBack(knows));
@@ -194,7 +194,12 @@ pub(crate) fn loses_session(link: &Link, server: &Server) -> bool {
 }
 
 /// `None`: the outcome is not known here, or more is lost than a transaction.
-fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize, bool)) -> Option<Fate> {
+fn after_loss(
+    id: ClientId,
+    link: &Link,
+    server: &Server,
+    (unseen_bytes, asks): (usize, bool),
+) -> Option<AfterLoss> {
     let in_flight = InFlight::of(server, id)?;
     if loses_session(link, server) || !is_between_messages(link, server) {
         return None;
@@ -202,7 +207,7 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
     let is_unanswered = in_flight.is_unanswered(server, unseen_bytes);
     if in_flight.sent() == Sent::Read {
         let is_kept = matches!(link.opening, Opening::Done) && matches!(server.first_ask, FirstAsk::Kept(_));
-        return (is_kept && is_unanswered).then_some(Fate::RunsAgain);
+        return (is_kept && is_unanswered).then_some(AfterLoss::RunsAgain);
     }
     let is_open = matches!(link.opening, Opening::Done | Opening::Sent | Opening::Guarded { .. });
     if !is_open || !in_flight.is_in_block(server) || !server.pipelined.is_alone() {
@@ -216,20 +221,20 @@ fn fate(id: ClientId, link: &Link, server: &Server, (unseen_bytes, asks): (usize
         && !in_flight.has_failed(server)
         && let Some(rest) = in_flight.rest_of_rollback(server)
     {
-        return Some(Fate::RollsBack(rest));
+        return Some(AfterLoss::RollsBack(rest));
     }
     match in_flight.sent() {
-        Sent::Empty if is_unanswered => Some(Fate::Empty(status)),
-        Sent::End(group) if is_rollback(group, server) && is_unanswered => Some(Fate::Ended(group)),
+        Sent::Empty if is_unanswered => Some(AfterLoss::Empty(status)),
+        Sent::End(group) if is_rollback(group, server) && is_unanswered => Some(AfterLoss::Ended(group)),
         Sent::Inside | Sent::Empty if in_flight.has_failed(server) => {
-            Some(Fate::Ends { whole, status: TxStatus::Failed })
+            Some(AfterLoss::Ends { whole, status: TxStatus::Failed })
         }
-        Sent::Inside | Sent::Empty if owed == Owed::Ready => Some(Fate::Ends { whole, status }),
-        Sent::Inside | Sent::Empty if had_failed => Some(Fate::StaysFailed),
-        Sent::Inside | Sent::Empty => Some(Fate::Fails { whole }),
+        Sent::Inside | Sent::Empty if owed == Owed::Ready => Some(AfterLoss::Ends { whole, status }),
+        Sent::Inside | Sent::Empty if had_failed => Some(AfterLoss::StaysFailed),
+        Sent::Inside | Sent::Empty => Some(AfterLoss::Fails { whole }),
         // What a transaction leaves in its session is asked of its server alone.
         Sent::End(group) if asks && is_unanswered && owed == Owed::Group && link.touched.is_none() => {
-            Some(Fate::AtCommit(group, at_commit(in_flight, server, Some(group))))
+            Some(AfterLoss::AtCommit(group, at_commit(in_flight, server, Some(group))))
         }
         Sent::Begin | Sent::End(_) | Sent::Read | Sent::Unclear => None,
     }

@@ -11,7 +11,7 @@ use crate::ids::{ServerId, StatementId};
 use crate::pool::Branch;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
-use crate::pool::cluster::causal::sight::Sight;
+use crate::pool::cluster::causal::must_see::MustSee;
 use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::{Asking, AtCommit};
 use crate::pool::cluster::first_try::FirstTry;
@@ -80,7 +80,7 @@ pub(crate) struct Account {
     /// In a cluster: which nodes its transactions run on, as last found.
     pub(crate) routing: Option<Box<Routing>>,
     /// In a cluster, if it reads from standbys: what it must see there.
-    pub(crate) sight: Option<Box<Sight>>,
+    pub(crate) must_see: Option<Box<MustSee>>,
 }
 
 /// The unnamed statement, as Parse gave it.

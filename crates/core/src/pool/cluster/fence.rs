@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pgweir_wire::backend::TxStatus;
 
-use crate::cluster::view::{Fate, View};
+use crate::cluster::view::{Retirement, View};
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
@@ -52,23 +52,25 @@ impl Pool {
     /// A server that is not of the present epoch takes nothing more.
     pub(crate) fn fence_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let (Some(cluster), Some(server)) = (&self.state.cluster, self.servers.get(id)) else { return };
-        let (fate, cut, ends) = match &server.at.term {
-            Some(term) if !server.branch.is_primary() => (cluster.view.fate_at_standby(term), DOWN, LEFT),
-            term => (cluster.view.fate(term.as_ref()), CUT_OFF, FENCED),
+        let (retirement, cut, ends) = match &server.at.term {
+            Some(term) if !server.branch.is_primary() => {
+                (cluster.view.retirement_at_standby(term), DOWN, LEFT)
+            }
+            term => (cluster.view.retirement(term.as_ref()), CUT_OFF, FENCED),
         };
         let is_drained =
             server.at.term.as_ref().is_some_and(|term| cluster.view.drained.contains(&term.node));
-        let reason = match fate {
-            Fate::Cut if is_drained => DRAINED,
-            Fate::Cut => cut,
+        let reason = match retirement {
+            Retirement::Cut if is_drained => DRAINED,
+            Retirement::Cut => cut,
             _ => ends,
         };
-        self.end_server(cx, id, fate, (reason, ends));
+        self.end_server(cx, id, retirement, (reason, ends));
     }
 
     /// A server of a standby that is promoted takes nothing more.
     pub(crate) fn end_at_standby<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        self.end_server(cx, id, Fate::Ends, (LEFT, LEFT));
+        self.end_server(cx, id, Retirement::Ends, (LEFT, LEFT));
     }
 
     /// For this reason; `ends` is that of a server whose transaction may go on to its end.
@@ -76,12 +78,12 @@ impl Pool {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
-        fate: Fate,
+        retirement: Retirement,
         (reason, ends): (&'static str, &'static str),
     ) {
         let Some(server) = self.servers.get(id) else { return };
-        match (fate, server.state.kind()) {
-            (Fate::Stays, _) => {}
+        match (retirement, server.state.kind()) {
+            (Retirement::Stays, _) => {}
             (_, ServerKind::Login) if server.state.client().is_none() => {
                 self.close_server(cx, id, reason, CloseMode::Now);
             }
@@ -89,11 +91,11 @@ impl Pool {
             (_, ServerKind::Idle | ServerKind::Listening) => {
                 self.close_server(cx, id, reason, CloseMode::Flush);
             }
-            (Fate::Cut, _) => self.lose_server(cx, id, reason.into()),
-            (Fate::Ends, _) if server.is_replication() || is_kept_at_rest(server) => {
+            (Retirement::Cut, _) => self.lose_server(cx, id, reason.into()),
+            (Retirement::Ends, _) if server.is_replication() || is_kept_at_rest(server) => {
                 self.lose_server(cx, id, reason.into());
             }
-            (Fate::Ends, _) => self.servers[id].retire = Some(ends),
+            (Retirement::Ends, _) => self.servers[id].retire = Some(ends),
         }
     }
 

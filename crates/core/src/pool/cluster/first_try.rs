@@ -94,8 +94,8 @@ impl Pool {
         }
         account.branch = Branch::PRIMARY;
         account.forget_asked();
-        if let Some(sight) = account.sight.as_deref_mut() {
-            sight.is_sent_to_primary(cx.env.now.mono_us);
+        if let Some(must_see) = account.must_see.as_deref_mut() {
+            must_see.is_sent_to_primary(cx.env.now.mono_us);
         }
         let since_us = cx.env.now.mono_us;
         let waiting = Waiting { since_us, notified: true, group: None, first };

@@ -4,11 +4,12 @@
 //! `route.rs` decides on which node a client's next transaction runs, `causal/` whether a standby shows what the client must see;
 //! `standbys.rs` has the pool's servers of the standbys; `fence.rs` ends those of an older epoch, `promoted.rs` those of a standby that was
 //! promoted; `in_flight.rs` notes what is lost with a server, `change.rs` runs a change in a block so that it has a COMMIT; `second_try.rs` runs on the primary what a standby did not run; `reading/` has
-//! the transactions that read at a standby; `tally.rs` counts what was sent where.
+//! the transactions that read at a standby; `counters.rs` counts what was sent where.
 
 pub(crate) mod causal;
 pub(crate) mod change;
 pub(crate) mod commit;
+pub(crate) mod counters;
 pub(crate) mod exact;
 pub(crate) mod explain;
 pub(crate) mod fence;
@@ -19,7 +20,6 @@ pub(crate) mod reading;
 pub(crate) mod route;
 pub(crate) mod second_try;
 pub(crate) mod standbys;
-pub(crate) mod tally;
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::cluster::view::View;
 use crate::context::{Effect, Env, Suspicion, duration_us};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::cluster::tally::Tally;
+use crate::pool::cluster::counters::RouteCounters;
 use crate::pool::node::REDIAL_US_MAX;
 use crate::pool::relay::ledger::Owner;
 use crate::pool::server::greeting::IN_HOT_STANDBY;
@@ -46,7 +46,7 @@ pub(crate) struct Membership {
     /// Servers refuse the question for a transaction's number: it is not asked any more.
     pub(crate) is_refused: bool,
     /// What it counted that stands at no standby.
-    pub(crate) tally: Tally,
+    pub(crate) counters: RouteCounters,
     /// The questions for the primary's position.
     pub(crate) asks: Asks,
     /// The next one is not sent before (monotonic, µs).
@@ -131,7 +131,7 @@ impl PoolState {
             Box::new(Membership {
                 view,
                 is_refused: false,
-                tally: Tally::default(),
+                counters: RouteCounters::default(),
                 asks: Asks::default(),
                 asks_again_us: 0,
                 asking_due_us: u64::MAX,

@@ -231,7 +231,7 @@ impl Pool {
             self.count_at_primary(id, route);
         }
         let branch = match counts {
-            true => self.place_in_sight(env, id, (wish, branch), env.now.mono_us),
+            true => self.place_where_shown(env, id, (wish, branch), env.now.mono_us),
             false => branch,
         };
         if let Some(client) = self.clients.get_mut(id) {
@@ -413,7 +413,7 @@ impl Pool {
         let falls_back = at_node.is_none() && to.is_primary();
         let since_us = self.waits_since_us(id);
         if let Some(since_us) = since_us {
-            to = self.place_in_sight(env, id, (wish, to), since_us);
+            to = self.place_where_shown(env, id, (wish, to), since_us);
         }
         if to != from {
             if since_us.is_some() && falls_back {

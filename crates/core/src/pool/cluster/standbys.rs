@@ -14,8 +14,8 @@ use crate::driver::{Driver, Endpoint};
 use crate::ids::ClientId;
 use crate::mail::Scarce;
 use crate::pool::cluster::causal::guards::Guard;
+use crate::pool::cluster::counters::SentReads;
 use crate::pool::cluster::promoted::Left;
-use crate::pool::cluster::tally::SentReads;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
 use crate::shared::Counts;
@@ -280,7 +280,7 @@ impl PoolState {
             new.left = self.standbys[place + first].left;
             let old = std::mem::replace(&mut self.standbys[place + first], new);
             if let Some(cluster) = self.cluster.as_deref_mut() {
-                cluster.tally.sent_to(&old.name, old.sent);
+                cluster.counters.sent_to(&old.name, old.sent);
             }
             return Branch::of_place(place + first);
         }

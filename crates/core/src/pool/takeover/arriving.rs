@@ -259,7 +259,7 @@ impl Pool {
             refused_servers: 0,
             branch,
             routing: None,
-            sight: self.state.sight_taken_over(branch, now_us),
+            must_see: self.state.must_see_taken_over(branch, now_us),
         };
         let id = self.clients.insert(Client {
             conn,

@@ -178,7 +178,7 @@ impl Pool {
             refused_servers: _,
             // The successor asks again where it goes.
             branch: _,
-            sight: _,
+            must_see: _,
             routing: _,
         } = account;
         if listener.as_deref().is_some_and(|listener| !listener.is_idle()) {

@@ -22,7 +22,7 @@ use crate::driver::{Driver, WorkerId};
 use crate::ids::WatchId;
 use crate::mail::Mail;
 use crate::pool::PoolState;
-use crate::pool::cluster::tally::Tally;
+use crate::pool::cluster::counters::RouteCounters;
 use crate::worker::Worker;
 use crate::worker::clusters::drain::Draining;
 use crate::worker::clusters::watch::NodeWatch;
@@ -36,7 +36,7 @@ pub(crate) struct Clusters {
     /// Switchovers that drain, whichever worker watches the cluster: what this worker said last of its open transactions.
     drains: HashMap<Arc<str>, Draining>,
     /// What pools that are gone have counted, by cluster.
-    tallies: HashMap<Arc<str>, Tally>,
+    tallies: HashMap<Arc<str>, RouteCounters>,
     /// The configuration that they follow.
     config: Option<Arc<Config>>,
 }
@@ -95,10 +95,10 @@ impl Watched {
 
 impl Clusters {
     /// A pool goes: what it has counted stays.
-    pub(crate) fn keep_tally(&mut self, pool: &PoolState) {
+    pub(crate) fn keep_counters(&mut self, pool: &PoolState) {
         if let Some(cluster) = &pool.cluster {
             let kept = self.tallies.entry(Arc::clone(&cluster.view.cluster)).or_default();
-            kept.add(&pool.whole_tally());
+            kept.add(&pool.all_counters());
         }
     }
 

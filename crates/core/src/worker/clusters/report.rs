@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{Node, NodeState};
 use crate::context::Env;
 use crate::pool::Pool;
-use crate::pool::cluster::tally::{AtNode, FellBack, SentReads};
+use crate::pool::cluster::counters::{AtNode, FellBack, SentReads};
 use crate::pool::show::rows::time_text;
 use crate::worker::Worker;
 use crate::worker::console::command::{Outcome, Topic};
@@ -34,8 +34,8 @@ impl Worker {
         views.sort_by(|one, other| one.cluster.cmp(&other.cluster));
         let rows = views.into_iter().map(|view| {
             let held: u32 = self.pools_in_cluster(&view.cluster).map(|pool| pool.state.held()).sum();
-            let mut tally = self.clusters.tallies.get(&view.cluster).cloned().unwrap_or_default();
-            self.pools_in_cluster(&view.cluster).for_each(|pool| tally.add(&pool.state.whole_tally()));
+            let mut counters = self.clusters.tallies.get(&view.cluster).cloned().unwrap_or_default();
+            self.pools_in_cluster(&view.cluster).for_each(|pool| counters.add(&pool.state.all_counters()));
             let at_commit =
                 |pool: &Pool| pool.clients.values().filter(|client| client.is_at_commit()).count();
             let resolving: usize = self.pools_in_cluster(&view.cluster).map(at_commit).sum();
@@ -61,7 +61,7 @@ impl Worker {
                 watched.and_then(|watched| watched.switchover_text()),
                 watched.and_then(|watched| watched.switchover_error(env.now.mono_us)),
             ];
-            row.extend(tally.fell_back.map(cell));
+            row.extend(counters.fell_back.map(cell));
             row.push(cell(resolving));
             row.extend([outcomes.committed, outcomes.rolled_back, outcomes.unknown].map(cell));
             row
@@ -89,8 +89,8 @@ impl Worker {
     /// What this worker's pools have at each node of a cluster.
     fn at_nodes(&self, cluster: &Arc<str>) -> BTreeMap<Arc<str>, AtNode> {
         let mut nodes = BTreeMap::new();
-        if let Some(tally) = self.clusters.tallies.get(cluster) {
-            tally.add_to(&mut nodes);
+        if let Some(counters) = self.clusters.tallies.get(cluster) {
+            counters.add_to(&mut nodes);
         }
         self.pools_in_cluster(cluster).for_each(|pool| pool.add_at_nodes(&mut nodes));
         nodes

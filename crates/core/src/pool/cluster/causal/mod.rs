@@ -8,8 +8,8 @@
 //! (`questions.rs`), or the primary takes its statement (`causal_wait_ms`).
 
 pub(crate) mod guards;
+pub(crate) mod must_see;
 pub(crate) mod questions;
-pub(crate) mod sight;
 
 use pgweir_settings::{CausalReads, Route};
 
@@ -19,7 +19,7 @@ use crate::cluster::token::{Beyond, Position, ReadAfter, Token};
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::client::state::{Client, ClientState};
-use crate::pool::cluster::causal::sight::Sight;
+use crate::pool::cluster::causal::must_see::MustSee;
 use crate::pool::cluster::route::Wish;
 use crate::pool::cluster::standbys::StandbyPool;
 use crate::pool::{Branch, Pool, PoolState};
@@ -61,23 +61,23 @@ impl PoolState {
     }
 
     /// What a client must see that another process has served, last at this node; `None` without a cluster.
-    pub(crate) fn sight_taken_over(&self, branch: Branch, now_us: u64) -> Option<Box<Sight>> {
+    pub(crate) fn must_see_taken_over(&self, branch: Branch, now_us: u64) -> Option<Box<MustSee>> {
         let cluster = self.cluster.as_deref()?;
-        Some(Box::new(Sight { token: cluster.asks.next(), ..Sight::at(branch, now_us) }))
+        Some(Box::new(MustSee { token: cluster.asks.next(), ..MustSee::at(branch, now_us) }))
     }
 
     /// Whether a standby shows what a client must see.
-    fn look(&self, env: &Env, sight: &mut Sight, branch: Branch) -> Look {
+    fn look(&self, env: &Env, must_see: &mut MustSee, branch: Branch) -> Look {
         let (Some(cluster), Some(standby)) = (self.cluster.as_deref(), self.standby_at(branch)) else {
             return Look::NoPosition;
         };
         let mut is_unproven = false;
-        if let Some((home, since_us)) = sight.seen {
+        if let Some((home, since_us)) = must_see.seen {
             match standby.replayed.seen_since(since_us) {
                 Seen::Here if home == branch => {}
                 Seen::Unproven if home == branch => is_unproven = true,
                 // The primary has all that a standby has shown.
-                _ => *sight = Sight { token: cluster.asks.next(), seen: None, ..*sight },
+                _ => *must_see = MustSee { token: cluster.asks.next(), seen: None, ..*must_see },
             }
         }
         let primary = self.timeline();
@@ -89,13 +89,13 @@ impl PoolState {
             beyond @ Token::Beyond(_) if !beyond.is_beyond(primary, env.now.mono_us) => cluster.asks.next(),
             token => token,
         };
-        (sight.token, sight.after) = (present(sight.token), present(sight.after));
-        if let Token::At(position) = sight.after
+        (must_see.token, must_see.after) = (present(must_see.token), present(must_see.after));
+        if let Token::At(position) = must_see.after
             && cluster.asks.is_far_ahead(position) == Some(true)
         {
-            sight.after = Token::Refused;
+            must_see.after = Token::Refused;
         }
-        for token in [sight.after, sight.token] {
+        for token in [must_see.after, must_see.token] {
             match token {
                 Token::Refused => return Look::Refused,
                 Token::Asked(_) => return Look::NoPosition,
@@ -130,34 +130,36 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
         if wish.causal == CausalReads::Off {
-            account.sight = None;
+            account.must_see = None;
             return;
         }
         let may_read = wish.route != Route::Primary;
-        let sight = match &mut account.sight {
-            Some(sight) => sight,
+        let must_see = match &mut account.must_see {
+            Some(must_see) => must_see,
             // Where it was served does not stand anywhere.
             None if may_read && !is_first => {
-                account.sight.insert(Box::new(Sight { token: next, ..Sight::default() }))
+                account.must_see.insert(Box::new(MustSee { token: next, ..MustSee::default() }))
             }
-            None if wish.causal == CausalReads::Database && may_read => account.sight.insert(Box::default()),
+            None if wish.causal == CausalReads::Database && may_read => {
+                account.must_see.insert(Box::default())
+            }
             None => return,
         };
-        let placed = sight.placed.take();
+        let placed = must_see.placed.take();
         if let Some(beyond) = placed.and_then(|placed| self.state.beyond(env, placed)) {
-            (sight.token, sight.seen) = (beyond, None);
+            (must_see.token, must_see.seen) = (beyond, None);
         }
-        if sight.token.is_beyond(primary, env.now.mono_us) {
+        if must_see.token.is_beyond(primary, env.now.mono_us) {
             return;
         }
         match placed {
-            Some((branch, _)) if branch.is_primary() => (sight.token, sight.seen) = (next, None),
-            Some(placed) if wish.keeps => (sight.token, sight.seen) = (Token::Nothing, Some(placed)),
+            Some((branch, _)) if branch.is_primary() => (must_see.token, must_see.seen) = (next, None),
+            Some(placed) if wish.keeps => (must_see.token, must_see.seen) = (Token::Nothing, Some(placed)),
             Some(_) => {}
             None => {}
         }
         if wish.causal == CausalReads::Database && may_read {
-            (sight.token, sight.seen) = (next, None);
+            (must_see.token, must_see.seen) = (next, None);
         }
     }
 
@@ -165,16 +167,16 @@ impl Pool {
     pub(super) fn note_read_after(&mut self, id: ClientId, after: Option<ReadAfter>) {
         let timeline = self.state.timeline();
         let Some(client) = self.clients.get_mut(id) else { return };
-        match (&mut client.account.sight, after) {
-            (sight, Some(after)) => sight.get_or_insert_default().after = after.token(timeline),
-            (Some(sight), None) => sight.after = Token::Nothing,
+        match (&mut client.account.must_see, after) {
+            (must_see, Some(after)) => must_see.get_or_insert_default().after = after.token(timeline),
+            (Some(must_see), None) => must_see.after = Token::Nothing,
             (None, None) => {}
         }
     }
 
     /// Where a client goes whose route has led to this node: to a standby only if that shows what the client must see. `since_us`: when it
     /// began to ask (monotonic, µs).
-    pub(super) fn place_in_sight(
+    pub(super) fn place_where_shown(
         &mut self,
         env: &Env,
         id: ClientId,
@@ -182,27 +184,30 @@ impl Pool {
         since_us: u64,
     ) -> Branch {
         let says_after =
-            |client: &Client| client.account.sight.as_ref().is_some_and(|sight| sight.says_after());
+            |client: &Client| client.account.must_see.as_ref().is_some_and(|must_see| must_see.says_after());
         if wish.causal == CausalReads::Off && !self.clients.get(id).is_some_and(says_after) {
             return chosen;
         }
         let to = if chosen.is_standby() { self.showing(env, id, (wish, chosen), since_us) } else { chosen };
         let Some(client) = self.clients.get_mut(id) else { return to };
         let placed = (to.is_primary() || to.is_standby()).then_some((to, env.now.mono_us));
-        match &mut client.account.sight {
-            Some(sight) => sight.placed = placed,
-            None if to.is_standby() => client.account.sight = Some(Box::new(Sight::at(to, env.now.mono_us))),
+        match &mut client.account.must_see {
+            Some(must_see) => must_see.placed = placed,
+            None if to.is_standby() => {
+                client.account.must_see = Some(Box::new(MustSee::at(to, env.now.mono_us)));
+            }
             None => {}
         }
         to
     }
 
     fn showing(&mut self, env: &Env, id: ClientId, (wish, chosen): (Wish, Branch), since_us: u64) -> Branch {
-        let known = self.clients.get(id).and_then(|client| client.account.sight.as_deref().copied());
-        let Some(mut sight) = known else { return chosen };
-        let look = self.state.look(env, &mut sight, chosen);
-        if let Some(own) = self.clients.get_mut(id).and_then(|client| client.account.sight.as_deref_mut()) {
-            *own = sight;
+        let known = self.clients.get(id).and_then(|client| client.account.must_see.as_deref().copied());
+        let Some(mut must_see) = known else { return chosen };
+        let look = self.state.look(env, &mut must_see, chosen);
+        if let Some(own) = self.clients.get_mut(id).and_then(|client| client.account.must_see.as_deref_mut())
+        {
+            *own = must_see;
         }
         let mut wakes_us = u64::MAX;
         match look {
@@ -215,7 +220,7 @@ impl Pool {
                 Some(other) => return other,
                 None => {
                     // Whether it is a position of this cluster at all, the primary's tells.
-                    if sight.after == Token::At(position) && self.state.is_far_ahead(position).is_none() {
+                    if must_see.after == Token::At(position) && self.state.is_far_ahead(position).is_none() {
                         self.state.want_position();
                     }
                     self.state.want_all_replayed(chosen);
@@ -272,7 +277,7 @@ impl Pool {
         }
         let waiting: Vec<ClientId> = standby.node.clients.iter().copied().collect();
         for id in waiting {
-            if self.clients.get(id).is_some_and(|client| client.account.sight.is_some()) {
+            if self.clients.get(id).is_some_and(|client| client.account.must_see.is_some()) {
                 self.place_client(env, id, branch);
             }
         }

@@ -57,7 +57,9 @@ impl Pool {
         }
         let is_refused = |id: &ClientId| {
             let client = self.clients.get(*id);
-            client.and_then(|client| client.account.sight.as_deref()).is_some_and(|sight| sight.is_refused())
+            client
+                .and_then(|client| client.account.must_see.as_deref())
+                .is_some_and(|must_see| must_see.is_refused())
         };
         let asking = self.state.node_at(Branch::ASKING).clients.iter().copied();
         let refused: Vec<ClientId> = asking.filter(is_refused).collect();

@@ -8,7 +8,7 @@ use crate::pool::{Branch, Pool};
 
 /// What a client must see, and where it was shown something.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct MustSee {
     pub(super) token: Token,
     /// The same, as its session or the text that it sent says (`pgweir.read_after`).
     pub(super) after: Token,
@@ -18,10 +18,10 @@ pub(crate) struct Sight {
     pub(super) placed: Option<(Branch, u64)>,
 }
 
-impl Sight {
+impl MustSee {
     /// It has a server of this node now.
-    pub(super) fn at(branch: Branch, now_us: u64) -> Sight {
-        Sight { placed: Some((branch, now_us)), ..Sight::default() }
+    pub(super) fn at(branch: Branch, now_us: u64) -> MustSee {
+        MustSee { placed: Some((branch, now_us)), ..MustSee::default() }
     }
 
     /// Its session or its text says what it must see.
@@ -55,7 +55,7 @@ impl Pool {
         else {
             return;
         };
-        if let Some(Sight { placed: Some((branch, sent_us)), .. }) = account.sight.as_deref_mut()
+        if let Some(MustSee { placed: Some((branch, sent_us)), .. }) = account.must_see.as_deref_mut()
             && let Some(standby) = self.state.standby_at(*branch)
         {
             *sent_us = standby.replayed.asks_at(env.now.mono_us);

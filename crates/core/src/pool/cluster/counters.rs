@@ -31,7 +31,7 @@ impl FellBack {
 
 /// See [`crate::pool::cluster::Membership`]. What stands at a standby of the pool is counted there.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct RouteCounters {
     /// Reads that went to the primary although their route allows a standby; and what nodes were sent that are no standbys any more.
     sent: HashMap<Arc<str>, SentReads>,
     /// Reads that fell back to the primary, by reason.
@@ -74,7 +74,7 @@ pub(crate) struct AtNode {
     pub(crate) sent: SentReads,
 }
 
-impl Tally {
+impl RouteCounters {
     /// This was sent to this node.
     pub(super) fn sent_to(&mut self, node: &Arc<str>, sent: SentReads) {
         if sent != SentReads::default() {
@@ -83,7 +83,7 @@ impl Tally {
     }
 
     /// Takes over what another pool has counted.
-    pub(crate) fn add(&mut self, other: &Tally) {
+    pub(crate) fn add(&mut self, other: &RouteCounters) {
         other.sent.iter().for_each(|(node, sent)| self.sent_to(node, *sent));
         self.fell_back.iter_mut().zip(other.fell_back).for_each(|(own, other)| *own += other);
     }
@@ -113,18 +113,19 @@ impl PoolState {
     fn count_read_at_primary(&mut self, why: Option<FellBack>) {
         let Some(cluster) = self.cluster.as_deref_mut() else { return };
         if let Some(why) = why {
-            cluster.tally.fell_back[why as usize] += 1;
+            cluster.counters.fell_back[why as usize] += 1;
         }
         if let Some(primary) = &cluster.view.primary {
-            cluster.tally.sent_to(&primary.term.node, SentReads { reads: 1, ..SentReads::default() });
+            cluster.counters.sent_to(&primary.term.node, SentReads { reads: 1, ..SentReads::default() });
         }
     }
 
     /// All that it has counted, as it is kept when the pool goes.
-    pub(crate) fn whole_tally(&self) -> Tally {
-        let mut tally = self.cluster.as_deref().map(|cluster| cluster.tally.clone()).unwrap_or_default();
-        self.standbys.iter().for_each(|standby| tally.sent_to(&standby.name, standby.sent));
-        tally
+    pub(crate) fn all_counters(&self) -> RouteCounters {
+        let mut counters =
+            self.cluster.as_deref().map(|cluster| cluster.counters.clone()).unwrap_or_default();
+        self.standbys.iter().for_each(|standby| counters.sent_to(&standby.name, standby.sent));
+        counters
     }
 }
 
@@ -132,7 +133,7 @@ impl Pool {
     /// Adds what it has at each node of its cluster.
     pub(crate) fn add_at_nodes(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
         let Some(cluster) = self.state.cluster.as_deref() else { return };
-        self.state.whole_tally().add_to(nodes);
+        self.state.all_counters().add_to(nodes);
         for server in self.servers.values() {
             let Some(term) = &server.at.term else { continue };
             let at = nodes.entry(Arc::clone(&term.node)).or_default();
