@@ -200,6 +200,39 @@ def test_a_lost_connection_alone_is_no_reason_to_doubt(failing):
     assert case.row()["outcomes_committed"] == 1
 
 
+def test_a_single_change_whose_commit_is_lost_is_told(failing):
+    """pgweir gives it a COMMIT, which waits here for a standby that does not exist, so that its answer can be lost."""
+    case = failing()
+    case.old.sql("alter system set synchronous_standby_names = 'nowhere'")
+    case.old.sql("select pg_reload_conf()")
+    eventually(lambda: case.old.sql("show synchronous_standby_names") == [("nowhere",)], "commits wait")
+    case.client.send(query("insert into changes values ('single', 1)"))
+    waits = "select 1 from pg_stat_activity where wait_event = 'SyncRep'"
+    eventually(lambda: case.old.sql(waits) == [(1,)], "its COMMIT waits")
+    case.relay.loses = True
+    case.relay.end_all()
+    case.old.sql("alter system reset synchronous_standby_names")
+    case.old.sql("select pg_reload_conf()")
+    answer = case.told()
+    assert answer.commands == ["INSERT 0 1"] and not answer.errors and answer.status == "I", answer
+    assert case.client.value("select count(*) from changes where who = 'single'") == "1"
+    assert case.row()["outcomes_committed"] == 1
+
+
+def test_a_single_change_that_is_lost_before_its_commit_runs_again(failing):
+    """Nothing of it was shown, and it is rolled back for certain."""
+    case = failing()
+    assert case.client.value("select 1") == "1", "it has a server that is up"
+    case.relay.loses = True
+    case.client.send(query("insert into changes values ('again', 1)"))
+    done = "select 1 from pg_stat_activity where state = 'idle in transaction' and usename = 'alice'"
+    eventually(lambda: case.old.sql(done) == [(1,)], "PostgreSQL has done it, and waits for COMMIT")
+    case.relay.end_all()
+    answer = case.told()
+    assert answer.commands == ["INSERT 0 1"] and not answer.errors and answer.status == "I", answer
+    assert case.client.value("select count(*) from changes where who = 'again'") == "1"
+
+
 def test_where_others_read_the_log_no_record_is_written(failing):
     """Then a commit cannot be proven; the client is told so, and its session goes on."""
     case = failing(wal_level="logical")
