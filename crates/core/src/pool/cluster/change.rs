@@ -4,7 +4,7 @@
 //! are answered, COMMIT follows. The client sees nothing of that: it gets the end of its group when COMMIT is answered. If the server is
 //! lost before COMMIT was sent, the change is rolled back; afterwards the next primary is asked what became of it (`commit.rs`).
 //!
-//! **Invariant: COMMIT is sent after the question was answered, and ReadyForQuery is told after COMMIT was.**
+//! **Invariant: COMMIT is sent when nothing is owed any more, and ReadyForQuery is told after COMMIT was.**
 
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::TxStatus;
@@ -15,7 +15,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::lost_in_flight::loses_session;
 use crate::pool::client::state::{Account, ClientState, Link, Opening};
-use crate::pool::cluster::commit::{Number, at_commit};
+use crate::pool::cluster::commit::at_commit;
 use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
 use crate::pool::relay::group::group_at_front;
@@ -160,18 +160,12 @@ impl Pool {
             *change = Change::Failed;
         }
         let change = *change;
-        let Some(server) = self.servers.get(server_id).filter(|server| server.ledger.is_empty()) else {
+        if self.servers.get(server_id).is_none_or(|server| !server.ledger.is_empty()) {
             return;
-        };
-        // The group has not ended the block, whatever it is: it is the open one that is asked about.
-        let number = InFlight::of(server, id).map(|in_flight| &in_flight.number);
-        let is_known = !matches!(number, Some(Number::Unknown | Number::Lost));
+        }
         match (change, status) {
             (Change::Failed, TxStatus::Failed) => self.end_block(cx, server_id, id, Change::RollsBack),
-            (Change::Runs(_), TxStatus::InTransaction) if is_known || !self.answers_number(server) => {
-                self.end_block(cx, server_id, id, Change::Commits);
-            }
-            (Change::Runs(_), TxStatus::InTransaction) => self.ask_number(cx, server_id, false),
+            (Change::Runs(_), TxStatus::InTransaction) => self.end_block(cx, server_id, id, Change::Commits),
             _ => self.lose_server(cx, server_id, "a transaction block did not end".into()),
         }
     }
