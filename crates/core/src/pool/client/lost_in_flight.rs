@@ -41,6 +41,14 @@ enum AfterLoss {
 }
 
 impl Pool {
+    /// A client that has a server, and that server.
+    pub(crate) fn linked_to(&self, id: ClientId, server_id: ServerId) -> Option<(&Link, &Server)> {
+        match &self.clients.get(id)?.state {
+            ClientState::Linked(link) => Some((link, self.servers.get(server_id)?)),
+            _ => None,
+        }
+    }
+
     /// The client goes on without its server: it was told, or waits for another one. `false`: neither can be.
     pub(super) fn outlives_in_flight<D: Driver>(
         &mut self,
@@ -49,10 +57,7 @@ impl Pool {
         server_id: ServerId,
         unseen_bytes: usize,
     ) -> bool {
-        let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get(server_id)) else {
-            return false;
-        };
-        let ClientState::Linked(link) = &client.state else { return false };
+        let Some((link, server)) = self.linked_to(id, server_id) else { return false };
         let asks = self.state.policy.on_loss.asks();
         match after_loss(id, link, server, (unseen_bytes, asks)) {
             None => false,

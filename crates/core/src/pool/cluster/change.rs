@@ -8,7 +8,6 @@
 
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::TxStatus;
-use pgweir_wire::frontend;
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
@@ -19,8 +18,7 @@ use crate::pool::cluster::commit::at_commit;
 use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
 use crate::pool::relay::group::group_at_front;
-use crate::pool::relay::hidden::{ASIDE, encode_aside};
-use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::{Branch, Pool};
 
 /// How far such a change is.
@@ -116,9 +114,8 @@ impl Pool {
     #[inline(never)]
     pub(crate) fn run_in_block(&mut self, env: &mut Env, id: ClientId, branch: Branch, bytes: &[u8]) {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
-        let refused = self.state.cluster.as_ref().is_none_or(|cluster| cluster.is_refused);
         // An unnamed statement of before would go ahead of it.
-        let may = account.unnamed.is_none() && !refused && branch.is_primary();
+        let may = account.unnamed.is_none() && !self.are_numbers_refused() && branch.is_primary();
         if !may || self.state.policy.mode != PoolMode::Transaction {
             return;
         }
@@ -181,16 +178,8 @@ impl Pool {
         if let Some(link) = self.link_mut(id) {
             link.opening = Opening::Change(change);
         }
-        let Some(server) = self.servers.get_mut(server_id) else { return };
-        cx.env.scratch.clear();
-        encode_aside(&mut cx.env.scratch, text);
-        for kind in ASIDE {
-            server.ledger.push(Entry::new(Owner::Hidden(Purpose::Commit), kind));
-        }
-        // Its answer is the end of the client's group.
-        frontend::encode_sync(&mut cx.env.scratch);
-        server.ledger.push(Entry::new(Owner::Client(id), Kind::Sync));
-        cx.driver.send(server.conn, &cx.env.scratch);
+        // Its ReadyForQuery is the end of the client's group.
+        self.send_aside(cx, server_id, (Purpose::Commit, Owner::Client(id)), &[text.to_vec()]);
     }
 
     /// COMMIT has failed: PostgreSQL has rolled back, and its client is told why.
@@ -215,10 +204,7 @@ impl Pool {
         server_id: ServerId,
         unseen_bytes: usize,
     ) -> bool {
-        let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get(server_id)) else {
-            return false;
-        };
-        let ClientState::Linked(link) = &client.state else { return false };
+        let Some((link, server)) = self.linked_to(id, server_id) else { return false };
         let Opening::Change(change) = link.opening else { return false };
         if loses_session(link, server) || !is_between_messages(link, server) {
             return false;

@@ -121,10 +121,14 @@ impl Pool {
         !known && self.answers_number(server) && questions(server) < NUMBER_QUESTIONS_MAX
     }
 
+    /// Questions for numbers have failed at this primary, or there is no cluster.
+    pub(super) fn are_numbers_refused(&self) -> bool {
+        self.state.cluster.as_ref().is_none_or(|cluster| cluster.is_refused)
+    }
+
     /// The server is the primary's, and questions for numbers have not failed there.
     pub(super) fn answers_number(&self, server: &Server) -> bool {
-        let refused = self.state.cluster.as_ref().is_none_or(|cluster| cluster.is_refused);
-        !refused && server.branch.is_primary() && self.state.policy.on_loss.asks()
+        !self.are_numbers_refused() && server.branch.is_primary() && self.state.policy.on_loss.asks()
     }
 
     /// Asks for it. `simple`: what it goes with is a Query, so the client has no unnamed statement that could be lost.

@@ -45,6 +45,17 @@ impl Pool {
         purpose: Purpose,
         statements: &[Vec<u8>],
     ) {
+        self.send_aside(cx, server_id, (purpose, Owner::Hidden(purpose)), statements);
+    }
+
+    /// The same; the ReadyForQuery behind them is this owner's.
+    pub(crate) fn send_aside<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        (purpose, ready): (Purpose, Owner),
+        statements: &[Vec<u8>],
+    ) {
         let server = &mut self.servers[server_id];
         cx.env.scratch.clear();
         for text in statements {
@@ -54,7 +65,7 @@ impl Pool {
             }
         }
         frontend::encode_sync(&mut cx.env.scratch);
-        server.ledger.push(Entry::new(Owner::Hidden(purpose), Kind::Sync));
+        server.ledger.push(Entry::new(ready, Kind::Sync));
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 }

@@ -290,16 +290,19 @@ impl Ledger {
     /// Nothing is owed to a client but answers to doubtful Syncs, and no group is open.
     #[must_use]
     pub fn owes_no_client(&self) -> bool {
-        self.entries.iter().all(|entry| entry.owner.client().is_none()) && self.is_between_groups()
+        self.owes_only_ours() && self.is_between_groups()
     }
 
     /// Nothing that a client has sent is under way: nothing is, or statements of ours, which may be the beginning of a group of the
     /// client's ([`Purpose::Replay`]).
     #[must_use]
     pub fn is_clear_of_clients(&self) -> bool {
-        let is_ours = self.entries.iter().all(|entry| entry.owner.client().is_none());
         let replays = self.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Replay));
-        is_ours && self.doubtful == 0 && (self.is_between_groups() || replays)
+        self.owes_only_ours() && self.doubtful == 0 && (self.is_between_groups() || replays)
+    }
+
+    fn owes_only_ours(&self) -> bool {
+        self.entries.iter().all(|entry| entry.owner.client().is_none())
     }
 
     /// Everything that was sent is whole: one more group may follow, from any client.
