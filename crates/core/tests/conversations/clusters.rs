@@ -310,6 +310,24 @@ fn a_copy_goes_on_to_its_end_in_the_old_epoch() {
     }
 }
 
+/// The names of its prepared statements were uncertain once, which the data does not wait for.
+#[test]
+fn a_copy_goes_on_behind_the_fence_after_statements_were_deallocated() {
+    let (mut rig, watches) = with_primary(1);
+    let (client, server) = served(&mut rig);
+    rig.send(client, &fe::query("begin"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.send(client, &fe::query("deallocate all"));
+    rig.send(server, &[be::complete("DEALLOCATE ALL"), be::ready('T')].concat());
+    rig.gets_raw(client);
+    rig.gets_raw(server);
+    fail_over(&mut rig, watches);
+    rig.send(client, &[fe::query("copy t from stdin"), fe::copy_data(b"1\n"), fe::copy_done()].concat());
+    assert_eq!(rig.gets(server), ["Query copy t from stdin"]);
+    rig.send(server, &be::copy_in());
+    assert_eq!(rig.gets(server).last().map(String::as_str), Some("CopyDone"));
+}
+
 #[test]
 fn a_node_that_is_down_has_its_servers_closed_and_the_client_is_told() {
     let (mut rig, [one, other]) = with_primary(1);

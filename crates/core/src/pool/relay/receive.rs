@@ -220,7 +220,7 @@ impl Pool {
     }
 
     /// Continues a client's messages that waited: they came after a change of its prepared statements that is answered now,
-    /// or after more messages than a server may owe answers for.
+    /// or after more messages than a server may owe answers for. A COPY ends with its data only: that needs no name.
     pub(crate) fn resume_held<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::Busy(client_id) = server.state else { return };
@@ -229,7 +229,7 @@ impl Pool {
         let certain = link.waits.held
             && !link.opening.holds()
             && !link.ready_due
-            && !names_are_uncertain(link, &server.ledger);
+            && (server.ledger.is_copying_in() || !names_are_uncertain(link, &server.ledger));
         let shorter = client.reads_paused && !link.waits.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
         if certain || shorter {
             link.waits.held = false;
