@@ -1,5 +1,6 @@
 """Online restart with -R: the new process takes listeners, clients and servers from the one that runs."""
 
+import contextlib
 import re
 import signal
 import ssl
@@ -20,8 +21,13 @@ def successor(pooler, *arguments):
     old = pooler.process
     pooler.arguments = ["--quiet", "-R", *arguments]
     pooler.start(wait=False)
-    pid_file = pooler.folder / "pid"
-    eventually(lambda: pid_file.exists() and pid_file.read_text() == f"{pooler.pid}\n", "the new process has the pid file", timeout_s=20)
+
+    def has_pid_file():
+        # The old process removes the file, and only then the new one makes its own.
+        with contextlib.suppress(FileNotFoundError):
+            return (pooler.folder / "pid").read_text() == f"{pooler.pid}\n"
+
+    eventually(has_pid_file, "the new process has the pid file", timeout_s=20)
     return old
 
 
