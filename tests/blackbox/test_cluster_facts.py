@@ -126,7 +126,8 @@ def test_an_idle_standby_reaches_the_position_that_is_asked_for(pair):
 
 def test_the_position_covers_what_is_visible(pair):
     """A standby that has replayed the position asked for behind a commit shows what was committed; also a commit that was not flushed."""
-    with pair.primary.connect() as writer, pair.standby.connect() as reader:
+    quick = pair.primary.configured(wal_writer_delay="10ms")
+    with quick, pair.primary.connect() as writer, pair.standby.connect() as reader:
         writer.execute("create table if not exists seen (n int)")
         writer.execute("set synchronous_commit = off")
         early = 0

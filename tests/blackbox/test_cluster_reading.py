@@ -6,7 +6,7 @@ import pytest
 from harness import wire
 from harness.machine import eventually
 
-from test_cluster_auto import SLOW, marked, ran_on, shop  # noqa: F401: a fixture
+from test_cluster_auto import SLOW, marked, ran_on, second_tries, shop  # noqa: F401: a fixture
 from test_cluster_reads import reading  # noqa: F401: a fixture
 from test_clusters import nodes  # noqa: F401: a fixture
 
@@ -109,7 +109,7 @@ def test_what_postgresql_refuses_is_shown(shop):  # noqa: F811
 
 def test_a_first_statement_that_fails_runs_on_the_primary(shop):  # noqa: F811
     """With its BEGIN, and unseen: the table has not arrived, or the statement conflicts with recovery."""
-    two, pooler = shop()
+    two, pooler = shop({"causal_reads": "off"})
     primary, standby = two.all
     with pooler.raw() as session:
         session.query("select 1")
@@ -127,6 +127,7 @@ def test_a_first_statement_that_fails_runs_on_the_primary(shop):  # noqa: F811
         assert session.query("begin read only").errors == []
         assert session.query("select a from nowhere").error["C"] == "42P01", "the primary's word is the client's"
         session.query("rollback")
+        assert second_tries(pooler) >= 3, "the standby was asked first"
         standby.sql("select pg_wal_replay_resume()")
     eventually(lambda: standby.sql("select to_regclass('fresh') is not null") == [(True,)], "it has arrived")
     with standby.configured(max_standby_streaming_delay="0"), pooler.raw() as session:
