@@ -25,8 +25,8 @@ demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, 
 test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black box, demo
 	$(CARGO) test --workspace --quiet
 	@$(MAKE) web-test
-	$(CARGO) run --quiet -p pgweir-testkit --bin sim -- --seeds $(SEEDS)
-	$(CARGO) run --quiet -p pgweir-testkit --bin sim -- --clusters $(SEEDS)
+	$(CARGO) run --quiet --bin sim -- --seeds $(SEEDS)
+	$(CARGO) run --quiet --bin sim -- --clusters $(SEEDS)
 	@$(MAKE) fuzz
 	@$(MAKE) blackbox demo-smoke
 
@@ -53,7 +53,7 @@ reproducible: ## builds the packages of this commit in two directories, and comp
 	deploy/packages/reproducible
 
 sim: ## simulated networks and servers, a world for each seed (SEEDS=2000; SEED=7 repeats one)
-	$(CARGO) run --release --quiet -p pgweir-testkit --bin sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+	$(CARGO) run --release --quiet --bin sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 mutants: ## small faults in a copy of the sources, and what finds each of them; takes an hour (ARGS="--only=multiplexing --seeds=500")
 	$(CARGO) xtask mutants $(ARGS)
