@@ -1,9 +1,13 @@
-//! Advisory locks of the model PostgreSQL, of all its processes: which process has which, and which wait.
+//! Advisory locks of the model PostgreSQL, of all its processes: which process has which, and which wait. Each node has locks of its own:
+//! a standby knows nothing of its primary's.
 
 use std::collections::BTreeMap;
 
-/// Database and key.
-type Key = (String, u64);
+/// A node and a database of it, as [`Locks`] tells them apart.
+type Place<'a> = (usize, &'a str);
+
+/// Node, database and key.
+type Key = (usize, String, u64);
 
 /// What comes of asking for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,8 +31,8 @@ pub struct Locks {
 
 impl Locks {
     /// A process asks for a lock. If it is held and the process `waits`, it does so from here on.
-    pub fn ask(&mut self, pid: usize, database: &str, key: u64, waits: bool) -> Answer {
-        let key = (database.to_owned(), key);
+    pub fn ask(&mut self, pid: usize, (node, database): Place<'_>, key: u64, waits: bool) -> Answer {
+        let key = (node, database.to_owned(), key);
         if !self.is_anothers(pid, &key) {
             self.held.entry(key).or_insert((pid, 0)).1 += 1;
             self.withdraw(pid);
@@ -65,8 +69,8 @@ impl Locks {
     }
 
     /// A process gives a lock up, once.
-    pub fn give_up(&mut self, pid: usize, database: &str, key: u64) {
-        let key = (database.to_owned(), key);
+    pub fn give_up(&mut self, pid: usize, (node, database): Place<'_>, key: u64) {
+        let key = (node, database.to_owned(), key);
         if let Some((holder, times)) = self.held.get_mut(&key)
             && *holder == pid
         {
@@ -103,16 +107,17 @@ mod tests {
     #[test]
     fn a_lock_has_one_holder_and_is_given_up_as_often_as_it_was_taken() {
         let mut locks = Locks::default();
-        assert_eq!(locks.ask(1, "a", 7, true), Answer::Got);
-        assert_eq!(locks.ask(1, "a", 7, true), Answer::Got);
-        assert_eq!(locks.ask(2, "b", 7, true), Answer::Got, "another database");
-        assert_eq!(locks.ask(2, "a", 7, false), Answer::Held);
-        assert_eq!(locks.ask(3, "a", 7, true), Answer::Held);
-        locks.give_up(1, "a", 7);
+        assert_eq!(locks.ask(1, (0, "a"), 7, true), Answer::Got);
+        assert_eq!(locks.ask(1, (0, "a"), 7, true), Answer::Got);
+        assert_eq!(locks.ask(2, (0, "b"), 7, true), Answer::Got, "another database");
+        assert_eq!(locks.ask(2, (1, "a"), 7, true), Answer::Got, "another node");
+        assert_eq!(locks.ask(2, (0, "a"), 7, false), Answer::Held);
+        assert_eq!(locks.ask(3, (0, "a"), 7, true), Answer::Held);
+        locks.give_up(1, (0, "a"), 7);
         assert_eq!(locks.next(), None);
-        locks.give_up(1, "a", 7);
+        locks.give_up(1, (0, "a"), 7);
         assert_eq!(locks.next(), Some(3));
-        assert_eq!(locks.ask(3, "a", 7, true), Answer::Got);
+        assert_eq!(locks.ask(3, (0, "a"), 7, true), Answer::Got);
         assert_eq!(locks.next(), None);
     }
 
@@ -120,11 +125,11 @@ mod tests {
     fn a_circle_of_waiters_is_seen_by_the_last_of_them() {
         let mut locks = Locks::default();
         for (pid, key) in [(1, 1), (2, 2), (3, 3)] {
-            assert_eq!(locks.ask(pid, "a", key, true), Answer::Got);
+            assert_eq!(locks.ask(pid, (0, "a"), key, true), Answer::Got);
         }
-        assert_eq!(locks.ask(1, "a", 2, true), Answer::Held);
-        assert_eq!(locks.ask(2, "a", 3, true), Answer::Held);
-        assert_eq!(locks.ask(3, "a", 1, true), Answer::Deadlock);
+        assert_eq!(locks.ask(1, (0, "a"), 2, true), Answer::Held);
+        assert_eq!(locks.ask(2, (0, "a"), 3, true), Answer::Held);
+        assert_eq!(locks.ask(3, (0, "a"), 1, true), Answer::Deadlock);
         locks.ended(3);
         assert_eq!(locks.next(), Some(2));
     }

@@ -22,7 +22,7 @@ impl Backend {
 
     pub(super) fn ask_for_lock(&mut self, cx: &mut SimContext, key: u64, waits: bool) {
         let Some((database, _)) = self.pool.clone() else { return };
-        let answer = cx.locks.ask(self.pid, &database, key, waits);
+        let answer = cx.locks.ask(self.pid, (self.node, &database), key, waits);
         let Stage::Serving(session) = &mut self.stage else { return };
         self.waits_since_us = match answer {
             Answer::Held if waits => self.waits_since_us.or(Some(cx.now_us)),
@@ -55,7 +55,7 @@ impl Backend {
 
     pub(super) fn gave_up_lock(&self, cx: &mut SimContext, key: u64) {
         if let Some((database, _)) = &self.pool {
-            cx.locks.give_up(self.pid, database, key);
+            cx.locks.give_up(self.pid, (self.node, database), key);
             cx.after(1, Event::Unlocked);
         }
     }
