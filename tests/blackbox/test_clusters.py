@@ -1,5 +1,7 @@
 """Databases that are served by a cluster: pgweir finds the primary, follows a promotion, and holds clients while there is none."""
 
+import contextlib
+import functools
 import os
 import signal
 import threading
@@ -208,22 +210,34 @@ def test_a_restart_in_place(nodes, clustered):
     assert (shown(pooler)["primary"], shown(pooler)["epoch"]) == ("m1", "2")
 
 
-def test_terminated_backends_are_no_evidence(nodes, clustered):
-    """Whatever is terminated, and however often: the view stays what it is."""
+@pytest.mark.parametrize("times", [60, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_terminated_backends_are_no_evidence(nodes, clustered, times):
+    """Whatever is terminated, and however often, while clients change rows: the view stays what it is."""
     two = nodes(2)
     pooler = clustered(two)
     eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
-    served = 0
-    for _ in range(60):
-        for node in two.all:
-            node.sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()")
-        try:
-            with pooler.connect() as session:
-                served += session.execute("select 1").fetchone()[0]
-        except psycopg.OperationalError:
-            continue
-        assert node_states(pooler) == {"m1": "primary", "m2": "standby"}
-    assert served > 0 and shown(pooler)["epoch"] == "1"
+    ends, done = threading.Event(), [0] * 4
+
+    def work(number):
+        while not ends.is_set():
+            with contextlib.suppress(psycopg.Error), pooler.connect() as session:
+                while not ends.is_set():
+                    session.execute("insert into changes values (%s, 1)", [f"c{number}"])
+                    done[number] += 1
+
+    workers = [Later(functools.partial(work, number)) for number in range(len(done))]
+    try:
+        for _ in range(times):
+            before = sum(done)
+            for node in two.all:
+                node.sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()")
+            assert node_states(pooler) == {"m1": "primary", "m2": "standby"}
+            eventually(lambda: sum(done) > before, "clients go on")  # noqa: B023
+    finally:
+        ends.set()
+    for worker in workers:
+        worker.value()
+    assert shown(pooler)["epoch"] == "1"
     assert "is down" not in pooler.log() and "is unsure" not in pooler.log()
 
 
