@@ -1,5 +1,6 @@
-//! The steady state allocates nothing: neither a statement, nor a transaction, nor a queued.
+//! The steady state allocates nothing: neither a statement, nor a transaction, alone or behind others, with a cluster or without.
 
+use crate::clusters::{CLUSTER, begin_with_primary, served};
 use crate::rig::{End, Rig, be, fe};
 
 /// Runs a round until nothing new is allocated, and counts what a hundred more allocate.
@@ -68,18 +69,32 @@ fn prepared_statements_allocate_nothing() {
     assert_eq!(counted(&mut rig, |rig| exchange(rig, &clients, server, &run, &answer)), 0);
 }
 
+/// A transaction of three statements.
+fn transaction(rig: &mut Rig, client: End, server: End) {
+    for (text, tag, status) in
+        [("begin", "BEGIN", 'T'), ("update t set a = 1", "UPDATE 1", 'T'), ("commit", "COMMIT", 'I')]
+    {
+        rig.send(client, &fe::query(text));
+        rig.gets(server);
+        rig.send(server, &[be::complete(tag), be::ready(status)].concat());
+        rig.gets_raw(client);
+    }
+}
+
 #[test]
 fn a_transaction_allocates_nothing() {
     let (mut rig, clients, server) = pool(1, "");
-    let round = |rig: &mut Rig| {
-        for (text, tag, status) in
-            [("begin", "BEGIN", 'T'), ("update t set a = 1", "UPDATE 1", 'T'), ("commit", "COMMIT", 'I')]
-        {
-            rig.send(clients[0], &fe::query(text));
-            rig.gets(server);
-            rig.send(server, &[be::complete(tag), be::ready(status)].concat());
-            rig.gets_raw(clients[0]);
-        }
-    };
-    assert_eq!(counted(&mut rig, round), 0);
+    assert_eq!(counted(&mut rig, |rig| transaction(rig, clients[0], server)), 0);
+}
+
+#[test]
+fn with_a_cluster_they_allocate_nothing_either() {
+    let mut rig = Rig::with("server_check_query =", CLUSTER, 1);
+    begin_with_primary(&mut rig);
+    let (client, server) = served(&mut rig);
+    for text in ["select 1", "select * from t where id = 1", "insert into t values (1)"] {
+        let request = fe::query(text);
+        assert_eq!(counted(&mut rig, |rig| exchange(rig, &[client], server, &request, &row())), 0, "{text}");
+    }
+    assert_eq!(counted(&mut rig, |rig| transaction(rig, client, server)), 0);
 }

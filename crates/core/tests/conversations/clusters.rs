@@ -10,7 +10,7 @@ use crate::rig::{End, Rig, be, fe, greeting};
 pub(super) const MAIN: &str = "multiplex_depth = 0\nserver_check_query =";
 
 /// Two nodes, asked every second, down after half of one.
-const CLUSTER: &str = "app = cluster=main\n\
+pub(super) const CLUSTER: &str = "app = cluster=main\n\
     [clusters]\nmain = nodes=m1,m2 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n";
 

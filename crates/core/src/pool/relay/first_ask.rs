@@ -83,11 +83,14 @@ impl FirstAsk {
             return self.end(false, buffers);
         }
         if matches!(self, FirstAsk::Nothing) {
-            *self = FirstAsk::Kept(Kept { bytes: buffers.take(), ..Kept::default() });
+            *self = FirstAsk::Kept(Kept::default());
         }
         if let FirstAsk::Kept(kept) = self
             && kept.bytes.len() + passed.len() <= GROUP_BYTES_MAX
         {
+            if kept.bytes.capacity() == 0 {
+                kept.bytes = buffers.take();
+            }
             kept.bytes.extend_from_slice(passed);
         } else {
             self.end(false, buffers);
