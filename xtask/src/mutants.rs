@@ -69,8 +69,15 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
         fs::write(&path, broken).map_err(|error| error.to_string())?;
         let outcome = examine(root, &copy, &mutant.area, options.seeds);
         fs::write(&path, sound).map_err(|error| error.to_string())?;
-        let (by_conversations, by_seeds) = outcome?;
         println!("{name}");
+        let (by_conversations, by_seeds) = match outcome {
+            Ok(found_by) => found_by,
+            Err(error) => {
+                println!("    {error}");
+                escaped.push(name);
+                continue;
+            }
+        };
         println!("    conversations: {}", by_conversations.as_deref().unwrap_or("not found"));
         if by_conversations.is_none() {
             println!("    simulator:     {}", by_seeds.as_deref().unwrap_or("not found"));
