@@ -285,6 +285,28 @@ def test_reset_all_leaves_the_role(pooled, pg):
         assert one.value("select current_user") == "bob"
 
 
+@pytest.mark.parametrize("sets", ["set session authorization passing", "set role passing"])
+def test_a_role_that_is_made_anew(pooled, pg, sets):
+    """A role's name stands for another role after DROP and CREATE. A server whose session has the old one serves nobody."""
+    pg.sql("create role passing")
+    pooler = pooled({"app": f"host=127.0.0.1 port={pg.port} dbname=app user=postgres"}, default_pool_size=2)
+    try:
+        holder, one, two = (pooler.raw() for _ in range(3))
+        holder.query(sets)
+        holder.query("begin")
+        for text in [sets, "select 1", "reset role", "reset session authorization", "drop role passing", "create role passing"]:
+            assert not one.query(text).errors, text
+        for client in (one, two):
+            assert not client.query(sets).errors
+        holder.query("rollback")
+        for client in (one, two):
+            client.query("begin")
+            answer = client.query("select current_user")
+            assert not answer.errors and answer.rows == [["passing"]], answer
+    finally:
+        pg.sql("drop role passing")
+
+
 @pytest.fixture
 def tenants(pg):
     """A table whose policy goes by a setting that only a routine names."""

@@ -138,6 +138,8 @@ pub(crate) enum Effect {
     Answered(UnpooledId, Answer),
     /// The cancel request of this client is over.
     EndRequester(UnpooledId, Cow<'static, str>),
+    /// Roles were dropped: no server, here and on other workers, may go on with the session of one.
+    RolesDropped,
     /// A connection to a cluster's primary failed or ended.
     Suspect(Suspicion),
     /// Queued bytes have not left: the worker looks again at this time (monotonic, µs) whether more can be handed over.

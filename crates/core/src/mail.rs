@@ -112,6 +112,8 @@ pub enum Mail {
     },
     /// An evicted server is gone: starving pools may try again.
     Room,
+    /// A client of another worker has dropped roles.
+    RolesDropped,
     /// SIGUSR2: undo PAUSE or SUSPEND, whichever is in force. The first worker says in the log which it was.
     Continue,
     /// Stop (signal, or SHUTDOWN on any console).

@@ -343,6 +343,12 @@ impl Worker {
                     }
                 }
                 Effect::Evict(of) => self.evict(cx, of),
+                Effect::RolesDropped => {
+                    self.roles_dropped(cx);
+                    for worker in self.other_workers(cx.env) {
+                        cx.driver.mail(worker, Mail::RolesDropped);
+                    }
+                }
                 Effect::Answered(id, answer) => self.answers.push((id, answer)),
                 Effect::EndRequester(id, reason) => {
                     self.remove_unpooled(cx, id, &reason, CloseMode::Flush);
@@ -351,6 +357,12 @@ impl Worker {
                 Effect::LeaveAt(due_us) => self.leave_us = Some(due_us),
             }
         }
+    }
+
+    /// Roles were dropped, by a client of any pool.
+    #[cold]
+    fn roles_dropped<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.for_pools(cx, |pool, cx| pool.roles_dropped(cx));
     }
 
     fn timeout<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
@@ -444,6 +456,7 @@ impl Worker {
             Mail::Cancel { key } => self.cancel_by_mail(cx, &key),
             Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
             Mail::Room => self.notice_starving(cx),
+            Mail::RolesDropped => self.roles_dropped(cx),
             Mail::Continue => self.resume_by_signal(cx),
             Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
             Mail::View(view) => self.take_view(cx, &view),

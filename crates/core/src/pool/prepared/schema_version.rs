@@ -17,7 +17,7 @@
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
-use crate::context::{Cx, Env};
+use crate::context::{Cx, Effect, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::ASKED_AGAIN_MAX;
@@ -26,7 +26,7 @@ use crate::pool::client::state::{Again, ClientState, Opening};
 use crate::pool::cluster::change::Change;
 use crate::pool::relay::first_ask::{FirstAsk, outdated_name};
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner, Purpose};
-use crate::pool::server::state::ServerState;
+use crate::pool::server::state::{SchemaChanges, ServerState};
 use crate::pool::session::pins::Reasons;
 
 /// Commands that can change the results or parameters of statements, by the beginning of their tag.
@@ -74,6 +74,9 @@ const MAKES: [&[u8]; 20] = [
     b"IMPORT FOREIGN SCHEMA",
 ];
 
+/// The tag of DROP ROLE, DROP USER and DROP GROUP.
+const DROP_ROLE: &[u8] = b"DROP ROLE";
+
 /// The tag of a command that can change the results of statements.
 #[inline]
 pub(crate) fn is_schema_change(tag: &[u8]) -> bool {
@@ -109,16 +112,15 @@ pub(crate) enum AttemptOver {
 impl Pool {
     /// CommandComplete: a change counts for other clients when its transaction is over.
     pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
-        if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
-            && let Some(server) = self.servers.get_mut(id)
-        {
-            server.work.changes.statements = true;
+        if !matches!(tag.first(), Some(b'A' | b'C' | b'D' | b'I')) {
+            return;
         }
-        if makes_routines(tag)
-            && let Some(server) = self.servers.get_mut(id)
-        {
-            server.work.changes.routines = true;
-        }
+        let drops = DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id);
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let changes = &mut server.work.changes;
+        changes.add(SchemaChanges::STATEMENTS, drops || is_schema_change(tag));
+        changes.add(SchemaChanges::ROUTINES, makes_routines(tag));
+        changes.add(SchemaChanges::ROLES, tag.starts_with(DROP_ROLE));
     }
 
     /// An object that the client of this server drops is not temporary, as far as pgweir knows.
@@ -133,13 +135,17 @@ impl Pool {
     }
 
     /// ReadyForQuery.
-    pub(crate) fn note_schema_change(&mut self, env: &Env, id: ServerId, status: TxStatus) {
+    pub(crate) fn note_schema_change(&mut self, env: &mut Env, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
-        if std::mem::take(&mut server.work.changes.routines) {
+        let changes = std::mem::take(&mut server.work.changes);
+        if changes.has(SchemaChanges::ROUTINES) {
             env.shared.begin_routines();
         }
-        if std::mem::take(&mut server.work.changes.statements) {
+        if changes.has(SchemaChanges::STATEMENTS) {
             env.shared.begin_age();
+        }
+        if changes.has(SchemaChanges::ROLES) {
+            env.want(Effect::RolesDropped);
         }
     }
 

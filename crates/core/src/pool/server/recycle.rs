@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Endpoint};
 use crate::ids::ServerId;
+use crate::pool::client::state::ClientState;
 use crate::pool::node::NodePool;
+use crate::pool::server::state::Server;
+use crate::pool::session::content::IDENTITY;
 use crate::pool::{Pool, ServerKind};
 
 /// Why such a server is closed.
@@ -45,6 +48,22 @@ impl Pool {
             self.recycle_server(cx, server_id, reason);
         }
         self.notice();
+    }
+
+    /// Roles were dropped. A server's session has its role by number: if a new role gets the name, a client that sets it would be
+    /// taken for one whose session the server has. What a transaction that is open has set is not known yet.
+    pub(crate) fn roles_dropped<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let may_have_role = |server: &Server| {
+            let client = server.state.client().and_then(|id| self.clients.get(id));
+            let touches = matches!(client.map(|client| &client.state),
+                Some(ClientState::Linked(link)) if link.touched.is_some());
+            touches || IDENTITY.iter().any(|name| server.session.get(name).is_some())
+        };
+        let servers = self.servers.iter().filter(|(_, server)| may_have_role(server));
+        let servers: Vec<ServerId> = servers.map(|(id, _)| id).collect();
+        for id in servers {
+            self.recycle_server(cx, id, "a role was dropped");
+        }
     }
 
     /// Closes a server now, or when it comes to rest.

@@ -139,11 +139,30 @@ pub(crate) struct Work {
 
 /// What a transaction has changed of the database's objects.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct SchemaChanges {
+pub(crate) struct SchemaChanges(u8);
+
+impl SchemaChanges {
     /// What statements return.
-    pub(crate) statements: bool,
+    pub(crate) const STATEMENTS: SchemaChanges = SchemaChanges(1);
     /// It has made routines or triggers.
-    pub(crate) routines: bool,
+    pub(crate) const ROUTINES: SchemaChanges = SchemaChanges(2);
+    /// It has dropped roles.
+    pub(crate) const ROLES: SchemaChanges = SchemaChanges(4);
+
+    /// This as well, if that is so.
+    pub(crate) fn add(&mut self, other: SchemaChanges, is_so: bool) {
+        self.0 |= if is_so { other.0 } else { 0 };
+    }
+
+    /// It has changed any of these.
+    pub(crate) fn has(self, other: SchemaChanges) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// How far a server is on its way out.

@@ -37,11 +37,7 @@ impl Pool {
         let Some(client) = self.clients.get(client_id) else { return true };
         let ClientState::Linked(link) = &client.state else { return true };
         let changes = server.work.changes;
-        server.resets
-            || changes.statements
-            || changes.routines
-            || client.account.listener.is_some()
-            || link.is_concerned()
+        server.resets || !changes.is_empty() || client.account.listener.is_some() || link.is_concerned()
     }
 
     /// For tests and the simulator: if they are asked where `is_concerned` says that they need not be, they say nothing.
