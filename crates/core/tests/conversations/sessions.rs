@@ -51,6 +51,30 @@ fn a_setting_is_asked_for_and_brought_to_the_next_server() {
     assert_eq!(rig.gets(one), ["Complete SELECT 0", "Ready I"]);
 }
 
+/// A server's session has a role by number, and its name may stand for another one now.
+#[test]
+fn a_server_with_a_role_ends_when_a_role_is_dropped() {
+    let mut rig = Rig::new("default_pool_size = 2");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, "set role app");
+    asked(&mut rig, server);
+    rig.send(server, &be::answer(&[&["s", "role", "app"]]));
+    rig.send(one, &fe::query("begin"));
+    assert_eq!(rig.gets(server), ["Query begin"]);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.send(two, &fe::query("drop role app"));
+    let other = rig.dialed();
+    rig.greet(other);
+    assert_eq!(rig.gets(other), ["Query drop role app"]);
+    finish(&mut rig, other, "DROP ROLE");
+    assert!(!rig.is_closed(server), "its transaction goes on");
+    rig.send(one, &fe::query("rollback"));
+    rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+    assert!(rig.is_closed(server));
+    assert!(!rig.is_closed(other), "it has no role");
+}
+
 #[test]
 fn what_servers_report_by_themselves_is_not_asked_for() {
     let mut rig = Rig::new("");
