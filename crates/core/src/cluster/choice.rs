@@ -53,11 +53,10 @@ impl Candidate {
     }
 }
 
-/// The place of the next one among them; `None` if none may be chosen.
-pub(crate) fn next(candidates: &[Candidate]) -> Option<usize> {
-    let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.share > 0);
+/// The next one among them, and its place; `None` if none may be chosen.
+pub(crate) fn next(candidates: impl IntoIterator<Item = Candidate>) -> Option<(usize, Candidate)> {
+    let open = candidates.into_iter().enumerate().filter(|(_, candidate)| candidate.share > 0);
     open.min_by_key(|(_, candidate)| (candidate.rank(), candidate.pressure(), candidate.pass))
-        .map(|(place, _)| place)
 }
 
 /// Where the one that was chosen has come in the turns.
@@ -79,6 +78,10 @@ pub(crate) fn stays(home: &Candidate, best: &Candidate) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn next(candidates: &[Candidate]) -> Option<usize> {
+        super::next(candidates.iter().copied()).map(|(place, _)| place)
+    }
 
     fn candidate(load: u32, share: u32) -> Candidate {
         Candidate { is_failing: false, nearness: Nearness::Near, load, share, pass: 0 }

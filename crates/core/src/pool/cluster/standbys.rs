@@ -325,14 +325,13 @@ impl PoolState {
 
     /// The standby that the next read goes to; `home` is the one that served its client last.
     pub(super) fn next_standby(&mut self, env: &Env, home: Branch, stays: bool) -> Option<Branch> {
-        let candidates: Vec<Candidate> = self.standbys.iter().map(|standby| standby.candidate(env)).collect();
-        let place = choice::next(&candidates)?;
+        let (place, best) = choice::next(self.standbys.iter().map(|standby| standby.candidate(env)))?;
         let at_home = self.standby_at(home).map(|standby| standby.candidate(env));
-        let is_home = |own: &Candidate| own.share > 0 && (stays || choice::stays(own, &candidates[place]));
+        let is_home = |own: &Candidate| own.share > 0 && (stays || choice::stays(own, &best));
         if at_home.as_ref().is_some_and(is_home) {
             return Some(home);
         }
-        self.standbys[place].pass = choice::passed(&candidates[place]);
+        self.standbys[place].pass = choice::passed(&best);
         Some(Branch::of_place(place))
     }
 

@@ -118,8 +118,7 @@ impl PoolState {
             let candidate = standby.candidate(env);
             if standby.shows(position) { candidate } else { Candidate { share: 0, ..candidate } }
         };
-        let candidates: Vec<Candidate> = self.standbys.iter().map(candidate).collect();
-        choice::next(&candidates).map(Branch::of_place)
+        choice::next(self.standbys.iter().map(candidate)).map(|(place, _)| Branch::of_place(place))
     }
 }
 
