@@ -286,8 +286,8 @@ def test_reset_all_leaves_the_role(pooled, pg):
 
 
 @pytest.mark.parametrize("sets", ["set session authorization passing", "set role passing"])
-def test_a_role_that_is_made_anew(pooled, pg, sets):
-    """A role's name stands for another role after DROP and CREATE. A server whose session has the old one serves nobody."""
+def test_a_role_that_is_made_again(pooled, pg, sets):
+    """A role's name stands for another role after DROP and CREATE. A server whose session has the old one serves no client."""
     pg.sql("create role passing")
     pooler = pooled({"app": f"host=127.0.0.1 port={pg.port} dbname=app user=postgres"}, default_pool_size=2)
     try:

@@ -114,7 +114,7 @@ def count(pooler, mode, writes, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--writes", type=int, default=2000, help="changes in each mode (2000); a tenth with off")
-    parser.add_argument("--clients", type=int, default=16, help="each with a row of its own (16); reads wait, so more of them are faster")
+    parser.add_argument("--clients", type=int, default=16, help="each with its own row (16); reads wait, so more of them are faster")
     parser.add_argument("--delay-ms", type=int, default=200, help="the longest delay of a standby (200)")
     parser.add_argument("--wait-ms", type=int, default=400, help="causal_wait_ms (400)")
     parser.add_argument("--rest-ms", type=int, default=0, help="a client reads so long after its change, or less; meanwhile the primary may be idle")

@@ -1,4 +1,4 @@
-//! Advisory locks of the model PostgreSQL, of all its processes: which process has which, and which wait. Each node has locks of its own:
+//! Advisory locks of the model PostgreSQL, of all its processes: which process has which, and which wait. Each node has its own locks:
 //! a standby knows nothing of its primary's.
 
 use std::collections::BTreeMap;
