@@ -138,7 +138,7 @@ pub(crate) enum Effect {
     Answered(UnpooledId, Answer),
     /// The cancel request of this client is over.
     EndRequester(UnpooledId, Cow<'static, str>),
-    /// Roles were dropped: no server, here and on other workers, may go on with the session of one.
+    /// Roles were dropped: servers whose session may have a role are closed, here and on other workers.
     RolesDropped,
     /// A connection to a cluster's primary failed or ended.
     Suspect(Suspicion),

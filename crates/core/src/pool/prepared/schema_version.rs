@@ -13,6 +13,8 @@
 //! the statement of the new age, and its request is sent again, if that is right (`first_ask.rs`): nothing was done yet,
 //! nothing was answered, and the client is about to be told the columns. Otherwise it is told the error, as on a direct
 //! connection: its knowledge of the result may be wrong now.
+//!
+//! DROP ROLE is noted here, too: `server/recycle.rs` says what follows.
 
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{ErrorFields, TxStatus};

@@ -1,14 +1,12 @@
-//! Servers that are given up although they work: RECONNECT, a changed configuration, a host that has left their address. Those at
-//! rest go at once, the others when they come to rest.
+//! Servers that are given up although they work: RECONNECT, a changed configuration, a host that has left their address, a dropped
+//! role. Those at rest go at once, the others when they come to rest.
 
 use std::net::SocketAddr;
 
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Endpoint};
 use crate::ids::ServerId;
-use crate::pool::client::state::ClientState;
 use crate::pool::node::NodePool;
-use crate::pool::server::state::Server;
 use crate::pool::session::content::IDENTITY;
 use crate::pool::{Pool, ServerKind};
 
@@ -50,17 +48,16 @@ impl Pool {
         self.notice();
     }
 
-    /// Roles were dropped. A server's session has its role by number: if a new role gets the name, a client that sets it would be
-    /// taken for one whose session the server has. What a transaction that is open has set is not known yet.
+    /// Roles were dropped. PostgreSQL keeps the role of a session by its number. If a new role gets the same name, a client that sets
+    /// this role would get a server that still works as the old one. What an open transaction has set is not known yet.
     pub(crate) fn roles_dropped<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let may_have_role = |server: &Server| {
-            let client = server.state.client().and_then(|id| self.clients.get(id));
-            let touches = matches!(client.map(|client| &client.state),
-                Some(ClientState::Linked(link)) if link.touched.is_some());
-            touches || IDENTITY.iter().any(|name| server.session.get(name).is_some())
+        let may_have_role = |&id: &ServerId| {
+            let server = &self.servers[id];
+            let linked = server.state.client().and_then(|client_id| self.linked_to(client_id, id));
+            linked.is_some_and(|(link, _)| link.touched.is_some())
+                || IDENTITY.iter().any(|name| server.session.get(name).is_some())
         };
-        let servers = self.servers.iter().filter(|(_, server)| may_have_role(server));
-        let servers: Vec<ServerId> = servers.map(|(id, _)| id).collect();
+        let servers: Vec<ServerId> = self.servers.keys().filter(may_have_role).collect();
         for id in servers {
             self.recycle_server(cx, id, "a role was dropped");
         }
