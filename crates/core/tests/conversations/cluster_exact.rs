@@ -1,8 +1,9 @@
 //! `commit_outcome=exact`: COMMIT is sent when the number of its transaction is known.
 
-use crate::cluster_outcomes::{COMMITTED, PROMOTED, ROLLED_BACK, Stage, cluster, number, outcome, text};
-use crate::clusters::begin_with_primary;
-use crate::rig::{Rig, be, fe};
+use crate::cluster_outcomes::{
+    COMMITTED, PROMOTED, ROLLED_BACK, Stage, is_reset, number, outcome, replayed_in, text, with_session_ahead,
+};
+use crate::rig::{be, fe};
 
 const INSERT: &str = "insert into t values (1)";
 
@@ -184,25 +185,15 @@ fn a_commit_outside_of_a_transaction_does_not_wait() {
 /// The session goes ahead of it, and is not answered before it.
 #[test]
 fn what_follows_a_commit_that_was_answered_waits_for_nothing() {
-    let main = "server_check_query =\nserver_reset_query_always = 1\ndefer_begin = off";
-    let mut rig = Rig::with(main, &cluster("exact"), 1);
-    begin_with_primary(&mut rig);
-    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
-    let server = rig.dialed();
+    let (mut rig, client, server) = with_session_ahead("exact");
     let mut sends = |text: &str, tag: &str, status: char| {
         rig.send(client, &fe::query(text));
         let sent = rig.gets(server);
         assert_eq!(sent.last(), Some(&format!("Query {text}")), "{sent:?}");
-        let replayed = match sent.len() {
-            1 => Vec::new(),
-            len => [be::replayed((len - 1) / 3 - 2), be::parameter("application_name", "one")].concat(),
-        };
-        rig.send(server, &[replayed, be::complete(tag), be::ready(status)].concat());
+        rig.send(server, &[replayed_in(&sent), be::complete(tag), be::ready(status)].concat());
         assert_eq!(rig.gets(client), [format!("Complete {tag}"), format!("Ready {status}")]);
         if status == 'I' {
-            assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
-            let reset = be::parameter("application_name", "");
-            rig.send(server, &[reset, be::complete("DISCARD ALL"), be::ready('I')].concat());
+            is_reset(&mut rig, server);
         }
     };
     sends("begin", "BEGIN", 'T');

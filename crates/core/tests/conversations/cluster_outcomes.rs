@@ -436,20 +436,37 @@ fn a_statement_that_failed_is_asked_nothing_of() {
     assert_eq!(stage.rig.gets(stage.client), ["Complete ROLLBACK", "Ready I"]);
 }
 
-#[test]
-fn a_number_is_of_its_own_transaction_if_the_session_goes_ahead_of_the_next_one() {
+/// A client whose server is reset behind each transaction, so that its session goes ahead of the next one, and that server.
+pub(super) fn with_session_ahead(setting: &str) -> (Rig, End, End) {
     let main = "server_check_query =\nserver_reset_query_always = 1\ndefer_begin = off";
-    let mut rig = Rig::with(main, &cluster("on"), 1);
+    let mut rig = Rig::with(main, &cluster(setting), 1);
     begin_with_primary(&mut rig);
     let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
     let server = rig.dialed();
+    (rig, client, server)
+}
+
+/// The answer to the session in what its server was sent, if it is there.
+pub(super) fn replayed_in(sent: &[String]) -> Vec<u8> {
+    match sent.len() {
+        1 => Vec::new(),
+        len => [be::replayed((len - 1) / 3 - 2), be::parameter("application_name", "one")].concat(),
+    }
+}
+
+/// The server is reset.
+pub(super) fn is_reset(rig: &mut Rig, server: End) {
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    let reset = be::parameter("application_name", "");
+    rig.send(server, &[reset, be::complete("DISCARD ALL"), be::ready('I')].concat());
+}
+
+#[test]
+fn a_number_is_of_its_own_transaction_if_the_session_goes_ahead_of_the_next_one() {
+    let (mut rig, client, server) = with_session_ahead("on");
     for _ in 0..2 {
         rig.send(client, &fe::query("begin"));
-        let sent = rig.gets(server);
-        let replayed = match sent.len() {
-            1 => Vec::new(),
-            len => [be::replayed((len - 1) / 3 - 2), be::parameter("application_name", "one")].concat(),
-        };
+        let replayed = replayed_in(&rig.gets(server));
         rig.send(server, &[replayed, be::complete("BEGIN"), be::ready('T')].concat());
         rig.send(client, &fe::query("insert into t values (1)"));
         let asked = text(&mut rig, server);
@@ -459,9 +476,7 @@ fn a_number_is_of_its_own_transaction_if_the_session_goes_ahead_of_the_next_one(
         rig.send(client, &fe::query("commit"));
         assert_eq!(rig.gets(server), ["Query commit"]);
         rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
-        assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
-        let reset = be::parameter("application_name", "");
-        rig.send(server, &[reset, be::complete("DISCARD ALL"), be::ready('I')].concat());
+        is_reset(&mut rig, server);
         rig.gets_raw(client);
     }
 }

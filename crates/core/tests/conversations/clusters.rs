@@ -242,10 +242,7 @@ fn what_follows_a_transaction_at_once_does_not_go_to_the_old_epoch() {
     for piece in [all.len(), 7, 1] {
         let (mut rig, watches) = with_primary(1);
         let (client, server) = served(&mut rig);
-        rig.send(client, &fe::query("begin"));
-        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
-        rig.gets_raw(client);
-        rig.gets_raw(server);
+        begins(&mut rig, (client, server));
         fail_over(&mut rig, watches);
         all.chunks(piece).for_each(|bytes| rig.send(client, bytes));
         assert_eq!(rig.gets(server), ["Query select 1"]);
@@ -293,10 +290,7 @@ fn a_copy_goes_on_to_its_end_in_the_old_epoch() {
     for piece in [all.len(), 3] {
         let (mut rig, watches) = with_primary(1);
         let (client, server) = served(&mut rig);
-        rig.send(client, &fe::query("begin"));
-        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
-        rig.gets_raw(client);
-        rig.gets_raw(server);
+        begins(&mut rig, (client, server));
         fail_over(&mut rig, watches);
         all.chunks(piece).for_each(|bytes| rig.send(client, bytes));
         assert_eq!(rig.gets(server), ["Query copy t from stdin"]);
@@ -315,8 +309,7 @@ fn a_copy_goes_on_to_its_end_in_the_old_epoch() {
 fn a_copy_goes_on_behind_the_fence_after_statements_were_deallocated() {
     let (mut rig, watches) = with_primary(1);
     let (client, server) = served(&mut rig);
-    rig.send(client, &fe::query("begin"));
-    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    begins(&mut rig, (client, server));
     rig.send(client, &fe::query("deallocate all"));
     rig.send(server, &[be::complete("DEALLOCATE ALL"), be::ready('T')].concat());
     rig.gets_raw(client);
