@@ -92,7 +92,7 @@ impl Limits {
 const GONE_MAX: usize = 64;
 
 /// Checks are never nearer to each other.
-const HURRY_US_MIN: u64 = 20_000;
+const HURRY_US_MIN: u64 = 10_000;
 
 /// A node as the primary, in one run; or as a standby, since its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -370,21 +370,34 @@ impl Cluster {
 
     /// Checks follow faster: no primary is known, or the one that is did not answer its last check.
     pub(crate) fn hurries(&self) -> bool {
-        let member = self.serving().and_then(|node| node.state.member());
-        member.is_none_or(|member| member.failing.is_some())
+        self.lacks_since_us().is_some()
     }
 
-    /// How long after a check the next one follows (µs).
-    pub(crate) fn pause_us(&self) -> u64 {
+    /// Since when no primary takes work, or the one that does failed its checks (monotonic, µs).
+    fn lacks_since_us(&self) -> Option<u64> {
+        match self.serving() {
+            Some(node) => node.state.member()?.failing.map(|failing| failing.since_us),
+            None => Some(self.held_since_us.unwrap_or(self.decided_us)),
+        }
+    }
+
+    /// How long after a check of a node the next one follows (µs).
+    pub(crate) fn pause_us(&self, id: NodeId, now_us: u64) -> u64 {
         let interval_us = self.limits.interval_us;
-        if self.is_planned() {
-            // All clients wait, for what takes a fraction of a second.
+        if self.is_planned() || self.may_be_next(id, now_us) {
             HURRY_US_MIN
         } else if self.hurries() {
             (interval_us / 10).max(HURRY_US_MIN)
         } else {
             interval_us
         }
+    }
+
+    /// The node answers, and may become the primary while clients wait for one.
+    fn may_be_next(&self, id: NodeId, now_us: u64) -> bool {
+        let waits = |since_us: u64| now_us.saturating_sub(since_us) < self.limits.primary_wait_us;
+        let member = self.node(id).and_then(|node| node.state.member());
+        self.lacks_since_us().is_some_and(waits) && member.is_some_and(|member| member.failing.is_none())
     }
 
     /// Time has passed: a primary that is not confirmed loses its role.

@@ -55,7 +55,7 @@ fn the_source_is_asked_more_often_while_there_is_no_primary() {
 }
 
 #[test]
-fn the_nodes_are_asked_every_20_ms_during_a_switchover() {
+fn the_nodes_are_asked_every_10_ms_during_a_switchover() {
     let cluster = "app = cluster=main\n[clusters]\nmain = nodes=m1,m2 check_user=carol\n\
         [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\n";
     let mut rig = Rig::with(MAIN, cluster, 1);
@@ -65,13 +65,13 @@ fn the_nodes_are_asked_every_20_ms_during_a_switchover() {
     assert_eq!(hurries(&mut rig), [], "it has no source");
     let console = rig.console();
     rig.send(console, &fe::query("SWITCHOVER main TO m2"));
-    rig.pass_us(20_000);
+    rig.pass_us(10_000);
     for _ in 0..3 {
         for (watch, says) in nodes.into_iter().zip([primary(1), streams()]) {
             is_asked(&mut rig, watch);
             rig.send(watch, &says);
         }
-        rig.pass_us(19_999);
+        rig.pass_us(9_999);
         nodes.into_iter().for_each(|watch| rig.gets_nothing(watch));
         rig.pass_us(1);
     }

@@ -134,6 +134,16 @@ pub(super) fn goes_on(rig: &mut Rig, client: End) {
 fn each_node_is_asked_at_each_interval_and_faster_without_a_primary() {
     let mut rig = Rig::with(MAIN, CLUSTER, 1);
     let [one, other] = watches(&mut rig);
+    for _ in 0..500 {
+        rig.send(one, &standby());
+        rig.send(other, &standby());
+        rig.pass_us(9_999);
+        rig.gets_nothing(one);
+        rig.pass_us(1);
+        is_asked(&mut rig, one);
+        is_asked(&mut rig, other);
+    }
+    // No client waits any more for longer than primary_wait, which is 5 s.
     rig.send(one, &standby());
     rig.send(other, &standby());
     rig.pass_us(99_000);

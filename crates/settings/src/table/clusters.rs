@@ -40,7 +40,7 @@ settings! {
         /// The database that `check_user` logs in to.
         check_dbname: String = "postgres", Kind::Text, Reload, Ours, InEffect;
         /// How often each node is asked for its role, in milliseconds. While no primary is known, or the primary does not
-        /// answer, pgweir asks ten times as often.
+        /// answer, pgweir asks ten times as often; standbys every 10 ms as long as clients may wait for a primary.
         check_interval_ms: u32 = "1000", Kind::Count(50, 60000), Reload, Ours, InEffect;
         /// How long a node may take to accept a connection or to answer a question, in milliseconds. It must not be above
         /// `primary_max_age_ms`.

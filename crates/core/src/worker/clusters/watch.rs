@@ -22,7 +22,7 @@ use crate::shared::Counts;
 use crate::worker::Worker;
 
 /// Checks of one node are not nearer to each other, whatever happens.
-const APART_US_MIN: u64 = 20_000;
+const APART_US_MIN: u64 = 10_000;
 /// The same for checks on new connections.
 const RECONNECTS_APART_US_MIN: u64 = 100_000;
 
@@ -218,7 +218,7 @@ impl Worker {
         let hurried = watched.cluster.hurries();
         watched.cluster.observe(watch.node, observation, now_us);
         let hurries = watched.cluster.hurries();
-        let pause_us = watched.cluster.pause_us();
+        let pause_us = watched.cluster.pause_us(watch.node, now_us);
         watch.next_us =
             now_us.max(watch.began_us.saturating_add(pause_us)).max(watch.began_us + APART_US_MIN);
         (watch.phase, watch.due_us) = (Phase::Resting, watch.next_us);
