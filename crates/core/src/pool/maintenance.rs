@@ -257,8 +257,7 @@ impl Pool {
         for branch in self.branches_in_use(&config) {
             while self.state.node_at(branch).servers_total() < wanted
                 && self.may_dial(cx.env, branch)
-                && self.state.node_at(branch).servers(ServerKind::Login)
-                    < config.main.max_parallel_connects.max(1)
+                && !self.opens_as_many_as_it_may(cx.env, branch)
                 && self.take_place(cx, branch, false)
             {
                 self.dial_server(cx, branch, None);

@@ -58,6 +58,9 @@ impl Branch {
 pub(crate) const REDIAL_US_MIN: u64 = 50_000;
 pub(crate) const REDIAL_US_MAX: u64 = 1_000_000;
 
+/// So many logins are begun at once at a node whose role is new.
+const LOGINS_FIRST: u32 = 2;
+
 /// The number of kinds.
 const KINDS: usize = 6;
 
@@ -81,6 +84,8 @@ pub(crate) struct NodePool {
     pub(crate) failure: Option<Failure>,
     /// In a cluster: how long after a failure the next connection is tried.
     pub(crate) redial_us: u64,
+    /// So many servers have logged in. In a cluster: since the node has its role.
+    logins: u32,
     /// So many servers ended right after their login since one served a client.
     pub(crate) stillborn: u8,
     /// If there were several, no other is opened before this (monotonic, µs).
@@ -118,6 +123,7 @@ impl Default for NodePool {
             pace: Pace::new(),
             failure: None,
             redial_us: REDIAL_US_MIN,
+            logins: 0,
             stillborn: 0,
             dial_after_us: 0,
             speaks_only_3_0: false,
@@ -167,6 +173,22 @@ impl NodePool {
     /// A connection to this host failed a short time ago.
     pub(crate) fn has_failed(&self, host: &Endpoint) -> bool {
         self.failed_hosts.iter().any(|(failed, _)| failed == host)
+    }
+
+    /// A server has logged in.
+    pub(crate) fn logged_in(&mut self) {
+        (self.failure, self.redial_us) = (None, REDIAL_US_MIN);
+        self.logins = self.logins.saturating_add(1);
+    }
+
+    /// It has another role than before.
+    pub(crate) fn begin_role(&mut self) {
+        self.logins = 0;
+    }
+
+    /// So many logins may be under way at once, as far as the node's role is new.
+    pub(crate) fn logins_max(&self) -> u32 {
+        LOGINS_FIRST.saturating_add(self.logins)
     }
 
     /// It has no server, and no client waits for one.

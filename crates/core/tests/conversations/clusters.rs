@@ -162,6 +162,26 @@ fn each_node_is_asked_at_each_interval_and_faster_without_a_primary() {
 }
 
 #[test]
+fn a_new_primary_is_asked_for_two_servers_at_first() {
+    let (mut rig, watches) = with_primary(1);
+    let mut clients = vec![served(&mut rig).0];
+    for _ in 0..7 {
+        let client = rig.knock("alice", "app");
+        rig.gets_raw(client);
+        clients.push(client);
+    }
+    fail_over(&mut rig, watches);
+    clients.into_iter().for_each(|client| rig.send(client, &fe::query("select 1")));
+    let (one, other) = (rig.dialed(), rig.dialed());
+    assert_eq!(rig.new_dials(), 0);
+    // Each login that succeeds takes the place of one, and allows one more.
+    rig.greet(one);
+    assert_eq!(rig.new_dials(), 2);
+    rig.greet(other);
+    assert_eq!(rig.new_dials(), 4);
+}
+
+#[test]
 fn clients_wait_for_a_primary_and_go_to_it() {
     let mut rig = Rig::with(MAIN, CLUSTER, 1);
     let [one, other] = watches(&mut rig);

@@ -107,6 +107,16 @@ impl Pool {
         false
     }
 
+    /// No other login is begun before one of those that are under way has ended: `max_parallel_connects`, and at a node whose role is
+    /// new as many as have succeeded, and two. If all were begun at once there, the first would be ready about when the last is, and
+    /// all clients would wait until then.
+    pub(crate) fn opens_as_many_as_it_may(&self, env: &Env, branch: Branch) -> bool {
+        let node = self.state.node_at(branch);
+        let limit = env.rules.config.main.max_parallel_connects.max(1);
+        let limit = if self.state.cluster.is_some() { limit.min(node.logins_max()) } else { limit };
+        node.servers(ServerKind::Login) >= limit
+    }
+
     pub(crate) fn new_server(
         &self,
         env: &Env,

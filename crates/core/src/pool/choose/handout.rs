@@ -132,7 +132,7 @@ impl Pool {
     }
 
     /// Opens connections: one for each client that waits and is not served by one that is being opened already, within
-    /// every limit. A cold pool with many waiters so opens all it may at once.
+    /// every limit.
     fn grow<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         loop {
             let pool = &self.state;
@@ -142,11 +142,8 @@ impl Pool {
                 if parallel == 0 || !branch.is_primary() { 0 } else { self.logins_for_replication() };
             let coming = parallel - reserved + node.servers(ServerKind::Tested);
             if pool.demand_at(branch) <= coming
-                || parallel >= cx.env.rules.config.main.max_parallel_connects.max(1)
-            {
-                return;
-            }
-            if !self.may_dial(cx.env, branch)
+                || self.opens_as_many_as_it_may(cx.env, branch)
+                || !self.may_dial(cx.env, branch)
                 || !self.has_room(cx, branch)
                 || !self.take_place(cx, branch, true)
             {

@@ -102,11 +102,6 @@ impl Pool {
         }
     }
 
-    pub(super) fn opens_as_many_as_it_may(&self, env: &Env, branch: Branch) -> bool {
-        let limit = env.rules.config.main.max_parallel_connects.max(1);
-        self.state.node_at(branch).servers(ServerKind::Login) >= limit
-    }
-
     /// No further server can be opened in the ordinary way.
     pub(super) fn is_full(&self, env: &Env, branch: Branch) -> bool {
         let pool = &self.state;

@@ -39,8 +39,11 @@ impl Pool {
         if cluster.view.cluster != view.cluster {
             return;
         }
-        cluster.view = Arc::clone(view);
+        let before = std::mem::replace(&mut cluster.view, Arc::clone(view));
         cluster.is_refused = false;
+        if before.epoch != view.epoch {
+            self.state.node.begin_role();
+        }
         self.state.set_paused(self.state.gate == Gate::Paused);
         self.state.nodes_mut().for_each(NodePool::forget_failures);
         self.state.follow_standbys(cx.env, view);

@@ -20,7 +20,6 @@ use crate::limits::{
     CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX,
 };
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
-use crate::pool::node::REDIAL_US_MIN;
 use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{AtLogin, Beginning, LoggingIn, ServerState, Serves};
 use crate::pool::session::content::Session;
@@ -336,7 +335,7 @@ impl Pool {
         let server = &mut self.servers[id];
         let pool = &mut self.state;
         let node = pool.node_at_mut(branch);
-        (node.failure, node.redial_us) = (None, REDIAL_US_MIN);
+        node.logged_in();
         node.failed_hosts.retain(|(failed, _)| *failed != server.at.endpoint);
         let params = pool.known.share_params(params);
         server.params = Arc::clone(&params);
