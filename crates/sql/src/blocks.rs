@@ -79,11 +79,17 @@ pub fn block(sql: &[u8]) -> Option<Block> {
     if let Some((_, block)) = USUAL.iter().find(|(usual, _)| text.eq_ignore_ascii_case(usual)) {
         return Some(*block);
     }
-    // Nearly all texts begin with another word, which needs no lexer.
-    match sql.first_chunk::<2>()?.map(|byte| byte.to_ascii_lowercase()) {
-        [b'b', b'e'] | [b's', b't'] | [b'c' | b'r', b'o'] | [b'e', b'n'] | [b'a', b'b'] => lexed_block(sql),
-        [first, _] if first.is_ascii_alphabetic() => None,
-        _ => lexed_block(sql),
+    if may_be_block(sql) { lexed_block(sql) } else { None }
+}
+
+/// Whether [`block`] has to look at a text. Nearly all texts begin with another word, which the first two letters tell.
+#[must_use]
+#[inline]
+pub fn may_be_block(sql: &[u8]) -> bool {
+    match sql.first_chunk::<2>().map(|letters| letters.map(|byte| byte.to_ascii_lowercase())) {
+        Some([b'b', b'e'] | [b's', b't'] | [b'c' | b'r', b'o'] | [b'e', b'n'] | [b'a', b'b']) => true,
+        Some([first, _]) => !first.is_ascii_alphabetic(),
+        None => false,
     }
 }
 

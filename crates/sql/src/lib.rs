@@ -29,7 +29,7 @@ mod traits;
 
 pub use assignments::{Assignment, Unreadable, assignments};
 pub use bare::without_literals;
-pub use blocks::{Block, Isolation, TransactionModes, begin_modes, block};
+pub use blocks::{Block, Isolation, TransactionModes, begin_modes, block, may_be_block};
 pub use exchange::{Literal, exchangeable, literal_len};
 pub use hints::{Hint, hint};
 pub use lexer::{Doubt, Kind, Lexeme, Lexer};

@@ -11,7 +11,7 @@
 mod on_server;
 
 use pgweir_settings::{DeferBegin, PoolMode};
-use pgweir_sql::Block;
+use pgweir_sql::{Block, may_be_block};
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -70,7 +70,9 @@ impl Pool {
         if status != TxStatus::Idle {
             return self.end_without_server(cx, id, bytes).map(Step::Used);
         }
-        if self.state.policy.without_server == BeginsWithoutServer::None {
+        if self.state.policy.without_server == BeginsWithoutServer::None
+            || header.tag == tag::QUERY && !may_be_block(&bytes[HEADER_LEN..])
+        {
             return None;
         }
         let defers = self.defers_begin(cx.env, id);
