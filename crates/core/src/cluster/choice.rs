@@ -42,9 +42,18 @@ impl Nearness {
 const STRIDE: u64 = 1 << 20;
 
 impl Candidate {
+    /// A standby that gets nothing new.
+    pub(crate) const CLOSED: Candidate =
+        Candidate { is_failing: false, nearness: Nearness::Near, load: 0, share: 0, pass: 0 };
+
     /// What comes before its load.
     fn rank(&self) -> (bool, Nearness) {
         (self.is_failing, self.nearness)
+    }
+
+    fn comes_before(&self, other: &Candidate) -> bool {
+        let key = |candidate: &Candidate| (candidate.rank(), candidate.pressure(), candidate.pass);
+        key(self) < key(other)
     }
 
     /// Its load is this many times its share, in thousandths.
@@ -55,8 +64,13 @@ impl Candidate {
 
 /// The next one among them, and its place; `None` if none may be chosen.
 pub(crate) fn next(candidates: impl IntoIterator<Item = Candidate>) -> Option<(usize, Candidate)> {
-    let open = candidates.into_iter().enumerate().filter(|(_, candidate)| candidate.share > 0);
-    open.min_by_key(|(_, candidate)| (candidate.rank(), candidate.pressure(), candidate.pass))
+    let mut best: Option<(usize, Candidate)> = None;
+    for (place, candidate) in candidates.into_iter().enumerate() {
+        if candidate.share > 0 && best.is_none_or(|(_, best)| candidate.comes_before(&best)) {
+            best = Some((place, candidate));
+        }
+    }
+    best
 }
 
 /// Where the one that was chosen has come in the turns.

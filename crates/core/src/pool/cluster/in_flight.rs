@@ -160,6 +160,12 @@ impl InFlight {
         }
     }
 
+    /// A client has sent a group that certainly only reads, outside of a transaction, to a server that owed nothing.
+    fn of_read(client: ClientId, received_bytes: u64) -> InFlight {
+        let (sent, number) = (Sent::Read, Number::NotNeeded);
+        InFlight { sent, number, received_bytes, ..InFlight::new(client) }
+    }
+
     /// Bytes that answer nothing came to its client.
     pub(crate) fn pass_unasked(&mut self, bytes: usize) {
         self.received_bytes += bytes as u64;
@@ -346,7 +352,8 @@ impl Pool {
         let begins = link.opening.is_unsent();
         let may_repeat = is_at_rest && status == TxStatus::Idle && matches!(link.opening, Opening::Done);
         let reads = link.group.filter(|group| may_repeat && group.certainly_reads()).map(|group| group.len);
-        if reads.is_some() {
+        // Of a first try, the client's inbox keeps it.
+        if reads.is_some() && link.first_try == FirstTry::None {
             server.first_ask.keep_all();
         }
         let received_bytes = server.work.received_bytes - server.incoming.inbox.len() as u64;
@@ -367,10 +374,15 @@ impl Pool {
         };
         let is_here = link.server == server_id && !link.opening.is_unsent();
         let is_partial = link.streaming > 0;
-        if !is_here || bytes.is_empty() {
+        let Some(server) = self.servers.get_mut(server_id).filter(|_| is_here && !bytes.is_empty()) else {
             return Effect::Reads;
+        };
+        if before.reads.is_some_and(|len| len as usize == bytes.len()) && !is_partial {
+            let in_flight = server.in_flight.get_or_insert_with(|| Box::new(InFlight::new(id)));
+            **in_flight = InFlight::of_read(id, before.received_bytes);
+            return Effect::None;
         }
-        let known = self.servers.get_mut(server_id).and_then(|server| server.in_flight.take());
+        let known = server.in_flight.take();
         let mut in_flight = known.unwrap_or_else(|| Box::new(InFlight::new(id)));
         let is_idle = before.status == TxStatus::Idle;
         if in_flight.client != id || before.is_at_rest && is_idle {
@@ -388,10 +400,9 @@ impl Pool {
         let is_bound = in_flight.is_begun || !is_idle;
         let end = if is_first && is_bound { self.end_at_front(env, id, bytes) } else { None };
         let mut found = Found::NOTHING;
-        let sent = match (end, before.reads) {
+        let sent = match end {
             _ if is_partial => Sent::Unclear,
-            (Some(end), _) if end.len == bytes.len() => Sent::End(end),
-            (_, Some(len)) if len as usize == bytes.len() => Sent::Read,
+            Some(end) if end.len == bytes.len() => Sent::End(end),
             _ => {
                 found = self.effect_of(env, id, bytes, (&mut in_flight.unnamed, &mut in_flight.rollback));
                 found.opens &= !is_bound && is_first;

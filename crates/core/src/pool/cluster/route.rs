@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pgweir_settings::{Balance, CausalReads, Config, PoolMode, Route, RouteSubject};
 use pgweir_sql::{Hint, hint};
-use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
+use pgweir_wire::frontend::{BindHead, Describe, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client_handoff::Replication;
@@ -19,7 +19,7 @@ use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::cluster::reading::{FirstGroup, Reading};
 use crate::pool::relay::group::Group;
 use crate::pool::session::content::Session;
-use crate::pool::{Branch, Gate, Pool};
+use crate::pool::{Branch, Gate, Pool, PoolState};
 
 /// The custom setting by which a session says where it wants to go.
 pub(crate) const ROUTE_SETTING: &[u8] = b"pgweir.route";
@@ -193,97 +193,145 @@ impl Pool {
         self.choose_branch(env, id, asking)
     }
 
-    #[cold]
+    #[inline(never)]
     fn choose_branch(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Branch {
-        let is_first = self.clients.get(id).is_none_or(|client| client.account.routing.is_none());
-        let Some(aim) = self.aim_of(env, id) else { return Branch::PRIMARY };
-        let Hinted { route: hinted, after } = self.hint_of(env, id, asking);
+        let Some(client) = self.clients.get_mut(id) else { return Branch::PRIMARY };
+        let is_first = client.account.routing.is_none();
+        let aim = self.state.aim_of(env, client);
+        let Hinted { route: hinted, after } = self.state.hint_of(env, client, asking);
         let (route, node) = aim.hinted(hinted);
         let wish = aim.wish(route);
         let after = after.or(aim.after);
         let asked = if route == Route::Auto { self.asked_for(env, id, asking) } else { Asked::Other };
-        if let Some(routing) =
-            self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
-        {
-            (routing.hinted, routing.asked) = (hinted, asked);
-        }
-        let Some(client) = self.clients.get(id) else { return Branch::PRIMARY };
+        let Some(client) = self.clients.get_mut(id) else { return Branch::PRIMARY };
         debug_assert!(!matches!(client.state, ClientState::Waiting(_)), "it is counted where it waits");
-        let is_replication = client.account.replication != Replication::None;
-        let keeps = wish.keeps || self.state.policy.mode == PoolMode::Session;
-        let home = match client.account.routing.as_deref() {
-            _ if !keeps => Branch::NO_STANDBY,
-            Some(routing) if route == Route::Auto || hinted.is_some() => routing.home,
-            _ => client.account.branch,
-        };
+        let pool = &mut self.state;
+        let account = &mut client.account;
+        let mut home = account.branch;
+        if let Some(routing) = account.routing.as_deref_mut() {
+            (routing.hinted, routing.asked) = (hinted, asked);
+            if route == Route::Auto || hinted.is_some() {
+                home = routing.home;
+            }
+        }
+        if !wish.keeps && pool.policy.mode != PoolMode::Session {
+            home = Branch::NO_STANDBY;
+        }
+        let is_replication = account.replication != Replication::None;
         let counts = !is_replication && !matches!(client.state, ClientState::AwaitingServer(_));
         if counts {
-            self.note_served(env, id, wish, is_first);
-            self.note_read_after(id, after);
+            pool.note_served(env, account, wish, is_first);
+            pool.note_read_after(account, after);
         }
-        let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
-        let branch = match at_node {
+        let at_node = node.and_then(|node| pool.usable_branch(env, &node));
+        let mut branch = match at_node {
             _ if is_replication => Branch::PRIMARY,
             Some(branch) => branch,
-            None => self.branch_by(env, (id, route), home),
+            None => pool.branch_by(env, (route, asked), home),
         };
-        if counts && at_node.is_none() && branch.is_primary() {
-            self.count_at_primary(id, route);
-        }
-        let branch = match counts {
-            true => self.place_where_shown(env, id, (wish, branch), env.now.mono_us),
-            false => branch,
-        };
-        if let Some(client) = self.clients.get_mut(id) {
-            client.account.branch = branch;
-            if let Some(routing) = client.account.routing.as_deref_mut().filter(|_| branch.is_standby()) {
-                routing.home = branch;
+        if counts {
+            if at_node.is_none() && branch.is_primary() {
+                pool.count_sent_to_primary(route, asked);
             }
+            branch = pool.place_where_shown(env, client, (wish, branch), env.now.mono_us);
+        }
+        client.account.branch = branch;
+        if branch.is_standby()
+            && let Some(routing) = client.account.routing.as_deref_mut()
+        {
+            routing.home = branch;
         }
         branch
     }
 
-    /// `home` is the branch that it leaves only for a much better one.
-    fn branch_by(&mut self, env: &Env, (id, route): (ClientId, Route), home: Branch) -> Branch {
-        if self.state.cluster.is_none() {
+    /// A client that waits is asked again which node it waits for; `home` is where it stays if nothing is much better.
+    pub(super) fn place_client(&mut self, env: &Env, id: ClientId, home: Branch) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let from = client.account.branch;
+        let waits = matches!(client.state, ClientState::Waiting(_) | ClientState::AwaitingServer(_));
+        // Only the primary can say what became of a transaction.
+        if !waits || client.is_at_commit() || client.account.replication != Replication::None {
+            return;
+        }
+        let pool = &mut self.state;
+        let aim = pool.aim_of(env, client);
+        let routing = client.account.routing.as_deref();
+        let (hinted, asked) = routing.map_or((None, Asked::Other), |own| (own.hinted, own.asked));
+        let (route, node) = aim.hinted(hinted);
+        let wish = aim.wish(route);
+        // Those that wait for a node's answer wait at no node.
+        let home = match routing {
+            Some(own) if home == Branch::ASKING && wish.keeps => own.home,
+            _ => home,
+        };
+        let at_node = node.and_then(|node| pool.usable_branch(env, &node));
+        let mut to = at_node.unwrap_or_else(|| pool.branch_by(env, (route, asked), home));
+        let falls_back = at_node.is_none() && to.is_primary();
+        let since_us = client.waits_since_us();
+        if let Some(since_us) = since_us {
+            to = pool.place_where_shown(env, client, (wish, to), since_us);
+        }
+        if to != from {
+            if since_us.is_some() && falls_back {
+                pool.count_sent_to_primary(route, asked);
+            }
+            if let Some(routing) = client.account.routing.as_deref_mut().filter(|_| to.is_standby()) {
+                routing.home = to;
+            }
+            self.give_up_kept(id);
+            self.move_waiting(id, to);
+        }
+    }
+}
+
+impl PoolState {
+    /// `home` is the branch that a client leaves only for a much better one; `asked` is what it asks for with `route=auto`.
+    fn branch_by(&mut self, env: &Env, (route, asked): (Route, Asked), home: Branch) -> Branch {
+        if self.cluster.is_none() {
             return Branch::PRIMARY;
         }
         // In session pooling a client has one server; it does not leave it for a lesser load.
-        let stays = self.state.policy.mode == PoolMode::Session;
+        let stays = self.policy.mode == PoolMode::Session;
         match route {
             Route::Primary => Branch::PRIMARY,
-            Route::Standby => self.state.next_standby(env, home, stays).unwrap_or(Branch::NO_STANDBY),
-            Route::PreferStandby => self.state.next_standby(env, home, stays).unwrap_or(Branch::PRIMARY),
-            Route::Any if stays && home.is_primary() && self.state.gate == Gate::Open => home,
-            Route::Any => match self.state.next_standby(env, home, stays) {
-                Some(standby) if !self.state.is_primary_freer(standby) => standby,
+            Route::Standby => self.next_standby(env, home, stays).unwrap_or(Branch::NO_STANDBY),
+            Route::PreferStandby => self.next_standby(env, home, stays).unwrap_or(Branch::PRIMARY),
+            Route::Any if stays && home.is_primary() && self.gate == Gate::Open => home,
+            Route::Any => match self.next_standby(env, home, stays) {
+                Some(standby) if !self.is_primary_freer(standby) => standby,
                 _ => Branch::PRIMARY,
             },
-            Route::Auto => self.branch_of_read(env, id, home).unwrap_or(Branch::PRIMARY),
+            Route::Auto => self.branch_of_read(env, asked, home).unwrap_or(Branch::PRIMARY),
         }
     }
 
-    /// What the client asks for goes to the primary, although its route leads to standbys.
-    fn count_at_primary(&mut self, id: ClientId, route: Route) {
-        let asked =
-            self.clients.get(id).and_then(|client| client.account.routing.as_deref()).map(|own| own.asked);
+    /// With `route=auto`: the standby for what a client asks for, if a standby may run it and one takes reads.
+    fn branch_of_read(&mut self, env: &Env, asked: Asked, home: Branch) -> Option<Branch> {
+        let (Asked::Read(_) | Asked::Transaction(_)) = asked else { return None };
+        let branch = self.next_standby(env, home, false)?;
+        Some(branch).filter(|branch| !self.rests(*branch, env.now.mono_us))
+    }
+
+    /// What a client asks for goes to the primary, although its route may lead to standbys.
+    fn count_sent_to_primary(&mut self, route: Route, asked: Asked) {
         match (route, asked) {
             // It falls back, as with `prefer-standby`.
-            (Route::Auto, Some(Asked::Read(_) | Asked::Transaction(_))) => {
-                self.state.count_at_primary(Route::PreferStandby);
+            (Route::Auto, Asked::Read(_) | Asked::Transaction(_)) => {
+                self.count_at_primary(Route::PreferStandby);
             }
-            (Route::Auto, _) => {}
-            _ => self.state.count_at_primary(route),
+            (Route::Auto | Route::Primary, _) => {}
+            _ => self.count_at_primary(route),
         }
     }
 
     /// Where the text that is asked first says that it is to run. In session pooling a client has one server, and hints say nothing.
-    fn hint_of(&self, env: &Env, id: ClientId, asking: Asking<'_>) -> Hinted {
-        let known = self.clients.get(id).filter(|_| !self.state.policy.keeps_server());
-        let Some(Client { account, .. }) = known else { return Hinted::default() };
+    fn hint_of(&self, env: &Env, client: &Client, asking: Asking<'_>) -> Hinted {
+        if self.policy.keeps_server() {
+            return Hinted::default();
+        }
         let hinted = asking.begin.and_then(hint);
         let by = |route| Hinted { route: Some(route), after: None };
-        match hinted.or_else(|| hint(first_text(env, account, asking.bytes)?)) {
+        match hinted.or_else(|| hint(first_text(env, &client.account, asking.bytes)?)) {
             Some(Hint::Primary) => by(Route::Primary),
             Some(Hint::Standby) => by(Route::Standby),
             Some(Hint::After(position)) => Hinted { route: None, after: ReadAfter::parse(position) },
@@ -295,66 +343,58 @@ impl Pool {
     /// for a read.
     pub(super) fn certain_read(&mut self, env: &Env, group: Option<&Group>) -> Option<Group> {
         let knows_names = self.knows_names(env);
-        let reach = &self.state.reach;
-        let is_read = |group: &&Group| group.reads_anywhere() && !reach.is_barred(group.statement);
+        let is_read = |group: &&Group| group.reads_anywhere() && !self.reach.is_barred(group.statement);
         group.filter(|_| knows_names).filter(is_read).copied()
     }
 
     /// It is known what names stand for on a standby; if not, the first server that is free says it.
     pub(super) fn knows_names(&mut self, env: &Env) -> bool {
-        if !std::mem::replace(&mut self.state.balances, true) {
-            self.state.routines.doubt();
+        if !std::mem::replace(&mut self.balances, true) {
+            self.routines.doubt();
         }
-        let pool = &self.state;
-        !pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines())
-            && pool.balances_reads()
-            && pool.reach.knows_standbys()
-    }
-
-    /// With `route=auto`: the standby for what the client asks for, if a standby may run it and one takes reads.
-    fn branch_of_read(&mut self, env: &Env, id: ClientId, home: Branch) -> Option<Branch> {
-        let routing = self.clients.get(id)?.account.routing.as_deref()?;
-        let (Asked::Read(_) | Asked::Transaction(_)) = routing.asked else { return None };
-        let branch = self.state.next_standby(env, home, false)?;
-        Some(branch).filter(|branch| !self.state.rests(*branch, env.now.mono_us))
+        !self.routines.are_to_be_read(env.now.mono_us, env.shared.routines())
+            && self.balances_reads()
+            && self.reach.knows_standbys()
     }
 
     /// What its session, `[routes]`, its user, its database or its cluster says.
-    pub(super) fn aim_of(&mut self, env: &Env, id: ClientId) -> Option<Aim> {
-        let client = self.clients.get(id)?;
-        if let Some(routing) = client.account.routing.as_deref().filter(|known| known.is_fresh(env, client)) {
-            return Some(routing.aim.clone());
+    pub(super) fn aim_of(&self, env: &Env, client: &mut Client) -> Aim {
+        if let Some(routing) = client.account.routing.as_deref()
+            && routing.is_fresh(env, client)
+        {
+            return routing.aim.clone();
         }
+        self.find_aim_again(env, client)
+    }
+
+    #[cold]
+    fn find_aim_again(&self, env: &Env, client: &mut Client) -> Aim {
         let aim = self.find_aim(env, client);
-        let client = self.clients.get_mut(id)?;
         if !matches!(client.state, ClientState::AwaitingServer(_)) {
             let config = Arc::clone(&env.rules.config);
             let application_name = match config.routes.is_empty() {
                 true => Box::default(),
                 false => application_name(env, client).into(),
             };
-            let (aim, session) = (aim.clone(), Arc::clone(&client.account.session));
-            let (hinted, asked, home) = (None, Asked::Other, Branch::PRIMARY);
-            let reading = Reading::default();
             client.account.routing = Some(Box::new(Routing {
-                aim,
-                session,
+                aim: aim.clone(),
+                session: Arc::clone(&client.account.session),
                 config,
                 application_name,
-                hinted,
-                asked,
-                reading,
-                home,
+                hinted: None,
+                asked: Asked::Other,
+                reading: Reading::default(),
+                home: Branch::PRIMARY,
             }));
         }
-        Some(aim)
+        aim
     }
 
     /// The same, looked up now.
     pub(crate) fn find_aim(&self, env: &Env, client: &Client) -> Aim {
         let config = &env.rules.config;
         let (route, node, by) = self.find_route(env, client);
-        let (database, user) = (&self.state.config, &client.account.user);
+        let (database, user) = (&self.config, &client.account.user);
         let balance = config.balance(database, user);
         let causal = config.causal_reads(database, user);
         let wait_us = u64::from(config.causal_wait_ms(database, user)) * 1000;
@@ -375,7 +415,7 @@ impl Pool {
         }
         let user = &client.account.user;
         let subject = RouteSubject {
-            database: &self.state.database,
+            database: &self.database,
             user,
             application_name: application_name(env, client),
             number: client.account.cancel_key.number(),
@@ -384,50 +424,8 @@ impl Pool {
             let (route, node) = (line.route.unwrap_or(Route::PreferStandby), line.node.as_deref());
             return (route, node.map(Arc::from), Authority::Line(line.name.as_str().into()));
         }
-        let (route, section) = config.route_and_section(&self.state.config, user);
+        let (route, section) = config.route_and_section(&self.config, user);
         (route, None, Authority::Section(section))
-    }
-
-    /// A client that waits is asked again which node it waits for; `home` is where it stays if nothing is much better.
-    pub(super) fn place_client(&mut self, env: &Env, id: ClientId, home: Branch) {
-        let Some(client) = self.clients.get(id) else { return };
-        let from = client.account.branch;
-        let waits = matches!(client.state, ClientState::Waiting(_) | ClientState::AwaitingServer(_));
-        // Only the primary can say what became of a transaction.
-        if !waits || client.is_at_commit() || client.account.replication != Replication::None {
-            return;
-        }
-        let Some(aim) = self.aim_of(env, id) else { return };
-        let Some(routing) = self.clients.get(id).map(|client| client.account.routing.as_deref()) else {
-            return;
-        };
-        let (route, node) = aim.hinted(routing.and_then(|own| own.hinted));
-        let wish = aim.wish(route);
-        // Those that wait for a node's answer wait at no node.
-        let home = match routing {
-            Some(own) if home == Branch::ASKING && wish.keeps => own.home,
-            _ => home,
-        };
-        let at_node = node.and_then(|node| self.state.usable_branch(env, &node));
-        let mut to = at_node.unwrap_or_else(|| self.branch_by(env, (id, route), home));
-        let falls_back = at_node.is_none() && to.is_primary();
-        let since_us = self.waits_since_us(id);
-        if let Some(since_us) = since_us {
-            to = self.place_where_shown(env, id, (wish, to), since_us);
-        }
-        if to != from {
-            if since_us.is_some() && falls_back {
-                self.count_at_primary(id, route);
-            }
-            if let Some(routing) =
-                self.clients.get_mut(id).and_then(|client| client.account.routing.as_deref_mut())
-                && to.is_standby()
-            {
-                routing.home = to;
-            }
-            self.give_up_kept(id);
-            self.move_waiting(id, to);
-        }
     }
 }
 
@@ -437,7 +435,8 @@ fn first_text<'a>(env: &'a Env, account: &Account, bytes: &'a [u8]) -> Option<&'
     let body = bytes.get(HEADER_LEN..header.total())?;
     let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
     match header.tag {
-        tag::QUERY => Some(Query::parse(body).ok()?.text),
+        // If there is another NUL in it, it runs nowhere.
+        tag::QUERY => body.strip_suffix(&[0]),
         tag::PARSE => Some(Parse::parse(body).ok()?.query),
         tag::BIND => named(BindHead::parse_prefix(body)?.statement),
         tag::DESCRIBE => {

@@ -97,16 +97,16 @@ impl StandbyPool {
     }
 
     /// What the choice goes by.
+    #[inline]
     pub(super) fn candidate(&self, env: &Env) -> Candidate {
+        let Some(standby) = &self.standby else { return Candidate::CLOSED };
         let own = &env.rules.config.main.zone;
-        let zone = self.standby.as_ref().map_or("", |standby| &standby.zone);
-        let is_far = !own.is_empty() && **own != *zone;
-        let is_late = self.standby.as_ref().is_some_and(|standby| standby.is_late);
+        let is_far = !own.is_empty() && **own != *standby.zone;
         Candidate {
             is_failing: self.is_failing(env.now.mono_us) || self.tries.rests_until_us > env.now.mono_us,
-            nearness: Nearness::of(is_far, is_late),
+            nearness: Nearness::of(is_far, standby.is_late),
             load: self.node.servers(ServerKind::Active).saturating_add(self.node.waiting),
-            share: self.standby.as_ref().map_or(0, |standby| standby.share),
+            share: standby.share,
             pass: self.pass,
         }
     }

@@ -40,7 +40,7 @@ impl Pool {
         if self.state.cluster.is_none() || client.account.replication != Replication::None {
             return [None, None];
         }
-        let aim = self.find_aim(env, client);
+        let aim = self.state.find_aim(env, client);
         [cell(&aim), cell(&aim.by)]
     }
 

@@ -18,7 +18,7 @@ use crate::cluster::replayed::Seen;
 use crate::cluster::token::{Beyond, Position, ReadAfter, Token};
 use crate::context::Env;
 use crate::ids::ClientId;
-use crate::pool::client::state::{Client, ClientState};
+use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::cluster::causal::must_see::MustSee;
 use crate::pool::cluster::route::Wish;
 use crate::pool::cluster::standbys::StandbyPool;
@@ -120,14 +120,9 @@ impl PoolState {
         };
         choice::next(self.standbys.iter().map(candidate)).map(|(place, _)| Branch::of_place(place))
     }
-}
 
-impl Pool {
     /// A client asks for a node: the one that it was sent to last has served it. `is_first`: it asks for the first time.
-    pub(super) fn note_served(&mut self, env: &Env, id: ClientId, wish: Wish, is_first: bool) {
-        let (next, primary) = (self.state.next_token(), self.state.timeline());
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let account = &mut client.account;
+    pub(super) fn note_served(&self, env: &Env, account: &mut Account, wish: Wish, is_first: bool) {
         if wish.causal == CausalReads::Off {
             account.must_see = None;
             return;
@@ -137,7 +132,7 @@ impl Pool {
             Some(must_see) => must_see,
             // Where it was served does not stand anywhere.
             None if may_read && !is_first => {
-                account.must_see.insert(Box::new(MustSee { token: next, ..MustSee::default() }))
+                account.must_see.insert(Box::new(MustSee { token: self.next_token(), ..MustSee::default() }))
             }
             None if wish.causal == CausalReads::Database && may_read => {
                 account.must_see.insert(Box::default())
@@ -145,29 +140,31 @@ impl Pool {
             None => return,
         };
         let placed = must_see.placed.take();
-        if let Some(beyond) = placed.and_then(|placed| self.state.beyond(env, placed)) {
+        if let Some(beyond) = placed.and_then(|placed| self.beyond(env, placed)) {
             (must_see.token, must_see.seen) = (beyond, None);
         }
-        if must_see.token.is_beyond(primary, env.now.mono_us) {
+        if must_see.token.is_beyond(self.timeline(), env.now.mono_us) {
             return;
         }
         match placed {
-            Some((branch, _)) if branch.is_primary() => (must_see.token, must_see.seen) = (next, None),
+            Some((branch, _)) if branch.is_primary() => {
+                (must_see.token, must_see.seen) = (self.next_token(), None);
+            }
             Some(placed) if wish.keeps => (must_see.token, must_see.seen) = (Token::Nothing, Some(placed)),
             Some(_) => {}
             None => {}
         }
         if wish.causal == CausalReads::Database && may_read {
-            (must_see.token, must_see.seen) = (next, None);
+            (must_see.token, must_see.seen) = (self.next_token(), None);
         }
     }
 
-    /// What its session or its text says that it must see; behind [`Pool::note_served`].
-    pub(super) fn note_read_after(&mut self, id: ClientId, after: Option<ReadAfter>) {
-        let timeline = self.state.timeline();
-        let Some(client) = self.clients.get_mut(id) else { return };
-        match (&mut client.account.must_see, after) {
-            (must_see, Some(after)) => must_see.get_or_insert_default().after = after.token(timeline),
+    /// What its session or its text says that it must see; behind [`PoolState::note_served`].
+    pub(super) fn note_read_after(&self, account: &mut Account, after: Option<ReadAfter>) {
+        match (&mut account.must_see, after) {
+            (must_see, Some(after)) => {
+                must_see.get_or_insert_default().after = after.token(self.timeline());
+            }
             (Some(must_see), None) => must_see.after = Token::Nothing,
             (None, None) => {}
         }
@@ -178,17 +175,16 @@ impl Pool {
     pub(super) fn place_where_shown(
         &mut self,
         env: &Env,
-        id: ClientId,
+        client: &mut Client,
         (wish, chosen): (Wish, Branch),
         since_us: u64,
     ) -> Branch {
-        let says_after =
-            |client: &Client| client.account.must_see.as_ref().is_some_and(|must_see| must_see.says_after());
-        if wish.causal == CausalReads::Off && !self.clients.get(id).is_some_and(says_after) {
+        let must_see = client.account.must_see.as_deref();
+        if wish.causal == CausalReads::Off && !must_see.is_some_and(MustSee::says_after) {
             return chosen;
         }
-        let to = if chosen.is_standby() { self.showing(env, id, (wish, chosen), since_us) } else { chosen };
-        let Some(client) = self.clients.get_mut(id) else { return to };
+        let to =
+            if chosen.is_standby() { self.showing(env, client, (wish, chosen), since_us) } else { chosen };
         let placed = (to.is_primary() || to.is_standby()).then_some((to, env.now.mono_us));
         match &mut client.account.must_see {
             Some(must_see) => must_see.placed = placed,
@@ -200,43 +196,46 @@ impl Pool {
         to
     }
 
-    fn showing(&mut self, env: &Env, id: ClientId, (wish, chosen): (Wish, Branch), since_us: u64) -> Branch {
-        let known = self.clients.get(id).and_then(|client| client.account.must_see.as_deref().copied());
-        let Some(mut must_see) = known else { return chosen };
-        let look = self.state.look(env, &mut must_see, chosen);
-        if let Some(own) = self.clients.get_mut(id).and_then(|client| client.account.must_see.as_deref_mut())
-        {
-            *own = must_see;
-        }
+    fn showing(
+        &mut self,
+        env: &Env,
+        client: &mut Client,
+        (wish, chosen): (Wish, Branch),
+        since_us: u64,
+    ) -> Branch {
+        let waits_at_primary = client.waits_at_primary();
+        let Some(must_see) = client.account.must_see.as_deref_mut() else { return chosen };
+        let look = self.look(env, must_see, chosen);
+        let after = must_see.after;
         let mut wakes_us = u64::MAX;
         match look {
             Look::Shown => return chosen,
-            Look::NoPosition => self.state.want_position(),
-            Look::Unproven => self.state.want_replayed(chosen),
-            Look::Refused => return self.refused_branch(id),
+            Look::NoPosition => self.want_position(),
+            Look::Unproven => self.want_replayed(chosen),
+            Look::Refused => return self.refused_branch(client),
             Look::NoHistory(beyond) => wakes_us = beyond.until_us,
-            Look::NotYet(position) => match self.state.next_that_shows(env, position) {
+            Look::NotYet(position) => match self.next_that_shows(env, position) {
                 Some(other) => return other,
                 None => {
                     // Whether it is a position of this cluster at all, the primary's tells.
-                    if must_see.after == Token::At(position) && self.state.is_far_ahead(position).is_none() {
-                        self.state.want_position();
+                    if after == Token::At(position) && self.is_far_ahead(position).is_none() {
+                        self.want_position();
                     }
-                    self.state.want_all_replayed(chosen);
+                    self.want_all_replayed(chosen);
                 }
             },
         }
         let due_us = since_us.saturating_add(wish.wait_us);
         if wish.route != Route::Standby && due_us <= env.now.mono_us {
-            if self.clients.get(id).is_some_and(|client| !client.waits_at_primary()) {
-                self.state.count_behind();
+            if !waits_at_primary {
+                self.count_behind();
             }
             return Branch::PRIMARY;
         }
         if wish.route != Route::Standby {
             wakes_us = wakes_us.min(due_us);
         }
-        if let Some(cluster) = self.state.cluster.as_deref_mut() {
+        if let Some(cluster) = self.cluster.as_deref_mut() {
             cluster.asking_due_us = cluster.asking_due_us.min(wakes_us);
         }
         Branch::ASKING
@@ -244,19 +243,21 @@ impl Pool {
 
     /// Where a client goes that says what is no position: it is told so at its turn. A BEGIN that was answered already goes to the
     /// primary.
-    fn refused_branch(&mut self, id: ClientId) -> Branch {
-        let is_begun = match self.clients.get(id).map(|client| &client.state) {
-            Some(ClientState::Waiting(waiting)) => !waiting.first.is_nothing(),
-            Some(ClientState::DeferredBegin(_)) => true,
+    fn refused_branch(&mut self, client: &Client) -> Branch {
+        let is_begun = match &client.state {
+            ClientState::Waiting(waiting) => !waiting.first.is_nothing(),
+            ClientState::DeferredBegin(_) => true,
             _ => false,
         };
-        let Some(cluster) = self.state.cluster.as_deref_mut().filter(|_| !is_begun) else {
+        let Some(cluster) = self.cluster.as_deref_mut().filter(|_| !is_begun) else {
             return Branch::PRIMARY;
         };
         cluster.refuses_positions = true;
         Branch::ASKING
     }
+}
 
+impl Pool {
     /// The clients that wait for a standby to be far enough are asked again where to.
     pub(super) fn place_asking(&mut self, env: &Env) {
         if let Some(cluster) = self.state.cluster.as_deref_mut() {
@@ -279,14 +280,6 @@ impl Pool {
             if self.clients.get(id).is_some_and(|client| client.account.must_see.is_some()) {
                 self.place_client(env, id, branch);
             }
-        }
-    }
-
-    /// Since when a client waits with a statement (monotonic, µs).
-    pub(super) fn waits_since_us(&self, id: ClientId) -> Option<u64> {
-        match &self.clients.get(id)?.state {
-            ClientState::Waiting(waiting) => Some(waiting.since_us),
-            _ => None,
         }
     }
 }

@@ -43,7 +43,15 @@ impl MustSee {
 impl Client {
     /// It waits for the primary already.
     pub(super) fn waits_at_primary(&self) -> bool {
-        matches!(self.state, ClientState::Waiting(_)) && self.account.branch.is_primary()
+        self.waits_since_us().is_some() && self.account.branch.is_primary()
+    }
+
+    /// Since when it waits with a statement (monotonic, µs).
+    pub(in crate::pool::cluster) fn waits_since_us(&self) -> Option<u64> {
+        match &self.state {
+            ClientState::Waiting(waiting) => Some(waiting.since_us),
+            _ => None,
+        }
     }
 }
 

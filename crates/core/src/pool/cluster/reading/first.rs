@@ -18,8 +18,9 @@ impl Pool {
         if self.state.cluster.is_none() || matches!(hint(begin), Some(Hint::Primary | Hint::Standby)) {
             return false;
         }
-        let is_auto = self.aim_of(env, id).is_some_and(|Aim { route, .. }| route == Route::Auto);
-        is_auto && self.begins_reading(env, id, begin).is_some()
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let Aim { route, .. } = self.state.aim_of(env, client);
+        route == Route::Auto && self.begins_reading(env, id, begin).is_some()
     }
 
     /// What a transaction that begins so says of itself, if it may read at a standby.
@@ -44,13 +45,13 @@ impl Pool {
             return None;
         }
         let group = self.group_of(env, id, bytes);
-        if let Some(group) = self.certain_read(env, group.as_ref()) {
+        if let Some(group) = self.state.certain_read(env, group.as_ref()) {
             return Some(FirstGroup { len: group.len, statement: Some(group.statement) });
         }
         if declared == Declared::Nothing {
             return None;
         }
-        let len = self.locals_at_front(env, id, bytes).filter(|_| self.knows_names(env))?;
+        let len = self.locals_at_front(env, id, bytes).filter(|_| self.state.knows_names(env))?;
         Some(FirstGroup { len, statement: None })
     }
 

@@ -68,7 +68,7 @@ impl Pool {
     /// What a client with `route=auto` asks for.
     pub(super) fn asked_for(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Asked {
         let Some(begin) = asking.begin else {
-            return self.certain_read(env, asking.group).map_or(Asked::Other, Asked::Read);
+            return self.state.certain_read(env, asking.group).map_or(Asked::Other, Asked::Read);
         };
         let is_undeclared = self.begins_reading(env, id, begin) == Some(Declared::Nothing);
         let Some(first) = self.first_group(env, id, begin, asking.bytes) else { return Asked::Other };

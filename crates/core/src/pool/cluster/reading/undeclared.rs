@@ -70,7 +70,7 @@ impl Pool {
             return Some(SoFar { progress: Progress::EndsWithGroup, ..so_far }.sends(group.len as u32));
         }
         let group = self.group_of(cx.env, id, bytes);
-        if let Some(group) = self.certain_read(cx.env, group.as_ref()) {
+        if let Some(group) = self.state.certain_read(cx.env, group.as_ref()) {
             return Some(so_far.sends(group.len));
         }
         let server = self.servers.get(server_id)?;
