@@ -271,7 +271,7 @@ class Patronied:
     def settled(self):
         """One leads, the other follows. Returns the leader."""
         leader = self.patroni.settled()
-        if leader and self.synchronous and ask(leader, "select sync_state from pg_stat_replication") != [("sync",)]:
+        if leader and self.synchronous and not all(member.is_synchronous() for member in self.members if member is not leader):
             return None
         return leader
 

@@ -142,6 +142,10 @@ class Member:
         """Its agent says that its node is the primary."""
         return self.ask("/primary")[0] == 200
 
+    def is_synchronous(self):
+        """Its agent knows that COMMIT waits for it: only such a standby may be promoted."""
+        return self.ask("/synchronous")[0] == 200
+
     def follows(self):
         """It is a standby that streams."""
         status, said = self.ask("/replica")
