@@ -101,6 +101,16 @@ fn the_extended_protocol_goes_by_the_text_too() {
 }
 
 #[test]
+fn a_group_of_two_statements_is_the_primarys() {
+    let (mut stage, client, primary, standby) = balanced("");
+    let one = |text: &str| [fe::parse("", text), fe::bind(""), fe::execute()].concat();
+    // The second one could fail at a standby when the client has the answer to the first.
+    stage.rig.send(client, &[one("select 1"), one("select 2"), fe::sync()].concat());
+    assert_eq!(stage.rig.gets(primary).len(), 7);
+    stage.rig.gets_nothing(standby);
+}
+
+#[test]
 fn an_error_of_a_standby_is_not_shown_and_the_primary_runs_the_read() {
     let (mut stage, client, primary, standby) = balanced("");
     stage.rig.send(client, &fe::query("select a from new_table"));
@@ -230,8 +240,8 @@ fn statements_that_follow_a_read_are_routed_one_by_one() {
     }
 }
 
-#[test]
-fn riders_at_a_standby_run_on_the_primary_if_it_refuses_them() {
+/// Three clients whose reads follow each other on one server of a standby, and the primary's server.
+fn riders() -> (Stage, [End; 3], End, End) {
     let (mut stage, first, primary, standby) = balanced("multiplex_depth = 8\ndefault_pool_size = 1");
     stage.command("DRAIN NODE main.m2");
     let second = stage.rig.client_with(&[("user", "alice"), ("database", "app_auto")]);
@@ -246,10 +256,17 @@ fn riders_at_a_standby_run_on_the_primary_if_it_refuses_them() {
     } else {
         standby
     };
-    for client in [first, second, third] {
+    let clients = [first, second, third];
+    for client in clients {
         stage.rig.send(client, &fe::query("select 0"));
     }
     assert_eq!(stage.rig.gets(standby).len(), 3, "they follow each other");
+    (stage, clients, primary, standby)
+}
+
+#[test]
+fn riders_at_a_standby_run_on_the_primary_if_it_refuses_them() {
+    let (mut stage, [first, second, third], primary, standby) = riders();
     let refused = [be::error("40001", "conflict"), be::ready('I')].concat();
     stage.rig.send(standby, &refused);
     assert_eq!(stage.rig.gets(primary), ["Query select 0"]);
@@ -257,6 +274,22 @@ fn riders_at_a_standby_run_on_the_primary_if_it_refuses_them() {
     assert_eq!(stage.rig.gets(first), answered("1"));
     stage.rig.send(standby, &[refused, be::one_row("3"), be::ready('I')].concat());
     assert_eq!(stage.rig.gets(third), answered("3"), "one that runs is the standby's");
+    assert_eq!(stage.rig.gets(primary), ["Query select 0"]);
+    stage.rig.send(primary, &[be::one_row("2"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(second), answered("2"));
+}
+
+#[test]
+fn a_read_whose_cancel_comes_too_late_is_not_shown_the_standbys_error() {
+    let (mut stage, [first, second, _], primary, standby) = riders();
+    stage.rig.cancel(first);
+    let late = stage.rig.dialed();
+    stage.rig.connect(late);
+    stage.rig.send(standby, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(first), answered("1"));
+    // The next one might be hit by that. Then its client asks for a cancel itself.
+    stage.rig.cancel(second);
+    stage.rig.send(standby, &[be::error("40001", "conflict"), be::ready('I')].concat());
     assert_eq!(stage.rig.gets(primary), ["Query select 0"]);
     stage.rig.send(primary, &[be::one_row("2"), be::ready('I')].concat());
     assert_eq!(stage.rig.gets(second), answered("2"));
@@ -300,6 +333,27 @@ fn a_session_that_cannot_be_brought_to_a_standby_reads_from_the_primary() {
     assert_eq!(stage.rig.gets(primary), ["Query select 1"]);
     stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
     assert_eq!(stage.rig.gets(client), answered("1"));
+}
+
+#[test]
+fn what_a_standby_cannot_prepare_by_sql_stays_prepared() {
+    let (mut stage, client, primary, standby) = balanced("");
+    stage.runs(client, primary, "prepare p as select a from new_table", "PREPARE", 'I');
+    let own = ["p", "p", "prepare p as select a from new_table"];
+    let session: [&[&str]; 3] = [&["s", "role", "none"], &["s", "session_authorization", "alice"], &own];
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &be::answer(&session));
+    // The session goes ahead of the read, to the other standby. The table is not there yet.
+    stage.rig.send(client, &fe::query("select 1"));
+    stage.rig.gets_nothing(standby);
+    let (standby, _) = stage.server();
+    assert_eq!(stage.rig.gets(standby), ["Query prepare p as select a from new_table"]);
+    stage.rig.send(standby, &[be::error("42P01", "none"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(primary), ["Query select 1"]);
+    stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("1"));
+    stage.rig.send(client, &fe::query("execute p"));
+    assert_eq!(stage.rig.gets(primary), ["Query execute p"]);
 }
 
 #[test]

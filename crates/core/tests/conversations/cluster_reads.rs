@@ -286,6 +286,20 @@ fn a_client_that_waits_goes_to_the_standby_that_comes() {
 }
 
 #[test]
+fn a_standby_that_has_what_the_primary_never_wrote_gets_no_reads() {
+    let mut stage = Stage::new("");
+    stage.says[1] = Some(says_at("0/4000000", true, 1, 2));
+    stage.pass_us(3_000_000);
+    let (refused, used) = (stage.shown("m2"), stage.shown("m3"));
+    assert!(
+        refused.contains("refused") && refused.contains("changes that the primary never had"),
+        "{refused}"
+    );
+    assert!(used.contains("standby"), "{used}");
+    assert_eq!(stage.served("app_ro").2, 3);
+}
+
+#[test]
 fn reads_go_on_without_a_primary() {
     let mut stage = Stage::new("");
     stage.says[0] = None;

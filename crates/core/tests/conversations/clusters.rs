@@ -182,6 +182,21 @@ fn a_new_primary_is_asked_for_two_servers_at_first() {
 }
 
 #[test]
+fn a_question_that_is_not_answered_in_time_is_asked_again_on_another_connection() {
+    let (mut rig, [one, _]) = with_primary(1);
+    rig.pass_us(1_000_000);
+    is_asked(&mut rig, one);
+    rig.pass_us(999_999);
+    assert!(!rig.is_closed(one));
+    rig.pass_us(1);
+    assert!(rig.is_closed(one));
+    rig.pass_us(100_000);
+    let again = rig.dialed();
+    assert_eq!(rig.endpoint(again), "10.0.0.1:5432");
+    rig.greet(again);
+}
+
+#[test]
 fn clients_wait_for_a_primary_and_go_to_it() {
     let mut rig = Rig::with(MAIN, CLUSTER, 1);
     let [one, other] = watches(&mut rig);

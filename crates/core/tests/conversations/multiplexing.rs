@@ -45,6 +45,20 @@ fn short_statements_follow_each_other_and_everyone_gets_its_own_answer() {
 }
 
 #[test]
+fn no_statement_follows_a_client_that_has_sent_more() {
+    for more in ["begin", "select pg_sleep(1)", "set x = 1"] {
+        let (mut rig, clients, server) = pool(2, "");
+        rig.send(clients[0], &fe::query("select 1"));
+        rig.send(clients[0], &fe::query(more));
+        rig.send(clients[1], &fe::query("select 2"));
+        assert_eq!(rig.gets(server), ["Query select 1".to_owned(), format!("Query {more}")]);
+        rig.send(server, &answer("1"));
+        assert_eq!(rig.gets(clients[0]), answered("1"));
+        rig.gets_nothing(server);
+    }
+}
+
+#[test]
 fn what_is_queued_together_leaves_in_one_packet() {
     let (mut rig, clients, server) = pool(3, "");
     let texts: Vec<Vec<u8>> = (0..3).map(|at| fe::query(&format!("select {at}"))).collect();
