@@ -65,7 +65,7 @@ async def change(connection, entry):
     except psycopg.Error as error:
         # Without a COMMIT nothing is committed, whatever the error says.
         entry.told = ROLLED_BACK if error.sqlstate in NOT_DONE or not may_have_begun else UNKNOWN
-        entry.why = f"{error.sqlstate}: {str(error).strip()}"
+        entry.why = f"{error.sqlstate}: {str(error).strip()}".replace("\n", " ")
     entry.told_s = time.monotonic()
 
 

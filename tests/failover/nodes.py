@@ -154,7 +154,7 @@ class Listed:
         with open(self.members[0].data / "postgresql.conf", "a") as conf:
             conf.write("".join(f"{name} = {value}\n" for name, value in SERVER.items()))
         self.members[0].start()
-        ask(self.members[0], "create role checker login password 'pw-of-checker'")
+        ask(self.members[0], "create role checker login password 'pw-of-checker' in role pg_read_all_stats")
         ask(self.members[0], "create database bench owner alice")
         bench = ["pgbench", "-i", "-q", "-s", "5", "-h", "127.0.0.1", "-p", str(self.members[0].port), "-U", "alice", "bench"]
         subprocess.run(bench, check=True, capture_output=True)

@@ -196,7 +196,7 @@ class Patroni:
         self.program = ["env", f"PYTHONPATH={packages}", "python3", "-m", "patroni"]
         # All begin as the same stopped copy, as a base backup would be.
         seed = Cluster(DISTRIBUTION, certificates)
-        seed.sql("create role checker login password 'pw-of-checker'")
+        seed.sql("create role checker login password 'pw-of-checker' in role pg_read_all_stats")
         seed.sql("create table changes (who text, n int)")
         seed.sql("grant all on changes to public")
         seed.sql("alter role u_repl superuser")
