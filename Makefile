@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series stale-reads cluster-cost regress demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series stale-reads cluster-cost cluster-scaling regress demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -80,6 +80,10 @@ stale-reads: build ## changes and reads of them at standbys that are behind, and
 cluster-cost: build ## what commit_outcome and causal_reads cost in transactions and CPU, in interleaved rounds (ARGS="--rounds 9 --seconds 5")
 	@tests/setup.sh
 	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/cost.py $(ARGS)
+
+cluster-scaling: build ## how reads grow with standbys: one node and two standbys with the same part of a processor each (root; ARGS="--rounds 6 --seconds 5")
+	@tests/setup.sh
+	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/scaling.py $(ARGS)
 
 regress: build ## PostgreSQL's regression suite with one node, and with two standbys and route=auto (ARGS="--suite .../src/test/regress")
 	@tests/setup.sh

@@ -30,6 +30,7 @@ WAYS = {
 # Connections of each pool: together they stay below max_connections.
 SERVERS = 12
 CHANGE = "\\set aid random(1, 1000000)\nUPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;\n"
+HEAD = "| load | | TPS | median ratio | lowest to highest | pgweir's CPU, us |\n|---|---|---|---|---|---|"
 LOADS = {"TPC-B": [], "single changes": ["-f", "CHANGE"], "SELECT by key": ["-S"]}
 
 
@@ -50,17 +51,16 @@ def one_round(pooler, database, arguments, options):
     return float(re.search(r"tps = ([\d.]+)", ran.stdout)[1]), (cpu_us(pooler.pid) - before) / done
 
 
-def measure(pooler, load, arguments, options):
-    """All rounds of one load; prints a line for each way."""
-    rates, times = {way: [] for way in WAYS}, {way: [] for way in WAYS}
+def measure(pooler, ways, load, arguments, options):
+    """All rounds of one load; prints a line for each way. The ratios are to the first way."""
+    rates, times = {way: [] for way in ways}, {way: [] for way in ways}
     for number in range(options.rounds):
-        ways = list(WAYS)
         for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
             rate, time_us = one_round(pooler, f"way{ways.index(way)}", arguments, options)
             rates[way].append(rate)
             times[way].append(time_us)
-    for way in WAYS:
-        ratios = [rate / base for rate, base in zip(rates[way], rates["neither"], strict=True)]
+    for way in ways:
+        ratios = [rate / base for rate, base in zip(rates[way], rates[ways[0]], strict=True)]
         spread = f"{statistics.median(ratios):.3f} | {min(ratios):.3f} to {max(ratios):.3f}"
         print(f"| {load} | {way} | {statistics.median(rates[way]):.0f} | {spread} | {statistics.median(times[way]):.1f} |", flush=True)
 
@@ -88,11 +88,11 @@ def main():
         pooler = Pooler(databases, ini_tail=tail, default_pool_size=SERVERS)
         eventually(lambda: {row["state"] for row in pooler.show("NODES")} == {"primary", "standby"}, "the nodes are known")
         (folder / "change.sql").write_text(CHANGE)
-        print("| load | | TPS | median ratio | lowest to highest | pgweir's CPU, us |\n|---|---|---|---|---|---|", flush=True)
+        print(HEAD, flush=True)
         for load, arguments in LOADS.items():
             if options.only in load:
                 whole = [str(folder / "change.sql") if word == "CHANGE" else word for word in arguments]
-                measure(pooler, load, whole, options)
+                measure(pooler, list(WAYS), load, whole, options)
     finally:
         faults = pooler.finish() if pooler else []
         for node in nodes:

@@ -1,0 +1,100 @@
+"""How reads grow with standbys: the same reads through one pgweir, from one node and from two standbys, in interleaved rounds.
+
+`make cluster-scaling ARGS="--rounds 6 --seconds 5"`. Each node gets the same part of a processor by a control group of the kernel, which takes
+root, so that the nodes are what limits the load and not the machine that all of it runs on. The table is that of `cost.py`.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from failover.cost import HEAD, measure
+from failover.nodes import processes_of
+from harness.cluster import DISTRIBUTION, Cluster
+from harness.machine import eventually, scratch_folder
+from harness.pooler import Pooler
+from harness.tls import Certificates
+
+PERIOD_US = 10_000
+GROUPS = Path("/sys/fs/cgroup")
+
+WAYS = {
+    "one node": "host=127.0.0.1 port={port}",
+    "one node of the cluster": "cluster=main route=primary",
+    "two standbys, route=standby": "cluster=main route=standby",
+    "two standbys, route=auto": "cluster=main route=auto causal_reads=session",
+}
+SERVERS = 20
+
+
+class Share:
+    """A control group with a part of a processor."""
+
+    def __init__(self, name, part):
+        is_first_version = (GROUPS / "cpu").is_dir()
+        self.folder = (GROUPS / "cpu" if is_first_version else GROUPS) / f"pgweir-{os.getpid()}-{name}"
+        self.folder.mkdir()
+        quota_us = int(part * PERIOD_US)
+        if is_first_version:
+            (self.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.folder / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (self.folder / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+
+    def take(self, node):
+        """From here on all processes of the node share it; those that it starts later are in it from the beginning."""
+        for pid in processes_of(node.postmaster()):
+            (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def discard(self):
+        """Its processes have ended."""
+        eventually(lambda: not (self.folder / "cgroup.procs").read_text().strip(), "the processes of the node are gone")
+        self.folder.rmdir()
+
+
+def main():
+    """Starts the nodes and pgweir, and measures."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=int, default=5, help="of one run")
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--protocol", default="prepared", help="of pgbench: simple, extended or prepared")
+    parser.add_argument("--part", type=float, default=0.15, help="of a processor, for each node")
+    options = parser.parse_args()
+    folder = scratch_folder("scaling")
+    nodes, shares, pooler, faults = [], [], None, []
+    try:
+        certificates = Certificates(folder / "files")
+        nodes.append(Cluster(DISTRIBUTION, certificates))
+        nodes[0].sql("create database bench owner alice")
+        subprocess.run(["pgbench", "-i", "-q", "-s", "5", "-h", "127.0.0.1", "-p", str(nodes[0].port), "-U", "alice", "bench"], check=True, capture_output=True)
+        nodes += [Cluster(DISTRIBUTION, certificates, follows=nodes[0]) for _ in range(2)]
+        names = ",".join(f"m{n}" for n in range(len(nodes)))
+        tail = "[nodes]\n" + "".join(f"m{n} = host=127.0.0.1 port={node.port}\n" for n, node in enumerate(nodes))
+        tail += f"[clusters]\nmain = nodes={names} check_user=postgres check_timeout_ms=4000 primary_max_age_ms=8000 lag_limit_ms=0\n"
+        databases = {f"way{n}": f"dbname=bench {where.format(port=nodes[0].port)}" for n, where in enumerate(WAYS.values())}
+        pooler = Pooler(databases, ini_tail=tail, default_pool_size=SERVERS)
+        eventually(lambda: sorted(row["state"] for row in pooler.show("NODES")) == ["primary", "standby", "standby"], "the nodes are known")
+        for number, node in enumerate(nodes):
+            shares.append(Share(f"m{number}", options.part))
+            shares[-1].take(node)
+        print(HEAD, flush=True)
+        measure(pooler, list(WAYS), "SELECT by key", ["-S"], options)
+    finally:
+        faults = pooler.finish() if pooler else []
+        for node in nodes:
+            node.discard()
+        for share in shares:
+            share.discard()
+        shutil.rmtree(folder, ignore_errors=True)
+    if faults:
+        sys.exit("\n".join(faults))
+
+
+if __name__ == "__main__":
+    main()
