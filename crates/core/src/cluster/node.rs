@@ -143,6 +143,9 @@ pub(crate) const PAUSED: &str =
     "its replay is paused, so its reads get older; pg_wal_replay_resume() ends that";
 /// What is said of a standby that should have told its lag.
 pub(crate) const LAG_UNKNOWN: &str = "its lag is not known";
+/// What is said of a standby that follows the primary and still names the timeline before.
+pub(crate) const TIMELINE_UNKNOWN: &str = "it does not say yet that it is on the primary's timeline, so it gets no reads that must be fresh; \
+     it says so at once if check_user is a member of pg_read_all_stats";
 /// Longest text of an error that is kept.
 const ERROR_CHARS_MAX: usize = 200;
 

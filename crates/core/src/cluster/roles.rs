@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::cluster::node::{Doubt, LAG_UNKNOWN, Member, Node, NodeState, PAUSED, Refusal, Refused, Unsure};
+use crate::cluster::node::{
+    Doubt, LAG_UNKNOWN, Member, Node, NodeState, PAUSED, Refusal, Refused, TIMELINE_UNKNOWN, Unsure,
+};
 use crate::cluster::source::Standing;
 use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
@@ -264,8 +266,23 @@ impl Cluster {
         identifiers.any(|other| Some(other) != first)
     }
 
+    /// What an administrator should know of a node.
+    pub(crate) fn trouble(&self, node: &Node) -> Option<String> {
+        node.trouble().or_else(|| self.hides_timeline(node).then(|| TIMELINE_UNKNOWN.to_owned()))
+    }
+
+    /// A standby has replayed what the primary wrote on its own timeline, and still names the one before.
+    fn hides_timeline(&self, node: &Node) -> bool {
+        let NodeState::Standby(member) = &node.state else { return false };
+        let Some(primary) = self.primary().and_then(|node| node.state.member()) else { return false };
+        let (own, theirs) = (&member.answer, &primary.answer);
+        own.run.timeline < theirs.run.timeline
+            && theirs.replayed.is_some_and(|fork| own.position > Some(fork))
+    }
+
     /// The log is told of a node's state when that is another one than it was told last.
     fn remark(&mut self, at: usize) {
+        let hides_timeline = self.hides_timeline(&self.nodes[at]);
         let node = &mut self.nodes[at];
         let (level, why) = match &node.state {
             NodeState::Refused(refused) => (Level::Error, Some(refused.why.to_string())),
@@ -278,6 +295,7 @@ impl Cluster {
             NodeState::Standby(_) if node.lag_error.is_some() => {
                 (Level::Warning, Some(LAG_UNKNOWN.to_owned()))
             }
+            NodeState::Standby(_) if hides_timeline => (Level::Log, Some(TIMELINE_UNKNOWN.to_owned())),
             _ => (Level::Log, None),
         };
         let told = (node.state.word(), why);

@@ -260,6 +260,24 @@ fn a_replay_that_is_paused_is_said_once() {
 }
 
 #[test]
+fn a_standby_that_does_not_say_which_timeline_it_follows_is_told_of_once() {
+    let mut rig = Rig::new(2);
+    let promoted = Answer { replayed: Some(Lsn(0x0200_0000)), ..answer(false, 2, 1, 7) };
+    rig.see(1, &Observation::Answered(promoted));
+    rig.see(2, &Observation::Answered(Answer { position: Some(Lsn(0x0200_0000)), ..answer(true, 1, 2, 7) }));
+    let trouble = |rig: &Rig| rig.cluster.trouble(&rig.cluster.nodes[1]);
+    assert_eq!(trouble(&rig), None, "it may not have come further");
+    rig.cluster.take_remarks();
+    rig.standby(2, 1);
+    rig.standby(2, 1);
+    let said: Vec<String> = rig.cluster.take_remarks().into_iter().map(|remark| remark.text).collect();
+    assert!(said.len() == 1 && said[0].contains("pg_read_all_stats"), "{said:?}");
+    assert!(trouble(&rig).is_some_and(|text| text.contains("pg_read_all_stats")));
+    rig.standby(2, 2);
+    assert_eq!(trouble(&rig), None);
+}
+
+#[test]
 fn a_primary_that_does_not_confirm_its_role_loses_it_in_time() {
     let mut rig = Rig::new(1);
     rig.primary(1, 1);

@@ -167,7 +167,7 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
         cell(at.sent.second_tries),
         cell(at.sent.misrouted),
         node.checked_us.map(|checked_us| time_text(env, checked_us)),
-        node.trouble(),
+        cluster.trouble(node),
     ]
 }
 
