@@ -9,7 +9,7 @@ use crate::cluster::answer::{Answer, Lsn};
 use crate::cluster::lag::Lag;
 use crate::cluster::outcome::Followed;
 use crate::cluster::view::{SHARE_WHOLE, Switch};
-use crate::cluster::{Limits, NodeId};
+use crate::cluster::{Limits, NodeId, Run};
 
 /// What a check found out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -367,6 +367,7 @@ impl Node {
                 return;
             }
         }
+        let answer = self.on_its_timeline(answer);
         let same = |member: &&Member| {
             member.answer.in_recovery == answer.in_recovery && member.answer.run == answer.run
         };
@@ -384,6 +385,20 @@ impl Node {
             _ => NodeState::Unsure(Unsure { member, why: Doubt::New }),
         };
         self.enter(state, now_us);
+    }
+
+    /// A standby that receives nothing may name an older timeline than before: when its primary is lost, it does not say any more what it
+    /// has received. As long as its server runs, it does not go back.
+    fn on_its_timeline(&self, mut answer: Answer) -> Answer {
+        let start = |run: Run| (run.system_identifier, run.started_us);
+        if let Some(before) = self.state.member().map(|member| member.answer)
+            && before.in_recovery
+            && answer.in_recovery
+            && start(before.run) == start(answer.run)
+        {
+            answer.run.timeline = answer.run.timeline.max(before.run.timeline);
+        }
+        answer
     }
 
     fn failed(&mut self, limits: &Limits, now_us: u64) {

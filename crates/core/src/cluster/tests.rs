@@ -260,6 +260,21 @@ fn a_replay_that_is_paused_is_said_once() {
 }
 
 #[test]
+fn a_standby_that_receives_nothing_any_more_stays_on_its_timeline() {
+    let mut rig = Rig::new(2);
+    rig.primary(1, 2);
+    rig.standby(2, 2);
+    rig.fail(1);
+    rig.standby(2, 1);
+    let timeline = |rig: &Rig| rig.cluster.nodes[1].state.member().expect("it answers").answer.run.timeline;
+    assert_eq!(timeline(&rig), 2);
+    // Another start of its server begins where it left off.
+    let restarted = answer(true, 1, 3, 7);
+    rig.see(2, &Observation::Answered(restarted));
+    assert_eq!(timeline(&rig), 1);
+}
+
+#[test]
 fn a_standby_that_does_not_say_which_timeline_it_follows_is_told_of_once() {
     let mut rig = Rig::new(2);
     let promoted = Answer { replayed: Some(Lsn(0x0200_0000)), ..answer(false, 2, 1, 7) };
