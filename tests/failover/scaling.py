@@ -21,7 +21,7 @@ from harness.pooler import Pooler
 from harness.tls import Certificates
 
 # Short, so that a statement that waits for its processor still counts as short to pgweir.
-PERIOD_US = 2_000
+PERIOD_US = 4_000
 GROUPS = Path("/sys/fs/cgroup")
 
 WAYS = {
@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=5, help="of one run")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--protocol", default="prepared", help="of pgbench: simple, extended or prepared")
-    parser.add_argument("--part", type=float, default=0.3, help="of a processor, for each node")
+    parser.add_argument("--part", type=float, default=0.25, help="of a processor, for each node")
     options = parser.parse_args()
     folder = scratch_folder("scaling")
     nodes, shares, pooler, faults = [], [], None, []
