@@ -241,9 +241,14 @@ impl Cluster {
 
     /// A node said where it is: how far it is behind, or how far the others are.
     fn measure(&mut self, id: NodeId, observation: &Observation, now_us: u64) {
-        let Observation::Answered(answer) = observation else { return };
+        let Observation::Answered(_) = observation else { return };
+        // What the node makes of it: it may know its timeline better.
+        let Some(answer) = self.node(id).and_then(|node| node.state.member()).map(|member| member.answer)
+        else {
+            return;
+        };
         if let Some(position) = answer.position {
-            self.note_followed(id, answer, position, now_us);
+            self.note_followed(id, &answer, position, now_us);
         }
         let Some(node) = self.node(id) else { return };
         match (&node.state, answer.position) {

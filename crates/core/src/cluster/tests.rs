@@ -265,9 +265,12 @@ fn a_standby_that_receives_nothing_any_more_stays_on_its_timeline() {
     rig.primary(1, 2);
     rig.standby(2, 2);
     rig.fail(1);
-    rig.standby(2, 1);
+    let later = Lsn(0x0300_1000);
+    rig.see(2, &Observation::Answered(Answer { position: Some(later), ..answer(true, 1, 2, 7) }));
     let timeline = |rig: &Rig| rig.cluster.nodes[1].state.member().expect("it answers").answer.run.timeline;
     assert_eq!(timeline(&rig), 2);
+    // So what it has replayed since then proves what was kept.
+    assert_eq!(rig.cluster.nodes[1].followed.as_ref().map(|followed| followed.replayed), Some(later));
     // Another start of its server begins where it left off.
     let restarted = answer(true, 1, 3, 7);
     rig.see(2, &Observation::Answered(restarted));
