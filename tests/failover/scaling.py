@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -50,7 +51,8 @@ class Share:
     def take(self, node):
         """From here on all processes of the node share it; those that it starts later are in it from the beginning."""
         for pid in processes_of(node.postmaster()):
-            (self.folder / "cgroup.procs").write_text(str(pid))
+            with suppress(ProcessLookupError):
+                (self.folder / "cgroup.procs").write_text(str(pid))
 
     def discard(self):
         """Its processes have ended."""
