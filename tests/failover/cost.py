@@ -10,6 +10,8 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -65,6 +67,36 @@ def measure(pooler, ways, load, arguments, options):
         print(f"| {load} | {way} | {statistics.median(rates[way]):.0f} | {spread} | {statistics.median(times[way]):.1f} |", flush=True)
 
 
+@contextmanager
+def bench(standbys, scale, watch, ways, servers):
+    """A primary with pgbench's tables and its standbys, and a pgweir with a database for each way: `way0`, `way1` and so on. Gives both."""
+    folder = scratch_folder("bench")
+    nodes, pooler, faults = [], None, []
+    try:
+        certificates = Certificates(folder / "files")
+        nodes.append(Cluster(DISTRIBUTION, certificates))
+        port = str(nodes[0].port)
+        nodes[0].sql("create database bench owner alice")
+        fill = ["pgbench", "-i", "-q", "-s", str(scale), "-h", "127.0.0.1", "-p", port, "-U", "alice", "bench"]
+        subprocess.run(fill, check=True, capture_output=True)
+        nodes += [Cluster(DISTRIBUTION, certificates, follows=nodes[0]) for _ in range(standbys)]
+        names = ",".join(f"m{n}" for n in range(len(nodes)))
+        tail = "[nodes]\n" + "".join(f"m{n} = host=127.0.0.1 port={node.port}\n" for n, node in enumerate(nodes))
+        tail += f"[clusters]\nmain = nodes={names} check_user=postgres lag_limit_ms=0 {watch}\n"
+        databases = {f"way{n}": f"dbname=bench {where.format(port=port)}" for n, where in enumerate(ways)}
+        pooler = Pooler(databases, ini_tail=tail, default_pool_size=servers)
+        known = ["primary", *["standby"] * standbys]
+        eventually(lambda: sorted(row["state"] for row in pooler.show("NODES")) == known, "the nodes are known")
+        yield nodes, pooler
+    finally:
+        faults = pooler.finish() if pooler else []
+        for node in nodes:
+            node.discard()
+        shutil.rmtree(folder, ignore_errors=True)
+    if faults:
+        sys.exit("\n".join(faults))
+
+
 def main():
     """Starts the nodes and pgweir, and measures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -74,32 +106,15 @@ def main():
     parser.add_argument("--protocol", default="simple", help="of pgbench: simple, extended or prepared")
     parser.add_argument("--only", default="", help="loads whose name has this")
     options = parser.parse_args()
-    folder = scratch_folder("cost")
-    nodes, pooler, faults = [], None, []
-    try:
-        certificates = Certificates(folder / "files")
-        nodes.append(Cluster(DISTRIBUTION, certificates))
-        nodes[0].sql("create database bench owner alice")
-        subprocess.run(["pgbench", "-i", "-q", "-s", "10", "-h", "127.0.0.1", "-p", str(nodes[0].port), "-U", "alice", "bench"], check=True, capture_output=True)
-        nodes.append(Cluster(DISTRIBUTION, certificates, follows=nodes[0]))
-        tail = "[nodes]\n" + "".join(f"m{n} = host=127.0.0.1 port={node.port}\n" for n, node in enumerate(nodes))
-        tail += "[clusters]\nmain = nodes=m0,m1 check_user=postgres lag_limit_ms=0 route=auto\n"
-        databases = {f"way{n}": f"cluster=main dbname=bench {keys}" for n, keys in enumerate(WAYS.values())}
-        pooler = Pooler(databases, ini_tail=tail, default_pool_size=SERVERS)
-        eventually(lambda: {row["state"] for row in pooler.show("NODES")} == {"primary", "standby"}, "the nodes are known")
-        (folder / "change.sql").write_text(CHANGE)
+    ways = [f"cluster=main {keys}" for keys in WAYS.values()]
+    with bench(1, 10, "route=auto", ways, SERVERS) as (_, pooler), tempfile.NamedTemporaryFile("w", suffix=".sql") as change:
+        change.write(CHANGE)
+        change.flush()
         print(HEAD, flush=True)
         for load, arguments in LOADS.items():
             if options.only in load:
-                whole = [str(folder / "change.sql") if word == "CHANGE" else word for word in arguments]
+                whole = [change.name if word == "CHANGE" else word for word in arguments]
                 measure(pooler, list(WAYS), load, whole, options)
-    finally:
-        faults = pooler.finish() if pooler else []
-        for node in nodes:
-            node.discard()
-        shutil.rmtree(folder, ignore_errors=True)
-    if faults:
-        sys.exit("\n".join(faults))
 
 
 if __name__ == "__main__":

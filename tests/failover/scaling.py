@@ -6,23 +6,19 @@ root, so that the nodes are what limits the load and not the machine that all of
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from failover.cost import HEAD, measure, one_round
+from failover.cost import HEAD, bench, measure, one_round
 from failover.nodes import processes_of
-from harness.cluster import DISTRIBUTION, Cluster
-from harness.machine import eventually, scratch_folder
-from harness.pooler import Pooler
-from harness.tls import Certificates
+from harness.machine import eventually
 
 # Short, so that a statement that waits for its processor still counts as short to pgweir.
 PERIOD_US = 4_000
+SERVERS = 20
 GROUPS = Path("/sys/fs/cgroup")
 
 WAYS = {
@@ -31,7 +27,6 @@ WAYS = {
     "two standbys, route=standby": "cluster=main route=standby",
     "two standbys, route=auto": "cluster=main route=auto causal_reads=session",
 }
-SERVERS = 20
 
 
 class Share:
@@ -69,37 +64,19 @@ def main():
     parser.add_argument("--protocol", default="prepared", help="of pgbench: simple, extended or prepared")
     parser.add_argument("--part", type=float, default=0.25, help="of a processor, for each node")
     options = parser.parse_args()
-    folder = scratch_folder("scaling")
-    nodes, shares, pooler, faults = [], [], None, []
-    try:
-        certificates = Certificates(folder / "files")
-        nodes.append(Cluster(DISTRIBUTION, certificates))
-        nodes[0].sql("create database bench owner alice")
-        subprocess.run(["pgbench", "-i", "-q", "-s", "5", "-h", "127.0.0.1", "-p", str(nodes[0].port), "-U", "alice", "bench"], check=True, capture_output=True)
-        nodes += [Cluster(DISTRIBUTION, certificates, follows=nodes[0]) for _ in range(2)]
-        names = ",".join(f"m{n}" for n in range(len(nodes)))
-        tail = "[nodes]\n" + "".join(f"m{n} = host=127.0.0.1 port={node.port}\n" for n, node in enumerate(nodes))
-        tail += f"[clusters]\nmain = nodes={names} check_user=postgres check_timeout_ms=4000 primary_max_age_ms=8000 lag_limit_ms=0\n"
-        databases = {f"way{n}": f"dbname=bench {where.format(port=nodes[0].port)}" for n, where in enumerate(WAYS.values())}
-        pooler = Pooler(databases, ini_tail=tail, default_pool_size=SERVERS)
-        eventually(lambda: sorted(row["state"] for row in pooler.show("NODES")) == ["primary", "standby", "standby"], "the nodes are known")
+    # Nodes with so little of a processor answer late.
+    watch = "check_timeout_ms=4000 primary_max_age_ms=8000"
+    # The groups are removed when the nodes have ended.
+    with ExitStack() as groups, bench(2, 5, watch, WAYS.values(), SERVERS) as (nodes, pooler):
         for number, node in enumerate(nodes):
-            shares.append(Share(f"m{number}", options.part))
-            shares[-1].take(node)
+            share = Share(f"m{number}", options.part)
+            groups.callback(share.discard)
+            share.take(node)
         for number in range(len(WAYS)):
             # Opening a connection takes long with so little of a processor.
             one_round(pooler, f"way{number}", ["-S"], options)
         print(HEAD, flush=True)
         measure(pooler, list(WAYS), "SELECT by key", ["-S"], options)
-    finally:
-        faults = pooler.finish() if pooler else []
-        for node in nodes:
-            node.discard()
-        for share in shares:
-            share.discard()
-        shutil.rmtree(folder, ignore_errors=True)
-    if faults:
-        sys.exit("\n".join(faults))
 
 
 if __name__ == "__main__":
