@@ -91,8 +91,8 @@ impl Limits {
 /// Nodes that are gone and are remembered, so that what is open there ends once another node is the primary.
 const GONE_MAX: usize = 64;
 
-/// Checks are never nearer to each other.
-const HURRY_US_MIN: u64 = 10_000;
+/// Checks of one node are not nearer to each other, whatever happens.
+pub(crate) const APART_US_MIN: u64 = 10_000;
 
 /// A node as the primary, in one run; or as a standby, since its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -390,9 +390,9 @@ impl Cluster {
     pub(crate) fn pause_us(&self, id: NodeId, now_us: u64) -> u64 {
         let interval_us = self.limits.interval_us;
         if self.is_planned() || self.may_be_next(id, now_us) {
-            HURRY_US_MIN
+            APART_US_MIN
         } else if self.hurries() {
-            (interval_us / 10).max(HURRY_US_MIN)
+            (interval_us / 10).max(APART_US_MIN)
         } else {
             interval_us
         }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use pgweir_settings::{Config, Database};
 use pgweir_wire::error::SqlState;
 
-use crate::cluster::NodeId;
 use crate::cluster::lag::ToldLag;
 use crate::cluster::node::Observation;
+use crate::cluster::{APART_US_MIN, NodeId};
 use crate::context::{Cx, Env, Role, duration_us};
 use crate::driver::Driver;
 use crate::ids::{PoolId, ServerId, WatchId};
@@ -21,9 +21,7 @@ use crate::pool::{Failure, Pool, PoolState};
 use crate::shared::Counts;
 use crate::worker::Worker;
 
-/// Checks of one node are not nearer to each other, whatever happens.
-const APART_US_MIN: u64 = 10_000;
-/// The same for checks on new connections.
+/// As [`APART_US_MIN`], for checks on new connections.
 const RECONNECTS_APART_US_MIN: u64 = 100_000;
 
 /// The watch of one node.
