@@ -88,7 +88,7 @@ fn check_user(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>)
     let Some(kind) = kind else {
         cluster.options.insert("check_user", CHECK_USER.to_owned());
         let why = "pgpool's checks log in as \"nobody\" if the file names no user, and so does pgweir now: see that it may, or change \
-                   `check_user`. It needs nothing but LOGIN";
+                   `check_user`. It needs LOGIN, and should be a member of `pg_read_all_stats`";
         return reader.differs(0, "sr_check_user", why);
     };
     cluster.options.extend(given(&format!("{kind}_user")).map(|user| ("check_user", user)));

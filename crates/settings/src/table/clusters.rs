@@ -32,8 +32,8 @@ settings! {
         /// What counts while Patroni or etcd has not answered for `primary_max_age_ms`: `trust` a node's own word, if no
         /// other node claims to be the primary; `hold` nothing, so clients wait.
         source_lost: SourceLost = "trust", Kind::Choice(SourceLost::WORDS), Reload, Ours, InEffect;
-        /// The user that pgweir logs in as to ask a node for its role. It needs nothing but LOGIN. `auth_user` when it is not
-        /// set; one of the two is required.
+        /// The user that pgweir logs in as to ask a node for its role. It needs LOGIN; as a member of `pg_read_all_stats` it is
+        /// told a standby's timeline at once. `auth_user` when it is not set; one of the two is required.
         check_user: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
         /// The password of `check_user`; looked up in `auth_file` when it is not set.
         check_password: Option<Password> = NULL, Kind::Secret, Reload, Ours, InEffect;
