@@ -182,6 +182,23 @@ fn a_commit_outside_of_a_transaction_does_not_wait() {
     assert_eq!(stage.rig.gets(stage.server), ["Query commit"]);
 }
 
+/// A client that has sent part of a group has a server meanwhile: it is not kept from it for a COMMIT that has nothing to commit.
+#[test]
+fn part_of_a_group_outside_of_a_transaction_does_not_wait() {
+    let mut stage = Stage::exact();
+    stage.rig.send(stage.server, &told());
+    stage.rig.send(stage.client, &fe::query("commit"));
+    stage.rig.send(stage.server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    stage.rig.gets_raw(stage.client);
+    stage.rig.gets_raw(stage.server);
+    stage.rig.send(stage.client, &fe::parse("", INSERT));
+    assert!(text(&mut stage.rig, stage.server).contains(INSERT));
+    // The same goes for one that is none.
+    stage.rig.send(stage.client, b"P\0\0\0\x07abc");
+    let told = stage.rig.gets(stage.client);
+    assert!(told.iter().any(|message| message.contains("08P01")), "{told:?}");
+}
+
 /// The session goes ahead of it, and is not answered before it.
 #[test]
 fn what_follows_a_commit_that_was_answered_waits_for_nothing() {

@@ -58,7 +58,11 @@ impl Pool {
         if is_committing(server, id) {
             return None;
         }
-        match self.before_commit(cx.env, id, bytes, server.ledger.is_between_groups()) {
+        let ledger = &server.ledger;
+        let is_open = server.tx != TxStatus::Idle
+            || !ledger.is_clear_of_clients()
+            || !matches!(link.opening, Opening::Done);
+        match self.before_commit(cx.env, id, bytes, (ledger.is_between_groups(), is_open)) {
             0 => {}
             len => return Some(len),
         }
@@ -73,11 +77,15 @@ impl Pool {
     }
 
     /// The bytes up to the first group that is a COMMIT, or may become one with what is to come. `begins`: a group begins with them.
-    fn before_commit(&self, env: &Env, id: ClientId, bytes: &[u8], begins: bool) -> usize {
+    /// Unless a transaction is open ahead of them (`is_open`), there is nothing that the first group could commit: it does not wait
+    /// for the rest of it.
+    fn before_commit(&self, env: &Env, id: ClientId, bytes: &[u8], (begins, is_open): (bool, bool)) -> usize {
         let mut at = if begins { 0 } else { group_len(bytes) };
         while at < bytes.len() {
             let rest = &bytes[at..];
-            let is_part = matches!(Header::peek(rest), Ok(Some(header)) if may_become_end(header, rest));
+            let may_commit = at > 0 || is_open;
+            let is_part =
+                may_commit && matches!(Header::peek(rest), Ok(Some(header)) if may_become_end(header, rest));
             if is_part || self.end_at_front(env, id, rest).is_some_and(|end| end.is(Block::Commit)) {
                 return at;
             }
