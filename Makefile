@@ -13,6 +13,8 @@ SEEDS ?= 2000
 # For `make install`.
 PREFIX ?= /usr/local
 DESTDIR ?=
+# All but examples in documentation, of which there are none.
+TESTS = --lib --bins --tests
 # Further arguments for the verb: make demo ARGS="--clients 500".
 ARGS ?=
 
@@ -23,7 +25,7 @@ demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, 
 	@$(PGWEIR) demo $(ARGS)
 
 test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black box, demo
-	$(CARGO) test --workspace --quiet
+	$(CARGO) test --workspace $(TESTS) --quiet
 	@$(MAKE) web-test
 	$(CARGO) run --quiet --bin sim -- --seeds $(SEEDS)
 	$(CARGO) run --quiet --bin sim -- --clusters $(SEEDS)
@@ -34,7 +36,7 @@ check: ## before each commit, about a minute: format, clippy, unit tests, tidy
 	@web/seal check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
-	$(CARGO) test --workspace --quiet
+	$(CARGO) test --workspace $(TESTS) --quiet
 
 fmt: ## formats the code
 	$(CARGO) fmt --all

@@ -67,7 +67,20 @@ pub(super) fn rust(path: &Path, text: &str, source: &Source) -> Vec<Problem> {
         let lines = source.lines().filter(|(_, line)| crate::tidy::source::has_word(line, "unsafe"));
         problems.extend(lines.map(|(line, _)| Problem::new(path, line, "unsafe outside of crates/net")));
     }
+    let problem = |line| Problem::new(path, line, "no test runs an example in documentation: write ```text");
+    problems.extend(examples(text).map(problem));
     problems
+}
+
+/// The lines at which examples in documentation begin that could be run: `make test` does not look for them, which takes longer
+/// than all unit tests.
+fn examples(text: &str) -> impl Iterator<Item = usize> {
+    let fences = text.lines().zip(1..).filter_map(|(line, number)| {
+        let line = line.trim_start();
+        let said = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
+        Some((number, said.trim().strip_prefix("```")?))
+    });
+    fences.step_by(2).filter(|(_, language)| *language != "text").map(|(number, _)| number)
 }
 
 /// Whether the first thing in the file, inner attributes aside, is its documentation.
@@ -117,6 +130,14 @@ mod tests {
         all.push("crates/x/src/room/one_more.rs".into());
         let found: Vec<PathBuf> = folders(&all).into_iter().map(|problem| problem.path).collect();
         assert_eq!(found, [Path::new("crates/x/src/room")]);
+    }
+
+    #[test]
+    fn examples_are_no_tests() {
+        let text =
+            "//! Why.\n//! ```text\n//! a\n//! ```\nfn f() {}\n/// ```\n/// f();\n/// ```\nfn g() {}\n";
+        assert_eq!(examples(text).collect::<Vec<_>>(), [6]);
+        assert_eq!(rust_problems("crates/x/src/a.rs", text).len(), 1);
     }
 
     #[test]
