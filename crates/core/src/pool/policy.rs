@@ -50,6 +50,8 @@ pub(crate) enum BeginsWithoutServer {
 pub(crate) enum OnLoss {
     /// Its connection ends.
     Ends,
+    /// The same, in a cluster: a server whose node has another role than before gets nothing new.
+    EndsAtFence,
     /// What became of that, if it can be told at once: the pool has a cluster, and its servers change hands.
     Tells,
     /// And what became of its COMMIT, for which the next primary is asked (`commit_outcome`).
@@ -110,7 +112,8 @@ impl Policy {
                     CommitOutcome::On => OnLoss::Asks,
                     CommitOutcome::Exact => OnLoss::AsksFirst,
                 },
-                _ => OnLoss::Ends,
+                Some(_) => OnLoss::EndsAtFence,
+                None => OnLoss::Ends,
             },
             multiplex: None,
         };

@@ -306,6 +306,30 @@ fn what_follows_a_transaction_at_once_does_not_go_to_the_old_epoch() {
     }
 }
 
+/// It has its server up to its end; that comes when it has the answers to what was sent.
+#[test]
+fn what_a_session_pooled_client_sends_at_once_does_not_go_to_the_old_epoch() {
+    let cluster = CLUSTER.replace("app = cluster=main", "app = cluster=main pool_mode=session");
+    let mut rig = Rig::with(MAIN, &cluster, 1);
+    let watches = begin_with_primary(&mut rig);
+    let (client, server) = served(&mut rig);
+    rig.send(client, &fe::parse("", "select 1"));
+    assert_eq!(rig.gets(server), ["Parse  select 1"]);
+    fail_over(&mut rig, watches);
+    assert!(!rig.is_closed(server));
+    let later = fe::query("insert into t values (1)");
+    rig.send(client, &[fe::bind(""), fe::execute(), fe::sync(), later].concat());
+    assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"]);
+    let answer = [be::parse_complete(), be::bind_complete(), be::complete("SELECT 1")].concat();
+    rig.send(server, &answer);
+    rig.gets_nothing(server);
+    rig.send(server, &be::ready('I'));
+    assert!(rig.is_closed(server));
+    let told = rig.gets(client);
+    assert!(told.contains(&"Ready I".to_owned()), "{told:?}");
+    assert!(rig.is_closed(client), "{told:?}");
+}
+
 #[test]
 fn what_follows_the_first_group_behind_a_session_does_not_go_there_either() {
     let (mut rig, watches) = with_primary(1);

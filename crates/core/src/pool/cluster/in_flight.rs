@@ -228,8 +228,9 @@ impl InFlight {
 }
 
 impl Pool {
-    /// As [`Pool::send_linked`], in a pool whose clients are told what is lost with their server.
-    pub(crate) fn send_in_flight<D: Driver>(
+    /// As [`Pool::send_linked`], in a pool with a cluster. In session pooling nothing is noted of what is sent: its client ends with
+    /// its server.
+    pub(crate) fn send_in_cluster<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -242,6 +243,7 @@ impl Pool {
                 Some(len) => &bytes[..len],
                 None => return self.waits_at_server(id),
             },
+            OnLoss::EndsAtFence => return self.send_linked(cx, id, server_id, bytes),
             _ => bytes,
         };
         let (bytes, then) = match self.reads_at_standby(id, server_id) {

@@ -86,8 +86,8 @@ impl Pool {
         bytes: &[u8],
     ) -> Step {
         match self.state.policy.on_loss {
-            OnLoss::Tells | OnLoss::Asks | OnLoss::AsksFirst => self.send_in_flight(cx, id, server_id, bytes),
             OnLoss::Ends => self.send_linked(cx, id, server_id, bytes),
+            _ => self.send_in_cluster(cx, id, server_id, bytes),
         }
     }
 
