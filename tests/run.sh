@@ -3,7 +3,7 @@
 #
 # POOLER       the binary under test; without it the release build of this repository is made and used
 # POOLER_KIND  pgweir or pgbouncer (read off the name otherwise)
-# JOBS         test processes side by side (3)
+# JOBS         test processes side by side (4)
 set -eu
 case "${POOLER:-/}" in
 /*) ;;
@@ -17,4 +17,4 @@ if [ -z "${POOLER:-}" ]; then
     POOLER="$target/release/pgweir"
     export POOLER
 fi
-exec ../.cache/venv/bin/pytest -q -n "${JOBS:-3}" --dist worksteal "$@"
+exec ../.cache/venv/bin/pytest -q -n "${JOBS:-4}" --dist worksteal "$@"
