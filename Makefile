@@ -7,7 +7,9 @@ MAKEFLAGS += --no-print-directory
 CARGO ?= cargo
 # Where cargo puts what it builds; it may lie outside of this directory.
 TARGET = $(shell $(CARGO) metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-PGWEIR = $(TARGET)/release/pgweir
+# The profile of the binary: what users get, or `dev`, which checks its assertions.
+PROFILE ?= release
+PGWEIR = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/pgweir
 # For `make sim`: the number of seeds.
 SEEDS ?= 2000
 # For `make install`.
@@ -30,7 +32,7 @@ test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black 
 	$(CARGO) run --quiet --bin sim -- --seeds $(SEEDS)
 	$(CARGO) run --quiet --bin sim -- --clusters $(SEEDS)
 	@$(MAKE) fuzz
-	@$(MAKE) blackbox demo-smoke
+	@$(MAKE) blackbox demo-smoke PROFILE=dev
 
 check: ## before each commit, about a minute: format, clippy, unit tests, tidy
 	@web/seal check
@@ -42,8 +44,8 @@ fmt: ## formats the code
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
-build: ## the release binary
-	$(CARGO) build --release -p pgweir
+build: ## the binary (PROFILE=release)
+	$(CARGO) build --profile $(PROFILE) -p pgweir
 
 packages: ## deb, rpm and tar.gz of this checkout in target/packages, with checksums (ARCH=arm64 for another architecture)
 	deploy/packages/build.py $(if $(ARCH),--arch $(ARCH)) $(ARGS)
