@@ -300,15 +300,18 @@ impl Nodes {
         match act {
             Act::Crash(node) => self.crash(node, now_us),
             Act::Stop(node) => self.nodes[node].status = Status::Stopped,
-            Act::Start(node) => self.start(node),
-            Act::Serve(node) => self.nodes[node].status = Status::Running,
+            // A node that is down for two reasons comes back with the first of them: what runs is not started again.
+            Act::Start(node) if self.nodes[node].status == Status::Stopped => self.start(node),
+            Act::Serve(node) if self.nodes[node].status == Status::Starting => {
+                self.nodes[node].status = Status::Running;
+            }
             Act::Promote(promoted) => self.promote(promoted, now_us),
             Act::Part(node) => self.nodes[node].isolated = true,
             Act::Heal(node) => {
                 self.nodes[node].isolated = false;
                 self.nodes[node].healed_us = now_us;
             }
-            Act::Terminate(_) | Act::Sever(_) => {}
+            Act::Start(_) | Act::Serve(_) | Act::Terminate(_) | Act::Sever(_) => {}
         }
     }
 

@@ -2,7 +2,7 @@
 
 use pgweir_core::Machine;
 
-use super::{Act, Nodes};
+use super::{Act, Nodes, Status};
 use crate::sim::plan::Plan;
 use crate::sim::subject::Subject;
 
@@ -42,4 +42,23 @@ fn a_node_has_another_role_than_before_once_it_is_promoted_or_made_a_standby() {
         nodes.happen(act, 1);
     }
     assert!(nodes.has_changed_role(0) && nodes.has_changed_role(1));
+}
+
+/// Its sessions live, and what they have shown stays.
+#[test]
+fn a_node_that_runs_is_not_started_again() {
+    let mut nodes = nodes();
+    for act in [Act::Crash(1), Act::Start(1), Act::Serve(1)] {
+        nodes.happen(act, 1);
+    }
+    let (place, started) = (nodes.nodes[1].place, nodes.nodes[1].started);
+    for _ in 0..20 {
+        nodes.happen(Act::Start(1), 2);
+        assert!(nodes.nodes[1].status == Status::Running);
+        assert!(nodes.nodes[1].place == place && nodes.nodes[1].started == started);
+    }
+    for act in [Act::Crash(1), Act::Serve(1)] {
+        nodes.happen(act, 3);
+    }
+    assert!(nodes.nodes[1].status == Status::Stopped, "it recovers first");
 }
