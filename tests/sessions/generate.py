@@ -24,7 +24,7 @@ FEATURES = {
 
 
 RESETS = re.compile(r"reset|discard|default|null|zone local|set names|from stdin|fz\.", re.IGNORECASE)
-UNSEEN = re.compile(r"fz\.reset|do \$\$.*reset|, null,", re.IGNORECASE)
+UNSEEN = re.compile(r"\bexecute\b|fz\.reset|do \$\$.*reset|, null,", re.IGNORECASE)
 """Resets without a telling word: what the client started with comes back when its transaction and its pipeline are over.
 
 (session-state.md, What is not seen.)

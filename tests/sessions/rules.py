@@ -153,7 +153,9 @@ def _unnamed_is_gone(wanted, got):
 
 def _no_portal(wanted, got):
     """The unnamed portal without a Bind: on a server there may be another one of the same transaction."""
-    return wanted[0] == got[0] == "E" and dict(wanted[1])["C"] == "34000" and dict(got[1])["C"] in ("55000", "25P02")
+    if not (wanted[0] == "E" and dict(wanted[1])["C"] == "34000"):
+        return False
+    return got[0] == "n" or got[0] == "E" and dict(got[1])["C"] in ("55000", "25P02")
 
 
 def _execute_described(wanted, got):
@@ -207,7 +209,7 @@ RULES = [
     Rule("empty in place of NULL", "may be empty instead of NULL, if another client set it on that server", _empty_for_null),
     Rule("empty in place of the startup value", "of a custom setting from the startup packet leaves it empty", _empty_for_began),
     Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True, last=True),
-    Rule("an unnamed portal that is another's", "fails with 34000, 55000 or 25P02", _no_portal),
+    Rule("an unnamed portal that is another's", "fails with 34000, 55000 or 25P02, or says that there are no columns", _no_portal),
     Rule("a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_described),
     Rule("a name that can no longer be prepared", "whose text can no longer be prepared, because its table is gone", _no_longer_prepared),
     Rule("a prepared EXECUTE in a failed transaction", "described by what the name meant when its present server prepared it", _execute_described_in_failure, ends=True, prepares=EXECUTES),
