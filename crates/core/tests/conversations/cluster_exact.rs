@@ -26,6 +26,17 @@ impl Stage {
         stage
     }
 
+    /// Its client has committed.
+    fn between_transactions() -> Stage {
+        let mut stage = Stage::exact();
+        stage.rig.send(stage.server, &told());
+        stage.rig.send(stage.client, &fe::query("commit"));
+        stage.rig.send(stage.server, &[be::complete("COMMIT"), be::ready('I')].concat());
+        stage.rig.gets_raw(stage.client);
+        stage.rig.gets_raw(stage.server);
+        stage
+    }
+
     fn gets_question(&mut self) {
         let asked = text(&mut self.rig, self.server);
         assert_eq!(asked.matches("pg_current_wal_insert_lsn").count(), 1, "{asked}");
@@ -172,12 +183,7 @@ fn a_commit_that_waits_when_the_primary_is_lost_was_not_sent() {
 
 #[test]
 fn a_commit_outside_of_a_transaction_does_not_wait() {
-    let mut stage = Stage::exact();
-    stage.rig.send(stage.server, &told());
-    stage.rig.send(stage.client, &fe::query("commit"));
-    stage.rig.send(stage.server, &[be::complete("COMMIT"), be::ready('I')].concat());
-    stage.rig.gets_raw(stage.client);
-    stage.rig.gets_raw(stage.server);
+    let mut stage = Stage::between_transactions();
     stage.rig.send(stage.client, &fe::query("commit"));
     assert_eq!(stage.rig.gets(stage.server), ["Query commit"]);
 }
@@ -185,12 +191,7 @@ fn a_commit_outside_of_a_transaction_does_not_wait() {
 /// A client that has sent part of a group has a server meanwhile: it is not kept from it for a COMMIT that has nothing to commit.
 #[test]
 fn part_of_a_group_outside_of_a_transaction_does_not_wait() {
-    let mut stage = Stage::exact();
-    stage.rig.send(stage.server, &told());
-    stage.rig.send(stage.client, &fe::query("commit"));
-    stage.rig.send(stage.server, &[be::complete("COMMIT"), be::ready('I')].concat());
-    stage.rig.gets_raw(stage.client);
-    stage.rig.gets_raw(stage.server);
+    let mut stage = Stage::between_transactions();
     stage.rig.send(stage.client, &fe::parse("", INSERT));
     assert!(text(&mut stage.rig, stage.server).contains(INSERT));
     // The same goes for one that is none.
