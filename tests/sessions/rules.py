@@ -364,7 +364,7 @@ REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalSt
 
 def _asked_for(group):
     """Without what comes unasked, and without the notices of a Parse (`NOTICE_MISSING`)."""
-    return [m for m in group if m[0] not in "SA" and not (m[0] == "N" and dict(m[1])["C"] == "42622")]
+    return [m for m in group if m[0] not in "SA" and not (m[0] == "N" and dict(m[1])["C"] in ("42622", "22P06"))]
 
 
 def shown(message):
