@@ -306,28 +306,34 @@ fn what_follows_a_transaction_at_once_does_not_go_to_the_old_epoch() {
     }
 }
 
-/// It has its server up to its end; that comes when it has the answers to what was sent.
+/// Such a client has one server until it leaves. Here pgweir ends its connection, when it has the answers to the group that was open.
 #[test]
 fn what_a_session_pooled_client_sends_at_once_does_not_go_to_the_old_epoch() {
     let cluster = CLUSTER.replace("app = cluster=main", "app = cluster=main pool_mode=session");
-    let mut rig = Rig::with(MAIN, &cluster, 1);
-    let watches = begin_with_primary(&mut rig);
-    let (client, server) = served(&mut rig);
-    rig.send(client, &fe::parse("", "select 1"));
-    assert_eq!(rig.gets(server), ["Parse  select 1"]);
-    fail_over(&mut rig, watches);
-    assert!(!rig.is_closed(server));
-    let later = fe::query("insert into t values (1)");
-    rig.send(client, &[fe::bind(""), fe::execute(), fe::sync(), later].concat());
-    assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"]);
-    let answer = [be::parse_complete(), be::bind_complete(), be::complete("SELECT 1")].concat();
-    rig.send(server, &answer);
-    rig.gets_nothing(server);
-    rig.send(server, &be::ready('I'));
-    assert!(rig.is_closed(server));
-    let told = rig.gets(client);
-    assert!(told.contains(&"Ready I".to_owned()), "{told:?}");
-    assert!(rig.is_closed(client), "{told:?}");
+    let group = [fe::bind(""), fe::execute(), fe::sync()].concat();
+    // What follows is a change, or no message at all.
+    for later in [fe::query("insert into t values (1)"), b"Q\0\0\0\0 \xff".to_vec()] {
+        let all = [group.clone(), later].concat();
+        for piece in [all.len(), 7, 1] {
+            let mut rig = Rig::with(MAIN, &cluster, 1);
+            let watches = begin_with_primary(&mut rig);
+            let (client, server) = served(&mut rig);
+            rig.send(client, &fe::parse("", "select 1"));
+            assert_eq!(rig.gets(server), ["Parse  select 1"]);
+            fail_over(&mut rig, watches);
+            assert!(!rig.is_closed(server));
+            all.chunks(piece).for_each(|bytes| rig.send(client, bytes));
+            assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"]);
+            let answer = [be::parse_complete(), be::bind_complete(), be::complete("SELECT 1")].concat();
+            rig.send(server, &answer);
+            rig.gets_nothing(server);
+            rig.send(server, &be::ready('I'));
+            assert!(rig.is_closed(server));
+            let told = rig.gets(client);
+            assert!(told.contains(&"Ready I".to_owned()), "{told:?}");
+            assert!(rig.is_closed(client), "{told:?}");
+        }
+    }
 }
 
 #[test]
