@@ -155,7 +155,8 @@ def _no_portal(wanted, got):
     """The unnamed portal without a Bind: on a server there may be another one of the same transaction."""
     if not (wanted[0] == "E" and dict(wanted[1])["C"] == "34000"):
         return False
-    return got[0] == "n" or got[0] == "E" and dict(got[1])["C"] in ("55000", "25P02")
+    describes = dict(wanted[1])["R"] == "exec_describe_portal_message"
+    return describes and got[0] == "n" or got[0] == "E" and dict(got[1])["C"] in ("55000", "25P02")
 
 
 def _execute_described(wanted, got):
@@ -364,7 +365,10 @@ REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalSt
 
 def _asked_for(group):
     """Without what comes unasked, and without the notices of a Parse (`NOTICE_MISSING`)."""
-    return [m for m in group if m[0] not in "SA" and not (m[0] == "N" and dict(m[1])["C"] in ("42622", "22P06"))]
+    asked = [m for m in group if m[0] not in "SA" and not (m[0] == "N" and dict(m[1])["C"] == "42622")]
+    # PostgreSQL may refuse the text that it has just warned of.
+    followed = zip(asked, [*asked[1:], ("", None)], strict=False)
+    return [m for m, after in followed if not (after[0] == "E" and m[0] == "N" and dict(m[1])["C"] == "22P06")]
 
 
 def shown(message):
