@@ -39,6 +39,8 @@ pub struct Source<'a> {
     pub users: Option<&'a str>,
     /// The file of access rules, if it is not where the main file says (`pool_hba.conf`).
     pub rules: Option<&'a str>,
+    /// The `pool_mode` of all pools, in place of what the configuration says.
+    pub pool_mode: Option<&'a str>,
 }
 
 /// A configuration that was read.

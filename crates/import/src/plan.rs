@@ -69,7 +69,7 @@ pub(crate) struct Route {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) name: String,
-    /// The names of its nodes.
+    /// The names of its nodes; none if it finds them itself.
     pub(crate) nodes: Vec<String>,
     /// The password of `check_user`, if the list of users has none.
     pub(crate) check_password: Option<Secret>,

@@ -4,7 +4,7 @@ use pgweir_settings::{Kind as SettingKind, MAIN_ROWS, row as setting};
 
 use crate::dialect::{self, Given, Takes};
 use crate::finding::{Fault, Finding, FindingKind, shown};
-use crate::kinds::Kind;
+use crate::kinds::{Kind, replicas};
 use crate::limits::{FILES_MAX, FINDINGS_MAX, SHOWN_LEN_MAX, TEXT_LEN_MAX};
 use crate::mapping::{Outcome, Row, row};
 use crate::plan::{Plan, Pool, Secret};
@@ -42,6 +42,11 @@ impl<'a, 'r> Reader<'a, 'r> {
     }
 
     pub(crate) fn finish(mut self) -> (Plan, Vec<Finding>, Vec<Fault>) {
+        if let Some(mode) = self.source.pool_mode {
+            self.plan.pools.iter_mut().for_each(|pool| drop(pool.settings.remove("pool_mode")));
+            self.set("pool_mode", mode);
+        }
+        replicas::check_users(&mut self);
         for (line, what, why) in resolve::resolve(&mut self.plan) {
             self.finding(line, FindingKind::Differs, &what, &why);
         }
@@ -68,6 +73,11 @@ impl<'a, 'r> Reader<'a, 'r> {
     /// The name of the file of rules, if the caller named one.
     pub(crate) fn rules_file(&self) -> Option<&'a str> {
         self.source.rules
+    }
+
+    /// The mode of all pools, if the caller named one.
+    pub(crate) fn pool_mode(&self) -> Option<&'a str> {
+        self.source.pool_mode
     }
 
     pub(crate) fn fault(&mut self, line: u32, text: impl Into<String>) {
@@ -178,17 +188,12 @@ impl<'a, 'r> Reader<'a, 'r> {
                     self.set_given(resolve::global_name(name), &given);
                 }
             }
-            Outcome::Missing(why) if self.asks(row, node) => self.missing(node.line, label, why),
-            Outcome::With(master) => {
-                let master_key = master.strip_prefix(scope.prefix).unwrap_or(master);
-                let master_row = rows.iter().find(|row| row.key == master);
-                let on =
-                    table.get(master_key).zip(master_row).is_some_and(|(node, row)| self.asks(row, node));
-                if on {
-                    self.missing(node.line, label, &format!("it belongs to {master_key}"));
-                }
+            Outcome::Missing(why) if self.asks(row, node) => {
+                let why = format!("{why}{}", along(rows, row.key, scope, table));
+                self.missing(node.line, label, &why);
             }
-            Outcome::Reader(_) | Outcome::Needless(_) | Outcome::Missing(_) => {}
+            // What belongs to another key is told with that one.
+            Outcome::With(_) | Outcome::Reader(_) | Outcome::Needless(_) | Outcome::Missing(_) => {}
         }
     }
 
@@ -238,6 +243,19 @@ fn wrong(label: &str, node: &Node, takes: Takes, right: &str) -> String {
         (_, Some(text)) => format!(" \"{}\"", shown(text, SHOWN_LEN_MAX)),
     };
     format!("invalid value{value} for {}: {right}", shown(label, SHOWN_LEN_MAX))
+}
+
+/// How many further keys belong to one that is not carried over, for the end of its finding.
+fn along(rows: &'static [Row], master: &str, scope: Scope<'_>, table: &Table) -> String {
+    let belongs = |key: &str| {
+        let found = row(rows, &format!("{}{key}", scope.prefix));
+        found.is_some_and(|row| matches!(row.outcome, Outcome::With(key) if key == master))
+    };
+    match table.0.iter().filter(|(key, _)| belongs(key)).count() {
+        0 => String::new(),
+        1 => ". One more key belongs to it".to_owned(),
+        count => format!(". {count} more keys belong to it"),
+    }
 }
 
 /// Whether a text can be the name of a key in a configuration that any pooler documents.

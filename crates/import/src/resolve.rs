@@ -191,7 +191,7 @@ fn own_servers(
 }
 
 /// Whether this is what PostgreSQL stores, and no password itself.
-fn is_stored(secret: &Secret) -> bool {
+pub(crate) fn is_stored(secret: &Secret) -> bool {
     let text = secret.reveal();
     let hash = text.strip_prefix("md5").unwrap_or_default();
     text.starts_with("SCRAM-SHA-256$")

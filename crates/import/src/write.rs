@@ -119,7 +119,9 @@ fn clusters(plan: &Plan, places: &Places, out: &mut String) {
     for cluster in &plan.clusters {
         out.push_str(&entry(&cluster.name, &cluster_pairs(cluster, places.hide_secrets)));
     }
-    out.push_str("\n[nodes]\n");
+    if !plan.nodes.is_empty() {
+        out.push_str("\n[nodes]\n");
+    }
     for node in &plan.nodes {
         let mut pairs = vec![("host", node.host.clone()), ("port", node.port.to_string())];
         pairs.extend(node.weight.map(|weight| ("weight", weight.to_string())));
@@ -132,7 +134,10 @@ fn clusters(plan: &Plan, places: &Places, out: &mut String) {
 }
 
 fn cluster_pairs(cluster: &Cluster, hide_secrets: bool) -> Vec<(&'static str, String)> {
-    let mut pairs = vec![("nodes", cluster.nodes.join(","))];
+    let mut pairs = Vec::new();
+    if !cluster.nodes.is_empty() {
+        pairs.push(("nodes", cluster.nodes.join(",")));
+    }
     pairs.extend(cluster.options.iter().map(|(name, text)| (*name, text.clone())));
     pairs
         .extend(cluster.check_password.as_ref().map(|secret| ("check_password", told(secret, hide_secrets))));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use lexopt::prelude::*;
 use pgweir_import::Kind;
+use pgweir_settings::PoolMode;
 
 /// What the user asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub(crate) struct ImportOptions {
     pub(crate) users: Option<String>,
     /// `--hba`: the file of access rules, if it is not where the configuration says.
     pub(crate) rules: Option<String>,
+    /// `--pool-mode`: the mode of all pools, in place of what the configuration says.
+    pub(crate) pool_mode: Option<String>,
 }
 
 /// How a container starts.
@@ -128,6 +131,9 @@ pub(crate) enum UsageError {
     /// `--from` with something else.
     #[error("unknown kind {0:?}: it must be one of {kinds}", kinds = kinds())]
     UnknownKind(String),
+    /// `--pool-mode` with something else.
+    #[error("unknown pool mode {0:?}: it must be one of {modes}", modes = PoolMode::WORDS.join(", "))]
+    UnknownMode(String),
     /// More than one argument that is no option.
     #[error("only one config file can be given, not also {0:?}")]
     SecondConfig(OsString),
@@ -230,6 +236,8 @@ Options:
                          write a result that pgweir check refuses
       --users=FILE       the file of users (pool_passwd, users.toml)
       --hba=FILE         the file of access rules (pool_hba.conf)
+      --pool-mode=MODE   the pool_mode of all pools, whatever FILE says:
+                         session, transaction or statement
   -h, --help             show this help, then exit
 
 Standard error lists what has no counterpart, with the reason. Passwords are
@@ -340,6 +348,13 @@ fn parse_import(args: Vec<OsString>) -> Result<Command, UsageError> {
             Long("force") => options.force = true,
             Long("users") => options.users = Some(parser.value()?.string()?),
             Long("hba") => options.rules = Some(parser.value()?.string()?),
+            Long("pool-mode") => {
+                let mode = parser.value()?.string()?;
+                if !PoolMode::WORDS.contains(&mode.as_str()) {
+                    return Err(UsageError::UnknownMode(mode));
+                }
+                options.pool_mode = Some(mode);
+            }
             Short('h') | Long("help") => return Ok(Command::ImportHelp),
             Value(value) => take_config(&mut file, value)?,
             other => return Err(other.unexpected().into()),
@@ -487,7 +502,7 @@ mod tests {
                 Command::Import(ImportOptions { file: "a.toml".into(), ..ImportOptions::default() }),
             ),
             (
-                "import --from pgdog --users u.toml --hba=h --output out --force a.toml",
+                "import --from pgdog --users u.toml --hba=h --output out --force --pool-mode=session a.toml",
                 Command::Import(ImportOptions {
                     file: "a.toml".into(),
                     kind: Some(Kind::PgDog),
@@ -495,6 +510,7 @@ mod tests {
                     force: true,
                     users: Some("u.toml".to_owned()),
                     rules: Some("h".to_owned()),
+                    pool_mode: Some("session".to_owned()),
                 }),
             ),
             ("import --help", Command::ImportHelp),
@@ -518,6 +534,10 @@ mod tests {
             ),
             ("a.ini b.ini", "only one config file can be given, not also \"b.ini\""),
             ("import", "need the configuration file of another pooler"),
+            (
+                "import --pool-mode=fast a",
+                "unknown pool mode \"fast\": it must be one of session, transaction, statement",
+            ),
             (
                 "import --from x a",
                 "unknown kind \"x\": it must be one of pgpool, odyssey, pgcat, pgdog, pg_doorman, env",

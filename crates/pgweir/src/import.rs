@@ -47,8 +47,13 @@ fn run(options: &ImportOptions) -> Result<bool, Vec<String>> {
     let kind = kind.ok_or_else(|| {
         vec![format!("{name}: its contents do not tell what it is; give --from with one of {}", kinds())]
     })?;
-    let source =
-        Source { name: &name, text: &text, users: options.users.as_deref(), rules: options.rules.as_deref() };
+    let source = Source {
+        name: &name,
+        text: &text,
+        users: options.users.as_deref(),
+        rules: options.rules.as_deref(),
+        pool_mode: options.pool_mode.as_deref(),
+    };
     let import = pgweir_import::import(kind, &source, &mut |further| open_further(options, further));
     let import = import.map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     let (faults, warnings) = checked(&import)?;

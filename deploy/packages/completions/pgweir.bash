@@ -11,7 +11,7 @@ _pgweir() {
     case ${COMP_WORDS[1]} in
         check) options="--connect --user --strict --json --help" ;;
         doctor) options="--user --json --help" ;;
-        import) options="--from --output --force --users --hba --help" ;;
+        import) options="--from --output --force --users --hba --pool-mode --help" ;;
         entrypoint) options="--output --help" ;;
     esac
     case $word in

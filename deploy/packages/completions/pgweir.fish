@@ -16,6 +16,7 @@ complete -c pgweir -n '__fish_seen_subcommand_from import' -l output -r -d 'writ
 complete -c pgweir -n '__fish_seen_subcommand_from import' -l force -d 'replace files that exist'
 complete -c pgweir -n '__fish_seen_subcommand_from import' -l users -r -d 'the file of users (pool_passwd, users.toml)'
 complete -c pgweir -n '__fish_seen_subcommand_from import' -l hba -r -d 'the file of access rules (pool_hba.conf)'
+complete -c pgweir -n '__fish_seen_subcommand_from import' -l pool-mode -r -d 'the pool_mode of all pools, whatever FILE says'
 complete -c pgweir -n '__fish_seen_subcommand_from entrypoint' -l output -r -d 'the directory that pgweir.ini and userlist.txt are'
 complete -c pgweir -s d -l daemon -d 'run in background (as a daemon)'
 complete -c pgweir -s q -l quiet -d 'run quietly: no log on standard error'

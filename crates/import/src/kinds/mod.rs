@@ -2,7 +2,6 @@
 
 pub(crate) mod environment;
 mod odyssey;
-mod odyssey_text;
 mod pg_doorman;
 mod pgcat;
 mod pgdog;
@@ -11,6 +10,7 @@ mod pgpool_cluster;
 mod pgpool_reads;
 mod pgpool_rows;
 pub(crate) mod process;
+pub(crate) mod replicas;
 
 use crate::mapping::Table;
 use crate::plan::{Database, Plan};
@@ -124,25 +124,6 @@ fn add_database(plan: &mut Plan, database: Database) {
     if !plan.databases.iter().any(|known| known.name == database.name) {
         plan.databases.push(database);
     }
-}
-
-/// What is said of servers that only read.
-const STANDBYS: &str = "pgweir sends all statements to the primary for now: reads from standbys are not carried over. Give readers another \
-                        database whose host is a standby (the entry is in the file, as a comment)";
-
-/// Notes the servers beside the primary, as comments that can be used and as a finding.
-fn standbys(reader: &mut Reader<'_, '_>, line: u32, database: &mut Database, others: &[(String, u16)]) {
-    if others.is_empty() {
-        return;
-    }
-    let name = if database.name == "*" { "database".to_owned() } else { database.name.clone() };
-    let dbname = database.dbname.clone().unwrap_or_else(|| name.clone());
-    let hosts: Vec<String> = others.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-    for (number, (host, port)) in (1..).zip(others) {
-        let comment = format!("{name}_standby{number} = host={host} port={port} dbname={dbname}");
-        database.comments.push(comment);
-    }
-    reader.missing(line, &format!("reads from standbys ({})", hosts.join(", ")), STANDBYS);
 }
 
 #[cfg(test)]

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::odyssey_text;
-use super::{add_database, has_line, parsed, pgpool, standbys};
+mod reads;
+mod text;
+
+use self::reads::Watchdog;
+use super::replicas::{self, Role, Server};
+use super::{has_line, parsed, pgpool};
 use crate::dialect;
 use crate::dialect::Takes::{Anything, Count, Flag, List, Milliseconds, Port, Seconds, Text, Word};
 use crate::finding::shown;
@@ -16,7 +20,8 @@ use crate::reader::{Reader, Scope};
 use crate::tree::Table;
 use crate::write;
 
-const CLUSTER: &str = "pgweir does not look for the primary yet: it connects to the host that the file names";
+const ATTRS: &str = "if the storage has several hosts: `read-write` is `primary`, `read-only` is `standby`, `any` is `auto`, which sends reads to standbys";
+const BALANCE: &str = "reads go to the standby with the least load, in the same `zone` first";
 const LOGS: &str = "pgweir's lines have one form; `log_format = json` gives them as JSON";
 const INNER: &str = "it is about how Odyssey works inside";
 const LDAP: &str = "write the rule of LDAP into the file of rules: `ldap ldapserver=... ldapbasedn=...`";
@@ -85,7 +90,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("hba_file", Text, ByReader("`auth_hba_file`: its rules and the routes' methods as one list"), &[]),
     Row::new("graceful_die_on_errors", Flag, Needless("SIGTERM waits for clients"), &[]),
     Row::new("graceful_shutdown_timeout_ms", Anything, Missing("pgweir waits until clients have left; a second signal ends it at once"), &["30000"]),
-    Row::new("availability_zone", Text, Missing("there is one server for a database"), &[]),
+    Row::new("availability_zone", Text, ByReader("`zone`"), &[]).noted("reads go to standbys whose node has the same `zone` first"),
     Row::new("enable_online_restart", Flag, Needless("`pgweir -R` takes clients and servers over"), &[]),
     Row::new("online_restart_drop_options", Anything, Needless("`pgweir -R` drops no connection"), &[]),
     Row::new("bindwith_reuseport", Flag, Setting("so_reuseport"), &[]),
@@ -96,7 +101,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("module", Anything, Missing("pgweir loads no modules"), &[]),
     Row::new("shared_pool", Anything, Missing("pools are of one database and one user; `max_db_connections` bounds them together"), &[]),
     Row::new("listen.host", Text, ByReader("`listen_addr`"), &[]),
-    Row::new("listen.port", Port, ByReader("`listen_port`"), &[]).noted("pgweir listens on one port"),
+    Row::new("listen.port", Port, ByReader("`listen_port`"), &[]).noted("pgweir listens on one port, and on `standby_listen_port` for clients that read from standbys"),
     Row::new("listen.backlog", Count, Setting("listen_backlog"), &[]),
     Row::new("listen.tls", Word(TLS_MODES), Setting("client_tls_sslmode"), &[]),
     Row::new("listen.tls_ca_file", Text, Setting("client_tls_ca_file"), &[]),
@@ -105,23 +110,23 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("listen.tls_protocols", Text, Setting("client_tls_protocols"), &[]),
     Row::new("listen.client_login_timeout", Milliseconds, Setting("client_login_timeout"), &["15000"]),
     Row::new("listen.compression", Flag, Needless("Odyssey ignores it too"), &[]),
-    Row::new("listen.target_session_attrs", Text, Missing(CLUSTER), &["any"]),
-    Row::new("listen.catchup_timeout", Anything, Missing("pgweir sends no reads to standbys yet"), &["0"]),
-    Row::new("listen.balancing", Anything, Missing("there is one server for a database"), &[]),
+    Row::new("listen.target_session_attrs", Text, ByReader("`route`, ahead of the rules' own; of a second port that is `read-only`, `standby_listen_port`"), &[]).noted(ATTRS),
+    Row::new("listen.catchup_timeout", Seconds, ByReader("`lag_limit_ms`"), &[]).noted("of each cluster"),
+    Row::new("listen.balancing", Anything, Needless(BALANCE), &[]),
     Row::new("listen.storage", Anything, Missing("a database has its servers in its own entry"), &[]),
     Row::new("listen.reserved_clients", Text, Missing("the console is never counted in `max_client_conn`"), &["-1", "0"]),
     Row::new("storage.type", Word(&[("remote", "remote"), ("local", "local")]), ByReader("`remote`: a server; `local`: the console, database `pgbouncer`"), &[]),
-    Row::new("storage.host", Text, ByReader("`host`, `port`"), &[]).noted("the first of several; the others become comments"),
+    Row::new("storage.host", Text, ByReader("`host`, `port`"), &[]).noted("several hosts are a cluster and its nodes"),
     Row::new("storage.port", Port, ByReader("`port`"), &[]),
     Row::new("storage.tls", Word(TLS_MODES), OfPool("server_tls_sslmode"), &["disable"]).noted("pgweir has one for all servers"),
     Row::new("storage.tls_ca_file", Text, OfPool("server_tls_ca_file"), &[]),
     Row::new("storage.tls_key_file", Text, OfPool("server_tls_key_file"), &[]),
     Row::new("storage.tls_cert_file", Text, OfPool("server_tls_cert_file"), &[]),
     Row::new("storage.tls_protocols", Text, OfPool("server_tls_protocols"), &[]),
-    Row::new("storage.endpoints_status_poll_interval", Anything, Needless(CLUSTER), &[]),
+    Row::new("storage.endpoints_status_poll_interval", Anything, Needless("`check_interval_ms` of the cluster says how often pgweir asks the nodes"), &[]),
     Row::new("storage.server_max_routing", Anything, Needless("`max_parallel_connects` bounds the number of connections that are opened at once"), &[]),
-    Row::new("storage.balancing", Anything, Missing("there is one server for a database"), &[]),
-    Row::new("storage.watchdog", Anything, Missing("pgweir does not watch replication"), &[]),
+    Row::new("storage.balancing", Anything, Needless(BALANCE), &[]),
+    Row::new("storage.watchdog", Anything, ByReader("`lag_query` and `check_user` of the cluster"), &[]).noted("Odyssey's query gives the time up to which the host has replayed, pgweir's the lag: the query is wrapped"),
     Row::new("database.user", Anything, ByReader("a rule, and options of `[databases]` or `[users]`; `default` is every user"), &[]),
     Row::new("database.group", Anything, Missing("pgweir does not know groups of users: name their members"), &[]),
     Row::new("user.authentication", Word(METHODS), ByReader("`auth_type`, or a rule for each route if they differ"), &[]),
@@ -162,10 +167,10 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("user.log_debug", Flag, Missing("`verbose` is for all clients"), &[]),
     Row::new("user.log_query", Flag, Missing("pgweir logs no texts of statements but slow ones without literals (`log_min_duration_ms`)"), &[]),
     Row::new("user.maintain_params", Flag, Needless("a client's settings are always kept"), &[]),
-    Row::new("user.target_session_attrs", Text, Missing(CLUSTER), &["any"]),
+    Row::new("user.target_session_attrs", Text, ByReader("`route`"), &[]).noted(ATTRS),
     Row::new("user.quantiles", Text, Needless("`SHOW PERCENTILES` has them"), &[]),
-    Row::new("user.catchup_timeout", Anything, Missing("pgweir sends no reads to standbys yet"), &["0"]),
-    Row::new("user.catchup_checks", Anything, Missing("pgweir sends no reads to standbys yet"), &["0"]),
+    Row::new("user.catchup_timeout", Seconds, ByReader("`lag_limit_ms`"), &[]).noted("of the cluster: the shortest of all rules"),
+    Row::new("user.catchup_checks", Anything, Needless("a read goes to the primary if no standby is near enough"), &[]),
     Row::new("user.role", Text, ByReader("`admin_users`, for the console's users"), &[]),
 ];
 
@@ -190,6 +195,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
     reader.table(ROWS, Scope { prefix: "", shown: "" }, &table, None);
     global(&table, reader);
     listeners(&table, reader);
+    let listener = reads::listener(&table);
     let storages = storages(&table, reader);
     for (line, words, database) in table.blocks("database") {
         let Some(name) = words.first() else {
@@ -206,7 +212,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
                 let why = "the address of the rule is not carried over: write it into the file of rules";
                 reader.missing(line, &format!("addresses of user {user_name}"), why);
             }
-            route(reader, line, name, user_name, user, &storages);
+            route(reader, line, (name, user_name), user, &storages, &listener);
         }
     }
     if let Some(node) = table.get("hba_file") {
@@ -219,7 +225,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
 
 /// The statements of a file and of those that it includes.
 fn collect(text: &str, reader: &mut Reader<'_, '_>, into: &mut Table) {
-    let Some(table) = parsed(odyssey_text::parse(text), reader) else { return };
+    let Some(table) = parsed(text::parse(text), reader) else { return };
     for (key, node) in table.0 {
         let name = (key == "include").then(|| node.text().map(str::to_owned)).flatten();
         let Some(name) = name else {
@@ -244,6 +250,9 @@ fn global(table: &Table, reader: &mut Reader<'_, '_>) {
         let text = if log { "1" } else { "0" };
         reader.set("log_connections", text);
         reader.set("log_disconnections", text);
+    }
+    if let Some(zone) = table.text("availability_zone") {
+        reader.set("zone", zone);
     }
     let clients = table.text("client_max").filter(|count| *count != "0").unwrap_or(CLIENTS);
     reader.set("max_client_conn", clients);
@@ -281,6 +290,10 @@ fn listeners(table: &Table, reader: &mut Reader<'_, '_>) {
             let own = endpoint.1.map(|port| port.to_string()).or(listen.text("port").map(str::to_owned));
             let own = own.unwrap_or_else(|| "6432".to_owned());
             match &port {
+                Some(port) if *port != own && reads::is_read_only(listen) => {
+                    reader.set("standby_listen_port", own);
+                    continue;
+                }
                 Some(port) if *port != own => {
                     reader.missing(
                         line,
@@ -329,6 +342,7 @@ struct Storage {
     is_local: bool,
     hosts: Vec<(String, u16)>,
     tls: Pool,
+    watchdog: Option<Watchdog>,
 }
 
 fn storages(table: &Table, reader: &mut Reader<'_, '_>) -> BTreeMap<String, Storage> {
@@ -341,7 +355,8 @@ fn storages(table: &Table, reader: &mut Reader<'_, '_>) -> BTreeMap<String, Stor
         let hosts = hosts.into_iter().map(|(host, port)| (host, port.unwrap_or(default))).collect();
         let is_local = storage.text("type") == Some("local");
         if let Some(name) = words.first() {
-            storages.insert(name.clone(), Storage { line, is_local, hosts, tls });
+            let watchdog = reads::watchdog(storage);
+            storages.insert(name.clone(), Storage { line, is_local, hosts, tls, watchdog });
         }
     }
     storages
@@ -351,10 +366,10 @@ fn storages(table: &Table, reader: &mut Reader<'_, '_>) -> BTreeMap<String, Stor
 fn route(
     reader: &mut Reader<'_, '_>,
     line: u32,
-    database: &str,
-    user: &str,
+    (database, user): (&str, &str),
     table: &Table,
     storages: &BTreeMap<String, Storage>,
+    listener: &Table,
 ) {
     let named = (user != "default").then(|| user.to_owned());
     let storage = table.text("storage").and_then(|name| storages.get(name));
@@ -377,7 +392,10 @@ fn route(
     pool.settings.extend(storage.tls.settings.clone());
     discard(&mut pool, table);
     let dbname = table.text("storage_db").filter(|own| *own != name).map(str::to_owned);
-    add_route(reader, storage, name, dbname, line);
+    if add_route(reader, storage, name, dbname, line) {
+        let watchdog = storage.watchdog.as_ref();
+        reads::reads(reader, line, &mut pool, table, listener, watchdog);
+    }
     credentials(reader, line, &mut pool, table);
     reader.plan.pools.push(pool);
 }
@@ -415,23 +433,41 @@ fn discard(pool: &mut Pool, table: &Table) {
     }
 }
 
-fn add_route(reader: &mut Reader<'_, '_>, storage: &Storage, name: &str, dbname: Option<String>, line: u32) {
-    let (host, port) = storage.hosts.first().cloned().unwrap_or((String::new(), 5432));
-    let mut entry = Database { name: name.to_owned(), host, port, dbname, ..Database::default() };
-    match reader.plan.databases.iter().find(|known| known.name == name) {
-        Some(known) => {
-            if (&known.host, known.port, &known.dbname) != (&entry.host, entry.port, &entry.dbname) {
-                let why = "another user of this database has another server: pgweir has one for all users, the first";
-                reader.differs(line, &format!("server of {name}"), why);
-            }
-        }
-        None => {
-            if let Some((_, others)) = storage.hosts.split_first() {
-                standbys(reader, storage.line, &mut entry, others);
-            }
-            add_database(&mut reader.plan, entry);
-        }
+/// Adds the database of a route, unless another route has done so. Returns whether it has a cluster.
+fn add_route(
+    reader: &mut Reader<'_, '_>,
+    storage: &Storage,
+    name: &str,
+    dbname: Option<String>,
+    line: u32,
+) -> bool {
+    let server = |(host, port): &(String, u16)| Server {
+        line: storage.line,
+        host: host.clone(),
+        port: *port,
+        role: Role::Asked,
+        weight: None,
+    };
+    let none = [(String::new(), 5432)];
+    let hosts = if storage.hosts.is_empty() { none.as_slice() } else { storage.hosts.as_slice() };
+    let Some(known) = reader.plan.databases.iter().find(|known| known.name == name) else {
+        let servers: Vec<Server> = hosts.iter().map(server).collect();
+        let entry = Database { name: name.to_owned(), dbname, ..Database::default() };
+        return replicas::add(reader, storage.line, entry, &servers);
+    };
+    let is_here = |(host, port): &(String, u16)| match &known.cluster {
+        None => (&known.host, known.port) == (host, *port),
+        Some(cluster) => reader.plan.nodes.iter().any(|node| {
+            let is_of = |own: &crate::plan::Cluster| own.name == *cluster && own.nodes.contains(&node.name);
+            (&node.host, node.port) == (host, *port) && reader.plan.clusters.iter().any(is_of)
+        }),
+    };
+    let has_cluster = known.cluster.is_some();
+    if known.dbname != dbname || !hosts.iter().all(is_here) {
+        let why = "another user of this database has another server: pgweir has one for all users, the first";
+        reader.differs(line, &format!("server of {name}"), why);
     }
+    has_cluster
 }
 
 fn credentials(reader: &mut Reader<'_, '_>, line: u32, pool: &mut Pool, table: &Table) {

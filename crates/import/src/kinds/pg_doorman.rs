@@ -1,20 +1,24 @@
 //! pg_doorman: TOML or YAML, with pools of users; a descendant of PgCat in its form.
 
-use super::{add_database, parsed, pgcat, pgpool};
+use super::{add_database, parsed, pgcat, pgpool, replicas};
 use crate::dialect::Takes::{Anything, Bytes, Count, Flag, List, Milliseconds, Port, Text, Word};
 use crate::dialect::{self, Given};
 use crate::finding::shown;
 use crate::limits::SHOWN_LEN_MAX;
 use crate::mapping::Outcome::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
 use crate::mapping::Row;
-use crate::plan::{Database, Pool, Secret};
+use crate::plan::{Cluster, Database, Pool, Secret};
 use crate::reader::{Reader, Scope};
 use crate::tree::{self, Node, Table, Value};
 
 const INNER: &str = "it is about how pg_doorman works inside";
 const TALOS: &str = "pgweir has no tokens: use passwords, certificates, LDAP or PAM";
 const PATRONI: &str =
-    "pgweir does not ask Patroni: list the nodes in [nodes] and [clusters], and it follows the primary";
+    "`check_interval_ms` and `check_timeout_ms` of the cluster say how often and how patiently pgweir asks";
+const FALLBACK: &str =
+    "pgweir goes to the primary that Patroni names; clients wait while there is none (`primary_wait`)";
+/// The authorities of the system, where a Debian machine has them.
+const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const COORDINATOR: &str = "idle connections of other pools are closed when `max_db_connections` is reached";
 const MODES: &[(&str, &str)] = &[("session", "session"), ("transaction", "transaction")];
 const CLIENT_TLS: &[(&str, &str)] =
@@ -98,8 +102,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("general.pooler_check_query", Text, Missing("pgweir passes every statement on"), &[";", ""]),
     Row::new("general.startup_parameters", Anything, Missing("use `connect_query` of the database"), &[]),
     Row::new("general.scaling_*", Anything, Needless("a cold pool opens the connections that it needs (`max_parallel_connects`)"), &[]),
-    Row::new("general.patroni_*", Anything, Missing(PATRONI), &[]),
-    Row::new("general.fallback_*", Anything, Missing(PATRONI), &[]),
+    Row::new("general.patroni_api_urls", List, ByReader("a cluster with `discovery=patroni`, for pools without their own"), &[]),
+    Row::new("general.patroni_*", Anything, Needless(PATRONI), &[]),
+    Row::new("general.fallback_*", Anything, Needless(FALLBACK), &[]),
     Row::new("general.log_min_duration*", Anything, Missing("set `log_min_duration_ms`"), &["0"]),
     Row::new("pools.*.server_host", Text, ByReader("`host`"), &[]),
     Row::new("pools.*.server_port", Port, ByReader("`port`"), &[]),
@@ -122,8 +127,11 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("pools.*.server_tls_mode", Word(SERVER_TLS), OfPool("server_tls_sslmode"), &[]).noted("pgweir has one for all servers"),
     Row::new("pools.*.server_tls_ca_cert", Text, OfPool("server_tls_ca_file"), &[]),
     Row::new("pools.*.scaling_*", Anything, Needless("a cold pool opens the connections that it needs (`max_parallel_connects`)"), &[]),
-    Row::new("pools.*.patroni_*", Anything, Missing(PATRONI), &[]),
-    Row::new("pools.*.fallback_*", Anything, Missing(PATRONI), &[]),
+    Row::new("pools.*.patroni_api_urls", List, ByReader("a cluster with `discovery=patroni`: `patroni_api`, `allow_discovered_hosts`"), &[]).noted("pools with the same addresses share a cluster. pgweir goes to the primary, where pg_doorman goes to `server_host` until that fails"),
+    Row::new("pools.*.patroni_discovery_urls", List, ByReader("the same; the name of `patroni_api_urls` before 3.6"), &[]),
+    Row::new("pools.*.patroni_*", Anything, Needless(PATRONI), &[]),
+    Row::new("pools.*.fallback_*", Anything, Needless(FALLBACK), &[]),
+    Row::new("pools.*.failover_*", Anything, Needless(FALLBACK), &[]),
     Row::new("pools.*.users", Anything, ByReader("see `pools.*.users.*`"), &[]),
     Row::new("pools.*.users.*.username", Text, ByReader("the list of users"), &[]),
     Row::new("pools.*.users.*.password", Text, ByReader("the list of users: plain, md5 or SCRAM"), &[]).noted("tokens (JWT) have no counterpart"),
@@ -157,8 +165,9 @@ pub(super) fn looks_like(text: &str) -> bool {
 
 pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
     let Some(table) = either(text, reader) else { return };
-    general(&table.table("general"), reader);
-    pools(&table, reader);
+    let general = table.table("general");
+    self::general(&general, reader);
+    pools(&table, &general, reader);
     let files: Vec<(u32, String)> = table
         .table("include")
         .get("files")
@@ -172,7 +181,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
             Ok(text) => {
                 let main = std::mem::replace(&mut reader.file, name);
                 if let Some(table) = either(&text, reader) {
-                    pools(&table, reader);
+                    pools(&table, &general, reader);
                 }
                 reader.file = main;
             }
@@ -271,16 +280,16 @@ fn rules(general: &Table, reader: &mut Reader<'_, '_>) {
     reader.plan.rules = Some(rules);
 }
 
-fn pools(table: &Table, reader: &mut Reader<'_, '_>) {
+fn pools(table: &Table, general: &Table, reader: &mut Reader<'_, '_>) {
     for (name, node) in &table.table("pools").0 {
         match &node.value {
-            Value::Table(pool) => database(reader, name, node.line, pool),
+            Value::Table(pool) => database(reader, name, node.line, pool, general),
             _ => reader.fault(node.line, "a pool must be a table"),
         }
     }
 }
 
-fn database(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table) {
+fn database(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table, general: &Table) {
     let label = format!("pools.{name}.");
     let mut common = Pool { database: name.to_owned(), line, method: "md5", ..Pool::default() };
     reader.table(ROWS, Scope { prefix: "pools.*.", shown: &label }, pool, Some(&mut common));
@@ -298,11 +307,84 @@ fn database(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table) {
         entry.options.insert("application_name", application.to_owned());
     }
     let asked = auth_query(reader, pool, &mut entry, &common);
+    patroni(reader, line, pool, general, &mut entry);
     add_database(&mut reader.plan, entry);
     for (line, user) in pool.get("users").map(Node::entries).unwrap_or_default() {
         pool_user(reader, common.clone(), line, user);
     }
     reader.plan.pools.extend(asked);
+}
+
+/// The cluster of a pool that asks Patroni.
+fn patroni(reader: &mut Reader<'_, '_>, line: u32, pool: &Table, general: &Table, entry: &mut Database) {
+    let keys = ["patroni_api_urls", "patroni_discovery_urls"];
+    let node = keys.iter().find_map(|key| pool.get(key)).or_else(|| general.get("patroni_api_urls"));
+    let Some(node) = node.filter(|node| !node.list().is_empty()) else { return };
+    let mut hosts = Vec::new();
+    let mut urls = Vec::new();
+    for address in node.list().iter().filter_map(Node::text) {
+        let Some((url, host)) = agent(address) else {
+            let why = "an address of patroni_api_urls must be http://host:port or https://host:port";
+            return reader.fault(node.line, why);
+        };
+        urls.push(url);
+        hosts.push(host);
+    }
+    let urls = urls.join(",");
+    if urls.contains("https://") {
+        reader.set("source_tls_ca_file", AUTHORITIES);
+        let why = "pgweir trusts the authorities of this file: change it if Patroni's agents have their own";
+        reader.differs(node.line, "source_tls_ca_file", why);
+    }
+    let is_same = |cluster: &&Cluster| cluster.options.get("patroni_api") == Some(&urls);
+    let known = reader.plan.clusters.iter().find(is_same).map(|cluster| cluster.name.clone());
+    let name = known.unwrap_or_else(|| replicas::new_cluster(&mut reader.plan, &entry.name));
+    if let Some(cluster) = reader.plan.clusters.iter_mut().find(|cluster| cluster.name == name) {
+        cluster.options.insert("discovery", "patroni".to_owned());
+        cluster.options.insert("patroni_api", urls);
+    }
+    let local = std::mem::take(&mut entry.host);
+    if !local.starts_with('/') {
+        hosts.push(local.clone());
+    }
+    entry.cluster = Some(name);
+    allow(reader, &hosts);
+    let why = format!(
+        "all clients go to the primary that Patroni names, and no longer to server_host ({local}). pgweir logs in only to hosts of \
+         `allow_discovered_hosts`: see that it has all nodes, as Patroni names them. Reads go to standbys with `route=auto`"
+    );
+    reader.differs(line, &format!("pools.{}.patroni_api_urls", shown(&entry.name, SHOWN_LEN_MAX)), &why);
+}
+
+/// The address of a Patroni agent as pgweir takes it, and its host.
+fn agent(address: &str) -> Option<(String, String)> {
+    let (scheme, rest) = address.split_once("://")?;
+    let usual = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse::<u16>().ok()?),
+        _ => (authority, usual),
+    };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-:".contains(letter);
+    (!bare.is_empty() && bare.chars().all(is_plain))
+        .then(|| (format!("{scheme}://{host}:{port}"), bare.to_owned()))
+}
+
+/// Adds hosts to `allow_discovered_hosts`.
+fn allow(reader: &mut Reader<'_, '_>, hosts: &[String]) {
+    let known = reader.plan.settings.get("allow_discovered_hosts").cloned().unwrap_or_default();
+    let mut all: Vec<String> = known.split(", ").filter(|host| !host.is_empty()).map(str::to_owned).collect();
+    for host in hosts {
+        if !all.contains(host) {
+            all.push(host.clone());
+        }
+    }
+    reader.set("allow_discovered_hosts", all.join(", "));
 }
 
 /// The users that PostgreSQL is asked for: a pool of all users.

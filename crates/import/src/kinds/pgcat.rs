@@ -1,6 +1,7 @@
 //! PgCat: `pgcat.toml`, with pools of users and shards.
 
-use super::{add_database, has_line, standbys, toml};
+use super::replicas::{self, Role};
+use super::{has_line, toml};
 use crate::dialect::Takes::{Anything, Count, Flag, Milliseconds, Port, Seconds, Text, Word};
 use crate::finding::shown;
 use crate::limits::SHOWN_LEN_MAX;
@@ -10,9 +11,13 @@ use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};
 use crate::tree::{Node, Table, Value};
 
-const BALANCE: &str = "all statements go to the primary for now; reads from standbys are not carried over";
+const BALANCE: &str = "with `route=auto` pgweir finds by itself what certainly only reads";
+const OWN_CHANGES: &str =
+    "`causal_reads=session`, the default, shows each client its own changes at standbys";
 const SHARDS: &str = "pgweir does not shard";
 const MODES: &[(&str, &str)] = &[("transaction", "transaction"), ("session", "session")];
+const ROLES: &[(&str, &str)] =
+    &[("any", "any"), ("replica", "replica"), ("primary", "primary"), ("auto", "auto")];
 
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
@@ -32,7 +37,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("general.healthcheck_timeout", Milliseconds, Needless("a check that is not answered is ended by `server_connect_timeout` of a new connection"), &[]),
     Row::new("general.healthcheck_delay", Milliseconds, Setting("server_check_delay"), &["30000"]),
     Row::new("general.shutdown_timeout", Anything, Needless("SIGTERM waits until clients have left; a second one ends at once"), &[]),
-    Row::new("general.ban_time", Seconds, Needless("there is one server for a database; `server_login_retry` is the pause after a failed connect"), &[]),
+    Row::new("general.ban_time", Seconds, Needless("pgweir checks a standby that failed again and again, and uses it once it answers; `server_login_retry` is the pause of a single server"), &[]),
     Row::new("general.log_client_connections", Flag, Setting("log_connections"), &["false"]),
     Row::new("general.log_client_disconnections", Flag, Setting("log_disconnections"), &["false"]),
     Row::new("general.autoreload", Anything, Missing("pgweir reads its files at RELOAD or SIGHUP"), &["false", "0"]),
@@ -59,16 +64,16 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("pools.*.pool_mode", Word(MODES), OfPool("pool_mode"), &["transaction"]),
     Row::new("pools.*.users", Anything, ByReader("see `pools.*.users.*`"), &[]),
     Row::new("pools.*.shards", Anything, ByReader("see `pools.*.shards.*`"), &[]),
-    Row::new("pools.*.load_balancing_mode", Text, Needless("there is one server for a database"), &[]),
-    Row::new("pools.*.default_role", Text, ByReader("the server: the primary, or the first replica for `replica`"), &[]),
-    Row::new("pools.*.query_parser_enabled", Flag, Missing(BALANCE), &[]),
-    Row::new("pools.*.query_parser_read_write_splitting", Flag, Missing(BALANCE), &[]),
+    Row::new("pools.*.load_balancing_mode", Text, Needless("reads go to the standby with the least load"), &[]),
+    Row::new("pools.*.default_role", Word(ROLES), ByReader("`route` of the database: `primary`, `standby` for `replica`, `auto` for `any`"), &[]).noted("if the pool has a primary and replicas. PgCat sends all statements of `any` to any server, changes too; with `auto` only reads go to standbys. `SET SERVER ROLE` is PgCat's own command: clients say `SET pgweir.route` instead"),
+    Row::new("pools.*.query_parser_enabled", Flag, ByReader("`route=auto`"), &[]).noted("unless `query_parser_read_write_splitting` is off"),
+    Row::new("pools.*.query_parser_read_write_splitting", Flag, ByReader("`route=auto`"), &[]).noted("with `query_parser_enabled`"),
     Row::new("pools.*.query_parser_max_length", Anything, Needless(BALANCE), &[]),
-    Row::new("pools.*.primary_reads_enabled", Flag, Needless("all statements go to the primary"), &[]),
-    Row::new("pools.*.db_activity_based_routing", Flag, Missing(BALANCE), &[]),
-    Row::new("pools.*.db_activity_init_delay", Anything, Needless(BALANCE), &[]),
-    Row::new("pools.*.db_activity_ttl", Anything, Needless(BALANCE), &[]),
-    Row::new("pools.*.table_mutation_cache_ms_ttl", Anything, Needless(BALANCE), &[]),
+    Row::new("pools.*.primary_reads_enabled", Flag, Needless("the primary reads what no standby may read"), &[]),
+    Row::new("pools.*.db_activity_based_routing", Flag, Needless(OWN_CHANGES), &[]),
+    Row::new("pools.*.db_activity_init_delay", Anything, Needless(OWN_CHANGES), &[]),
+    Row::new("pools.*.db_activity_ttl", Anything, Needless(OWN_CHANGES), &[]),
+    Row::new("pools.*.table_mutation_cache_ms_ttl", Anything, Needless(OWN_CHANGES), &[]),
     Row::new("pools.*.sharding_key_regex", Text, Missing(SHARDS), &[]),
     Row::new("pools.*.shard_id_regex", Text, Missing(SHARDS), &[]),
     Row::new("pools.*.regex_search_limit", Anything, Needless(SHARDS), &[]),
@@ -98,7 +103,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("pools.*.users.*.statement_timeout", Milliseconds, OfPool("query_timeout"), &["0"]),
     Row::new("pools.*.users.*.connect_timeout", Milliseconds, OfPool("server_connect_timeout"), &[]),
     Row::new("pools.*.users.*.idle_timeout", Milliseconds, OfPool("server_idle_timeout"), &[]),
-    Row::new("pools.*.shards.*.servers", Anything, ByReader("`host`, `port`: the primary. The replicas become comments"), &[]),
+    Row::new("pools.*.shards.*.servers", Anything, ByReader("a single server: `host`, `port`. A primary with replicas: a cluster and its nodes"), &[]).noted("replicas alone are the `host` list of the database. Pools with a server in common share a cluster"),
     Row::new("pools.*.shards.*.database", Text, ByReader("`dbname`"), &[]),
     Row::new("pools.*.shards.*.mirrors", Anything, Missing("pgweir does not mirror traffic"), &[]),
 ];
@@ -172,7 +177,16 @@ fn database(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table) {
     };
     let label = format!("pools.{name}.shards.0.");
     reader.table(ROWS, Scope { prefix: "pools.*.shards.*.", shown: &label }, shard, None);
-    let Some(mut entry) = entry(reader, name, *shard_line, shard, pool.text("default_role")) else { return };
+    let servers = servers(reader, shard);
+    if servers.is_empty() {
+        return reader.missing(
+            *shard_line,
+            &format!("pools.{}", shown(name, SHOWN_LEN_MAX)),
+            "it has no server",
+        );
+    }
+    let dbname = shard.text("database").filter(|own| *own != name).map(str::to_owned);
+    let mut entry = Database { name: name.to_owned(), dbname, ..Database::default() };
     if let Some(query) = pool.text("auth_query") {
         entry.options.insert("auth_query", query.to_owned());
     }
@@ -182,24 +196,20 @@ fn database(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table) {
             reader.secret(line, user, password);
         }
     }
-    add_database(&mut reader.plan, entry);
+    if replicas::add(reader, *shard_line, entry, &servers) {
+        route(reader, name, line, pool);
+    }
     for (line, user) in pool.get("users").map(Node::entries).unwrap_or_default() {
         pool_user(reader, common.clone(), line, user);
     }
 }
 
-fn entry(
-    reader: &mut Reader<'_, '_>,
-    name: &str,
-    line: u32,
-    shard: &Table,
-    role: Option<&str>,
-) -> Option<Database> {
-    let mut primary = None;
-    let mut others = Vec::new();
+/// The servers of a shard.
+fn servers(reader: &mut Reader<'_, '_>, shard: &Table) -> Vec<replicas::Server> {
+    let mut servers = Vec::new();
     for server in shard.get("servers").map(Node::list).unwrap_or_default() {
         let parts: Vec<&str> = server.list().iter().filter_map(Node::text).collect();
-        let [host, port, its_role] = parts.as_slice() else {
+        let [host, port, role] = parts.as_slice() else {
             reader.fault(server.line, "a server must be [host, port, role]");
             continue;
         };
@@ -207,21 +217,38 @@ fn entry(
             reader.fault(server.line, "the port of a server must be 1 to 65535");
             continue;
         };
-        let wanted = if role == Some("replica") { "replica" } else { "primary" };
-        if primary.is_none() && its_role.eq_ignore_ascii_case(wanted) {
-            primary = Some(((*host).to_owned(), port));
-        } else {
-            others.push(((*host).to_owned(), port));
-        }
+        let role = match role.to_ascii_lowercase().as_str() {
+            "primary" => Role::Primary,
+            "replica" => Role::Replica,
+            _ => Role::Asked,
+        };
+        let host = (*host).to_owned();
+        servers.push(replicas::Server { line: server.line, host, port, role, weight: None });
     }
-    let Some((host, port)) = primary.or_else(|| (!others.is_empty()).then(|| others.remove(0))) else {
-        reader.missing(line, &format!("pools.{}", shown(name, SHOWN_LEN_MAX)), "it has no server");
-        return None;
+    servers
+}
+
+/// Where the statements of a pool with a primary and replicas go.
+fn route(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table) {
+    let is = |key: &str, text: &str| pool.text(key).is_some_and(|own| own.eq_ignore_ascii_case(text));
+    let splits = is("query_parser_enabled", "true") && !is("query_parser_read_write_splitting", "false");
+    let route = match pool.text("default_role").unwrap_or("any").to_ascii_lowercase().as_str() {
+        _ if splits => "auto",
+        "primary" => "primary",
+        "replica" => "standby",
+        _ => "auto",
     };
-    let dbname = shard.text("database").filter(|own| *own != name).map(str::to_owned);
-    let mut entry = Database { name: name.to_owned(), host, port, dbname, ..Database::default() };
-    standbys(reader, line, &mut entry, &others);
-    Some(entry)
+    if let Some(entry) = reader.plan.databases.iter_mut().find(|entry| entry.name == name) {
+        entry.options.insert("route", route.to_owned());
+    }
+    let what = format!("pools.{}.default_role", shown(name, SHOWN_LEN_MAX));
+    if route == "auto" && !splits {
+        let why = "PgCat sends all statements to any server, so that changes fail at replicas; `route=auto` sends only reads to standbys";
+        reader.differs(line, &what, why);
+    }
+    if route == "auto" {
+        replicas::tell_session(reader, line, &what, pool.text("pool_mode"));
+    }
 }
 
 fn pool_user(reader: &mut Reader<'_, '_>, mut pool: Pool, line: u32, user: &Table) {

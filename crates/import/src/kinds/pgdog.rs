@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{add_database, has_line, pgcat, standbys, toml};
+use super::replicas::{self, Role};
+use super::{has_line, pgcat, toml};
 use crate::dialect::Takes::{Anything, Count, Flag, Milliseconds, Port, Text, Word};
 use crate::mapping::Outcome::{Missing, Needless, Pool as OfPool, Reader as ByReader, Setting};
 use crate::mapping::Row;
@@ -10,13 +11,21 @@ use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};
 use crate::tree::{Node, Table};
 
-const BALANCE: &str = "all statements go to the primary for now; reads from standbys are not carried over";
+/// The most that `weight` takes.
+const WEIGHT_MAX: u32 = 1000;
 const SHARDS: &str = "pgweir does not shard";
 const PARAMETERS: &str = "set it at the role: `ALTER ROLE ... SET`, or by `connect_query`";
 const MODES: &[(&str, &str)] =
     &[("session", "session"), ("transaction", "transaction"), ("statement", "statement")];
 const METHODS: &[(&str, &str)] =
     &[("scram", "scram-sha-256"), ("md5", "md5"), ("plain", "password"), ("trust", "trust")];
+const STRATEGIES: &[(&str, &str)] = &[("conservative", "primary"), ("aggressive", "first")];
+const SPLITS: &[(&str, &str)] = &[
+    ("include_primary", "auto"),
+    ("exclude_primary", "auto"),
+    ("include_primary_if_replica_banned", "auto"),
+    ("prefer_primary", "primary"),
+];
 const ROLES: &[(&str, &str)] = &[("primary", "primary"), ("replica", "replica"), ("auto", "auto")];
 
 #[rustfmt::skip]
@@ -32,7 +41,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("omnisharded_tables", Anything, Missing(SHARDS), &[]),
     Row::new("rewrite", Anything, Missing(SHARDS), &[]),
     Row::new("replication", Anything, Missing(SHARDS), &[]),
-    Row::new("replica_lag", Anything, Missing(BALANCE), &[]),
+    Row::new("replica_lag", Anything, ByReader("`lag_limit_ms`: its `max_age`"), &[]),
     Row::new("query_stats", Anything, Needless("`SHOW STATEMENTS` has them"), &[]),
     Row::new("otel", Anything, Missing("metrics are on `http_listen`; `otlp_endpoint` takes spans"), &[]),
     Row::new("control", Anything, Missing("it is of PgDog's own service"), &[]),
@@ -56,9 +65,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("general.connection_recovery", Text, Needless("pgweir closes a server whose client left in the middle of a statement"), &[]),
     Row::new("general.client_connection_recovery", Text, Needless("a client that waited too long is disconnected, as PgDog's default"), &[]),
     Row::new("general.rollback_timeout", Milliseconds, Needless("pgweir closes a server whose client left in a transaction"), &[]),
-    Row::new("general.ban_timeout", Milliseconds, Needless("there is one server for a database; `server_login_retry` is the pause after a failed connect"), &[]),
-    Row::new("general.ban_replica_lag", Anything, Missing(BALANCE), &[]),
-    Row::new("general.ban_replica_lag_bytes", Anything, Missing(BALANCE), &[]),
+    Row::new("general.ban_timeout", Milliseconds, Needless("pgweir checks a standby that failed again and again, and uses it once it answers; `server_login_retry` is the pause of a single server"), &[]),
+    Row::new("general.ban_replica_lag", Milliseconds, ByReader("`lag_limit_ms`"), &[]).noted("of each cluster"),
+    Row::new("general.ban_replica_lag_bytes", Count, ByReader("`lag_limit_bytes`"), &[]).noted("of each cluster"),
     Row::new("general.shutdown_timeout", Milliseconds, Needless("SIGTERM waits until clients have left; a second one ends at once"), &[]),
     Row::new("general.shutdown_termination_timeout", Milliseconds, Needless("see `shutdown_timeout`"), &[]),
     Row::new("general.query_timeout", Milliseconds, Setting("query_timeout"), &[]),
@@ -72,9 +81,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("general.client_login_timeout", Milliseconds, Setting("client_login_timeout"), &["60000"]),
     Row::new("general.server_lifetime", Milliseconds, Setting("server_lifetime"), &["86400000"]),
     Row::new("general.server_lifetime_jitter", Milliseconds, Missing("connections that were opened together grow old together"), &["0"]),
-    Row::new("general.load_balancing_strategy", Text, Needless(BALANCE), &[]),
-    Row::new("general.read_write_strategy", Text, Needless(BALANCE), &[]),
-    Row::new("general.read_write_split", Text, Needless(BALANCE), &[]),
+    Row::new("general.load_balancing_strategy", Text, Needless("reads go to the standby with the least load, in proportion to the weights"), &[]),
+    Row::new("general.read_write_strategy", Word(STRATEGIES), ByReader("`aggressive`: `begin_undeclared=first`"), &[]).noted("of each cluster. A transaction goes on at the primary from its first statement that does not certainly read"),
+    Row::new("general.read_write_split", Word(SPLITS), ByReader("`route=auto`; `prefer_primary`: `route=primary`"), &[]).noted("of databases with a primary and replicas. The primary reads what no standby may read, and everything while no standby is usable"),
     Row::new("general.openmetrics_port", Port, Missing("set `http_listen`: metrics have other names there, those of PgBouncer's exporter"), &[]),
     Row::new("general.openmetrics_namespace", Text, Needless("see `openmetrics_port`"), &[]),
     Row::new("general.auth_type", Word(METHODS), ByReader("`auth_type`; scram-sha-256 if it is not set"), &[]),
@@ -103,7 +112,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("general.log_dedup_*", Anything, Needless("pgweir logs each line"), &[]),
     Row::new("general.stats_period", Milliseconds, Setting("stats_period"), &["15000"]),
     Row::new("general.dns_ttl", Milliseconds, Setting("dns_max_ttl"), &[]),
-    Row::new("general.lsn_check_*", Anything, Needless("pgweir does not watch replication"), &[]),
+    Row::new("general.lsn_check_*", Anything, Needless("`check_interval_ms` of the cluster says how often pgweir asks the nodes"), &[]),
     Row::new("general.unique_id_*", Anything, Missing("pgweir makes no ids: use a sequence or `uuidv7()`"), &["standard", "0"]),
     Row::new("tcp.keepalive", Flag, Setting("tcp_keepalive"), &[]),
     Row::new("tcp.time", Milliseconds, Setting("tcp_keepidle"), &[]),
@@ -115,9 +124,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("admin.user", Text, ByReader("`admin_users`; admin if it is not set"), &[]),
     Row::new("admin.password", Text, ByReader("the list of users"), &[]),
     Row::new("databases.name", Text, ByReader("the name of the entry"), &[]),
-    Row::new("databases.host", Text, ByReader("`host`"), &[]).noted("the primary's. The replicas become comments"),
+    Row::new("databases.host", Text, ByReader("`host` of the database, or of a node"), &[]).noted("several servers of one name are a cluster"),
     Row::new("databases.port", Port, ByReader("`port`"), &[]),
-    Row::new("databases.role", Word(ROLES), ByReader("which server is the primary"), &[]),
+    Row::new("databases.role", Word(ROLES), ByReader("the servers are a cluster unless all are replicas"), &[]).noted("pgweir asks each node whether it is the primary, as PgDog does with `auto`. Replicas alone take turns as the `host` list of the database"),
     Row::new("databases.database_name", Text, ByReader("`dbname`"), &[]),
     Row::new("databases.user", Text, ByReader("`user`"), &[]),
     Row::new("databases.password", Text, ByReader("the list of users"), &[]),
@@ -129,7 +138,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("databases.lock_timeout", Milliseconds, Missing(PARAMETERS), &[]),
     Row::new("databases.idle_timeout", Milliseconds, OfPool("server_idle_timeout"), &[]).noted("pgweir has one for all pools"),
     Row::new("databases.read_only", Flag, Missing("set `default_transaction_read_only` at the role, or by `connect_query`"), &[]),
-    Row::new("databases.lb_weight", Count, Needless(BALANCE), &[]),
+    Row::new("databases.lb_weight", Count, ByReader("`weight` of the node"), &[]).noted("at most 1000"),
     Row::new("databases.server_lifetime", Milliseconds, OfPool("server_lifetime"), &[]),
     Row::new("databases.resharding_only", Flag, Missing(SHARDS), &[]),
 ];
@@ -238,12 +247,18 @@ fn databases(table: &Table, reader: &mut Reader<'_, '_>) -> Common {
     }
     let mut common = Common::new();
     for (name, entries) in by_name {
-        database(reader, &name, &entries, &mut common);
+        database(reader, table, &name, &entries, &mut common);
     }
     common
 }
 
-fn database(reader: &mut Reader<'_, '_>, name: &str, entries: &[(u32, &Table)], common: &mut Common) {
+fn database(
+    reader: &mut Reader<'_, '_>,
+    table: &Table,
+    name: &str,
+    entries: &[(u32, &Table)],
+    common: &mut Common,
+) {
     let mut pools = Vec::new();
     for (line, entry) in entries {
         let mut pool = Pool { database: name.to_owned(), line: *line, ..Pool::default() };
@@ -258,37 +273,82 @@ fn database(reader: &mut Reader<'_, '_>, name: &str, entries: &[(u32, &Table)], 
             "it is sharded, and pgweir does not shard: this database was left out",
         );
     }
-    let role = |entry: &Table| entry.text("role").unwrap_or("primary").to_ascii_lowercase();
-    let at = entries.iter().position(|(_, entry)| role(entry) == "primary").unwrap_or(0);
-    let mut others = Vec::new();
-    let mut primary = None;
-    for (index, (line, entry)) in entries.iter().enumerate() {
+    let servers = servers(reader, entries);
+    // The primary's entry says which database and user the connections have; without one, the first does.
+    let is_primary = |(_, entry): &&(u32, &Table)| {
+        entry.text("role").is_none_or(|role| role.eq_ignore_ascii_case("primary"))
+    };
+    let at = entries.iter().position(|entry| is_primary(&entry)).unwrap_or(0);
+    let Some((line, entry)) = entries.get(at).filter(|_| !servers.is_empty()) else { return };
+    let dbname = entry.text("database_name").filter(|own| *own != name).map(str::to_owned);
+    let other_name = |(_, other): &&(u32, &Table)| {
+        other.text("database_name").unwrap_or(name) != entry.text("database_name").unwrap_or(name)
+    };
+    if let Some((line, _)) = entries.iter().find(|other| other_name(other)) {
+        let why = "another server of the database has another `database_name`; pgweir has one for all nodes: the primary's";
+        reader.differs(*line, &format!("database_name of {name}"), why);
+    }
+    let database = Database { name: name.to_owned(), dbname, ..Database::default() };
+    if replicas::add(reader, *line, database, &servers) {
+        route(reader, name, *line, table, entry.text("pooler_mode"));
+    }
+    let mut pool = pools.swap_remove(at);
+    let password = entry.text("password").map(Secret::new);
+    pool.server = entry.text("user").map(|user| (user.to_owned(), password));
+    common.insert(name.to_owned(), pool);
+}
+
+fn servers(reader: &mut Reader<'_, '_>, entries: &[(u32, &Table)]) -> Vec<replicas::Server> {
+    let mut servers = Vec::new();
+    for (line, entry) in entries {
         let port = entry.text("port").and_then(|port| port.parse().ok()).unwrap_or(5432);
         let Some(host) = entry.text("host") else {
             reader.fault(*line, "a database has no host");
             continue;
         };
-        if index == at {
-            primary = Some((*line, *entry, host.to_owned(), port));
-        } else {
-            others.push((host.to_owned(), port));
+        let role = match entry.text("role").unwrap_or("primary").to_ascii_lowercase().as_str() {
+            "primary" => Role::Primary,
+            "replica" => Role::Replica,
+            _ => Role::Asked,
+        };
+        let weight = entry.text("lb_weight").and_then(|weight| weight.parse::<u32>().ok());
+        let weight = weight.map(|weight| weight.min(WEIGHT_MAX));
+        servers.push(replicas::Server { line: *line, host: host.to_owned(), port, role, weight });
+    }
+    servers
+}
+
+/// Where the statements of a database with a primary and replicas go.
+fn route(reader: &mut Reader<'_, '_>, name: &str, line: u32, table: &Table, mode: Option<&str>) {
+    let general = table.table("general");
+    let given = |key: &str| general.text(key).unwrap_or_default().to_ascii_lowercase();
+    let is_auto = given("read_write_split") != "prefer_primary";
+    let Some(entry) = reader.plan.databases.iter_mut().find(|entry| entry.name == name) else { return };
+    entry.options.insert("route", if is_auto { "auto" } else { "primary" }.to_owned());
+    let cluster = entry.cluster.clone();
+    let cluster = reader.plan.clusters.iter_mut().find(|known| Some(&known.name) == cluster.as_ref());
+    if let Some(cluster) = cluster {
+        let limit = |text: &str| text.parse::<u64>().ok().filter(|limit| *limit > 0);
+        let most = |limit: u64| limit.min(i32::MAX.unsigned_abs().into()).to_string();
+        let age = table.table("replica_lag").text("max_age").and_then(limit);
+        if let Some(limit) = limit(&given("ban_replica_lag")).or(age) {
+            cluster.options.insert("lag_limit_ms", most(limit));
+        }
+        if let Some(limit) = limit(&given("ban_replica_lag_bytes")) {
+            cluster.options.insert("lag_limit_bytes", most(limit));
+        }
+        if is_auto && given("read_write_strategy") == "aggressive" {
+            cluster.options.insert("begin_undeclared", "first".to_owned());
         }
     }
-    let Some((line, entry, host, port)) = primary else { return };
-    if role(entry) != "primary" {
-        let why = format!(
-            "{host} is taken for the primary, as the first; PgDog asks the servers. Change `host` if it is another one"
+    if is_auto {
+        replicas::tell_session(
+            reader,
+            line,
+            &format!("reads of {name}"),
+            mode.or(general.text("pooler_mode")),
         );
-        reader.differs(line, &format!("primary of {name}"), &why);
     }
-    let dbname = entry.text("database_name").filter(|own| *own != name).map(str::to_owned);
-    let mut database = Database { name: name.to_owned(), host, port, dbname, ..Database::default() };
-    standbys(reader, line, &mut database, &others);
-    add_database(&mut reader.plan, database);
-    let mut pool = pools.swap_remove(at);
-    let password = entry.text("password").map(Secret::new);
-    pool.server = entry.text("user").map(|user| (user.to_owned(), password));
-    common.insert(name.to_owned(), pool);
 }
 
 fn users(reader: &mut Reader<'_, '_>, method: &'static str, common: &Common) {

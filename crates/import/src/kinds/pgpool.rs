@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::pgpool_cluster::{Backend, cluster};
 use super::pgpool_rows::ROWS;
-use super::{add_database, has_line, standbys};
+use super::{add_database, has_line};
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;
 use crate::plan::{Database, Pool};
@@ -122,13 +122,34 @@ fn line(table: &Table, key: &str) -> u32 {
     table.get(key).map_or(0, |node| node.line)
 }
 
+/// How the nodes hang together, and the key that says so. Until 4.1 pgpool had a switch for each mode.
+fn clustering_mode(table: &Table) -> (&'static str, String) {
+    if let Some(mode) = table.text("backend_clustering_mode") {
+        return ("backend_clustering_mode", mode.to_ascii_lowercase());
+    }
+    if is_on(table, "replication_mode") {
+        return ("replication_mode", "native_replication".to_owned());
+    }
+    if is_on(table, "master_slave_mode") {
+        let mode = match table.text("master_slave_sub_mode").unwrap_or("stream") {
+            mode if mode.eq_ignore_ascii_case("stream") => "streaming_replication",
+            _ => "logical_replication",
+        };
+        return ("master_slave_sub_mode", mode.to_owned());
+    }
+    // Both switches are off in a file of 4.1: pgpool then knows of no replication.
+    let is_old = table.get("replication_mode").is_some() && table.get("master_slave_mode").is_some();
+    ("master_slave_mode", if is_old { "raw" } else { "streaming_replication" }.to_owned())
+}
+
 /// Modes in which pgpool itself sends each change to all nodes.
 fn replication(table: &Table, reader: &mut Reader<'_, '_>) {
-    let mode = table.text("backend_clustering_mode").unwrap_or("streaming_replication");
-    if ["native_replication", "snapshot_isolation"].iter().any(|own| own.eq_ignore_ascii_case(mode)) {
-        let why = "backend_clustering_mode: pgweir sends a statement to one server, and this mode sends changes to all: set up PostgreSQL's \
-                   own replication first";
-        reader.fault(line(table, "backend_clustering_mode"), why);
+    let (key, mode) = clustering_mode(table);
+    if ["native_replication", "snapshot_isolation"].contains(&mode.as_str()) {
+        let why = format!(
+            "{key}: pgweir sends a statement to one server, and this mode sends changes to all: set up PostgreSQL's own replication first"
+        );
+        reader.fault(line(table, key), why);
     }
 }
 
@@ -226,17 +247,31 @@ fn backends(table: &Table, reader: &mut Reader<'_, '_>) {
         );
     }
     let backends: Vec<Backend> = backends.into_values().collect();
-    let mode = table.text("backend_clustering_mode").unwrap_or("streaming_replication");
+    let (_, mode) = clustering_mode(table);
     match backends.as_slice() {
         [] => return reader.fault(0, "it has no backend_hostname0"),
         // Standbys of one primary: that is what a cluster is.
-        [_, _, ..] if mode.eq_ignore_ascii_case("streaming_replication") => {
+        [_, _, ..] if mode == "streaming_replication" => {
             cluster(table, &backends, reader);
         }
         _ => one_server(backends, reader),
     }
     let pool = Pool { database: "*".to_owned(), method: "md5", ..Pool::default() };
     reader.plan.pools.push(pool);
+}
+
+/// Notes the nodes beside the one that is used, as comments that can be used and as a finding.
+fn standbys(reader: &mut Reader<'_, '_>, line: u32, database: &mut Database, others: &[(String, u16)]) {
+    if others.is_empty() {
+        return;
+    }
+    let hosts: Vec<String> = others.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+    for (number, (host, port)) in (1..).zip(others) {
+        database.comments.push(format!("database_standby{number} = host={host} port={port} dbname=database"));
+    }
+    let why = "in this mode pgpool knows of no streaming replication, so pgweir uses one node. If the others are its standbys, write `[nodes]` and \
+               `[clusters]`; else make each an entry of `[databases]` (they are in the file, as comments)";
+    reader.missing(line, &format!("further nodes ({})", hosts.join(", ")), why);
 }
 
 /// The one node that all statements go to. pgpool asks the nodes of logical replication; it does not ask those of `raw`.
@@ -257,7 +292,7 @@ fn one_server(mut backends: Vec<Backend>, reader: &mut Reader<'_, '_>) {
     add_database(&mut reader.plan, database);
 }
 
-/// `pool_passwd`: `user:md5...`, `user:TEXTpassword`, `user:AES...`.
+/// `pool_passwd`: `user:md5...`, `user:TEXTpassword`, `user:AES...`, `user:password`.
 fn users(table: &Table, reader: &mut Reader<'_, '_>) {
     let name = reader.users_file().or(table.text("pool_passwd")).unwrap_or("pool_passwd").to_owned();
     if name.is_empty() {
@@ -291,20 +326,25 @@ fn user(reader: &mut Reader<'_, '_>, number: u32, entry: &str) {
         return reader.fault(number, "a line must be user:password");
     };
     // A further field is not read by pgpool either.
-    let is_md5 = secret.len() >= 35 && secret.starts_with("md5");
+    let first = secret.split(':').next().unwrap_or(secret);
+    let is_hash = |text: &str| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_md5 = first.strip_prefix("md5").is_some_and(is_hash);
     match secret.strip_prefix("TEXT") {
         Some(password) => reader.secret(number, name, password),
-        None if is_md5 => reader.secret(number, name, secret.split(':').next().unwrap_or(secret)),
+        None if is_md5 => reader.secret(number, name, first),
         None if secret.starts_with("SCRAM-SHA-256$") => reader.secret(number, name, secret),
         None if secret.starts_with("AES") => {
             let why = "it is encrypted with pgpool's key; enter the password, or what `pg_authid` has for it, in the list of users";
             reader.missing(number, &format!("password of {name}"), why);
         }
-        None => reader.missing(
-            number,
-            &format!("password of {name}"),
-            "its form is not known: it is neither md5, TEXT nor AES",
-        ),
+        None if secret.is_empty() => {
+            reader.missing(
+                number,
+                &format!("password of {name}"),
+                "it is empty: enter it in the list of users",
+            );
+        }
+        None => reader.secret(number, name, secret),
     }
 }
 

@@ -30,21 +30,19 @@ const NAME_LISTS: [(&str, &str); 5] = [
 const OF_SHELL: [char; 16] =
     ['\'', '"', '\\', '$', '`', '|', '&', ';', '<', '>', '(', ')', '*', '?', '~', '#'];
 
+/// A limit of the lag without a unit is taken for seconds below this number.
+const SECONDS_BELOW: u64 = 1000;
+
 /// What `weight` takes.
 const WEIGHT_MAX: f64 = 1000.0;
 
 /// The settings of the cluster, and the lines of `[routes]`.
 pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
-    let given = |takes, key: &str| dialect::understand_text(takes, Kind::Pgpool, table.text(key)?).ok();
     let bytes = table.text("delay_threshold").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     if bytes > 0 {
         cluster.options.insert("lag_limit_bytes", bytes.min(i32::MAX.unsigned_abs().into()).to_string());
     }
-    if let Some(Given::TimeMs(ms)) = given(Takes::Seconds, "delay_threshold_by_time")
-        && ms > 0
-    {
-        cluster.options.insert("lag_limit_ms", ms.min(i32::MAX.unsigned_abs().into()).to_string());
-    }
+    limit_by_time(table, cluster, reader);
     lag_command(table, cluster, reader);
     for (key, option, value) in [
         ("prefer_lower_delay_standby", "prefer_lower_lag", "1"),
@@ -59,6 +57,27 @@ pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_
     }
     for (key, subject) in LISTS {
         preferences(table, key, subject, cluster, reader);
+    }
+}
+
+/// The longest lag. A number without a unit is seconds or milliseconds, by the version of pgpool.
+fn limit_by_time(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
+    let key = "delay_threshold_by_time";
+    let Some((node, text)) = table.get(key).and_then(|node| Some((node, node.text()?))) else { return };
+    let Ok(Given::TimeMs(ms)) = dialect::understand_text(Takes::Seconds, Kind::Pgpool, text) else { return };
+    if ms == 0 {
+        return;
+    }
+    let alone = text.trim().parse::<u64>().ok();
+    let ms =
+        alone.filter(|number| *number >= SECONDS_BELOW).unwrap_or(ms).min(i32::MAX.unsigned_abs().into());
+    cluster.options.insert("lag_limit_ms", ms.to_string());
+    if let Some(number) = alone {
+        let why = format!(
+            "pgpool takes a number without a unit as seconds, or as milliseconds in later versions; {number} was taken for {ms} ms \
+             (`lag_limit_ms`)"
+        );
+        reader.differs(node.line, key, &why);
     }
 }
 
@@ -89,9 +108,11 @@ fn balance(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     cluster.options.insert("route", "auto".to_owned());
     // pgpool-II, too, sends the reads of a transaction to a standby until the transaction changes something.
     cluster.options.insert("begin_undeclared", "first".to_owned());
-    let why = "`route=auto` sends reads to standbys in transaction pooling. The imported `pool_mode = session` keeps them at the primary: set \
-               `pool_mode = transaction`";
-    reader.differs(table.get(key).map_or(0, |node| node.line), key, why);
+    if reader.pool_mode().is_none_or(|mode| mode == "session") {
+        let why = "`route=auto` sends reads to standbys in transaction pooling. The imported `pool_mode = session` keeps them at the primary: \
+                   import with --pool-mode=transaction, or set `pool_mode = transaction`";
+        reader.differs(table.get(key).map_or(0, |node| node.line), key, why);
+    }
     for (key, option) in NAME_LISTS {
         let separator = if option == "primary_names" { ';' } else { ',' };
         names(table, (key, option), separator, cluster, reader);

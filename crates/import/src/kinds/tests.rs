@@ -1,5 +1,7 @@
 //! Each kind with a sample configuration, written after its project's documentation.
 
+mod replicas;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -288,8 +290,10 @@ fn odyssey() {
     has(
         &read,
         &[
-            "shop = host=db1.example port=5432 dbname=shop_live pool_mode=transaction pool_size=20",
-            "; shop_standby1 = host=db2.example port=5433 dbname=shop_live",
+            "shop = cluster=shop dbname=shop_live pool_mode=transaction pool_size=20 route=auto",
+            "shop = nodes=shop_1,shop_2 check_dbname=shop_live check_user=alice",
+            "shop_1 = host=db1.example port=5432",
+            "shop_2 = host=db2.example port=5433",
             "report = pool_mode=session pool_size=5",
             "listen_addr = *",
             "max_client_conn = 500",
@@ -309,7 +313,17 @@ fn odyssey() {
     ];
     let hosts: Vec<&str> = rules.lines().filter(|line| line.starts_with("host")).collect();
     assert_eq!(hosts, expected);
-    assert_eq!(about(&read, FindingKind::Missing), ["reads from standbys (db2.example:5433)"]);
+    assert_eq!(about(&read, FindingKind::Missing), [""; 0]);
+    assert_eq!(
+        about(&read, FindingKind::Differs),
+        [
+            "target_session_attrs of shop",
+            "target_session_attrs of shop",
+            "check_user of shop",
+            "server_reset_query of report on shop"
+        ],
+        "one of its users is in session pooling"
+    );
 }
 
 #[test]
@@ -347,8 +361,9 @@ fn pgcat() {
     has(
         &read,
         &[
-            "shop = host=db1.example port=5432 dbname=shop_live pool_size=9",
-            "; shop_standby1 = host=db2.example port=5432 dbname=shop_live",
+            "shop = cluster=shop dbname=shop_live pool_size=9 route=auto",
+            "shop = nodes=shop_1,shop_2 check_dbname=shop_live check_user=alice",
+            "shop_2 = host=db2.example port=5432",
             "report = pool_size=3 query_timeout=60",
             "listen_addr = 0.0.0.0",
             "pool_mode = transaction",
@@ -362,8 +377,8 @@ fn pgcat() {
         ],
     );
     assert_eq!(read.rules(), None);
-    let missing = about(&read, FindingKind::Missing);
-    assert_eq!(missing, ["pools.shop.query_parser_enabled", "reads from standbys (db2.example:5432)"]);
+    assert_eq!(about(&read, FindingKind::Missing), [""; 0]);
+    assert_eq!(about(&read, FindingKind::Differs), ["check_user of shop"]);
 }
 
 #[test]
@@ -382,7 +397,8 @@ fn pgdog() {
     has(
         &read,
         &[
-            "shop = host=10.0.0.1 port=5432 dbname=shop_live pool_mode=transaction pool_size=10",
+            "shop = cluster=shop dbname=shop_live pool_mode=transaction pool_size=10 route=auto",
+            "shop_2 = host=10.0.0.2 port=5432",
             "stock = host=10.0.0.3 port=5432 user=stock_owner pool_mode=session pool_size=5",
             "query_wait_timeout = 5",
             "server_lifetime = 86400",
@@ -397,7 +413,8 @@ fn pgdog() {
     assert!(rules.contains("host \"stock\" \"bob\" all scram-sha-256\n"), "{rules}");
     assert!(!rules.contains("\"stock\" \"alice\""), "{rules}");
     assert!(read.users().unwrap().contains("\"stock_owner\" \"hunter5\"\n"));
-    assert_eq!(about(&read, FindingKind::Missing), ["reads from standbys (10.0.0.2:5432)"]);
+    assert_eq!(about(&read, FindingKind::Missing), [""; 0]);
+    assert_eq!(about(&read, FindingKind::Differs), ["database_name of shop", "check_user of shop"]);
     let alone = read_with(Kind::PgDog, PGDOG, &[]).err().expect("without users there is nothing to be done");
     assert!(alone[0].text.contains("--users"));
 }
