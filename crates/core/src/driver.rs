@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::client_handoff::ClientHandoff;
 use crate::mail::{Mail, Question};
 use crate::pool::takeover::carried::Carried;
+use crate::stats::rare_path::RarePath;
 
 /// A connection of either kind (client or server), as driver and machine both name it.
 ///
@@ -311,6 +312,11 @@ pub trait Driver {
     fn log_reaches_anybody(&self, level: Level) -> bool {
         let _ = level;
         true
+    }
+
+    /// The machine takes a rare path. Drivers that test the machine count it; others do nothing.
+    fn reached(&mut self, path: RarePath) {
+        let _ = path;
     }
 }
 

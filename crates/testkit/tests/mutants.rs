@@ -10,6 +10,7 @@ use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
 use pgweir_core::mail::{Mail, Question};
+use pgweir_core::stats::rare_path::RarePath;
 use pgweir_core::{Engine, Machine};
 use pgweir_testkit::sim::plan::{Mode, Plan, Profile};
 use pgweir_testkit::sim::report::run_seed;
@@ -92,6 +93,10 @@ struct Bent<'a, D: Driver> {
 }
 
 impl<D: Driver> Driver for Bent<'_, D> {
+    fn reached(&mut self, path: RarePath) {
+        self.d.reached(path);
+    }
+
     fn send(&mut self, conn: ConnId, bytes: &[u8]) {
         let to_client = self.mischief.clients.contains(&conn);
         match self.way {

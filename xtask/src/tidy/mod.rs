@@ -6,6 +6,7 @@
 mod features;
 mod layers;
 mod phrases;
+mod rare_paths;
 mod rules;
 pub(crate) mod source;
 pub(crate) mod walk;
@@ -82,6 +83,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     findings.problems.extend(sources.iter().flat_map(|(path, source)| functions.problems(path, source)));
     findings.problems.extend(functions.leftovers());
     findings.problems.extend(crate::calls::problems(&sources));
+    findings.problems.extend(rare_paths::problems(&sources));
     findings.problems.sort();
     findings.rust_lines.sort_unstable();
     findings.long_functions.sort();

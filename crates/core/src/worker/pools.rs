@@ -7,6 +7,7 @@ use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::ids::PoolId;
 use crate::mail::{Mail, Scarce};
 use crate::pool::{Pool, PoolState};
+use crate::stats::rare_path::RarePath;
 use crate::worker::Worker;
 
 impl Worker {
@@ -92,6 +93,7 @@ impl Worker {
             Some((active_us, id, server))
         });
         let Some((_, pool, server)) = longest.min_by_key(|(active_us, ..)| *active_us) else { return false };
+        cx.driver.reached(RarePath::ServerEvicted);
         self.in_pool(cx, pool, |pool, cx| pool.close_server(cx, server, "evicted", CloseMode::Flush));
         true
     }

@@ -16,7 +16,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pgweir_core::Machine;
-use pgweir_testkit::sim::check::reach::{IN_A_HUNDRED, IN_FIFTY_FAULTS, IN_TWO_THOUSAND, missing};
+use pgweir_core::stats::rare_path::{RarePath, Reach};
+use pgweir_testkit::sim::check::pairs;
+use pgweir_testkit::sim::check::reach::{
+    IN_A_HUNDRED, IN_CLUSTERS, IN_FIFTY_FAULTS, IN_TWO_THOUSAND, missing,
+};
 use pgweir_testkit::sim::plan::Plan;
 use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_plan};
 use pgweir_testkit::sim::subject::Subject;
@@ -138,10 +142,16 @@ fn run_many(options: &Options) -> ExitCode {
             println!("seed {} violated: {}: {}", outcome.seed, violation.check, violation.text);
         }
     }
-    let seen: Vec<String> = found.counters.iter().map(|(what, times)| format!("{times} {what}")).collect();
+    let seen: Vec<String> = found
+        .counters
+        .iter()
+        .filter(|(what, _)| !pairs::is_pair(what))
+        .map(|(what, times)| format!("{times} {what}"))
+        .collect();
     println!("{} seeds, {} events in {seconds:.1} s: {}", found.done, found.events, seen.join(", "));
-    let sees_all = found.done >= SEEDS_THAT_SEE_ALL && options.kind == Kind::All;
-    let unreached = if sees_all { unreached(&found.counters) } else { Vec::new() };
+    println!("{}", pairs::report(&found.counters));
+    let sees_all = found.done >= SEEDS_THAT_SEE_ALL;
+    let unreached = if sees_all { unreached(options.kind, &found.counters) } else { Vec::new() };
     if !unreached.is_empty() {
         println!("never happened: {}", unreached.join(", "));
     }
@@ -154,9 +164,17 @@ fn run_many(options: &Options) -> ExitCode {
     }
 }
 
-/// What never happened although it should have.
-fn unreached(counters: &BTreeMap<&'static str, u64>) -> Vec<&'static str> {
-    let wanted = [&IN_A_HUNDRED[..], &IN_FIFTY_FAULTS, &IN_TWO_THOUSAND].concat();
+/// The names of events, rare paths and pairs of features that so many seeds should have met, and did not.
+fn unreached(kind: Kind, counters: &BTreeMap<&'static str, u64>) -> Vec<&'static str> {
+    let (events, reach, plan) = match kind {
+        Kind::Crowds => return Vec::new(),
+        Kind::All => {
+            ([&IN_A_HUNDRED[..], &IN_FIFTY_FAULTS, &IN_TWO_THOUSAND].concat(), Reach::Seeds, pairs::Plan::One)
+        }
+        Kind::Clusters => (IN_CLUSTERS.to_vec(), Reach::ClusterSeeds, pairs::Plan::Cluster),
+    };
+    let paths = RarePath::ALL.iter().filter(|path| path.reach() == reach).map(|path| path.name());
+    let wanted: Vec<&'static str> = events.into_iter().chain(paths).chain(pairs::wanted(plan)).collect();
     missing(counters, &wanted)
 }
 

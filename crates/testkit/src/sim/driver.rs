@@ -6,6 +6,7 @@ use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Peer, TlsInfo, TlsRole, WorkerId,
 };
 use pgweir_core::mail::{Mail, Question};
+use pgweir_core::stats::rare_path::RarePath;
 
 use super::context::{Event, LinkId, Moving, PoolerEnd, SimContext};
 use crate::sim::network::net::{Dir, End};
@@ -255,6 +256,10 @@ const TOLD: [(&str, &str); 22] = [
 const LARGE_PIECE_BYTES: usize = 16 * 1024;
 
 impl Driver for SimDriver<'_> {
+    fn reached(&mut self, path: RarePath) {
+        self.cx.count(path.name());
+    }
+
     fn send(&mut self, conn: ConnId, bytes: &[u8]) {
         let Some(sock) = self.sim_worker.sock_mut(conn) else { return };
         if let Some(link) = sock.link {

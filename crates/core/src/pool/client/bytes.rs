@@ -7,6 +7,7 @@ use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::client::state::ClientState;
 use crate::pool::{Pool, ServerId, Step};
+use crate::stats::rare_path::RarePath;
 
 impl Pool {
     /// Bytes of a client, in any state.
@@ -60,10 +61,13 @@ impl Pool {
         if held.is_some() || used < bytes.len() {
             client.inbox = cx.env.buffers.remainder(held, bytes, used);
         }
-        let conn = client.conn;
+        let (conn, was_paused) = (client.conn, client.reads_paused);
         let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
         // A client that sends requests without reading the answers is not read further.
         if too_much_waits || cx.driver.backlog(conn) > BACKLOG_HIGH_BYTES {
+            if too_much_waits && !was_paused {
+                cx.driver.reached(RarePath::InboxFull);
+            }
             self.pause_client(cx, id);
         }
     }

@@ -19,6 +19,7 @@ use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages,
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::server::state::{Server, ServerState};
+use crate::stats::rare_path::RarePath;
 
 /// What becomes of a client whose server is lost.
 enum AfterLoss {
@@ -174,6 +175,7 @@ impl Pool {
             FirstAsk::Nothing | FirstAsk::Lost => return false,
         };
         client.account.refused_servers += 1;
+        cx.driver.reached(RarePath::ReadAfterLoss);
         again.extend_from_slice(&client.inbox);
         cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, again));
         let since_us = client.account.request_us;

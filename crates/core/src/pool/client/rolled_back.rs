@@ -22,6 +22,7 @@ use crate::pool::client::state::{ClientState, DeferredBegin, Link, Opening};
 use crate::pool::client::turned_down::is_whole_group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
+use crate::stats::rare_path::RarePath;
 
 /// What the client knows of the loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -205,6 +206,7 @@ impl Pool {
         status: Option<TxStatus>,
     ) {
         let Some(client) = self.clients.get(id) else { return };
+        cx.driver.reached(RarePath::RolledBackByLoss);
         let node = if client.account.branch.is_primary() { "primary" } else { "standby" };
         let text = format!("the transaction was rolled back: the connection to the {node} was lost");
         let report = Report::error(SqlState::SERIALIZATION_FAILURE, &text)

@@ -20,6 +20,7 @@ use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Pool};
+use crate::stats::rare_path::RarePath;
 
 /// The number of the transaction, where the log is, where a record with that number is for certain, and where recovery had ended.
 ///
@@ -224,6 +225,7 @@ impl Pool {
     ) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.account.branch = Branch::PRIMARY;
+        cx.driver.reached(RarePath::OutcomeAsked);
         let first = First::Outcome(at);
         let waiting = Waiting { since_us: cx.env.now.mono_us, notified: true, group: None, first };
         self.set_client_state(id, ClientState::Waiting(waiting));

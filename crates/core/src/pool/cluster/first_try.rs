@@ -8,6 +8,7 @@ use crate::pool::client::state::{ClientState, First, Waiting};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::{Branch, Pool};
+use crate::stats::rare_path::RarePath;
 
 /// How far a client's group is that runs on the primary if its standby does not run it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -90,7 +91,10 @@ impl Pool {
         let account = &mut client.account;
         if !matches!(&client.state, ClientState::Linked(link) if link.first_try == FirstTry::Left) {
             self.state.note_second_try(account.branch);
+            cx.driver.reached(RarePath::SecondTry);
             cx.log(Level::Debug, "a read that a standby did not run runs on the primary");
+        } else {
+            cx.driver.reached(RarePath::LeftStandby);
         }
         account.branch = Branch::PRIMARY;
         account.forget_asked();

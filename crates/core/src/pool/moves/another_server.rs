@@ -11,6 +11,7 @@ use crate::pool::client::state::{ClientState, First, Opening, Waiting};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::server::state::ServerState;
+use crate::stats::rare_path::RarePath;
 
 impl Pool {
     /// The client of the session that this server is being brought to waits for another server, ahead of all other clients,
@@ -41,6 +42,7 @@ impl Pool {
             begin = Some(std::mem::take(text));
         }
         account.refused_servers += 1;
+        cx.driver.reached(RarePath::SessionRefused);
         let since_us = account.request_us;
         if !sent.is_empty() {
             sent.extend_from_slice(&client.inbox);

@@ -13,6 +13,7 @@ use crate::pool::client::state::{Client, ClientState, First, Waiting};
 use crate::pool::node::Turn;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, PoolState};
+use crate::stats::rare_path::RarePath;
 
 impl PoolState {
     /// The one way to change a client's state: the numbers follow.
@@ -150,6 +151,7 @@ impl Pool {
         }
         let conn = client.conn;
         self.clients[id].reads_paused = false;
+        cx.driver.reached(RarePath::ReadAgain);
         cx.driver.resume_reads(conn);
     }
 
@@ -196,6 +198,7 @@ impl Pool {
             debug_assert!(queued_behind.server == id, "it is queued on another server");
             let (since_us, notified) = (queued_behind.since_us, queued_behind.notified);
             self.wait_again(client_id, since_us, notified);
+            cx.driver.reached(RarePath::PutBack);
         }
         if !clients.is_empty() {
             // One for a client that waits now need not wait for its turn.

@@ -11,6 +11,7 @@ use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Pool, PoolState, ServerKind};
+use crate::stats::rare_path::RarePath;
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
 impl PoolState {
@@ -130,6 +131,7 @@ impl Pool {
             && server.incoming.paused_us.is_none()
         {
             server.note_pause(cx.env.now.mono_us);
+            cx.driver.reached(RarePath::ClientBacklog);
             cx.driver.pause_reads(server.conn);
         }
     }

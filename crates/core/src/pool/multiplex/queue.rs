@@ -20,6 +20,7 @@ use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, PoolState};
+use crate::stats::rare_path::RarePath;
 
 impl PoolState {
     /// A statement was at the head of a server, for the client with this account.
@@ -200,6 +201,7 @@ impl Pool {
                 let clients = server.pipelined.rescue();
                 clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
                 self.take_off(cx, id, &clients);
+                cx.driver.reached(RarePath::Rescued);
                 let text = format!(
                     "{} statements that were queued behind one that takes long run elsewhere",
                     clients.len()
@@ -284,6 +286,7 @@ impl Pool {
             return;
         }
         self.wait_again(client_id, since_us, true);
+        cx.driver.reached(RarePath::StrangersCancel);
         cx.log(Level::Debug, "a statement that a stranger's cancel request may have hit runs again");
     }
 }

@@ -20,6 +20,7 @@ use crate::pool::relay::route::{Flaw, Route, oversized, route, text_of};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
 use crate::pool::{Pool, Step};
+use crate::stats::rare_path::RarePath;
 
 /// A read of a client, while it is passed on: the bytes between `span` and `at` go to the server as they are.
 pub(crate) struct Cursor<'a> {
@@ -146,6 +147,7 @@ impl Pool {
             }
             cursor.flush(cx.driver, server.conn);
             if cx.driver.backlog(server.conn) > BACKLOG_HIGH_BYTES {
+                cx.driver.reached(RarePath::ServerBacklog);
                 self.pause_client(cx, id);
             }
         }
@@ -281,6 +283,7 @@ impl Pool {
             cursor.flush(cx.driver, server.conn);
             self.ask_for_answers(cx, server_id);
             if !uncertain {
+                cx.driver.reached(RarePath::LedgerFull);
                 self.pause_client(cx, id);
             }
             return Passed::NoMore;

@@ -26,6 +26,7 @@ use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{Reasons, Sets, Told, Touched};
 
 use crate::pool::session::recall::Recalled;
+use crate::stats::rare_path::RarePath;
 
 /// Everything a session can hold, one row for each object: its kind, its name, its value.
 ///
@@ -296,6 +297,7 @@ impl Pool {
             self.state.known.known_sets.insert(&set.text, value);
         }
         if again {
+            cx.driver.reached(RarePath::AuditAgain);
             self.ask_session(cx, id);
             return None;
         }

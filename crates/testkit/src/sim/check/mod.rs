@@ -4,6 +4,7 @@
 
 pub mod checks;
 pub mod notify_check;
+pub mod pairs;
 pub mod queued_behind;
 pub mod reach;
 pub mod reasons;

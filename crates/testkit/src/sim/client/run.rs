@@ -5,6 +5,7 @@ use super::oracle::{Oracle, Verdict};
 use super::proving::Proving;
 use super::script::{Ending, Script, Vanish, Wait};
 use crate::sim::check::checks::PoolName;
+use crate::sim::check::pairs::InUse;
 use crate::sim::check::reasons::Disconnected;
 use crate::sim::context::{ClientTimer, Event, LinkId, PeerEnd, PoolerEnd, SimContext};
 use crate::sim::driver::{TLS_HELLO, shown};
@@ -44,6 +45,8 @@ pub struct Client {
     link: Option<LinkId>,
     splitter: Splitter,
     oracle: Oracle,
+    /// The features that it uses, as far as its script was sent.
+    in_use: InUse,
     step: usize,
     waits: Option<Wait>,
     /// The step was sent with Flush at its end: answers come without ReadyForQuery.
@@ -91,6 +94,7 @@ impl Client {
             link: None,
             splitter: Splitter::default(),
             oracle,
+            in_use: InUse::default(),
             step: 0,
             waits: None,
             ends_in_flush: false,
@@ -276,6 +280,11 @@ impl Client {
             Some(otherwise) if !self.oracle.is_copying() => otherwise,
             _ => step.messages,
         };
+        for pair in
+            self.in_use.send(&cx.plan, &self.script.database, &messages, (step.wait, step.cancel_after_us))
+        {
+            cx.count(pair);
+        }
         // The data of a COPY is not a new request.
         if self.oracle.is_at_rest() && !self.oracle.is_copying() {
             self.asked_us = cx.now_us;

@@ -1,0 +1,94 @@
+//! Paths of the machine that runs take rarely, by name. A test that never takes such a path says nothing about it, so the simulator and the
+//! random sessions count them ([`Driver::reached`](crate::driver::Driver::reached)), and report those that no run took.
+//!
+//! The machine's decisions never depend on these counts.
+
+/// Which runs must take a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// 2,000 seeds of the simulator's plan of one server.
+    Seeds,
+    /// 2,000 seeds of the simulator's plan of a cluster.
+    ClusterSeeds,
+    /// Conversations only: the simulator's clients do not do what leads there.
+    Conversations,
+}
+
+macro_rules! rare_paths {
+    ($($(#[$doc:meta])* $path:ident: $reach:ident, $name:literal;)*) => {
+        /// A retry, requeue, eviction, fallback, refusal or limit of the machine.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum RarePath {
+            $($(#[$doc])* $path,)*
+        }
+
+        impl RarePath {
+            /// Every path, in the order of the table.
+            pub const ALL: &'static [RarePath] = &[$(RarePath::$path),*];
+
+            /// The path as reports name it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(RarePath::$path => $name,)*
+                }
+            }
+
+            /// The runs that must take the path.
+            #[must_use]
+            pub fn reach(self) -> Reach {
+                match self {
+                    $(RarePath::$path => Reach::$reach,)*
+                }
+            }
+        }
+    };
+}
+
+rare_paths! {
+    /// The server owes as many answers as it may, and the client is not read until it owes fewer.
+    LedgerFull: Conversations, "a client was paused because its server owed too many answers";
+    /// The client sent more than is kept for it while it waits, and is not read until it goes on.
+    InboxFull: Seeds, "a client was paused because too much of it waited";
+    /// The client's server does not read as fast as the client sends.
+    ServerBacklog: Seeds, "a client was paused because its server did not read";
+    /// The client does not read its answers as fast as the server sends them.
+    ClientBacklog: Seeds, "a server was paused because its client did not read";
+    /// A paused client is read again.
+    ReadAgain: Seeds, "a paused client was read again";
+    /// The session of a client was refused by a server, and another server is tried.
+    SessionRefused: Seeds, "a client got another server because its session was refused";
+    /// A group that was queued behind another client's runs elsewhere.
+    PutBack: Seeds, "a queued group was put back";
+    /// The statement at the head takes long, so the groups behind it run elsewhere.
+    Rescued: Seeds, "queued groups left a head that took long";
+    /// A stranger's cancel request may have hit the statement, so it runs again.
+    StrangersCancel: Seeds, "a statement ran again after a stranger's cancel request";
+    /// A read that a standby refused, or did not answer, runs on the primary.
+    SecondTry: ClusterSeeds, "a read ran on the primary after a standby";
+    /// A transaction that has read at a standby goes on at the primary.
+    LeftStandby: ClusterSeeds, "a transaction left its standby for the primary";
+    /// The server of a read was lost, and the read runs on another one.
+    ReadAfterLoss: ClusterSeeds, "a read ran again after its server was lost";
+    /// The primary was lost at COMMIT, and its outcome is asked for.
+    OutcomeAsked: ClusterSeeds, "the outcome of a lost COMMIT was asked for";
+    /// The server of an open transaction was lost, and the client was told that the transaction is rolled back.
+    RolledBackByLoss: ClusterSeeds, "a client was told that its transaction is rolled back";
+    /// A server refused to say what its session holds, and is asked once more.
+    AuditAgain: Conversations, "a session was audited again after an error";
+    /// A free server of another pool is closed for a limit that both share.
+    ServerEvicted: Seeds, "a free server was closed for another pool";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::RarePath;
+
+    #[test]
+    fn names_are_told_apart() {
+        let names: HashSet<&str> = RarePath::ALL.iter().map(|path| path.name()).collect();
+        assert_eq!(names.len(), RarePath::ALL.len());
+    }
+}
