@@ -65,7 +65,7 @@ mutants: ## small faults in a copy of the sources, and what finds each of them; 
 fuzz: ## runs every fuzz target over its corpus and mutations of it
 	$(CARGO) test --quiet --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)"
 
-fuzz-sessions: build ## random sessions of several clients against real PostgreSQL (ROUNDS=3000 SEED=1 CLIENTS=4 MAJOR=17 ARGS="--set sequence_affinity=pin")
+fuzz-sessions: build ## random sessions of several clients against real PostgreSQL (ROUNDS=3000 SEED=1 CLIENTS=4 MAJOR=17 ARGS="--standbys 2 --cluster begin_undeclared=first")
 	@tests/setup.sh
 	cd tests && POOLER="$(PGWEIR)" ../.cache/venv/bin/python -m sessions.fuzz --rounds $(or $(ROUNDS),3000) $(if $(SEED),--seed $(SEED)) \
 		$(if $(CLIENTS),--clients $(CLIENTS)) $(if $(MAJOR),--major $(MAJOR)) $(ARGS)

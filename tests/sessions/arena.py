@@ -99,11 +99,17 @@ class Difference:
         return "\n".join(lines)
 
 
-class Arena:
-    """Plays rounds on this cluster. `settings` go to the poolers."""
+WATCH = "check_interval_ms=100 check_timeout_ms=5000 down_after_ms=20000 primary_max_age_ms=60000"
+"""How the pooler watches nodes to which nothing happens, on a machine that may be slow."""
 
-    def __init__(self, cluster, **settings):
+
+class Arena:
+    """Plays rounds on this cluster, and on its standbys if there are some. `settings` go to the poolers, `options` to the cluster."""
+
+    def __init__(self, cluster, standbys=(), options=None, **settings):
         self.cluster = cluster
+        self.standbys = standbys
+        self.options = {"route": "auto", "causal_reads": "database", "causal_wait_ms": 20000, **(options or {})}
         self.settings = settings
         self.poolers = {}
         self.consoles = {}
@@ -134,11 +140,29 @@ class Arena:
     def pooler(self, servers):
         """The pooler whose pools have this many servers."""
         if servers not in self.poolers:
-            where = {"*": self.cluster.at(DATABASE), "sessions": self.cluster.at(DATABASE)}
+            at = f"cluster=main dbname={DATABASE}" if self.standbys else self.cluster.at(DATABASE)
+            where = {"*": at, "sessions": at}
             options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, **self.followed(), **self.settings}
-            self.poolers[servers] = Pooler(where, **options)
-            self.consoles[servers] = self.poolers[servers].console()
+            pooler = self.poolers[servers] = Pooler(where, ini_tail=self._nodes_ini(), **options)
+            self.consoles[servers] = pooler.console()
+            states = ["primary"] + ["standby"] * len(self.standbys)
+            eventually(lambda: not self.standbys or [row["state"] for row in pooler.show("NODES")] == states, "all nodes are known")
         return self.poolers[servers]
+
+    def _nodes_ini(self):
+        """The sections [nodes] and [clusters]; nothing without standbys."""
+        if not self.standbys:
+            return ""
+        nodes = [self.cluster, *self.standbys]
+        lines = ["[nodes]", *(f"m{n} = host=127.0.0.1 port={node.port}" for n, node in enumerate(nodes, 1)), "[clusters]"]
+        names = ",".join(f"m{n}" for n in range(1, len(nodes) + 1))
+        words = " ".join(f"{name}={value}" for name, value in self.options.items())
+        return "\n".join([*lines, f"main = nodes={names} check_user=postgres {WATCH} {words}", ""])
+
+    def reads_at_standbys(self):
+        """How many reads standbys were given, and how many of them the primary ran after that."""
+        rows = [row for pooler in self.poolers.values() for row in pooler.show("NODES") if row["state"] == "standby"]
+        return tuple(sum(int(row[name]) for row in rows) for name in ("reads", "second_tries"))
 
     def followed(self):
         """PostgreSQL 18 is the first to report search_path. (session-state.md, What is not seen.)"""

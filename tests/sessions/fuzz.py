@@ -88,6 +88,8 @@ def arguments():
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--major", default=clusters.DISTRIBUTION, help="PostgreSQL's major version")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the pooler")
+    parser.add_argument("--standbys", type=int, default=0, help="this many standbys, to which the pooler sends reads (route=auto)")
+    parser.add_argument("--cluster", action="append", default=[], metavar="NAME=VALUE", help="an option of the cluster: begin_undeclared=first")
     parser.add_argument("--known", action="store_true", help="also play what is known to fail (known.py)")
     parser.add_argument("--without", default="", help="features of rounds to leave out, with commas: " + ", ".join(sorted(FEATURES)))
     parser.add_argument("--most", type=int, default=10, help="stop after this many failing rounds")
@@ -101,16 +103,24 @@ def main():
     """The command."""
     given = arguments()
     folder = scratch_folder("tls")
-    cluster = clusters.Cluster(given.major, Certificates(folder / "files"))
-    arena = Arena(cluster, **dict(setting.split("=", 1) for setting in given.set))
+    certificates = Certificates(folder / "files")
+    cluster = clusters.Cluster(given.major, certificates)
+    standbys = [clusters.Cluster(given.major, certificates, follows=cluster) for _ in range(given.standbys)]
+    arena = Arena(cluster, standbys, pairs(given.cluster), **pairs(given.set))
     try:
         failed = replay(arena, given.replay) if given.replay else hunt(arena, given)
     finally:
         faults = arena.finish()
-        cluster.discard()
+        for node in [*standbys, cluster]:
+            node.discard()
         shutil.rmtree(folder)
     print(*faults, sep="\n")
     sys.exit(1 if failed or faults else 0)
+
+
+def pairs(given):
+    """NAME=VALUE arguments as a dictionary."""
+    return dict(pair.split("=", 1) for pair in given)
 
 
 def replay(arena, paths):
@@ -139,6 +149,8 @@ def hunt(arena, given):
         f"{given.rounds} rounds from seed {given.seed} on PostgreSQL {given.major}, {time.monotonic() - begin:.0f} s: {failed} failed, "
         f"{arena.incomparable} cannot be compared"
     )
+    if arena.standbys:
+        print("at standbys: {} reads, {} of which the primary ran after that".format(*arena.reads_at_standbys()))
     for played in arena.crashes:
         print(f"PostgreSQL crashed:\n{played}")
     return failed
