@@ -149,14 +149,16 @@ fn other_transactions_begin_where_they_did() {
 }
 
 #[test]
-fn what_comes_in_pieces_is_the_primarys() {
+fn what_comes_in_pieces_is_looked_at_as_a_whole() {
     let (mut stage, client, primary, standby) = reading("");
     stage.rig.send_bytewise(client, &fe::query("insert into t values (1)"));
     leaves(&mut stage, client, standby);
     assert_eq!(stage.rig.gets(primary), with_begin("begin", "insert into t values (1)"));
-    let (mut stage, client, primary, standby) = reading("");
-    stage.rig.send_bytewise(client, &fe::query("commit"));
-    leaves(&mut stage, client, standby);
-    stage.rig.gets_nothing(primary);
-    assert_eq!(stage.rig.gets(client), ["Complete COMMIT", "Ready I"], "nothing happened there");
+    let group = [fe::parse("", "select b from t"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    for (bytes, sent) in [(fe::query("commit"), 1), (fe::query("select b from t"), 1), (group, 4)] {
+        let (mut stage, client, primary, standby) = reading("");
+        stage.rig.send_bytewise(client, &bytes);
+        assert_eq!(stage.rig.gets(standby).len(), sent);
+        stage.rig.gets_nothing(primary);
+    }
 }

@@ -16,6 +16,7 @@ mod cluster_auto;
 mod cluster_changes;
 mod cluster_exact;
 mod cluster_lag;
+mod cluster_leaving;
 mod cluster_losses;
 mod cluster_outcomes;
 mod cluster_reading;

@@ -4,6 +4,7 @@
 pub(crate) mod be;
 pub(crate) mod driver;
 pub(crate) mod fe;
+pub(crate) mod node;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //! when in doubt; "no" costs speed, never correctness.
 
 use pgweir_sql::Traits;
-use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
+use pgweir_wire::frontend::{BindHead, Close, Describe, Execute, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::ids::PoolId;
@@ -47,6 +47,7 @@ impl GroupTraits {
     const ASKS: GroupTraits = GroupTraits(16);
     const AT_PRIMARY: GroupTraits = GroupTraits(32);
     const SEVERAL: GroupTraits = GroupTraits(64);
+    const LEAVES_PORTAL: GroupTraits = GroupTraits(128);
 
     /// These as well, if that is so.
     #[inline]
@@ -90,6 +91,11 @@ impl Group {
         !self.traits.has(GroupTraits::MAY_WRITE)
             && !self.traits.has(GroupTraits::AT_PRIMARY)
             && !self.traits.has(GroupTraits::SEVERAL)
+    }
+
+    /// In a transaction block a later group may go on with a portal of this one: it has a name, or rows that were not asked for.
+    pub(crate) fn leaves_portal(&self) -> bool {
+        self.traits.has(GroupTraits::LEAVES_PORTAL)
     }
 
     /// It names prepared statements.
@@ -165,9 +171,38 @@ pub(crate) fn whole_messages(bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8
     })
 }
 
+/// Whether the group at the front of `bytes` is not all here, as far as a group that is looked at may be long. Its client will send the
+/// rest: a server need not answer it before Sync.
+pub(crate) fn is_partial_group(bytes: &[u8]) -> bool {
+    let mut end = 0;
+    for _ in 0..GROUP_MESSAGES_MAX {
+        let header = match Header::peek(&bytes[end..]) {
+            Ok(Some(header)) => header,
+            Ok(None) => return true,
+            Err(_) => return false,
+        };
+        let is_part = match header.tag {
+            tag::PARSE | tag::BIND | tag::DESCRIBE | tag::EXECUTE | tag::CLOSE => true,
+            tag::QUERY => end == 0,
+            _ => false,
+        };
+        end += header.total();
+        if !is_part || end > GROUP_BYTES_MAX {
+            return false;
+        }
+        if end > bytes.len() {
+            return true;
+        }
+        if header.tag == tag::QUERY {
+            return false;
+        }
+    }
+    false
+}
+
 /// A group of the extended protocol, while it is read.
 #[derive(Default)]
-struct Extended {
+struct Extended<'b> {
     /// Of the unnamed statement, once it was prepared in this very group; and whether it certainly only reads.
     unnamed: Option<(Traits, Reads)>,
     /// The unnamed statement was not bound since: a later group may use it.
@@ -175,14 +210,19 @@ struct Extended {
     fingerprint: u64,
     statement: u64,
     executes: bool,
+    /// A portal that outlives the group in a transaction block, and of which a later group may make use.
+    portal: Option<&'b [u8]>,
     traits: GroupTraits,
 }
 
-impl Extended {
+/// Execute of the unnamed portal, for all rows.
+const EXECUTE_ALL: [u8; 5] = [0; 5];
+
+impl<'b> Extended<'b> {
     #[inline]
     fn read<'a>(
         mut self,
-        bytes: &[u8],
+        bytes: &'b [u8],
         texts: &mut Texts,
         reach: &Reach,
         statement: impl Fn(&[u8]) -> Option<(&'a Traits, Reads)>,
@@ -192,7 +232,13 @@ impl Extended {
                 tag::SYNC => return (self.executes && !self.leaves_unnamed).then(|| self.finish(end)),
                 tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts, reach)?,
                 tag::BIND => {
-                    let name = BindHead::parse_prefix(body)?.statement;
+                    let BindHead { portal, statement: name, .. } = BindHead::parse_prefix(body)?;
+                    if self.portal == Some(portal) {
+                        self.portal = None;
+                    }
+                    if !portal.is_empty() {
+                        self.leaves(portal);
+                    }
                     self.leaves_unnamed &= !name.is_empty();
                     self.uses(name, &statement)?;
                 }
@@ -200,13 +246,33 @@ impl Extended {
                     Describe { target: Target::Statement, name } => self.uses(name, &statement)?,
                     Describe { target: Target::Portal, .. } => {}
                 },
-                tag::EXECUTE => self.executes = true,
-                // Portals end with the group anyway; statements do not.
-                tag::CLOSE if Close::parse(body).ok()?.target == Target::Portal => {}
+                tag::EXECUTE => {
+                    self.executes = true;
+                    if *body != EXECUTE_ALL {
+                        let execute = Execute::parse(body).ok()?;
+                        if execute.max_rows != 0 {
+                            self.leaves(execute.portal);
+                        }
+                    }
+                }
+                // Outside of a transaction portals end with the group anyway; statements do not.
+                tag::CLOSE => match Close::parse(body).ok()? {
+                    Close { target: Target::Portal, name } => {
+                        self.portal = self.portal.filter(|portal| *portal != name);
+                    }
+                    Close { .. } => return None,
+                },
                 _ => return None,
             }
         }
         None
+    }
+
+    /// The portal is there when the group is over, unless it is closed. Of two, one is certainly left.
+    #[cold]
+    fn leaves(&mut self, portal: &'b [u8]) {
+        let other = self.portal.replace(portal).is_some_and(|other| other != portal);
+        self.traits.add(GroupTraits::LEAVES_PORTAL, other);
     }
 
     /// Only the unnamed statement: a name would outlive the group.
@@ -249,7 +315,8 @@ impl Extended {
         Some(())
     }
 
-    fn finish(&self, len: usize) -> Group {
+    fn finish(&mut self, len: usize) -> Group {
+        self.traits.add(GroupTraits::LEAVES_PORTAL, self.portal.is_some());
         Group {
             len: len as u32,
             // The same text costs something else when it need not be prepared, and in the simple protocol.

@@ -45,7 +45,9 @@ impl Pool {
             return None;
         }
         let group = self.group_of(env, id, bytes);
-        if let Some(group) = self.state.certain_read(env, group.as_ref()) {
+        if let Some(group) = self.state.certain_read(env, group.as_ref())
+            && (declared == Declared::ReadOnly || !group.leaves_portal())
+        {
             return Some(FirstGroup { len: group.len, statement: Some(group.statement) });
         }
         if declared == Declared::Nothing {

@@ -46,6 +46,10 @@ impl Pool {
             && !waits_for_restore(link, server, message)
             && server.ledger.len() < LEDGER_ENTRIES_MAX;
         if !may_send {
+            if server.ledger.len() >= LEDGER_ENTRIES_MAX {
+                // Within a group the server keeps its answers back.
+                self.ask_for_answers(cx, server_id);
+            }
             return self.waits_at_server(id);
         }
         let text = failing_text(word);

@@ -2,8 +2,13 @@
 //! certainly reads. At the first that does not, the transaction ends there, and begins on the primary with that group. Only with READ
 //! COMMITTED, where each statement sees what was committed before it anyway.
 //!
-//! **Invariant: a group reaches the standby of such a transaction only if it certainly reads, or ends the transaction; or the transaction
-//! has failed there.**
+//! Each group of such a transaction has one of three ends: it runs at the standby, it begins the transaction on the primary, or the
+//! standby refuses it with an error and with ReadyForQuery.
+//!
+//! **Invariant: a group reaches the standby of such a transaction only if it certainly reads and leaves no portal that a later group may
+//! go on with, or ends the transaction; or the transaction has failed there.**
+//!
+//! **Invariant: nothing waits within a group.** The server answers it when its Sync has come.
 
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::tag;
@@ -13,20 +18,21 @@ use super::{Later, Progress, SoFar};
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::Pool;
 use crate::pool::client::state::{Again, ClientState, Link, Opening, OwnNames};
 use crate::pool::cluster::first_try::FirstTry;
+use crate::pool::relay::group::is_partial_group;
 use crate::pool::relay::ledger::Purpose;
-use crate::pool::sequences::state::Drawing;
 use crate::pool::server::state::ServerState;
+use crate::pool::{Pool, Step};
 
 impl Link {
-    /// The client's transaction may go on at another server: it has left nothing at this one.
+    /// Whether the client's transaction may go on at another server, because it has left nothing at this one. What the link says of
+    /// sequences does not count: no value can be drawn at a standby, and what other clients drew there before is discarded on the next
+    /// server as well.
     fn may_leave(&self) -> bool {
         matches!(self.opening, Opening::Done | Opening::Replayed)
             && self.touched.is_none()
             && self.pin.is_none()
-            && self.drawing == Drawing::Nothing
             && self.own_names == OwnNames::Hidden
             && !self.ready_due
             && self.streaming == 0
@@ -62,6 +68,11 @@ impl Pool {
         if so_far.left > 0 {
             return Some(Later::Send(bytes.len().min(so_far.left as usize), so_far));
         }
+        let server = self.servers.get(server_id)?;
+        if !server.ledger.is_between_groups() {
+            // The server answers nothing of a group before its Sync, for which nothing may wait.
+            return None;
+        }
         let header = Header::peek(bytes).ok().flatten()?;
         if matches!(header.tag, tag::TERMINATE | tag::SYNC | tag::FLUSH) && bytes.len() >= header.total() {
             return Some(so_far.sends(header.total() as u32));
@@ -69,8 +80,13 @@ impl Pool {
         if let Some(group) = self.end_at_front(cx.env, id, bytes) {
             return Some(SoFar { progress: Progress::EndsWithGroup, ..so_far }.sends(group.len as u32));
         }
+        if is_partial_group(bytes) {
+            return Some(Later::Done(Step::Wait));
+        }
         let group = self.group_of(cx.env, id, bytes);
-        if let Some(group) = self.state.certain_read(cx.env, group.as_ref()) {
+        if let Some(group) = self.state.certain_read(cx.env, group.as_ref())
+            && !group.leaves_portal()
+        {
             return Some(so_far.sends(group.len));
         }
         let server = self.servers.get(server_id)?;
