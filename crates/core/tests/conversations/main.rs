@@ -19,6 +19,7 @@ mod cluster_lag;
 mod cluster_leaving;
 mod cluster_losses;
 mod cluster_outcomes;
+mod cluster_packets;
 mod cluster_reading;
 mod cluster_reads;
 mod cluster_sources;

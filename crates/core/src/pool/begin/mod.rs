@@ -22,6 +22,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::BEGIN_BYTES_MAX;
 use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
+use crate::pool::cluster::reading::BehindBegin;
 use crate::pool::policy::BeginsWithoutServer;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::uses_earlier_portal;
@@ -33,11 +34,13 @@ use crate::stats::times::Split;
 /// Fails inside of a transaction block, whatever the database has in it.
 const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
 
-/// A whole group that is nothing but one of these statements.
+/// A group that is nothing but one of these statements, or a BEGIN at the front of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockGroup {
     block: Block,
     pub(crate) len: usize,
+    /// Whether the group ends with it. `false`: further messages follow before Sync, or are still to come.
+    is_whole: bool,
     /// The answers before CommandComplete, by the type bytes of the messages that asked for them.
     asked: [u8; 4],
 }
@@ -47,6 +50,11 @@ impl BlockGroup {
         self.block == block
     }
 
+    /// The client says nothing else.
+    fn is_all_of(&self, bytes: &[u8]) -> bool {
+        self.is_whole && self.len == bytes.len()
+    }
+
     /// It ends a transaction that has failed: COMMIT rolls it back, too.
     pub(crate) fn rolling_back(self) -> BlockGroup {
         BlockGroup { block: Block::Rollback, ..self }
@@ -54,8 +62,8 @@ impl BlockGroup {
 }
 
 impl Pool {
-    /// The moment *request*: a client without a server begins a transaction and says no more, or ends one in which nothing
-    /// happened. `None`: it does something else.
+    /// The moment *request*: a client without a server begins a transaction and says no more, or goes on with a group that a standby may
+    /// run; or it ends a transaction in which nothing happened. `None`: it does something else.
     pub(crate) fn answer_block_here<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -80,9 +88,17 @@ impl Pool {
             return None;
         }
         let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
-        if defers == DeferBegin::Packet && !self.awaits_first_group(cx.env, id, &text) {
-            cx.env.buffers.give_back(text);
-            return None;
+        let behind = &bytes[group.len..];
+        if !(defers == DeferBegin::Server && group.is_all_of(bytes)) {
+            match self.behind_begin(cx.env, id, &text, behind) {
+                BehindBegin::FirstGroup => {}
+                BehindBegin::Partial if group.is_whole => {}
+                found => {
+                    cx.env.buffers.give_back(text);
+                    // The rest of the group says where BEGIN runs.
+                    return (found == BehindBegin::Partial).then_some(Step::Wait);
+                }
+            }
         }
         self.answer_block(cx, id, group, TxStatus::InTransaction);
         let since_us = cx.env.now.mono_us;
@@ -90,7 +106,7 @@ impl Pool {
         Some(Step::Used(group.len))
     }
 
-    /// A BEGIN that is all the client says so far: if more is there already, BEGIN goes along with it.
+    /// A BEGIN at the front of what the client says.
     pub(crate) fn beginning_at_front(
         &mut self,
         env: &mut Env,
@@ -105,7 +121,7 @@ impl Pool {
             let statement = env.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
         })?;
-        if !matches!(group.block, Block::Begin | Block::Start) || bytes.len() > group.len {
+        if !matches!(group.block, Block::Begin | Block::Start) {
             return None;
         }
         let mut kept = env.buffers.take();
@@ -142,7 +158,7 @@ impl Pool {
             let statement = env.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
         })?;
-        matches!(group.block, Block::Commit | Block::Rollback).then_some(group)
+        (group.is_whole && matches!(group.block, Block::Commit | Block::Rollback)).then_some(group)
     }
 
     fn end_without_server<D: Driver>(
@@ -184,7 +200,9 @@ impl Pool {
             }
         }
         backend::encode_command_complete(out, group.block.tag());
-        backend::encode_ready(out, status);
+        if group.is_whole {
+            backend::encode_ready(out, status);
+        }
         let Some(client) = self.clients.get(id) else { return };
         cx.driver.send(client.conn, &cx.env.scratch);
         // It counts as the client sees it: a statement that took no time.
@@ -335,18 +353,26 @@ fn is_without_parameters(tail: &[u8]) -> bool {
     tail == NO_PARAMETERS || matches!(tail, [0, 0, 0, 0, 0, 1, 0, 0 | 1])
 }
 
-/// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol. `prepared` knows
-/// the client's prepared statements.
+/// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol; or the messages up to the
+/// Execute of such a statement, if no Sync follows them. `prepared` knows the client's prepared statements.
 fn block_at_front<'a>(
     bytes: &'a [u8],
     prepared: impl Fn(&[u8]) -> Option<(Block, &'a [u8])>,
 ) -> Option<(BlockGroup, &'a [u8])> {
+    /// The stage behind Execute.
+    const EXECUTED: u8 = 5;
     let mut group: Option<(Block, &[u8])> = None;
     let (mut asked, mut at) = ([0; 4], 0);
     // Parse, Describe of the statement, Bind, Describe of the portal, Execute, Sync: in this order, some left out.
     let mut stage = 0;
     loop {
         let rest = bytes.get(at..)?;
+        if stage == EXECUTED {
+            let (block, text) = group?;
+            let sync = Header::peek(rest).ok()?.filter(|header| header.tag == tag::SYNC);
+            let len = at + sync.map_or(0, |header| header.total());
+            return Some((BlockGroup { block, len, is_whole: sync.is_some(), asked }, text));
+        }
         let header = Header::peek(rest).ok()??;
         let body = rest.get(HEADER_LEN..header.total())?;
         at += header.total();
@@ -356,7 +382,8 @@ fn block_at_front<'a>(
         let reached = match header.tag {
             tag::QUERY if stage == 0 => {
                 let text = Query::parse(body).ok()?.text;
-                return Some((BlockGroup { block: pgweir_sql::block(text)?, len: at, asked }, text));
+                let block = pgweir_sql::block(text)?;
+                return Some((BlockGroup { block, len: at, is_whole: true, asked }, text));
             }
             tag::PARSE => {
                 let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
@@ -394,11 +421,7 @@ fn block_at_front<'a>(
                 if !execute.portal.is_empty() || execute.max_rows != 0 || stage < 3 {
                     return None;
                 }
-                5
-            }
-            tag::SYNC if stage == 5 => {
-                let (block, text) = group?;
-                return Some((BlockGroup { block, len: at, asked }, text));
+                EXECUTED
             }
             _ => return None,
         };

@@ -38,6 +38,10 @@ impl Pool {
             return None;
         }
         let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
+        if !group.is_all_of(bytes) {
+            cx.env.buffers.give_back(text);
+            return None;
+        }
         self.answer_block(cx, id, group, TxStatus::InTransaction);
         if let ClientState::Linked(link) = &mut self.clients[id].state {
             link.opening = Opening::Unsent(text);

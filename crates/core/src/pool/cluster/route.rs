@@ -430,7 +430,7 @@ impl PoolState {
 }
 
 /// The text of the first message, if all of it is here.
-fn first_text<'a>(env: &'a Env, account: &Account, bytes: &'a [u8]) -> Option<&'a [u8]> {
+pub(super) fn first_text<'a>(env: &'a Env, account: &Account, bytes: &'a [u8]) -> Option<&'a [u8]> {
     let header = Header::peek(bytes).ok()??;
     let body = bytes.get(HEADER_LEN..header.total())?;
     let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);

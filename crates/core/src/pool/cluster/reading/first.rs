@@ -1,6 +1,6 @@
 //! Which transactions read at a standby: what their BEGIN, their session and their first group say.
 
-use pgweir_settings::{BeginUndeclared, Route};
+use pgweir_settings::{BeginUndeclared, DeferBegin, Route};
 use pgweir_sql::{Hint, Isolation, TransactionModes, begin_modes, hint, sets_locally};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 
@@ -8,11 +8,60 @@ use super::FirstGroup;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::Pool;
-use crate::pool::client::state::Account;
-use crate::pool::cluster::route::Aim;
-use crate::pool::relay::group::whole_messages;
+use crate::pool::client::state::{Account, ClientState};
+use crate::pool::cluster::route::{Aim, first_text};
+use crate::pool::relay::group::{is_partial_group, whole_messages};
+
+/// What comes behind a BEGIN in the bytes that are here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BehindBegin {
+    /// A group that a standby may run.
+    FirstGroup,
+    /// Nothing, or the beginning of a group: when all of it is here, it says where the transaction runs.
+    Partial,
+    /// The transaction is the primary's.
+    Other,
+}
 
 impl Pool {
+    /// Looks at what a client has sent behind its BEGIN.
+    pub(crate) fn behind_begin(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        begin: &[u8],
+        behind: &[u8],
+    ) -> BehindBegin {
+        match () {
+            () if !self.awaits_first_group(env, id, begin) => BehindBegin::Other,
+            () if is_partial_group(behind) => BehindBegin::Partial,
+            () if self.first_group(env, id, begin, behind).is_some() => BehindBegin::FirstGroup,
+            () => BehindBegin::Other,
+        }
+    }
+
+    /// A client without a server has sent the beginning of a group: with that one its transaction begins, or it was told that it has begun.
+    /// Where it runs is known when all of the group is here.
+    pub(crate) fn awaits_rest_of_first_group(&mut self, env: &Env, id: ClientId, bytes: &[u8]) -> bool {
+        if self.state.cluster.is_none() || !is_partial_group(bytes) {
+            return false;
+        }
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let is_begun = matches!(client.state, ClientState::DeferredBegin(_));
+        let begin = match &mut client.state {
+            ClientState::DeferredBegin(deferred) => std::mem::take(&mut deferred.text),
+            _ => first_text(env, &client.account, bytes).map(<[u8]>::to_vec).unwrap_or_default(),
+        };
+        let awaits = (is_begun || self.defers_begin(env, id) != DeferBegin::Off)
+            && self.awaits_first_group(env, id, &begin);
+        if let Some(ClientState::DeferredBegin(deferred)) =
+            self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            deferred.text = begin;
+        }
+        awaits
+    }
+
     /// A BEGIN after which the client's first group says where the transaction runs: no server is taken for it.
     pub(crate) fn awaits_first_group(&mut self, env: &Env, id: ClientId, begin: &[u8]) -> bool {
         if self.state.cluster.is_none() || matches!(hint(begin), Some(Hint::Primary | Hint::Standby)) {

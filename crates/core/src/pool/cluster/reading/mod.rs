@@ -1,8 +1,8 @@
 //! Transactions that read at a standby (`route=auto`).
 //!
 //! A transaction is one if it is read-only from its BEGIN on, is not SERIALIZABLE, and its first group certainly reads or sets something
-//! for the transaction. Its BEGIN is answered without a server and goes to the standby with that group, which is a first try: if it fails
-//! there, both run on the primary. From then on the transaction is the standby's to its end, and `later.rs` looks at each message. With
+//! for the transaction. Its BEGIN is answered without a server, whether that group comes with it or later, and goes to the standby with
+//! that group, which is a first try: if it fails there, both run on the primary. From then on the transaction is the standby's to its end, and `later.rs` looks at each message. With
 //! `begin_undeclared=first`, one that does not say READ ONLY begins at a standby, too (`undeclared.rs`).
 //!
 //! **Invariant: what a standby does otherwise than the primary without an error never gets there in such a transaction.**
@@ -13,6 +13,7 @@ mod refusal;
 mod state;
 mod undeclared;
 
+pub(crate) use first::BehindBegin;
 pub(crate) use later::Later;
 pub(super) use state::is_reading;
 

@@ -50,6 +50,9 @@ impl Pool {
         if let Some(step) = self.keeps_from_server(cx, id, header, bytes) {
             return step;
         }
+        if self.awaits_rest_of_first_group(cx.env, id, bytes) {
+            return Step::Wait;
+        }
         let group = match status {
             TxStatus::Idle => self.group_of(cx.env, id, bytes),
             // It goes to a server after its BEGIN, and has that server for itself.
