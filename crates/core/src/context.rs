@@ -108,6 +108,8 @@ pub(crate) struct Env {
 #[derive(Default)]
 pub(crate) struct KnownClusters {
     pub(crate) views: HashMap<Arc<str>, Arc<View>>,
+    /// [`Shared::views_told`] when this worker took those views.
+    pub(crate) views_taken: u64,
     /// What became of COMMITs whose primary was lost.
     pub(crate) outcomes: HashMap<Arc<str>, Outcomes>,
 }

@@ -7,7 +7,6 @@ use pgweir_auth::{Access, UserList};
 use pgweir_settings::Config;
 
 use crate::cluster::source::SourceReport;
-use crate::cluster::view::View;
 use crate::context::Suspicion;
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
@@ -123,8 +122,8 @@ pub enum Mail {
     /// The process that took our place is gone before everything was handed over: the clients that are here
     /// are served here.
     SuccessorGone,
-    /// What is known of a cluster has changed.
-    View(Arc<View>),
+    /// What is known of a cluster has changed: [`Shared::views`](crate::Shared) has it.
+    Views,
     /// The source of a cluster has answered, or could not be asked.
     Source(Arc<SourceReport>),
     /// What came of [`Question::MeasureLag`].

@@ -1,12 +1,12 @@
-//! What the workers share: limits that span pools, and which worker owns which pool. Counters and one map that is only
-//! looked at on login and reload; nothing here is touched per statement. This and the counters that a scrape reads are the
-//! only state that two threads see.
+//! What the workers share: limits that span pools, which worker owns which pool, and the views of clusters. Counters, and maps that are
+//! only looked at on login, on reload, and when a view has changed. A statement looks at one number here: whether a worker has told a
+//! newer view of a cluster. This and the counters that a scrape reads are the only state that two threads see.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::cluster::view::Switch;
+use crate::cluster::view::{Switch, View};
 use crate::driver::WorkerId;
 
 /// A counter with a limit that is given at each use, because RELOAD may change it.
@@ -74,6 +74,10 @@ pub struct Shared {
     workers: u16,
     generation: u32,
     book: Mutex<Book>,
+    /// The view of each cluster that the worker which watches it has told last.
+    views: Mutex<BTreeMap<Arc<str>, Arc<View>>>,
+    /// The number of changes of `views`.
+    views_told: AtomicU64,
 }
 
 #[derive(Default, Debug)]
@@ -106,6 +110,8 @@ impl Shared {
             workers: workers.max(1),
             generation: 0,
             book: Mutex::new(book),
+            views: Mutex::default(),
+            views_told: AtomicU64::new(0),
         }
     }
 
@@ -142,6 +148,33 @@ impl Shared {
     #[must_use]
     pub fn routines(&self) -> u64 {
         self.routines.load(Ordering::Acquire)
+    }
+
+    /// Another view of a cluster counts from here on, in all workers: a worker that gets bytes looks at [`Shared::views_told`] first.
+    pub(crate) fn tell_view(&self, view: &Arc<View>) {
+        self.views_book().insert(Arc::clone(&view.cluster), Arc::clone(view));
+        self.views_told.fetch_add(1, Ordering::Release);
+    }
+
+    /// The number of views that were told. A worker that has seen this number knows the present ones.
+    #[inline]
+    pub(crate) fn views_told(&self) -> u64 {
+        self.views_told.load(Ordering::Acquire)
+    }
+
+    /// The present view of each cluster.
+    pub(crate) fn views(&self) -> Vec<Arc<View>> {
+        self.views_book().values().cloned().collect()
+    }
+
+    /// A cluster is not watched any more.
+    pub(crate) fn forget_view(&self, cluster: &str) {
+        self.views_book().remove(cluster);
+    }
+
+    fn views_book(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<View>>> {
+        // As with `book`.
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of workers.

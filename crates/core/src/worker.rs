@@ -162,6 +162,15 @@ impl Machine {
         };
         Machine { env: Env::new(setup), worker }
     }
+
+    /// Takes what another worker has told of clusters, before anything else is done: a primary may be deposed, and then nothing is sent to
+    /// its servers, and what they say counts no longer. The mail that tells of it may still be on its way.
+    #[inline]
+    fn follow_views<D: Driver>(&mut self, d: &mut D) {
+        if self.env.shared.views_told() != self.env.clusters.views_taken {
+            self.worker.take_views(&mut Cx::new(d, &mut self.env));
+        }
+    }
 }
 
 impl Engine for Machine {
@@ -174,6 +183,7 @@ impl Engine for Machine {
     }
 
     fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>) {
+        self.follow_views(d);
         self.worker.adopt(&mut Cx::new(d, &mut self.env), conn, *handoff);
     }
 
@@ -184,10 +194,12 @@ impl Engine for Machine {
         server: Option<ConnId>,
         carried: Box<Carried>,
     ) {
+        self.follow_views(d);
         self.worker.arrive(&mut Cx::new(d, &mut self.env), client, server, *carried);
     }
 
     fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
+        self.follow_views(d);
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
@@ -210,6 +222,7 @@ impl Engine for Machine {
     }
 
     fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
+        self.follow_views(d);
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
@@ -228,6 +241,7 @@ impl Engine for Machine {
     }
 
     fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
+        self.follow_views(d);
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
@@ -246,6 +260,7 @@ impl Engine for Machine {
     }
 
     fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
+        self.follow_views(d);
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
@@ -261,6 +276,7 @@ impl Engine for Machine {
     }
 
     fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
+        self.follow_views(d);
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
@@ -287,15 +303,18 @@ impl Engine for Machine {
     }
 
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+        self.follow_views(d);
         self.worker.take_mail(&mut Cx::new(d, &mut self.env), mail);
     }
 
     fn timeout<D: Driver>(&mut self, d: &mut D) {
+        self.follow_views(d);
         self.worker.timeout(&mut Cx::new(d, &mut self.env));
     }
 
     fn end_tick<D: Driver>(&mut self, d: &mut D) {
         if self.worker.has_work(&self.env) {
+            self.follow_views(d);
             self.worker.end_tick(&mut Cx::new(d, &mut self.env));
         }
     }
@@ -459,7 +478,7 @@ impl Worker {
             Mail::RolesDropped => self.roles_dropped(cx),
             Mail::Continue => self.resume_by_signal(cx),
             Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
-            Mail::View(view) => self.take_view(cx, &view),
+            Mail::Views => self.take_views(cx),
             Mail::OpenTransactions { cluster, number, from, open } => {
                 self.count_open(cx, &cluster, number, from, open);
             }

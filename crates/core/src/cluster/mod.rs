@@ -103,6 +103,13 @@ pub(crate) struct Term {
 }
 
 impl Term {
+    /// What was committed in the other term is in the history of this one: the same server under another name, or after a restart in place.
+    pub(crate) fn continues(&self, other: &Term) -> bool {
+        let history = |term: &Term| (term.run.system_identifier, term.run.timeline);
+        let is_same_server = self.node == other.node || self.run.started_us == other.run.started_us;
+        is_same_server && history(self) == history(other)
+    }
+
     /// The same server process, on whichever timeline: a standby follows its primary to the next one.
     pub(crate) fn is_same_start(&self, other: &Term) -> bool {
         let start = |term: &Term| (term.run.system_identifier, term.run.started_us);
@@ -136,6 +143,9 @@ pub(crate) struct Cluster {
     identifier: Option<u64>,
     /// The highest timeline that a primary of it had.
     timeline: u32,
+    /// The highest timeline that a node of it has shown, unless the source contradicts that node: what is committed on an older one from
+    /// here on is lost. It is known before it is decided which node is the primary of that timeline.
+    newest: u32,
     /// When it was decided last (monotonic, µs).
     decided_us: u64,
     /// Where the primary was.
@@ -168,6 +178,7 @@ impl Cluster {
             heard: None,
             identifier: None,
             timeline: 0,
+            newest: 0,
             decided_us: now_us,
             positions: Positions::default(),
             held_since_us: Some(now_us),

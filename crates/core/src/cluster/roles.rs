@@ -42,6 +42,7 @@ impl Cluster {
             // The primary says which database this is: only now is it known of the others whether they are copies of it.
             self.assign(now_us);
         }
+        self.note_newest(now_us);
         self.plan(now_us);
         self.held_since_us = match self.serving() {
             Some(_) => None,
@@ -53,6 +54,40 @@ impl Cluster {
             self.remark(at);
         }
         self.remark_source(now_us);
+    }
+
+    /// Whether a node shows a newer timeline than was known.
+    fn note_newest(&mut self, now_us: u64) {
+        let shown = (0..self.nodes.len()).filter(|&at| self.shows_timeline(at, now_us));
+        let newest = shown.filter_map(|at| self.timeline_of(at)).max().unwrap_or(0).max(self.timeline);
+        let known = self.newest;
+        if known > 0 && newest != known {
+            let text = match newest > known {
+                true => format!("timeline {newest} has begun, what is open on older ones ends"),
+                false => format!("no node shows timeline {known} any more, timeline {newest} counts again"),
+            };
+            let text = format!("cluster {}: {text}", self.name);
+            self.remarks.push(Remark { level: Level::Log, text });
+        }
+        self.newest = newest;
+    }
+
+    /// The timeline of a node is one of this database's, as far as is known. The word of a source that was not heard since the node is on
+    /// it contradicts nothing.
+    fn shows_timeline(&self, at: usize, now_us: u64) -> bool {
+        let node = &self.nodes[at];
+        let is_copy = self.identifier.is_some()
+            && self.member_at(at).map(|member| member.answer.run.system_identifier) == self.identifier;
+        let counts = match &node.state {
+            NodeState::Standby(_) | NodeState::Primary(_) => true,
+            NodeState::Unsure(unsure) => match unsure.why {
+                Doubt::Detached => false,
+                Doubt::Source => self.is_confirmed(at, now_us) && !self.source_heard_since(node),
+                Doubt::New | Doubt::Unconfirmed | Doubt::TwoPrimaries | Doubt::SourceSilent => true,
+            },
+            _ => false,
+        };
+        is_copy && counts && node.switch != Switch::Detached
     }
 
     /// What becomes of one node may change what becomes of another: until nothing changes any more.

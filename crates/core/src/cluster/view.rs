@@ -17,6 +17,9 @@ pub(crate) const SHARE_WHOLE: u32 = 1000;
 pub struct View {
     pub(crate) cluster: Arc<str>,
     pub(crate) epoch: u64,
+    /// The highest timeline that a node has shown (`Cluster::newest`); 0 if none has. A primary of an older one is deposed, and what it
+    /// says of commits is not passed on.
+    pub(crate) newest: u32,
     /// The node that everything new goes to; `None` while clients have to wait.
     pub(crate) primary: Option<Target>,
     /// What that had replayed as a standby of the one before.
@@ -107,6 +110,9 @@ pub(crate) enum Retirement {
     Stays,
     /// It takes nothing more: it ends with the transaction that it is at.
     Ends,
+    /// Its node is not the primary of the newest history any more. What it would commit is lost, so nothing that it says of a change is
+    /// believed. It ends now, unless it does nothing but answer a read.
+    Deposed,
     /// It ends now.
     Cut,
 }
@@ -117,6 +123,7 @@ impl View {
         View {
             cluster: cluster.into(),
             epoch: 0,
+            newest: 0,
             primary: None,
             followed: None,
             held_since_us: Some(now_us),
@@ -131,15 +138,20 @@ impl View {
         }
     }
 
-    /// What becomes of a server that was opened in this term; `None`: it is not known in which.
+    /// What becomes of a server of the primary that was opened in this term; `None`: it is not known in which.
     ///
-    /// While no primary is known, nothing is decided about servers: the same primary may be confirmed a moment later.
+    /// While no primary is known, a server stays unless a newer timeline is: the same primary may be confirmed a moment later.
     pub(crate) fn retirement(&self, opened_in: Option<&Term>) -> Retirement {
-        let is_cut_off = opened_in.is_some_and(|term| self.is_cut_off(&term.node));
+        let Some(term) = opened_in else {
+            return if self.primary.is_some() { Retirement::Ends } else { Retirement::Stays };
+        };
         match &self.primary {
-            _ if is_cut_off => Retirement::Cut,
-            Some(primary) if Some(&primary.term) != opened_in => Retirement::Ends,
-            _ => Retirement::Stays,
+            _ if self.is_cut_off(&term.node) => Retirement::Cut,
+            _ if term.run.timeline < self.newest => Retirement::Deposed,
+            Some(primary) if primary.term == *term => Retirement::Stays,
+            Some(primary) if primary.term.continues(term) => Retirement::Ends,
+            Some(_) => Retirement::Deposed,
+            None => Retirement::Stays,
         }
     }
 }
@@ -210,6 +222,7 @@ impl Cluster {
         View {
             cluster: Arc::clone(&self.name),
             epoch: self.epoch(),
+            newest: self.newest,
             primary,
             followed,
             held_since_us: self.held_since_us,

@@ -216,7 +216,7 @@ fn an_older_primary_is_not_believed() {
     stage.rig.pass_us(1_000_000);
     stage.rig.send(stage.watches[0], &says(true, 1, 1));
     stage.rig.send(stage.watches[1], &says(false, 2, 2));
-    stage.rig.send(old, &outcome(Some("committed"), None, ("00000001", "1")));
+    assert!(stage.rig.is_closed(old), "it is not listened to any more");
     stage.rig.gets_nothing(stage.client);
     let server = stage.is_asked();
     stage.rig.send(server, &outcome(Some("aborted"), Some("0/3000060"), PROMOTED));

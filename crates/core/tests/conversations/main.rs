@@ -15,6 +15,7 @@ mod chaos;
 mod cluster_auto;
 mod cluster_changes;
 mod cluster_exact;
+mod cluster_fence;
 mod cluster_lag;
 mod cluster_leaving;
 mod cluster_losses;

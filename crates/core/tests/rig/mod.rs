@@ -241,6 +241,17 @@ impl Rig {
         self.delivering = false;
     }
 
+    /// From now on mail is on its way, until [`Rig::deliver_mail`].
+    pub(crate) fn hold_mail(&mut self) {
+        self.delivering = true;
+    }
+
+    /// What was on its way arrives.
+    pub(crate) fn deliver_mail(&mut self) {
+        self.delivering = false;
+        self.deliver();
+    }
+
     /// Another process takes the place of this one, with these settings. It is the last worker from then on.
     pub(crate) fn take_over(&mut self, main: &str, databases: &str) {
         let generation = self.shared.generation() + 1;

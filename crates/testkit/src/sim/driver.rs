@@ -9,6 +9,7 @@ use pgweir_core::mail::{Mail, Question};
 use pgweir_core::stats::rare_path::RarePath;
 
 use super::context::{Event, LinkId, Moving, PoolerEnd, SimContext};
+use crate::sim::model::nodes::Nodes;
 use crate::sim::network::net::{Dir, End};
 
 /// What waits for a worker's next turn.
@@ -227,7 +228,7 @@ pub struct SimDriver<'a> {
 }
 
 /// What the machine tells in its log of events that no peer sees, and what that is counted as.
-const TOLD: [(&str, &str); 22] = [
+const TOLD: [(&str, &str); 23] = [
     ("was lost behind COMMIT: it was committed", "outcomes told committed"),
     ("was lost behind COMMIT: it was rolled back", "outcomes told rolled back"),
     ("was lost behind COMMIT: the outcome is unknown", "outcomes of COMMIT told unknown"),
@@ -237,6 +238,7 @@ const TOLD: [(&str, &str); 22] = [
     ("taken for self-contained left a transaction open", "broken trust without queued statements"),
     ("behind one that takes long run elsewhere", "queued statements rescued"),
     ("is the primary (epoch", "primaries found"),
+    ("has begun, what is open on older ones ends", "newer timelines found"),
     ("is refused: it is an old primary", "old primaries refused"),
     ("is unsure: another node", "two primaries at a time"),
     ("closing because: the standby is down", "servers of standbys cut off"),
@@ -400,6 +402,13 @@ impl Driver for SimDriver<'_> {
             self.cx.count(what);
         }
         self.cx.note(|| format!("{:?} log {level:?}: {line}", self.sim_worker.id));
+        if let Some(timeline) = Nodes::timeline_in(line) {
+            let read_bytes = self.cx.links().map(|(_, link)| link.to_pooler.read_bytes()).collect();
+            let now_us = self.cx.now_us;
+            if let Some(nodes) = &mut self.cx.nodes {
+                nodes.pooler_learns(timeline, now_us, read_bytes);
+            }
+        }
         let is_exact = self.cx.plan.cluster.as_ref().is_some_and(|cluster| cluster.commit_outcome == "exact");
         if is_exact && line.contains("COMMIT was sent before the number") {
             self.cx.checks.fail("with exact, COMMIT is sent when its number is known", line.to_owned());

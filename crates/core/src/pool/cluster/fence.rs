@@ -1,4 +1,9 @@
 //! The fence: when the primary has changed, a server of an older epoch takes nothing more. A switchover waits for what is open before it.
+//!
+//! What a deposed primary commits is lost, so the fence lets nothing of a change through in either direction: no message is sent to its
+//! servers, and no answer of theirs is passed on. It closes them in the moment in which the view arrives, and their clients are told what
+//! the loss of a primary means (`server/lost.rs`): 40001, the outcome by the next primary, or 08007. Only a read whose answer a client has
+//! seen in part goes on to its end. This file must never look at what an answer says.
 
 use std::sync::Arc;
 
@@ -10,6 +15,7 @@ use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::ClientState;
 use crate::pool::cluster::group_len;
+use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::node::NodePool;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, ServerKind};
@@ -95,10 +101,13 @@ impl Pool {
                 self.close_server(cx, id, reason, CloseMode::Flush);
             }
             (Retirement::Cut, _) => self.lose_server(cx, id, reason.into()),
-            (Retirement::Ends, _) if server.is_replication() || is_kept_at_rest(server) => {
+            (Retirement::Ends | Retirement::Deposed, _)
+                if server.is_replication() || is_kept_at_rest(server) =>
+            {
                 self.lose_server(cx, id, reason.into());
             }
-            (Retirement::Ends, _) => self.servers[id].retire = Some(ends),
+            (Retirement::Deposed, _) if !only_reads(server) => self.lose_server(cx, id, reason.into()),
+            (Retirement::Ends | Retirement::Deposed, _) => self.servers[id].retire = Some(ends),
         }
     }
 
@@ -169,6 +178,22 @@ impl Pool {
 fn is_at_work(server: &Server) -> bool {
     let is_counted = server.branch.is_primary() && !server.is_replication();
     is_counted && server.state.kind() != ServerKind::Login && !server.is_at_rest()
+}
+
+/// What this server has still to answer changes nothing: it belongs to a read outside of a transaction whose answer its client has seen in
+/// part, so that it cannot run again, or to a question of pgweir's after the end of a transaction that its client knows of.
+fn only_reads(server: &Server) -> bool {
+    match &server.state {
+        ServerState::Busy(client) => {
+            let unseen_bytes = server.incoming.inbox.len();
+            server.tx == TxStatus::Idle
+                && InFlight::of(server, *client).is_some_and(|in_flight| {
+                    in_flight.sent() == Sent::Read && !in_flight.is_unanswered(server, unseen_bytes)
+                })
+        }
+        ServerState::SyncingSession(_) => false,
+        _ => true,
+    }
 }
 
 /// A client has it, and no transaction is open on it.

@@ -121,7 +121,13 @@ impl Worker {
         self.clusters.config = Some(Arc::clone(&config));
         let is_ours =
             |name: &str| config.clusters.contains_key(name) && cx.env.shared.watcher(name) == cx.env.worker;
-        self.clusters.watched.retain(|name, _| is_ours(name));
+        self.clusters.watched.retain(|name, _| {
+            let stays = is_ours(name);
+            if !stays {
+                cx.env.shared.forget_view(name);
+            }
+            stays
+        });
         cx.env.clusters.views.retain(|name, _| config.clusters.contains_key(&**name));
         for (name, options) in config.clusters.iter().filter(|(name, _)| is_ours(name)) {
             let now_us = cx.env.now.mono_us;
@@ -139,6 +145,8 @@ impl Worker {
         }
         self.follow_nodes(cx);
         self.tell_views(cx);
+        // Views of clusters that were not known here were left out.
+        self.take_views(cx);
     }
 
     /// A connection to a cluster's primary failed or ended: its nodes are asked now.

@@ -1,4 +1,5 @@
-//! What each worker knows of a cluster: the worker that watches it tells the others, and the pools follow.
+//! What each worker knows of a cluster: the worker that watches it tells the others, and the pools follow. A view counts in all workers from
+//! the moment at which it is told (`Shared::tell_view`); the mail only wakes the others.
 
 use std::sync::Arc;
 
@@ -34,16 +35,33 @@ impl Worker {
                 changed.push(view);
             }
         }
-        for view in changed {
-            for worker in self.other_workers(cx.env) {
-                cx.driver.mail(worker, Mail::View(Arc::clone(&view)));
+        if changed.is_empty() {
+            return;
+        }
+        changed.iter().for_each(|view| cx.env.shared.tell_view(view));
+        for worker in self.other_workers(cx.env) {
+            cx.driver.mail(worker, Mail::Views);
+        }
+        self.take_views(cx);
+    }
+
+    /// Views of clusters were told: the pools follow those that are new here.
+    #[cold]
+    pub(crate) fn take_views<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        // First the number: a view that is told in between is taken twice, and not left out.
+        cx.env.clusters.views_taken = cx.env.shared.views_told();
+        for view in cx.env.shared.views() {
+            let known = cx.env.clusters.views.get(&view.cluster);
+            let is_new = known.is_none_or(|known| !Arc::ptr_eq(known, &view));
+            // A worker may not have heard yet that a cluster is there, or is gone.
+            if is_new && cx.env.rules.config.clusters.contains_key(&*view.cluster) {
+                self.take_view(cx, &view);
             }
-            self.take_view(cx, &view);
         }
     }
 
     /// What is known of a cluster has changed: its pools follow.
-    pub(crate) fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
+    fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
         cx.env.clusters.views.insert(Arc::clone(&view.cluster), Arc::clone(view));
         self.for_pools(cx, |pool, cx| pool.follow_view(cx, view));
         self.follow_drain(cx, view);

@@ -700,7 +700,7 @@ impl Backend {
             return nodes.rolls_back(self.pid);
         }
         if let Some((check, text)) =
-            nodes.commits(self.node, self.pid, changes, (self.link, sent_bytes), now_us)
+            nodes.commits(self.node, self.pid, changes, (self.link, sent_bytes), (self.group_sent_us, now_us))
         {
             cx.fail(check, text);
         }

@@ -1,6 +1,7 @@
 //! The nodes of the model's cluster: which of them run, what each says it is, and what happens to them. And the check that matters most: no
 //! change is carried out at a node after its term.
 
+mod known;
 pub mod lag;
 pub mod source;
 mod standby;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use pgweir_core::source::SourceReport;
 
+use self::known::Known;
 use self::lag::{LagAnswer, Lags};
 use self::source::Source;
 use self::wal::{Delay, Place, Wal};
@@ -143,6 +145,7 @@ pub struct Nodes {
     rng: Rng,
     wal: Wal,
     xids: Xids,
+    known: Known,
     /// What each client saw last.
     seen: BTreeMap<u32, Place>,
     /// What is still to happen, by time.
@@ -188,6 +191,7 @@ impl Nodes {
             rng: Rng::new(seed ^ 0x5eed_c105_7e55),
             wal,
             xids: Xids::default(),
+            known: Known::default(),
             seen: BTreeMap::new(),
             acts: BTreeMap::new(),
             planned: 0,

@@ -161,15 +161,15 @@ impl Nodes {
         self.xids.running.remove(&pid);
     }
 
-    /// The transaction of a server process is committed at a node. The answer to it begins at `answer` in what is sent on that connection.
-    /// What is wrong with that, if anything.
+    /// The transaction of a server process is committed at a node, by a message that was sent at this time. The answer to it begins at
+    /// `answer` in what is sent on that connection. What is wrong with that, if anything.
     pub fn commits(
         &mut self,
         node: usize,
         pid: usize,
         changes: Vec<Change>,
         answer: (LinkId, u64),
-        now_us: u64,
+        (sent_us, now_us): (u64, u64),
     ) -> Option<(&'static str, String)> {
         let running = self.xids.running.remove(&pid);
         let last = *changes.last()?;
@@ -185,7 +185,7 @@ impl Nodes {
             self.xids.of_change.entry(*change).or_default().push(at);
         }
         self.xids.commits.push(Commit { place: Place { timeline, lsn }, xid, changes, answer });
-        wrong.or_else(|| {
+        wrong.or_else(|| self.sent_to_deposed(node, sent_us)).or_else(|| {
             let late_us = now_us.saturating_sub(self.nodes[node].term_ended_us?);
             let is_late = late_us > self.plan.primary_max_age_ms * 1000;
             let text = format!("a change is committed at node{node} {late_us} us after its term");
@@ -276,8 +276,12 @@ impl Nodes {
         let is_there = |commit: &Commit| has(&self.wal, newest, commit.place);
         match told {
             Told::Committed(changes) => changes.iter().find_map(|change| {
-                // The primary has answered, and what it had is lost, as no standby had received it.
-                let was_answered = |commit: &Commit| was_read(commit.answer.0) > commit.answer.1;
+                // The primary has answered before the pooler knew of a newer one, and what it had is lost, as no standby had received it.
+                let was_answered = |commit: &Commit| {
+                    let (link, at) = commit.answer;
+                    let before = self.known.read_before(commit.place.timeline, link);
+                    before.unwrap_or_else(|| was_read(link)) > at
+                };
                 let is_right = self.xids.at_standbys.contains(change)
                     || self.xids.vouched.contains(change)
                     || self.xids.commits_of(*change).any(|commit| is_there(commit) || was_answered(commit));
@@ -326,7 +330,7 @@ mod tests {
     /// A transaction with one change; what is wrong with it.
     fn changes(nodes: &mut Nodes, node: usize, pid: usize, change: Change) -> Option<&'static str> {
         writes(nodes, node, pid, change);
-        nodes.commits(node, pid, vec![change], (LINK, 100), 10).map(|(check, _)| check)
+        nodes.commits(node, pid, vec![change], (LINK, 100), (10, 10)).map(|(check, _)| check)
     }
 
     fn number(nodes: &mut Nodes, node: usize, pid: usize) -> Vec<Option<String>> {
@@ -354,7 +358,7 @@ mod tests {
         assert_eq!(row[0].as_deref(), Some("731"));
         assert!(row[2] > row[1], "the record ends behind where it began: {row:?}");
         assert_eq!(status(&mut nodes, 0, 731), "in progress");
-        assert_eq!(nodes.commits(0, 1, vec![(1, 1)], (LINK, 0), 10), None);
+        assert_eq!(nodes.commits(0, 1, vec![(1, 1)], (LINK, 0), (10, 10)), None);
         assert_eq!(status(&mut nodes, 0, 731), "committed");
         writes(&mut nodes, 0, 1, (1, 2));
         nodes.rolls_back(1);
@@ -472,7 +476,7 @@ mod tests {
         nodes.promote(1, 20);
         nodes.writes(1, 1, (1, 1), true, 30);
         assert_eq!(number(&mut nodes, 1, 1)[0], None);
-        assert_eq!(nodes.commits(1, 1, vec![(1, 1)], (LINK, 0), 30), None);
+        assert_eq!(nodes.commits(1, 1, vec![(1, 1)], (LINK, 0), (30, 30)), None);
         assert_eq!(told(&mut nodes, &Told::Committed(vec![(1, 1)]), 0), None);
         assert_eq!(changes(&mut nodes, 1, 1, (1, 2)), None);
         assert_eq!(status(&mut nodes, 1, 731), "committed");
