@@ -129,6 +129,17 @@ impl Pool {
         Some((group, kept))
     }
 
+    /// The length of a group that is nothing but a BEGIN, with nothing behind it.
+    pub(crate) fn begin_alone_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<usize> {
+        let account = &self.clients.get(id)?.account;
+        let (group, _) = block_at_front(bytes, |name| {
+            let statement = env.statements.get(account.statement(name)?)?;
+            Some((statement.block?, &*statement.query))
+        })?;
+        let is_begin = matches!(group.block, Block::Begin | Block::Start) && bytes.len() == group.len;
+        is_begin.then_some(group.len)
+    }
+
     pub(crate) fn defers_begin(&self, env: &Env, id: ClientId) -> DeferBegin {
         let main = &env.rules.config.main;
         let account = self.clients.get(id).map(|client| &client.account);

@@ -41,10 +41,15 @@ pub(super) struct PipelineSurvey {
 impl Pool {
     /// The group that a client asks for, if that may share a server with other clients.
     pub(crate) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
-        let account = &self.clients.get(id)?.account;
         if self.multiplex_limits().is_none() && env.answers.is_none() && !self.state.balances_reads() {
             return None;
         }
+        self.look_at_group(env, id, bytes)
+    }
+
+    /// The same, whether or not this pool's clients share servers.
+    pub(crate) fn look_at_group(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
+        let account = &self.clients.get(id)?.account;
         if account.replication != Replication::None {
             return None;
         }

@@ -15,6 +15,7 @@ use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
 use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
 use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
+use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
@@ -35,8 +36,12 @@ enum AfterLoss {
     Ended(BlockGroup),
     /// It asked for a rollback behind other statements, and gets what it was not told of the answer.
     RollsBack(Vec<u8>),
-    /// What it asked for runs on another server.
+    /// What it asked for only reads, and runs on another server.
     RunsAgain,
+    /// What it asked for only reads, and it has seen a part of the answer: it is told to try again.
+    Interrupted,
+    /// The same, and all is answered but the end of its group.
+    ReadEnds,
     /// It asked for COMMIT.
     AtCommit(BlockGroup, Result<AtCommit, AtOnce>),
 }
@@ -62,7 +67,22 @@ impl Pool {
         let asks = self.state.policy.on_loss.asks();
         match after_loss(id, link, server, (unseen_bytes, asks)) {
             None => false,
-            Some(AfterLoss::RunsAgain) => self.runs_again(cx, id, server_id),
+            Some(AfterLoss::RunsAgain) => {
+                if !self.reads_again(cx, id, server_id) {
+                    self.interrupt_read(cx, id, server_id);
+                }
+                true
+            }
+            Some(AfterLoss::Interrupted) => {
+                self.interrupt_read(cx, id, server_id);
+                true
+            }
+            Some(AfterLoss::ReadEnds) => {
+                self.drop_kept(cx.env, id);
+                self.leave_lost(cx, id, server_id);
+                self.tell(cx, id, None, Some(TxStatus::Idle));
+                true
+            }
             Some(AfterLoss::AtCommit(group, at)) => {
                 self.lost_at_commit(cx, id, server_id, (Some(group), at));
                 true
@@ -105,6 +125,29 @@ impl Pool {
                 true
             }
         }
+    }
+
+    /// Linked → Waiting, with the read that the client asked for. `false`: it was lost too often, or was not kept.
+    fn reads_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let ClientState::Linked(link) = &client.state else { return false };
+        if link.kept == 0 {
+            return self.runs_again(cx, id, server_id);
+        }
+        // It was queued on this server, so its inbox has it.
+        let since_us = client.account.request_us;
+        self.set_server_state(server_id, ServerState::Draining);
+        self.wait_again(id, since_us, true);
+        self.end_cancels_for(cx, id);
+        true
+    }
+
+    /// A read cannot run again. Nothing took effect, and nothing is unknown.
+    fn interrupt_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        self.drop_kept(cx.env, id);
+        self.fail_in_flight(cx, server_id);
+        self.leave_lost(cx, id, server_id);
+        self.tell_interrupted(cx, id);
     }
 
     /// As PostgreSQL in a transaction that has failed: it executes Close, and refuses everything else.
@@ -200,6 +243,33 @@ pub(crate) fn loses_session(link: &Link, server: &Server) -> bool {
         || !matches!(server.state, ServerState::Busy(_))
 }
 
+/// The same of a read outside of a transaction, or of a BEGIN. Its client's session may have gone ahead of it.
+fn after_repeatable(
+    id: ClientId,
+    link: &Link,
+    server: &Server,
+    (in_flight, is_unanswered): (&InFlight, bool),
+) -> Option<AfterLoss> {
+    let is_plain = matches!(
+        link.opening,
+        Opening::Done | Opening::Replaying | Opening::ReplayGuarded { .. } | Opening::Replayed
+    );
+    if !is_plain || link.first_try != FirstTry::None {
+        return None;
+    }
+    // The client has seen that a transaction is open: its next statement is told.
+    let begun = Some(AfterLoss::Ends { whole: true, status: TxStatus::InTransaction });
+    match owed_group(server, id)? {
+        Owed::Part => None,
+        Owed::Ready if in_flight.sent() == Sent::BeginAlone && !in_flight.has_failed(server) => begun,
+        Owed::Ready => Some(AfterLoss::ReadEnds),
+        Owed::Group if in_flight.has_failed(server) => Some(AfterLoss::ReadEnds),
+        Owed::Group if is_unanswered => Some(AfterLoss::RunsAgain),
+        Owed::Group if in_flight.sent() == Sent::BeginAlone => begun,
+        Owed::Group => Some(AfterLoss::Interrupted),
+    }
+}
+
 /// `None`: the outcome is not known here, or more is lost than a transaction.
 fn after_loss(
     id: ClientId,
@@ -212,9 +282,11 @@ fn after_loss(
         return None;
     }
     let is_unanswered = in_flight.is_unanswered(server, unseen_bytes);
-    if in_flight.sent() == Sent::Read {
-        let is_kept = matches!(link.opening, Opening::Done) && matches!(server.first_ask, FirstAsk::Kept(_));
-        return (is_kept && is_unanswered).then_some(AfterLoss::RunsAgain);
+    if matches!(in_flight.sent(), Sent::Read | Sent::BeginAlone) {
+        return after_repeatable(id, link, server, (in_flight, is_unanswered));
+    }
+    if link.kept > 0 {
+        return None;
     }
     let is_open = matches!(link.opening, Opening::Done | Opening::Sent | Opening::Guarded { .. });
     if !is_open || !in_flight.is_in_block(server) || !server.pipelined.is_alone() {
@@ -243,6 +315,6 @@ fn after_loss(
         Sent::End(group) if asks && is_unanswered && owed == Owed::Group && link.touched.is_none() => {
             Some(AfterLoss::AtCommit(group, at_commit(in_flight, server, Some(group))))
         }
-        Sent::Begin | Sent::End(_) | Sent::Read | Sent::Unclear => None,
+        Sent::Begin | Sent::BeginAlone | Sent::End(_) | Sent::Read | Sent::Unclear => None,
     }
 }

@@ -214,6 +214,16 @@ impl Pool {
         self.tell(cx, id, Some(&report), status);
     }
 
+    /// A read outside of a transaction is lost, and its client has seen a part of it, or has lost too many servers with it.
+    pub(super) fn tell_interrupted<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let node = if client.account.branch.is_primary() { "primary" } else { "standby" };
+        let text = format!("the statement was interrupted: the connection to the {node} was lost");
+        let report = Report::error(SqlState::SERIALIZATION_FAILURE, &text)
+            .with_hint("It has changed nothing. Try it again. The session goes on.");
+        self.tell(cx, id, Some(&report), Some(TxStatus::Idle));
+    }
+
     /// A Query without a statement.
     pub(super) fn answer_empty_query<D: Driver>(
         &mut self,

@@ -206,7 +206,7 @@ impl Pool {
     ) -> bool {
         let Some((link, server)) = self.linked_to(id, server_id) else { return false };
         let Opening::Change(change) = link.opening else { return false };
-        if loses_session(link, server) || !is_between_messages(link, server) {
+        if loses_session(link, server) || link.kept > 0 || !is_between_messages(link, server) {
             return false;
         }
         let in_flight = InFlight::of(server, id);

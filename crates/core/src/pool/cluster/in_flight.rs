@@ -19,6 +19,7 @@ use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
+use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::{Server, ServerState};
 
@@ -35,6 +36,8 @@ pub(crate) enum Sent {
     End(BlockGroup),
     /// One group outside of a transaction that certainly only reads.
     Read,
+    /// One group that is nothing but a BEGIN.
+    BeginAlone,
     /// Anything else.
     Unclear,
 }
@@ -141,8 +144,8 @@ struct Before {
     status: TxStatus,
     /// A BEGIN that was answered goes ahead of them.
     begins: bool,
-    /// The length of a group that certainly only reads, and runs again if the server is lost.
-    reads: Option<u32>,
+    /// The length of a group that runs again if the server is lost, and what it is: a read, or a BEGIN.
+    repeats: Option<(usize, Sent)>,
     received_bytes: u64,
 }
 
@@ -160,10 +163,9 @@ impl InFlight {
         }
     }
 
-    /// A client has sent a group that certainly only reads, outside of a transaction, to a server that owed nothing.
-    fn of_read(client: ClientId, received_bytes: u64) -> InFlight {
-        let (sent, number) = (Sent::Read, Number::NotNeeded);
-        InFlight { sent, number, received_bytes, ..InFlight::new(client) }
+    /// A client has sent a group that can run again, outside of a transaction, to a server that owed nothing to any other client.
+    fn of_repeatable(client: ClientId, sent: Sent, received_bytes: u64) -> InFlight {
+        InFlight { sent, number: Number::NotNeeded, received_bytes, ..InFlight::new(client) }
     }
 
     /// Bytes that answer nothing came to its client.
@@ -227,6 +229,14 @@ impl InFlight {
     }
 }
 
+/// A client that was queued on a server is its head now: its group, which reads, is answered next. So many of the server's bytes were not
+/// looked at yet.
+pub(crate) fn note_promoted(server: &mut Server, client: ClientId, behind_bytes: usize) {
+    let received_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
+    let in_flight = server.in_flight.get_or_insert_with(|| Box::new(InFlight::new(client)));
+    **in_flight = InFlight::of_repeatable(client, Sent::Read, received_bytes);
+}
+
 impl Pool {
     /// As [`Pool::send_linked`], in a pool with a cluster. In session pooling nothing is noted of what is sent: its client ends with
     /// its server.
@@ -254,7 +264,7 @@ impl Pool {
                 Later::Done(step) => return step,
             },
         };
-        let before = self.before_sending(id, server_id);
+        let before = self.before_sending(cx.env, id, server_id, bytes);
         if let Some(before) = before.as_ref().filter(|before| self.asks_ahead(cx.env, id, before, bytes)) {
             debug_assert!(before.is_at_rest);
             self.ask_number(cx, server_id, bytes.first() == Some(&tag::QUERY));
@@ -342,9 +352,15 @@ impl Pool {
             && self.may_ask_number(server)
     }
 
-    fn before_sending(&mut self, id: ClientId, server_id: ServerId) -> Option<Before> {
+    fn before_sending(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Option<Before> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
-        let server = self.servers.get_mut(server_id)?;
+        let server = self.servers.get(server_id)?;
         if !matches!(server.state, ServerState::Busy(_)) {
             return None;
         }
@@ -352,14 +368,28 @@ impl Pool {
         let is_at_rest = server.ledger.is_clear_of_clients();
         let status = server.tx;
         let begins = link.opening.is_unsent();
-        let may_repeat = is_at_rest && status == TxStatus::Idle && matches!(link.opening, Opening::Done);
-        let reads = link.group.filter(|group| may_repeat && group.certainly_reads()).map(|group| group.len);
+        let is_plain = matches!(link.opening, Opening::Done | Opening::Replaying);
+        let may_repeat = is_at_rest && status == TxStatus::Idle && is_plain;
+        let (group, is_first_try) = (link.group, link.first_try != FirstTry::None);
+        // A client that was moved to another server has no group any more, nor has one whose pool does not multiplex.
+        let group = match may_repeat {
+            true => group.or_else(|| self.look_at_group(env, id, bytes)).filter(Group::certainly_reads),
+            false => None,
+        };
+        let repeats = match group {
+            Some(group) => Some((group.len as usize, Sent::Read)),
+            None if may_repeat && !begins => {
+                self.begin_alone_at_front(env, id, bytes).map(|len| (len, Sent::BeginAlone))
+            }
+            None => None,
+        };
+        let server = self.servers.get_mut(server_id)?;
         // Of a first try, the client's inbox keeps it.
-        if reads.is_some() && link.first_try == FirstTry::None {
+        if repeats.is_some() && !is_first_try {
             server.first_ask.keep_all();
         }
         let received_bytes = server.work.received_bytes - server.incoming.inbox.len() as u64;
-        Some(Before { is_at_rest, status, begins, reads, received_bytes })
+        Some(Before { is_at_rest, status, begins, repeats, received_bytes })
     }
 
     /// A client's bytes were sent to its server, or answered here.
@@ -379,9 +409,9 @@ impl Pool {
         let Some(server) = self.servers.get_mut(server_id).filter(|_| is_here && !bytes.is_empty()) else {
             return Effect::Reads;
         };
-        if before.reads.is_some_and(|len| len as usize == bytes.len()) && !is_partial {
+        if let Some((_, sent)) = before.repeats.filter(|(len, _)| *len == bytes.len() && !is_partial) {
             let in_flight = server.in_flight.get_or_insert_with(|| Box::new(InFlight::new(id)));
-            **in_flight = InFlight::of_read(id, before.received_bytes);
+            **in_flight = InFlight::of_repeatable(id, sent, before.received_bytes);
             return Effect::None;
         }
         let known = server.in_flight.take();
@@ -568,7 +598,6 @@ pub(crate) fn owed_group(server: &Server, client: ClientId) -> Option<Owed> {
 /// Nothing is under way between a client and its server but whole messages.
 pub(crate) fn is_between_messages(link: &Link, server: &Server) -> bool {
     link.streaming == 0
-        && link.kept == 0
         && server.incoming.streaming.is_none_or(|streaming| streaming.to.is_none())
         && !server.ledger.is_copying_in()
 }

@@ -14,6 +14,7 @@ use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
 use crate::pool::client::state::{Account, ClientState, Link};
 use crate::pool::cluster::first_try::FirstTry;
+use crate::pool::cluster::in_flight::note_promoted;
 use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::group::Group;
@@ -76,8 +77,9 @@ impl Pool {
         }
     }
 
-    /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn.
-    pub(crate) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn. So many of the server's bytes follow that
+    /// were not looked at yet.
+    pub(crate) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, behind_bytes: usize) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let (branch, is_paused) = (server.branch, server.incoming.paused_us.is_some());
         let received_bytes = server.work.received_bytes;
@@ -89,8 +91,15 @@ impl Pool {
             self.state.unlink(cx.env, head, client);
             self.end_cancels_for(cx, head);
         }
-        if !next.is_some_and(|next| self.promote(cx, id, next)) {
-            self.set_server_state(id, ServerState::Draining);
+        match next.filter(|&next| self.promote(cx, id, next)) {
+            Some(next) if self.state.cluster.is_some() => {
+                self.servers
+                    .get_mut(id)
+                    .into_iter()
+                    .for_each(|server| note_promoted(server, next, behind_bytes));
+            }
+            Some(_) => {}
+            None => self.set_server_state(id, ServerState::Draining),
         }
         if is_paused {
             self.server_unpause(cx, id);

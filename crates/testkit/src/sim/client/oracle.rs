@@ -10,7 +10,7 @@ use crate::sim::model::nodes::Snapshot;
 use crate::sim::model::nodes::xids::{Change, Told};
 use crate::sim::model::state::settings::TRACKED;
 use crate::sim::model::statement::Tag;
-use crate::sim::model::{Behaviour, COLUMNS, Note, Session, Step};
+use crate::sim::model::{Behaviour, COLUMNS, INTERRUPTED, Note, Session, Step};
 use crate::sim::network::proto::{ErrorText, Fields, Message};
 
 /// What came of looking at a message.
@@ -282,7 +282,9 @@ impl Oracle {
     fn lost(&mut self, text: &ErrorText) -> Option<Verdict> {
         let code = ["40001", "08007"].into_iter().find(|code| text.code == *code)?;
         let may_end = self.reference.lose_transaction(code, &text.message);
-        if may_end.is_none() && !(self.learns_outcomes && self.reference.lose_change(code, &text.message)) {
+        // If a change was said to be interrupted, the history has it, or does not: that is looked at there.
+        let learns = self.learns_outcomes || text.message.starts_with(INTERRUPTED);
+        if may_end.is_none() && !(learns && self.reference.lose_change(code, &text.message)) {
             return Some(Verdict::Wrong("a transaction was lost where none was open".to_owned()));
         }
         self.ends_lost = may_end == Some(true);

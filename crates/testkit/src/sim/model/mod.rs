@@ -14,5 +14,5 @@ pub mod statement;
 #[cfg(test)]
 mod tests;
 
-pub use session::{Behaviour, Note, Session, Step};
+pub use session::{Behaviour, INTERRUPTED, Note, Session, Step};
 pub use state::prepared::{COLUMNS, row_description};

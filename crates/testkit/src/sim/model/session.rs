@@ -193,6 +193,9 @@ struct Sees {
     now: String,
 }
 
+/// What a client is told of a read outside of a transaction that is lost with its server, if a part of it was seen.
+pub const INTERRUPTED: &str = "the statement was interrupted: the connection to the";
+
 impl Session {
     /// A session that has just logged in.
     #[must_use]
@@ -492,6 +495,8 @@ impl Session {
             Doing::Simple { .. } | Doing::Call { .. } => true,
             Doing::Execute { .. } => false,
             Doing::Nothing if self.group_open && !self.outbox.iter().any(is_ready) => false,
+            // The end of a simple statement is lost.
+            Doing::Nothing if text.starts_with(INTERRUPTED) && self.outbox.iter().any(is_ready) => true,
             Doing::Nothing => return false,
         };
         self.outbox.clear();

@@ -68,7 +68,7 @@ impl Pool {
             return;
         }
         if had_queued {
-            self.next_queued(cx, id);
+            self.next_queued(cx, id, behind_bytes);
             return;
         }
         let Some(server) = self.servers.get(id) else { return };
