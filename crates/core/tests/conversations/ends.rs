@@ -384,3 +384,48 @@ fn servers_that_end_right_after_their_login_are_not_opened_over_and_over() {
         assert_eq!(rig.new_dials(), 1, "one that was of use is replaced at once");
     }
 }
+
+/// PostgreSQL says why it ends a session, and hangs up a moment later. What the client has sent in between was not seen by any server.
+#[test]
+fn nothing_is_answered_after_the_server_has_ended_the_session() {
+    let goodbye = be::fatal("57P01", "terminating connection due to administrator command");
+    let told = "FATAL 57P01 terminating connection due to administrator command";
+    for main in ["defer_begin = packet", "defer_begin = off", "defer_begin = server"] {
+        for mode in ["session", "transaction"] {
+            for at_work in [false, true] {
+                let mut rig = Rig::new(&format!("pool_mode = {mode}\n{main}"));
+                let (client, server) = busy(&mut rig);
+                if !at_work {
+                    rig.send(server, &[be::complete("SELECT 0"), be::ready('I')].concat());
+                    rig.gets_raw(client);
+                }
+                rig.send(server, &goodbye);
+                if mode == "transaction" && !at_work {
+                    assert!(!rig.is_closed(client), "it has no server");
+                    continue;
+                }
+                if !rig.is_closed(client) {
+                    rig.send(client, &fe::query("begin"));
+                }
+                rig.eof(server);
+                assert_eq!(rig.gets(client), [told], "{mode} {main}");
+                assert!(rig.is_closed(client) && rig.is_closed(server));
+            }
+        }
+    }
+}
+
+/// PostgreSQL that logs durations looks for its own end between the two: a client without a pooler gets the same.
+#[test]
+fn a_server_that_ends_behind_the_answer_to_begin_says_so_to_its_session() {
+    let mut rig = Rig::new("pool_mode = session");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("begin"));
+    rig.gets(server);
+    let goodbye = be::fatal("57P01", "terminating connection due to administrator command");
+    rig.send(server, &[be::complete("BEGIN"), goodbye].concat());
+    rig.eof(server);
+    let told = ["Complete BEGIN", "FATAL 57P01 terminating connection due to administrator command"];
+    assert_eq!(rig.gets(client), told, "once");
+}

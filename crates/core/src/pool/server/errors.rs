@@ -5,7 +5,7 @@ use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::HEADER_LEN;
 
 use crate::context::Cx;
-use crate::driver::{CloseMode, Driver, Level};
+use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
@@ -13,7 +13,7 @@ use crate::pool::client::state::printable;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::schema_version::AskedAgain;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
-use crate::pool::server::state::{ServerState, SyncingSession};
+use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
 
 /// What a server says that shuts down, crashes, or is told by an administrator to end a session; and a standby that ends one for a
@@ -90,6 +90,17 @@ impl Pool {
             self.begin_failed(cx, id, accepted.owner);
         }
         self.conclude_statements(cx, id);
+        if fatal && accepted.owner.client().is_some() {
+            self.session_ended(cx, id);
+        }
+    }
+
+    /// The server has told its client that the session ends. Its connection ends next, but nothing may be answered before that: a client
+    /// that has sent a BEGIN meanwhile would read two answers to it.
+    fn session_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        if self.servers.get(id).is_some_and(Server::has_said_fatal) {
+            self.server_closed(cx, id, &Closed::Eof);
+        }
     }
 
     /// The server shuts down, or was told to end this session, in the middle of what its client asked for: the client need not see that.
@@ -134,6 +145,7 @@ impl Pool {
             Some(client) => {
                 let told = self.explain(client, message, fatal);
                 self.pass(cx, id, Some(client), told.as_deref().unwrap_or(message));
+                self.session_ended(cx, id);
             }
             None => {
                 let text = ErrorFields::parse(&message[HEADER_LEN..])
