@@ -10,7 +10,7 @@ from failover.series import options_of, run
 def test_ledgers_agree_with_the_database(discovery):
     """Nothing is lost, doubled or wrongly told. In a switchover no transaction fails, and no client is disconnected."""
     words = ["--discovery", discovery, "--switchovers", "2", "--kills", "2", "--clients", "8", "--ledgers", "8"]
-    (planned, _, killed), faults = run(options_of(words))
+    (planned, _, killed, _), faults = run(options_of(words))
     assert not faults
     assert [len(planned.rounds), len(killed.rounds)] == [2, 2]
     for one in planned.rounds:
@@ -22,6 +22,18 @@ def test_ledgers_agree_with_the_database(discovery):
 def test_synchronous_replication_loses_nothing():
     """What the killed primary had acknowledged is there, without exception."""
     words = ["--discovery", "sql", "--switchovers", "0", "--kills", "2", "--clients", "8", "--ledgers", "8", "--synchronous"]
-    (_, _, killed), faults = run(options_of(words))
+    (_, _, killed, _), faults = run(options_of(words))
     assert not faults
     assert not [one.verdict.behind_fork for one in killed.rounds if one.verdict.behind_fork]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("more", [[], ["--synchronous"], ["--commit-outcome", "exact"]], ids=["async", "sync", "exact"])
+def test_a_deposed_primary_that_wakes_up_is_not_believed(more):
+    """Nothing that it commits then is told to a client. What it had acknowledged before it hung may be lost without a synchronous standby."""
+    words = ["--discovery", "sql", "--switchovers", "0", "--kills", "0", "--freezes", "2", "--clients", "8", "--ledgers", "8", *more]
+    (*_, frozen), faults = run(options_of(words))
+    assert not faults
+    assert len(frozen.rounds) == 2
+    if "--synchronous" in more:
+        assert not [one.verdict.behind_fork for one in frozen.rounds if one.verdict.behind_fork]

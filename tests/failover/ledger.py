@@ -155,7 +155,8 @@ def compare(changes, rows, lost_xids=frozenset(), promoted_s=float("inf")):
     """Holds what clients were told against the database. `rows`: client, number, how often it is there.
 
     `lost_xids` are the transactions whose commit lies behind the point at which the new primary left the old one's history.
-    With asynchronous replication such a change is lost with the old primary if that had acknowledged it, before `promoted_s`.
+    With asynchronous replication such a change is lost with the old primary if that had acknowledged it, before `promoted_s`: afterwards
+    it was dead, or frozen until pgweir knew the new one, so that nothing it said was to be believed.
     """
     there = {(client, n): times for client, n, times in rows}
     verdict = Verdict(dict.fromkeys((COMMITTED, ROLLED_BACK, UNKNOWN), 0), [], [], [], [], 0)

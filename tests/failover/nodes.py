@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 from harness.cluster import BESIDE, DISTRIBUTION, Cluster, program
-from harness.machine import eventually, run_as_service, scratch_folder
+from harness.machine import eventually, processes_of, run_as_service, scratch_folder
 from harness.patroni import API_PASSWORD, Etcd, Patroni
 
 from . import ledger
@@ -27,19 +27,6 @@ def as_number(position):
     """A position in the write-ahead log as a number of bytes."""
     high, low = position.split("/")
     return int(high, 16) << 32 | int(low, 16)
-
-
-def processes_of(postmaster):
-    """A server's processes: the one that listens, and its children."""
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(words[1]) == postmaster:
-            children.append(int(stat.parent.name))
-    return [postmaster, *children]
 
 
 def has_ended(pid):
@@ -222,6 +209,20 @@ class Listed:
         self.promote(target)
         return killed_s, remains
 
+    def by_freeze(self, pooler, target):
+        """Freezes the primary, promotes the standby, and wakes the primary up when pgweir knows the new one. Returns when the act began, and
+        what is left of the old primary after it has read all that was sent to it."""
+        old, timeline = self.leader, self.timeline()
+        began_s = time.monotonic()
+        with old.frozen(whole=True):
+            eventually(lambda: not pooler.show("NODES", node=old.name, state="primary"), "pgweir misses the primary", timeout_s=60)
+            sent = received(target)
+            self.promote(target)
+            eventually(lambda: pooler.show("NODES", node=target.name, state="primary"), "pgweir knows the next primary", timeout_s=60)
+        eventually(lambda: not at_work(old), "the old primary has done all that was sent to it", timeout_s=60)
+        old.stop(signal.SIGQUIT)
+        return began_s, Remains(old.data, timeline, sent)
+
     def timeline(self):
         """The leader's."""
         return timeline_of(self.leader)
@@ -230,6 +231,14 @@ class Listed:
         """Ends everything and removes what it wrote."""
         for member in self.members:
             member.discard()
+
+
+def at_work(primary):
+    """The clients' backends that have something to do or an open transaction, but for those that wait for a standby that never answers, or
+    for a lock of such a one."""
+    waits = "coalesce(wait_event, '') = 'SyncRep' or coalesce(wait_event_type, '') = 'Lock'"
+    clients = "backend_type = 'client backend' and datname = 'bench' and state <> 'idle'"
+    return ask(primary, f"select pid from pg_stat_activity where {clients} and not ({waits})")
 
 
 def received(standby):

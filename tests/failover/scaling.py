@@ -13,8 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from failover.cost import HEAD, bench, measure, one_round
-from failover.nodes import processes_of
-from harness.machine import eventually
+from harness.machine import eventually, processes_of
 
 # Short, so that a statement that waits for its processor still counts as short to pgweir.
 PERIOD_US = 4_000

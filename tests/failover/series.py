@@ -1,4 +1,4 @@
-"""A series of switchovers and of killed primaries under TPC-B, through pgweir, and what it cost the clients.
+"""A series of switchovers, and of killed or frozen primaries, under TPC-B, through pgweir, and what it cost the clients.
 
 `make failover-series ARGS="--discovery patroni --switchovers 50 --kills 100"`. Beside pgbench there are clients that keep ledgers. The table
 says what they were told, whether the database agrees, for how long they were held, and how long the act itself took.
@@ -200,6 +200,7 @@ def run(options):
         ("SWITCHOVER", lambda target: (nodes.by_command(pooler, target), None), options.switchovers),
         ("patronictl switchover", lambda target: (nodes.by_patronictl(pooler, target), None), options.announced),
         ("kill -9 of the primary", nodes.by_kill, options.kills),
+        ("frozen, deposed, woken", lambda target: nodes.by_freeze(pooler, target), options.freezes),
     ]
     try:
         print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
@@ -224,13 +225,17 @@ def options_of(words=None):
     parser.add_argument("--switchovers", type=int, default=5, help="by pgweir's SWITCHOVER")
     parser.add_argument("--announced", type=int, default=0, help="by patronictl; only discovery=etcd sees them before they begin")
     parser.add_argument("--kills", type=int, default=5, help="of the primary, with SIGKILL")
+    parser.add_argument("--freezes", type=int, default=0, help="of the primary, which wakes up when pgweir knows the next one; discovery=sql")
     parser.add_argument("--synchronous", action="store_true", help="synchronous replication: what is acknowledged cannot be lost")
     parser.add_argument("--clients", type=int, default=40, help="of pgbench")
     parser.add_argument("--ledgers", type=int, default=20, help="clients that keep ledgers")
     parser.add_argument("--commit-outcome", choices=("off", "on", "exact"), default="on")
     parser.add_argument("--watch", default="", help="further keys of the cluster: 'check_interval_ms=200 ...'")
     parser.add_argument("--verbose", action="store_true", help="a line for each round, too")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if options.freezes and options.discovery != "sql":
+        parser.error("--freezes needs --discovery sql: Patroni's agent would have to be frozen, too")
+    return options
 
 
 def main():

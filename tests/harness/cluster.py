@@ -11,12 +11,12 @@ import shutil
 import signal
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 
-from .machine import CACHE, TESTS, as_service, eventually, free_port, give, reachable, run_as_service, scratch_folder
+from .machine import CACHE, TESTS, as_service, eventually, free_port, give, processes_of, reachable, run_as_service, scratch_folder
 
 
 def _distribution():
@@ -236,13 +236,25 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
-    def frozen(self):
-        """While this lasts the server's listening process answers nothing: new connections hang."""
-        os.kill(self._process.pid, signal.SIGSTOP)
+    def frozen(self, whole=False):
+        """While this lasts the server's listening process answers nothing: new connections hang. `whole`: none of its processes runs, as
+        on a machine that hangs; what was sent to them meanwhile they read when it is over."""
+        stopped = []
         try:
+            # The listening process first: it starts no other one then.
+            self._signal(self._process.pid, signal.SIGSTOP, stopped)
+            for pid in processes_of(self._process.pid)[1:] if whole else []:
+                self._signal(pid, signal.SIGSTOP, stopped)
             yield
         finally:
-            os.kill(self._process.pid, signal.SIGCONT)
+            for pid in reversed(stopped):
+                self._signal(pid, signal.SIGCONT, [])
+
+    @staticmethod
+    def _signal(pid, number, reached):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+            reached.append(pid)
 
     def connect(self, database="app", user="postgres", **options):
         """A connection that does not pass through the pooler."""

@@ -140,6 +140,19 @@ def eventually(check, what, timeout_s=10.0, every_s=0.02):
         time.sleep(every_s)
 
 
+def processes_of(postmaster):
+    """A server's processes: the one that listens, and its children."""
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[1]) == postmaster:
+            children.append(int(stat.parent.name))
+    return [postmaster, *children]
+
+
 def accepts(port):
     """Whether something listens on this loopback port."""
     with socket.socket() as probe:
