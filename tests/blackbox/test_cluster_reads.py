@@ -15,10 +15,11 @@ TWO = {"m1": "primary", "m2": "standby"}
 @pytest.fixture
 def reading(poolers):
     """A function that starts a pooler with a database for each route. However slow the machine is, reads wait for a standby that has
-    replayed what their client has seen, and do not go to the primary instead."""
+    replayed what their client has seen, and do not go to the primary instead; and no test counts reads while a standby that was found
+    later than the others still warms up."""
 
     def start(nodes, options=None, **settings):
-        options = {"causal_wait_ms": 20000, **(options or {})}
+        options = {"causal_wait_ms": 20000, "warm_up_ms": 100, **(options or {})}
         databases = {
             "app": "cluster=main",
             "app_ro": "cluster=main dbname=app route=standby",
@@ -27,9 +28,15 @@ def reading(poolers):
         pooler = poolers(databases, ini_tail=nodes.ini(**options), **settings)
         states = {f"m{n}": "standby" if n > 1 else "primary" for n in range(1, len(nodes.all) + 1)}
         eventually(lambda: node_states(pooler) == states, "all nodes are known")
+        eventually(lambda: has_whole_shares(pooler), "each standby takes its whole share of the reads", timeout_s=30)
         return pooler
 
     return start
+
+
+def has_whole_shares(pooler):
+    """Each standby is warm and near enough to take as many reads as its weight of 1 says."""
+    return all(row["share"] == "1000" for row in pooler.show("NODES", state="standby"))
 
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
