@@ -11,7 +11,7 @@ fn answer(rows: &[[&str; 3]]) -> Vec<u8> {
     be::columns().into_iter().chain(rows).chain(be::complete("SELECT")).chain(be::ready('I')).collect()
 }
 
-fn done(tag: &str) -> Vec<u8> {
+pub(super) fn done(tag: &str) -> Vec<u8> {
     [be::complete(tag), be::ready('I')].concat()
 }
 
@@ -20,7 +20,7 @@ fn empty() -> Vec<u8> {
 }
 
 /// The audit's answer: the session listens to these.
-fn channels(rig: &mut Rig, server: End, channels: &[&str]) {
+pub(super) fn channels(rig: &mut Rig, server: End, channels: &[&str]) {
     let got = rig.gets_loosely(server);
     assert!(got.len() == 1, "one question was due: {got:?}");
     let rows: Vec<[&str; 3]> = channels.iter().map(|channel| ["l", channel, ""]).collect();
@@ -56,14 +56,14 @@ fn listening(rig: &mut Rig) -> (End, End, End) {
 }
 
 /// What tells what a server passes on from what the notify listener does.
-struct Mark {
+pub(super) struct Mark {
     channel: String,
     number: String,
 }
 
 impl Mark {
     /// A server was asked for one.
-    fn asked_for(rig: &mut Rig, server: End) -> Mark {
+    pub(super) fn asked_for(rig: &mut Rig, server: End) -> Mark {
         let got = rig.gets(server);
         let parts: Vec<&str> = got[0].split(['"', '\'']).collect();
         let (channel, number) = (parts[1].to_owned(), parts[5].to_owned());
@@ -80,13 +80,19 @@ impl Mark {
     }
 
     /// The server's answer, with what it was notified of before and after it.
-    fn answered(&self, before: &[Vec<u8>], behind: &[Vec<u8>]) -> Vec<u8> {
+    pub(super) fn answered(&self, before: &[Vec<u8>], behind: &[Vec<u8>]) -> Vec<u8> {
         let sent = [be::complete("LISTEN"), be::complete("NOTIFY"), before.concat(), self.told()].concat();
         [sent, behind.concat(), be::ready('I'), done("UNLISTEN")].concat()
     }
 
     /// The notify listener had not come to it when the server had, and is asked.
-    fn reaches(&self, rig: &mut Rig, notify_listener: End, before: &[Vec<u8>], behind: &[Vec<u8>]) {
+    pub(super) fn reaches(
+        &self,
+        rig: &mut Rig,
+        notify_listener: End,
+        before: &[Vec<u8>],
+        behind: &[Vec<u8>],
+    ) {
         assert_eq!(rig.gets(notify_listener), [format!("Query NOTIFY \"{}\";", self.channel)]);
         let told = [before.concat(), self.told(), behind.concat()].concat();
         rig.send(notify_listener, &[be::complete("NOTIFY"), told, be::ready('I')].concat());

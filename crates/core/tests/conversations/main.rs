@@ -18,6 +18,7 @@ mod cluster_exact;
 mod cluster_fence;
 mod cluster_lag;
 mod cluster_leaving;
+mod cluster_listening;
 mod cluster_losses;
 mod cluster_outcomes;
 mod cluster_packets;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use pgweir_settings::{Balance, CausalReads, Config, PoolMode, Route, RouteSubject};
-use pgweir_sql::{Hint, hint};
+use pgweir_sql::{Hint, Verb, hint};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -329,9 +329,16 @@ impl PoolState {
         if self.policy.keeps_server() {
             return Hinted::default();
         }
-        let hinted = asking.begin.and_then(hint);
         let by = |route| Hinted { route: Some(route), after: None };
-        match hinted.or_else(|| hint(first_text(env, &client.account, asking.bytes)?)) {
+        let account = &client.account;
+        if !account.session.channels().is_empty()
+            && first_text(env, account, asking.bytes).is_some_and(ends_listening)
+        {
+            // The client listens through the primary: a standby would say that it has ended that, and do nothing.
+            return by(Route::Primary);
+        }
+        let hinted = asking.begin.and_then(hint);
+        match hinted.or_else(|| hint(first_text(env, account, asking.bytes)?)) {
             Some(Hint::Primary) => by(Route::Primary),
             Some(Hint::Standby) => by(Route::Standby),
             Some(Hint::After(position)) => Hinted { route: None, after: ReadAfter::parse(position) },
@@ -427,6 +434,11 @@ impl PoolState {
         let (route, section) = config.route_and_section(&self.config, user);
         (route, None, Authority::Section(section))
     }
+}
+
+/// UNLISTEN, or DISCARD, which does the same beside other things.
+fn ends_listening(text: &[u8]) -> bool {
+    matches!(pgweir_sql::traits(text).verb, Verb::Unlisten | Verb::Discard)
 }
 
 /// The text of the first message, if all of it is here.

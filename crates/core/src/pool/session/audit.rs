@@ -428,6 +428,11 @@ impl Pool {
                 _ => return None,
             }
         }
+        let server = self.servers.get(id)?;
+        if !server.branch.is_primary() {
+            // It knows of none. They are those of the session that it was brought to.
+            channels = server.session.channels().to_vec();
+        }
         session.listen(channels);
         Some((session, reasons))
     }

@@ -205,12 +205,16 @@ impl Session {
     }
 
     /// The statements that bring a server which carries this session to `wanted`, but for what it then lacks
-    /// of prepared ones ([`Session::lacking`]); none if there is nothing to change.
+    /// of prepared ones ([`Session::lacking`]); none if there is nothing to change. With [`Listening::Nowhere`] the
+    /// channels stay as they are.
     ///
     /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names
     /// are qualified: the session may have any `search_path`.
-    pub(crate) fn sync_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
-        let mut statements = self.listen_statements(wanted);
+    pub(crate) fn sync_statements(&self, wanted: &Session, listening: Listening) -> Vec<Vec<u8>> {
+        let mut statements = match listening {
+            Listening::Here => self.listen_statements(wanted),
+            Listening::Nowhere => Vec::new(),
+        };
         let mut changes = self.changes(wanted);
         let surplus = self.prepared.iter().filter(|has| !wanted.prepared.contains(has));
         statements.extend(surplus.map(Prepared::deallocate));
@@ -261,6 +265,16 @@ impl Session {
         }
         statements
     }
+}
+
+/// Whether a server listens to the channels of the session that it carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Listening {
+    /// It does.
+    Here,
+    /// PostgreSQL refuses LISTEN at a standby, where nothing is notified: the session has its channels, and the server does not know of
+    /// them.
+    Nowhere,
 }
 
 /// A name as SQL spells it, whatever is in it.
@@ -343,7 +357,7 @@ mod tests {
     }
 
     fn settle(has: &[(&str, &str)], wanted: &[(&str, &str)]) -> String {
-        let out = session(has).sync_statements(&session(wanted)).concat();
+        let out = session(has).sync_statements(&session(wanted), Listening::Here).concat();
         String::from_utf8(out).expect("text").replace("pg_catalog.set_config", "set")
     }
 
@@ -369,9 +383,11 @@ mod tests {
             session
         };
         let settle = |has: &[&str], wanted: &[&str]| {
-            let out = listens(has).sync_statements(&listens(wanted)).concat();
+            let out = listens(has).sync_statements(&listens(wanted), Listening::Here).concat();
             String::from_utf8(out).expect("text")
         };
+        let statements = listens(&["a"]).sync_statements(&listens(&["b"]), Listening::Nowhere);
+        assert!(statements.is_empty(), "a standby");
         assert_eq!(settle(&["a", "b"], &["b", "a"]), "");
         assert_eq!(settle(&["a", "b"], &["b", "c\"d"]), "UNLISTEN \"a\";LISTEN \"c\"\"d\";");
         assert_eq!(settle(&["a", "b"], &[]), "UNLISTEN *;");
@@ -398,7 +414,7 @@ mod tests {
         let mut wanted = session(&[]);
         wanted.prepare(movable(b"kept", b"prepare kept as select 2").expect("plain"));
         wanted.prepare(movable(b"new", b"prepare new as select 3").expect("plain"));
-        let statements = has.sync_statements(&wanted);
+        let statements = has.sync_statements(&wanted, Listening::Here);
         assert_eq!(statements[0], b"DEALLOCATE \"p\"\"q\";");
         assert_eq!(statements.len(), 2, "and the setting");
         let lacking: Vec<_> = has.lacking(&wanted).map(|prepared| &*prepared.name).collect();
@@ -428,7 +444,7 @@ mod tests {
             session
         };
         let (one, other) = (prepared(ParseContext::of_statement(1)), prepared(ParseContext::of_statement(2)));
-        assert_eq!(one.sync_statements(&other), [b"DEALLOCATE \"p\";"]);
+        assert_eq!(one.sync_statements(&other, Listening::Here), [b"DEALLOCATE \"p\";"]);
         assert_eq!(one.lacking(&other).count(), 1);
         assert_eq!(one.lacking(&prepared(ParseContext::of_statement(1))).count(), 0);
     }

@@ -12,8 +12,15 @@ use crate::pool::client::state::{ClientState, printable};
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::sequences::state as sequences;
 use crate::pool::server::state::{Server, ServerState, SyncingSession};
-use crate::pool::session::content::{Prepared, Session};
+use crate::pool::session::content::{Listening, Prepared, Session};
 use crate::pool::session::params::{Params, sync_statements};
+
+impl Server {
+    /// Whether it listens to the channels of the session that it carries.
+    fn listening(&self) -> Listening {
+        if self.branch.is_primary() { Listening::Here } else { Listening::Nowhere }
+    }
+}
 
 impl Pool {
     /// The server carries the client's own session.
@@ -47,10 +54,11 @@ impl Pool {
         let server = &self.servers[server_id];
         let lacking: Vec<Prepared> = server.session.lacking(&session).cloned().collect();
         if statements.is_empty() && lacking.is_empty() {
-            let server = &self.servers[server_id];
+            // They are the same, but for the channels of a client at a standby, which are the client's.
+            let server = &mut self.servers[server_id];
+            server.session = session;
             if let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) {
                 account.params = Arc::clone(&server.params);
-                account.session = Arc::clone(&server.session);
             }
             return None;
         }
@@ -102,7 +110,7 @@ impl Pool {
     ) -> Vec<Vec<u8>> {
         let server = &self.servers[server_id];
         let mut statements = sync_statements(&env.tracked, params, &server.params);
-        statements.extend(server.session.sync_statements(session));
+        statements.extend(server.session.sync_statements(session, server.listening()));
         statements
     }
 
@@ -117,7 +125,7 @@ impl Pool {
     ) -> bool {
         let server = &self.servers[server_id];
         let mut text = sync_statements(&cx.env.tracked, params, &server.params).concat();
-        let behind = server.session.sync_statements(session).concat();
+        let behind = server.session.sync_statements(session, server.listening()).concat();
         if text.is_empty() && behind.is_empty() {
             return false;
         }

@@ -330,6 +330,7 @@ impl Checks {
                     "PutBack",
                     "RollbackTo",
                     "DiscardSequences",
+                    "CheckSequences",
                     "Inquire(Number)",
                     "Commit",
                     "Rollback",

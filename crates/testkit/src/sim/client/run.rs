@@ -84,6 +84,8 @@ impl Client {
         let mut oracle =
             Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session, plan.keeps_sessions);
         oracle.learns_outcomes = plan.cluster.as_ref().is_some_and(|cluster| cluster.commit_outcome != "off");
+        let route = plan.route_of(&script.database);
+        oracle.goes_to_standbys = matches!(route, Some("standby" | "prefer-standby" | "any"));
         let proving = Proving::new(&script.user);
         let pool = plan.pool_of(&script.database, &script.user);
         Client {

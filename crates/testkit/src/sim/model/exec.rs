@@ -34,6 +34,9 @@ pub(super) struct Run {
 /// Locks of tables and rows, behind the keys of advisory locks.
 const TABLE_LOCKS: u64 = 1 << 32;
 
+/// At the end of what a standby says of a session: it listens to no channel.
+pub const AT_STANDBY: &str = ";at a standby";
+
 /// The unit in which a COMMIT says how long after it is committed it is answered.
 const LATER_US: u64 = 100;
 
@@ -307,6 +310,7 @@ impl Run {
             }
             Verb::DiscardAll => self.discard_all(session)?,
             Verb::DiscardSequences => "DISCARD SEQUENCES".to_owned(),
+            Verb::CheckSequences => "DO".to_owned(),
             Verb::DeallocateAll => {
                 session.prepared.retain(|name, _| name.is_empty());
                 session.holdings.deallocate_all();
@@ -337,6 +341,15 @@ fn row_id(tag: &Tag, row: u32) -> String {
     format!("c={} n={} i={row}", tag.client.unwrap_or(0), tag.number)
 }
 
+/// What of a session its server reports to no client.
+fn silent_column(session: &Session) -> String {
+    let mut line = session.settings.silent_line() + &session.holdings.line();
+    if session.is_in_recovery() {
+        line.push_str(AT_STANDBY);
+    }
+    line
+}
+
 /// A row of a result: the client that asked, what it is about, and the whole state of the session.
 pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str, filler: Vec<u8>) {
     let fields = [
@@ -344,7 +357,7 @@ pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str,
         text.as_bytes().to_vec(),
         session.process().into_bytes(),
         session.settings.tracked_line().into_bytes(),
-        (session.settings.silent_line() + &session.holdings.line()).into_bytes(),
+        silent_column(session).into_bytes(),
         filler,
     ];
     let count = i16::try_from(fields.len()).expect("few columns");

@@ -14,5 +14,6 @@ pub mod statement;
 #[cfg(test)]
 mod tests;
 
-pub use session::{Behaviour, INTERRUPTED, Note, Session, Step};
+pub use exec::AT_STANDBY;
+pub use session::{Behaviour, IN_RECOVERY, INTERRUPTED, Note, Session, Step};
 pub use state::prepared::{COLUMNS, row_description};

@@ -154,6 +154,9 @@ pub struct Behaviour {
     pub is_balanced_to: bool,
 }
 
+/// How the error ends of what PostgreSQL refuses at a standby in any transaction.
+pub const IN_RECOVERY: &str = "during recovery";
+
 /// See the module's head.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -530,10 +533,14 @@ impl Session {
     /// The pooler, or a standby, refuses what comes next in a transaction that only reads: what a reference does when it hears of that.
     /// `false` if the primary would run it and a standby would do the same.
     pub fn refuse_at_standby(&mut self, code: &'static str, text: &str) -> bool {
-        if self.access == Access::Write || self.block != Block::Open {
+        let is_in_recovery = text.ends_with(IN_RECOVERY);
+        if !is_in_recovery && (self.access == Access::Write || self.block != Block::Open) {
             return false;
         }
-        let is_otherwise = |statement: &Statement| statement.is_otherwise_at_standby(code);
+        let is_otherwise = |statement: &Statement| match is_in_recovery {
+            true => statement.is_refused_in_recovery(),
+            false => statement.is_otherwise_at_standby(code),
+        };
         let answers = |message: &&Message| !matches!(message.tag, b'H' | b'd' | b'c' | b'f');
         let differs = match self.inbox.iter().find(answers) {
             Some(message) if matches!(message.tag, b'Q' | b'P') => {
@@ -558,7 +565,12 @@ impl Session {
             Some(message) => message.tag == b'F' && code == "0A000",
             None => false,
         };
-        differs && self.give_up_waiting(Block::Open, &Refusal::new(code, text))
+        differs && self.give_up_waiting(self.block, &Refusal::new(code, text))
+    }
+
+    /// Its node is a standby, as far as it has told.
+    pub(super) fn is_in_recovery(&self) -> bool {
+        self.behaviour.in_hot_standby == Some(true) && !self.has_left_recovery
     }
 
     /// The transaction is over.

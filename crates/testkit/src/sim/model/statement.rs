@@ -96,7 +96,7 @@ pub enum Verb {
     Empty,
     /// SELECT: rows that say which client asked, and what the session looked like.
     Select,
-    /// `SELECT a_seq`: as SELECT, of what a standby has otherwise.
+    /// `SELECT a_seq`, `SELECT nextval()`, `SELECT lastval()`: as SELECT, of what a standby has otherwise.
     SelectState,
     /// `SELECT none`: no row.
     SelectNone,
@@ -146,6 +146,8 @@ pub enum Verb {
     DiscardAll,
     /// DISCARD SEQUENCES, by the pooler; the model has none.
     DiscardSequences,
+    /// The same, by the pooler, unless the transaction drew.
+    CheckSequences,
     /// DEALLOCATE ALL.
     DeallocateAll,
     /// The pooler asks for values of settings, by name.
@@ -261,6 +263,9 @@ impl Statement {
 /// # Errors
 /// What PostgreSQL would call a syntax error, with the words it stumbled over.
 pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
+    if text.starts_with("DO $pgweir$") {
+        return Ok(vec![Statement { verb: Verb::CheckSequences, tag: Tag::default(), params: 0 }]);
+    }
     let mut statements = Vec::new();
     let mut tag = Tag::default();
     let mut words: Vec<String> = Vec::new();
@@ -358,6 +363,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SELECT", "FAIL", ..] => Verb::Fail,
         ["SELECT", "NONE", ..] => Verb::SelectNone,
         ["SELECT", name, ..] if name.eq_ignore_ascii_case(SEQUENCE) => Verb::SelectState,
+        ["SELECT", "NEXTVAL" | "CURRVAL" | "LASTVAL", ..] => Verb::SelectState,
         ["SELECT", ..] => Verb::Select,
         ["INSERT" | "UPDATE" | "DELETE", ..] => Verb::Write,
         ["DO", ..] => Verb::Notices,

@@ -252,6 +252,11 @@ impl Pool {
         }
     }
 
+    /// The client's session has channels, which it listens to through the primary.
+    fn listens(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|client| !client.account.session.channels().is_empty())
+    }
+
     fn text_at_standby<'a>(&self, env: &Env, id: ClientId, text: &'a [u8]) -> Meaning<'a> {
         let reach = &self.state.reach;
         let traits = pgweir_sql::traits(text);
@@ -273,6 +278,14 @@ impl Pool {
             }
             AtStandby { differs: None, .. } if traits.verb != Verb::Other && names_temporary(text) => {
                 Meaning::Differs(b"pg_temp"[..].into())
+            }
+            // A standby would say that it is done, and the client would listen to its channels as before.
+            AtStandby { differs: None, .. }
+                if traits.marks.intersects(Marks::LISTENS)
+                    && traits.verb != Verb::Listen
+                    && self.listens(id) =>
+            {
+                Meaning::Differs(b"UNLISTEN"[..].into())
             }
             found => found.into(),
         }

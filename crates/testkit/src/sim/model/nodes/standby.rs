@@ -1,7 +1,7 @@
 //! What a standby does with statements, where clients must see nothing of it (`route=auto`): it refuses some reads as PostgreSQL does,
 //! and anything but a read, or a transaction that only reads, should not be there.
 
-use super::super::session::{Access, Block, Note, Refusal, Session};
+use super::super::session::{Access, Block, IN_RECOVERY, Note, Refusal, Session};
 use super::super::statement::{Hold, Statement, Tag, Verb};
 
 /// Of so many reads a standby refuses one because of a conflict with recovery, and one because something has not arrived.
@@ -26,6 +26,12 @@ impl Statement {
             Verb::Hold(Hold::Listen(_) | Hold::Notify(..) | Hold::CreateTable(_)) => code == "25006",
             _ => false,
         }
+    }
+
+    /// A standby refuses it, whatever the transaction is.
+    #[must_use]
+    pub fn is_refused_in_recovery(&self) -> bool {
+        matches!(self.verb, Verb::Hold(Hold::Listen(_) | Hold::Notify(..)))
     }
 
     /// A column that is not there is found before anything runs.
@@ -65,7 +71,10 @@ impl Session {
     /// A statement is about to run.
     pub(in super::super) fn judge_as_standby(&mut self, statement: &Statement) -> Result<(), Refusal> {
         if !self.behaviour.is_balanced_to || !statement.tag.is_clients() {
-            return Ok(());
+            return match self.is_in_recovery() && statement.is_refused_in_recovery() {
+                true => Err(Refusal::new("25006", format!("cannot execute it {IN_RECOVERY}"))),
+                false => Ok(()),
+            };
         }
         let is_read_only = self.block != Block::None && self.access != Access::Write;
         if is_read_only && (self.block == Block::Failed || self.access == Access::Read) {

@@ -1,0 +1,134 @@
+//! LISTEN and standbys: a session's channels are the primary's, and no standby is asked to listen, which PostgreSQL refuses there.
+
+use crate::cluster_auto::balanced_in;
+use crate::cluster_reading::{begins, begun, with_begin};
+use crate::cluster_reads::Stage;
+use crate::listening::{Mark, channels, done};
+use crate::rig::{End, be, fe};
+
+/// A client that listens to `a`, the servers that it has used, and the notify listener.
+fn listening(database: &str) -> (Stage, End, [End; 3]) {
+    let (mut stage, client, primary, standby) = balanced_in("defer_begin = packet", database);
+    stage.rig.send(client, &fe::query("LISTEN a"));
+    assert_eq!(stage.rig.gets(primary), ["Query LISTEN a"]);
+    stage.rig.send(primary, &done("LISTEN"));
+    channels(&mut stage.rig, primary, &["a"]);
+    let (notify_listener, node) = stage.server();
+    assert_eq!(node, 1);
+    stage.rig.gets_raw(notify_listener);
+    stage.rig.send(notify_listener, &[be::complete("LISTEN"), done("LISTEN")].concat());
+    let mark = Mark::asked_for(&mut stage.rig, primary);
+    stage.rig.send(primary, &mark.answered(&[], &[]));
+    mark.reaches(&mut stage.rig, notify_listener, &[], &[]);
+    assert_eq!(stage.rig.gets(client), ["Complete LISTEN", "Ready I"]);
+    // A client whose session has changed has no standby of its own.
+    let is_m2 = stage.rig.endpoint(standby).starts_with("10.0.0.2");
+    stage.command(if is_m2 { "DRAIN NODE main.m3" } else { "DRAIN NODE main.m2" });
+    (stage, client, [primary, standby, notify_listener])
+}
+
+/// The text runs at the server as it is: nothing goes ahead of it.
+fn runs_alone(stage: &mut Stage, client: End, server: End, text: &str) {
+    stage.rig.send(client, &fe::query(text));
+    assert_eq!(stage.rig.gets(server), [format!("Query {text}")]);
+    stage.rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+/// The client is still told of notifications.
+fn hears(stage: &mut Stage, client: End, notify_listener: End) {
+    stage.rig.gets_nothing(notify_listener);
+    stage.rig.send(notify_listener, &be::notified(9, "a", "x"));
+    assert_eq!(stage.rig.gets(client), ["Notification 9 a x"]);
+}
+
+#[test]
+fn channels_do_not_go_to_a_standby() {
+    let (mut stage, client, [primary, standby, notify_listener]) = listening("app_auto");
+    let other = stage.rig.knock("alice", "app_auto");
+    stage.rig.gets_raw(other);
+    for text in ["select 1", "/* pgweir: standby */ select 2", "/* pgweir: standby */ show work_mem"] {
+        runs_alone(&mut stage, client, standby, text);
+        hears(&mut stage, client, notify_listener);
+        // A client that listens to nothing: nothing is left, either.
+        runs_alone(&mut stage, other, standby, text);
+    }
+    stage.rig.gets_nothing(primary);
+    // At the primary they follow the client.
+    runs_alone(&mut stage, client, primary, "insert into t values (1)");
+    stage.rig.send(other, &fe::query("insert into t values (2)"));
+    let sent = stage.rig.gets(primary).concat();
+    assert!(sent.contains("UNLISTEN *"), "{sent}");
+}
+
+#[test]
+fn what_else_a_session_holds_goes_without_them() {
+    let (mut stage, client, [primary, standby, notify_listener]) = listening("app_auto");
+    stage.rig.send(client, &fe::query("set lock_timeout = 77"));
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &done("SET"));
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &be::answer(&[&["77"]]));
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("select 1"));
+    let sent = stage.rig.gets(standby).concat();
+    assert!(sent.contains("'lock_timeout','77'") && !sent.contains("LISTEN"), "{sent}");
+    stage.rig.send(standby, &[be::replayed(1), be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    hears(&mut stage, client, notify_listener);
+}
+
+#[test]
+fn a_standby_that_is_asked_what_its_session_holds_says_nothing_of_channels() {
+    let (mut stage, client, [_, standby, notify_listener]) = listening("app_auto");
+    let text = "/* pgweir: standby */ do 'begin end'";
+    stage.rig.send(client, &fe::query(text));
+    assert_eq!(stage.rig.gets(standby), [format!("Query {text}")]);
+    stage.rig.send(standby, &done("DO"));
+    channels(&mut stage.rig, standby, &[]);
+    assert_eq!(stage.rig.gets(client), ["Complete DO", "Ready I"]);
+    hears(&mut stage, client, notify_listener);
+    runs_alone(&mut stage, client, standby, "select 1");
+}
+
+#[test]
+fn what_ends_listening_is_the_primarys() {
+    for text in ["/* pgweir: standby */ unlisten a", "/* pgweir: standby */ DISCARD ALL"] {
+        let (mut stage, client, [primary, standby, _]) = listening("app_auto");
+        stage.rig.send(client, &fe::query(text));
+        assert_eq!(stage.rig.gets(primary), [format!("Query {text}")]);
+        stage.rig.gets_nothing(standby);
+    }
+    // Without channels a hint is a hint.
+    let (mut stage, client, _, standby) = balanced_in("", "app_auto");
+    stage.rig.send(client, &fe::query("/* pgweir: standby */ unlisten a"));
+    assert_eq!(stage.rig.gets(standby), ["Query /* pgweir: standby */ unlisten a"]);
+}
+
+#[test]
+fn a_transaction_at_a_standby_does_not_end_it() {
+    let (mut stage, client, [primary, standby, _]) = listening("app_auto");
+    begins(&mut stage, client, "begin read only");
+    stage.rig.send(client, &fe::query("select a from t"));
+    assert_eq!(stage.rig.gets(standby), with_begin("begin read only", "select a from t"));
+    stage.rig.send(standby, &[begun(), be::one_row("1"), be::ready('T')].concat());
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("unlisten a"));
+    assert_eq!(stage.rig.gets(standby), ["Query SELECT \"pgweir:UNLISTEN\""]);
+    stage.rig.gets_nothing(primary);
+}
+
+#[test]
+fn a_client_that_listens_may_leave_a_standby() {
+    let (mut stage, client, [primary, standby, notify_listener]) = listening("app_first");
+    begins(&mut stage, client, "begin");
+    stage.rig.send(client, &fe::query("select a from t"));
+    assert_eq!(stage.rig.gets(standby), with_begin("begin", "select a from t"));
+    stage.rig.send(standby, &[begun(), be::one_row("1"), be::ready('T')].concat());
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("unlisten a"));
+    assert_eq!(stage.rig.gets(standby), ["Query ROLLBACK"]);
+    stage.rig.send(standby, &done("ROLLBACK"));
+    assert_eq!(stage.rig.gets(primary), with_begin("begin", "unlisten a"));
+    stage.rig.gets_nothing(notify_listener);
+}
