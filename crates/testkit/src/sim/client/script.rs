@@ -185,47 +185,108 @@ pub fn changes_and_reads(id: u32, is_auto: bool, rng: &mut Rng) -> Vec<Step> {
 /// Numbers of statements of transactions, from here on.
 const NUMBERS_OF_TRANSACTIONS: u32 = 2_000_000;
 
-/// A client changes something in so many transactions, one after the other. `reads_first`: many of them read something before that.
-#[must_use]
-pub fn transactions(script: &Script, count: u64, reads_first: bool, rng: &mut Rng) -> Vec<Step> {
-    // A cancel that comes late may hit the BEGIN: see `Phrases::begin`.
-    let (id, begin) = (script.id, if script.cancels { "BEGIN as always" } else { "BEGIN" });
-    let (mut steps, mut number) = (Vec::new(), NUMBERS_OF_TRANSACTIONS);
-    let mut group = |rng: &mut Rng, words: &str| {
-        number += 1;
-        let (duration_us, later) = match words {
-            "COMMIT" => (*rng.pick(&[0, 200, 3_000, 10_000]), format!(" r={}", rng.pick(&[0, 20, 100, 300]))),
-            _ => (*rng.pick(&[0, 0, 200, 3_000]), String::new()),
+/// The groups of a client's transactions.
+struct Groups<'a> {
+    id: u32,
+    number: u32,
+    /// The client's portals: few, so that they meet.
+    portals: u32,
+    rng: &'a mut Rng,
+}
+
+impl Groups<'_> {
+    fn text(&mut self, words: &str) -> String {
+        self.number += 1;
+        let (id, number) = (self.id, self.number);
+        let (duration_us, more) = match words {
+            "COMMIT" => (
+                *self.rng.pick(&[0, 200, 3_000, 10_000]),
+                format!(" r={}", self.rng.pick(&[0, 20, 100, 300])),
+            ),
+            _ => (*self.rng.pick(&[0, 0, 200, 3_000]), String::new()),
         };
-        let tag = format!("/*c={id} n={number} d={duration_us}{later}*/");
-        let text = format!("{} {tag}", words.replace(';', &format!(" {tag};")));
-        match words.contains(';') || rng.percent(70) {
+        let tag = format!("/*c={id} n={number} d={duration_us}{more}*/");
+        format!("{} {tag}", words.replace(';', &format!(" {tag};")))
+    }
+
+    /// One statement, or several in a string.
+    fn one(&mut self, words: &str) -> Vec<Message> {
+        let text = self.text(words);
+        match words.contains(';') || self.rng.percent(70) {
             true => vec![query(&text)],
             false => vec![parse("", &text), bind("", "", &[]), execute("", 0), sync()],
         }
-    };
-    for _ in 0..rng.between(count / 2, count) {
-        let think_us = *rng.pick(&[0, 300, 5_000, 20_000]);
-        let mut groups = match rng.below(10) {
+    }
+
+    /// Statements in one group of extended messages.
+    fn together(&mut self, all: &[&str]) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for words in all {
+            messages.extend([parse("", &self.text(words)), bind("", "", &[]), execute("", 0)]);
+        }
+        messages.push(sync());
+        messages
+    }
+
+    /// A read whose rows come in portions, with something else in between.
+    fn in_portions(&mut self) -> Vec<Vec<Message>> {
+        self.portals += 1;
+        let portal = format!("q{}", self.portals);
+        let text = self.text("SELECT who").replace("*/", " r=4*/");
+        let mut groups = vec![vec![parse("", &text), bind(&portal, "", &[]), execute(&portal, 2), sync()]];
+        if self.rng.percent(50) {
+            groups.push(self.one("INSERT INTO t"));
+        }
+        groups.push(vec![execute(&portal, 1), sync()]);
+        groups.push(vec![message::close(b'P', &portal), sync()]);
+        groups
+    }
+}
+
+/// A client changes something in so many transactions, one after the other. `reads_first`: many of them read something before that, and
+/// use what has no place at a standby behind that.
+#[must_use]
+pub fn transactions(script: &Script, count: u64, reads_first: bool, rng: &mut Rng) -> Vec<Step> {
+    // A cancel that comes late may hit the BEGIN: see `Phrases::begin`.
+    let begin = if script.cancels { "BEGIN as always" } else { "BEGIN" };
+    let mut steps = Vec::new();
+    let mut say = Groups { id: script.id, number: NUMBERS_OF_TRANSACTIONS, portals: 0, rng };
+    for _ in 0..say.rng.between(count / 2, count) {
+        let think_us = *say.rng.pick(&[0, 300, 5_000, 20_000]);
+        let mut groups = match say.rng.below(10) {
             0 => Vec::new(),
-            1 => vec![group(rng, "BEGIN; INSERT INTO t")],
-            _ => vec![group(rng, begin)],
+            1 => vec![say.one("BEGIN; INSERT INTO t")],
+            _ => vec![say.one(begin)],
         };
-        if reads_first && rng.percent(60) {
-            (0..rng.between(1, 2)).for_each(|_| groups.push(group(rng, "SELECT who")));
+        if reads_first && say.rng.percent(60) {
+            (0..say.rng.between(1, 2)).for_each(|_| groups.push(say.one("SELECT who")));
         }
-        let changes = if reads_first { rng.between(0, 3) } else { rng.between(1, 3) };
-        (0..changes).for_each(|_| groups.push(group(rng, "INSERT INTO t")));
-        if rng.percent(30) {
-            groups.push(group(rng, "SELECT who"));
+        let changes = if reads_first { say.rng.between(0, 3) } else { say.rng.between(1, 3) };
+        (0..changes).for_each(|_| groups.push(say.one("INSERT INTO t")));
+        if reads_first && !script.cancels {
+            match say.rng.below(16) {
+                0 => groups.push(say.one("SELECT nextval('a')")),
+                1 => groups.push(say.one("SELECT lastval()")),
+                2 => groups.push(say.one("SELECT currval('a')")),
+                3 => groups.push(say.together(&["SELECT who", "DO $$notice$$"])),
+                4 => groups.push(say.together(&["SELECT who", "INSERT INTO t"])),
+                5 => groups.push(say.together(&["SELECT who", "SELECT who"])),
+                6 => groups.extend([say.one("SELECT fail"), say.one("DO $$notice$$")]),
+                7 => groups.extend([say.one("SELECT fail"), say.together(&["DO $$notice$$", "SELECT who"])]),
+                8 if !groups.is_empty() => groups.extend(say.in_portions()),
+                _ => {}
+            }
         }
-        let end = *rng.pick(&["COMMIT", "COMMIT", "COMMIT", "END", "ROLLBACK"]);
-        groups.push(group(rng, end));
-        if rng.percent(10) {
+        if say.rng.percent(30) {
+            groups.push(say.one("SELECT who"));
+        }
+        let end = *say.rng.pick(&["COMMIT", "COMMIT", "COMMIT", "END", "ROLLBACK"]);
+        groups.push(say.one(end));
+        if say.rng.percent(10) {
             groups = vec![groups.concat()];
         }
         for (at, messages) in groups.into_iter().enumerate() {
-            let think_us = if at == 0 { think_us } else { *rng.pick(&[0, 0, 0, 2_000]) };
+            let think_us = if at == 0 { think_us } else { *say.rng.pick(&[0, 0, 0, 2_000]) };
             steps.push(Step {
                 think_us,
                 messages,
