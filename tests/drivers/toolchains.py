@@ -65,19 +65,20 @@ def node():
     return ["node", str(HERE / "node" / "battery.mjs")]
 
 
-def java():
-    """The command that runs the pgjdbc battery."""
+def java(program="Battery"):
+    """The command that runs the pgjdbc battery, or another program beside it."""
     need("java", "javac", "mvn")
 
     def build(target):
         run("mvn", "-q", "-B", COPY_GOAL, f"-Dartifact={PGJDBC}", f"-DoutputDirectory={target}", folder=target)
         jar = next(target.glob("postgresql-*.jar"))
         assert hashlib.sha256(jar.read_bytes()).hexdigest() == PGJDBC_SHA256, "the jar is not the one that was pinned"
-        run("javac", "-encoding", "UTF-8", "-cp", str(jar), "-d", str(target), "Battery.java", folder=HERE / "java")
+        programs = [path.name for path in (HERE / "java").glob("*.java")]
+        run("javac", "-encoding", "UTF-8", "-cp", str(jar), "-d", str(target), *programs, folder=HERE / "java")
 
     target = once("java", build)
     jar = next(target.glob("postgresql-*.jar"))
-    return ["java", "-Xshare:auto", "-cp", f"{target}:{jar}", "Battery"]
+    return ["java", "-Xshare:auto", "-cp", f"{target}:{jar}", program]
 
 
 def rust():
