@@ -183,10 +183,10 @@ def test_a_scram_login_without_initial_response(pooled):
 @pytest.mark.needs("malformed logins answered")
 @pytest.mark.parametrize(
     "final",
-    [b"", b"c=biws", b"c=biws,r=wrong,p=AAAA", b"p=", b"c=biws,r=%NONCE%,p=!!!!", b"c=biws,r=%NONCE%,p=" + b"A" * 5000, b"c=eSws,r=%NONCE%,p=AAAA"],
+    [b"", b"c=biws", b"c=biws,p=AAAA", b"c=biws,r=wrong,p=AAAA", b"p=", b"c=biws,r=%NONCE%,p=!!!!", b"c=biws,r=%NONCE%,p=" + b"A" * 5000, b"c=eSws,r=%NONCE%,p=AAAA"],
 )
 def test_bad_final_scram_messages(pooled, final):
-    """Proofs that are missing, too long, not base64, for another nonce."""
+    """Proofs that are missing, too long, not base64, for another nonce, or without a nonce (CVE-2026-19888)."""
     pooler = pooled(auth_type="scram-sha-256")
     with pooler.raw(password=PASSWORD) as other, Raw(pooler.address, timeout_s=5) as session:
         session.send(startup({"user": "alice", "database": "app"}))
@@ -210,6 +210,24 @@ def test_malformed_password_messages(pooled, method, body):
         session.receive()
         session.send(message("p", body))
         assert session.until_closed().errors
+        assert other.value("select 1") == "1"
+
+
+@pytest.mark.parametrize("database", ["app", "nosuch"])
+@pytest.mark.parametrize("method", ["md5", "scram-sha-256"])
+def test_a_second_startup_packet_during_the_login(pooled, method, database):
+    """A client that says another name in the middle of its login stays the first user, or is refused: never the other one (CVE-2026-107350)."""
+    pooler = pooled(auth_type=method)
+    with pooler.raw(password=PASSWORD) as other, Raw(pooler.address, timeout_s=5) as session:
+        session.send(startup({"user": "alice", "database": database}))
+        session.receive()
+        if method == "scram-sha-256":
+            first = b"n,,n=,r=abcdefghijklmnopqrstuvwx"
+            session.send(message("p", cstr("SCRAM-SHA-256") + struct.pack("!i", len(first)) + first))
+            session.receive()
+        session.send(startup({"user": "bob", "database": "app"}))
+        answer = session.until_closed()
+        assert answer.errors and not answer.of("Z") and not any(m.body == struct.pack("!i", 0) for m in answer.of("R"))
         assert other.value("select 1") == "1"
 
 

@@ -78,3 +78,12 @@ def test_the_function_for_auth_query_works(pg):
     finally:
         pg.sql("drop database asked with (force)")
         pg.sql("drop role if exists pgweir")
+
+
+def test_the_tests_that_the_security_page_names_exist():
+    """Each vulnerability in SECURITY.md has a test here or among the conversations, by the name that the page gives."""
+    rows = [line for line in (REPOSITORY / "SECURITY.md").read_text().splitlines() if line.startswith("| CVE-")]
+    named = [name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row.rsplit("|", 2)[1])]
+    sources = [*REPOSITORY.glob("tests/blackbox/*.py"), *REPOSITORY.glob("crates/core/tests/conversations/*.rs")]
+    texts = "".join(path.read_text() for path in sources)
+    assert len(rows) > 12 and not [name for name in named if not re.search(rf"\b(def|fn) {name}\(", texts)]

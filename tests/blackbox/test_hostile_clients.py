@@ -101,6 +101,20 @@ def test_long_names(pooled, key, length):
         assert other.value("select 1") == "1"
 
 
+@pytest.mark.parametrize("ignored", ["", "extra_float_digits", "options"])
+@pytest.mark.parametrize("options", ["-c=", "-c =", "-c", "--", "--=x", "-c a", "-c work_mem=", "=", "-c" * 500, "\\"])
+def test_startup_options_of_every_wrong_form(pooled, options, ignored):
+    """Options without a name, without a value, or of nothing else: an answer, and no loop without end (CVE-2026-107349)."""
+    pooler = pooled(ignore_startup_parameters=ignored)
+    with pooler.raw() as other, Raw(pooler.address, 8) as session:
+        session.send(startup({"user": "alice", "database": "app", "options": options}))
+        try:
+            session.until("Z")
+        except Closed as end:
+            assert end.error["S"] == "FATAL"
+        assert other.value("select 1") == "1"
+
+
 def test_a_startup_packet_with_a_thousand_keys(pooler):
     """Many keys within the size PostgreSQL allows: an error that names one of them."""
     params = {"user": "alice", "database": "app"} | {f"k{n}": "v" for n in range(1000)}
