@@ -24,6 +24,7 @@ pub mod web;
 pub use commands::Commands;
 pub use config::config_state::{CommandLine, ConfigState, Draft, Examination};
 pub use config::files::{TlsFiles, TlsSide};
+pub use config::overlay::Overlay;
 pub use keys::Keys;
 pub use login::auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
 pub use plane::{Event, Fleet, Plane, log_targets};

@@ -359,6 +359,13 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
+    /// The configuration's sources, if there are others than the file and they do not do what they did before.
+    fn tell_sources(&self, draft: &Draft) {
+        if draft.config().overlay != self.config_state.rules().config.overlay {
+            draft.sources().iter().for_each(|line| self.log.write(Level::Log, line));
+        }
+    }
+
     /// Everything that can fail comes first, then the draft becomes the rules everywhere.
     fn put_into_effect(&mut self, draft: Draft) -> Result<(), Vec<String>> {
         let tls = if self.config_state.would_change_tls(&draft) {
@@ -372,6 +379,7 @@ impl<F: Fleet> Plane<F> {
         for warning in &draft.warnings {
             self.log.write(Level::Warning, warning);
         }
+        self.tell_sources(&draft);
         for name in self.config_state.dropped_by(&draft) {
             let line =
                 format!("dropping database '{name}' as it does not exist anymore or inactive auto-database");

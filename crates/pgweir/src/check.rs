@@ -9,20 +9,20 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pgweir_control::{CommandLine, Draft, Examination};
+use pgweir_control::{CommandLine, Draft, Examination, Overlay};
 use pgweir_doctor::advice;
 use pgweir_net::TlsConfigs;
-use pgweir_settings::{LoadError, Warning};
+use pgweir_settings::{LayerEffect, LoadError, Warning};
 use serde_json::{Value, json};
 
-use crate::command_line::CheckOptions;
+use crate::command_line::{CheckOptions, OverlayOptions};
 use crate::fleet;
 use crate::probe;
 
 /// Prints the report. Exit code 0 means that the configuration can be used, and that every login succeeded if they were asked for;
 /// warnings count with `--strict` only.
 pub(crate) fn check(options: &CheckOptions) -> ExitCode {
-    let (mut report, seen) = examine(&options.config);
+    let (mut report, seen) = examine(&options.config, &options.overlay);
     let is_usable = report.faults.is_empty();
     let (logins, impossible) = match options.connect {
         true if is_usable => connect::log_in(&seen, options.user.as_deref()),
@@ -71,42 +71,63 @@ impl fmt::Display for Message {
 
 impl From<&LoadError> for Message {
     fn from(fault: &LoadError) -> Message {
-        let place = (fault.line > 0).then(|| (fault.file.clone(), fault.line));
-        Message { place, text: fault.problem.clone() }
+        match fault.line {
+            // The whole text names the variable, or the file that could not be read.
+            0 => Message::new(fault.text.clone()),
+            line => Message { place: Some((fault.file.clone(), line)), text: fault.problem.clone() },
+        }
     }
 }
 
 impl From<&Warning> for Message {
     fn from(warning: &Warning) -> Message {
-        let place = (warning.line > 0).then(|| (warning.file.clone(), warning.line));
-        Message { place, text: warning.text.clone() }
+        match warning.line {
+            0 => Message::new(warning.to_string()),
+            line => Message { place: Some((warning.file.clone(), line)), text: warning.text.clone() },
+        }
     }
 }
 
 /// What is wrong with a configuration, and what its administrator should know.
 pub(crate) struct Report {
     file: String,
+    /// What was read after the file, and what it changed.
+    overlay: Vec<LayerEffect>,
     pub(crate) faults: Vec<Message>,
     pub(crate) warnings: Vec<Message>,
 }
 
-/// Reads a configuration as a start would.
+/// What is wrong with a file alone.
 pub(crate) fn report(config: &Path) -> Report {
-    examine(config).0
+    examine(config, &OverlayOptions { is_off: true, ..OverlayOptions::default() }).0
 }
 
-/// The report, and what it is about.
-pub(crate) fn examine(config: &Path) -> (Report, Examination) {
+/// Reads a configuration as a start would: the report, and what it is about.
+pub(crate) fn examine(config: &Path, overlay: &OverlayOptions) -> (Report, Examination) {
     let file = config.display().to_string();
-    let seen = Draft::examine(&CommandLine { config: file.clone(), ..CommandLine::default() });
-    let mut faults: Vec<Message> = seen.load_faults.iter().map(Message::from).collect();
+    let (overlay, no_texts) = match overlay.overlay() {
+        Ok(overlay) => (overlay, Vec::new()),
+        Err(faults) => (Overlay::default(), faults),
+    };
+    let seen = Draft::examine(&CommandLine { config: file.clone(), overlay, ..CommandLine::default() });
+    let mut faults: Vec<Message> = no_texts.into_iter().map(Message::new).collect();
+    faults.extend(seen.load_faults.iter().map(Message::from));
     faults.extend(seen.faults.iter().cloned().map(Message::new));
     faults.extend(fleet::tls_faults(&seen.config.main, &seen.tls).into_iter().map(Message::new));
     let mut warnings: Vec<Message> = seen.config.warnings.iter().map(Message::from).collect();
     warnings.extend(seen.warnings.iter().cloned().map(Message::new));
-    warnings.extend(advice(&seen.config, seen.users.as_deref(), &seen.access).iter().map(Message::from));
-    warnings.extend(files::warnings(&seen.config));
-    (Report { file, faults, warnings }, seen)
+    warnings.extend(counsel(&seen));
+    (Report { file, overlay: seen.config.overlay.clone(), faults, warnings }, seen)
+}
+
+/// What a start itself does not warn of.
+pub(crate) fn advice_of(config: &Path, overlay: &OverlayOptions) -> Vec<Message> {
+    counsel(&examine(config, overlay).1)
+}
+
+fn counsel(seen: &Examination) -> Vec<Message> {
+    let advice = advice(&seen.config, seen.users.as_deref(), &seen.access);
+    advice.iter().map(Message::from).chain(files::warnings(&seen.config)).collect()
 }
 
 /// TLS with servers as the configuration says; switched off if it cannot be built.
@@ -119,6 +140,18 @@ impl Report {
         let line = |kind: &str, message: &Message| format!("{kind}: {message}\n");
         let mut lines: Vec<String> = self.faults.iter().map(|message| line("error", message)).collect();
         lines.extend(self.warnings.iter().map(|message| line("warning", message)));
+        for effect in &self.overlay {
+            for changed in &effect.changed {
+                let before = match &changed.replaced {
+                    Some(place) => format!("in place of {place}"),
+                    None => "in place of the default".to_owned(),
+                };
+                lines.push(format!("overlay: {}: {}, {before}\n", effect.name, changed.what));
+            }
+            if effect.changed.is_empty() {
+                lines.push(format!("overlay: {}\n", effect.summary()));
+            }
+        }
         lines.push(format!(
             "{}: {} and {}\n",
             self.file,
@@ -134,9 +167,18 @@ impl Report {
             "file": self.file,
             "errors": all(&self.faults),
             "warnings": all(&self.warnings),
+            "overlay": self.overlay.iter().map(overlay_json).collect::<Vec<_>>(),
             "logins": logins.iter().map(connect::json).collect::<Vec<_>>(),
         })
     }
+}
+
+fn overlay_json(effect: &LayerEffect) -> Value {
+    let changed = effect.changed.iter().map(|changed| {
+        let replaced = changed.replaced.as_ref().map(ToString::to_string);
+        json!({ "what": changed.what, "replaced": replaced })
+    });
+    json!({ "source": effect.name, "changed": changed.collect::<Vec<_>>() })
 }
 
 pub(crate) fn count(number: usize, what: &str) -> String {

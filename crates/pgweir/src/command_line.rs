@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use lexopt::prelude::*;
+use pgweir_control::Overlay;
 use pgweir_import::Kind;
 use pgweir_settings::PoolMode;
 
@@ -51,6 +52,8 @@ pub(crate) struct CheckOptions {
     pub(crate) json: bool,
     /// `--user`: the user for databases that force none.
     pub(crate) user: Option<String>,
+    /// What is read after the file.
+    pub(crate) overlay: OverlayOptions,
 }
 
 /// What the doctor looks at.
@@ -64,6 +67,8 @@ pub(crate) struct DoctorOptions {
     pub(crate) json: bool,
     /// `--user`: the user for databases that force none.
     pub(crate) user: Option<String>,
+    /// What is read after the file.
+    pub(crate) overlay: OverlayOptions,
 }
 
 /// How to run.
@@ -81,6 +86,41 @@ pub(crate) struct RunOptions {
     pub(crate) takeover: bool,
     /// The number of `-v`.
     pub(crate) verbosity: u8,
+    /// What is read after the file.
+    pub(crate) overlay: OverlayOptions,
+}
+
+/// What is read after the configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OverlayOptions {
+    /// `--overlay`: directories beside `/etc/pgweir/conf.d`.
+    pub(crate) folders: Vec<PathBuf>,
+    /// `--no-overlay`: the file alone.
+    pub(crate) is_off: bool,
+    /// The file was written from this process's environment, so the variables of images have an effect.
+    pub(crate) is_file_from_environment: bool,
+}
+
+impl OverlayOptions {
+    /// Whether anything is read after the file.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.is_off
+    }
+
+    /// The directories and this process's variables.
+    ///
+    /// # Errors
+    /// Variables that are not text.
+    pub(crate) fn overlay(&self) -> Result<Overlay, Vec<String>> {
+        if self.is_off {
+            return Ok(Overlay::default());
+        }
+        let mut overlay = Overlay::of_process(&self.folders, std::env::vars_os())?;
+        if self.is_file_from_environment {
+            overlay.forget_remarks(pgweir_import::is_variable);
+        }
+        Ok(overlay)
+    }
 }
 
 /// What to import, and where to.
@@ -164,10 +204,14 @@ Options:
   -R, --reboot           do an online restart: take over from the running process
   -u, --user=USERNAME    assume identity of USERNAME
   -v, --verbose          increase verbosity
+      --overlay=DIR      read DIR/*.ini after the file
+      --no-overlay       read the file alone
   -V, --version          show version, then exit
   -h, --help             show this help, then exit
 
-The options and the configuration file are PgBouncer's. A configuration file that
+The options and the configuration file are PgBouncer's. After the file,
+/etc/pgweir/conf.d/*.ini, the directories of --overlay, and the variables PGWEIR_INI
+(ini text) and PGWEIR_NAME (settings by their names) are read. A configuration file that
 is called like a subcommand can be given as ./check.
 ";
 
@@ -186,6 +230,8 @@ Options:
                          is known. PGPASSWORD can have the user's password
       --strict           warnings count for the exit code
       --json             write the report as JSON
+      --overlay=DIR      read DIR/*.ini after the file
+      --no-overlay       read the file alone
   -h, --help             show this help, then exit
 
 No password is shown. Exit code: 0 the configuration can be used; 1 there are
@@ -211,6 +257,8 @@ Options:
                          otherwise the first user of auth_file whose password
                          is known. PGPASSWORD can have the user's password
       --json             write the report as JSON
+      --overlay=DIR      read DIR/*.ini after the file
+      --no-overlay       read the file alone
   -h, --help             show this help, then exit
 
 Exit code: 0 no errors and no warnings; 1 there are some; 2 nothing could be
@@ -268,6 +316,8 @@ The variables of Bitnami's image (POSTGRESQL_*, PGBOUNCER_*) work as well.
 Options:
       --output=DIR       the directory that pgweir.ini and userlist.txt are
                          written to, with mode 0600 (/run/pgweir)
+      --overlay=DIR      read DIR/*.ini after the file
+      --no-overlay       read the file alone
   -v, --verbose          increase verbosity
   -h, --help             show this help, then exit
 ";
@@ -297,6 +347,8 @@ fn parse_check(args: Vec<OsString>) -> Result<Command, UsageError> {
             Long("json") => options.json = true,
             Long("user") => options.user = Some(parser.value()?.string()?),
             Short('h') | Long("help") => return Ok(Command::CheckHelp),
+            Long("overlay") => options.overlay.folders.push(parser.value()?.into()),
+            Long("no-overlay") => options.overlay.is_off = true,
             Value(value) => take_config(&mut config, value)?,
             other => return Err(other.unexpected().into()),
         }
@@ -312,6 +364,8 @@ fn parse_doctor(args: Vec<OsString>) -> Result<Command, UsageError> {
         match arg {
             Long("json") => options.json = true,
             Long("user") => options.user = Some(parser.value()?.string()?),
+            Long("overlay") => options.overlay.folders.push(parser.value()?.into()),
+            Long("no-overlay") => options.overlay.is_off = true,
             Short('h') | Long("help") => return Ok(Command::DoctorHelp),
             Value(value) => match value.to_str() {
                 Some(url) if is_url(url) && options.console.is_none() => {
@@ -373,6 +427,8 @@ fn parse_entrypoint(args: Vec<OsString>) -> Result<Command, UsageError> {
             Short('v') | Long("verbose") => {
                 options.run.verbosity = options.run.verbosity.saturating_add(1);
             }
+            Long("overlay") => options.run.overlay.folders.push(parser.value()?.into()),
+            Long("no-overlay") => options.run.overlay.is_off = true,
             Short('h') | Long("help") => return Ok(Command::EntrypointHelp),
             Value(value) => take_config(&mut options.config, value)?,
             other => return Err(other.unexpected().into()),
@@ -396,6 +452,8 @@ fn parse_run(args: Vec<OsString>) -> Result<Command, UsageError> {
             Short('R') | Long("reboot") => options.takeover = true,
             Short('u') | Long("user") => options.user = Some(parser.value()?.string()?),
             Short('v') | Long("verbose") => options.verbosity = options.verbosity.saturating_add(1),
+            Long("overlay") => options.overlay.folders.push(parser.value()?.into()),
+            Long("no-overlay") => options.overlay.is_off = true,
             Short('V') | Long("version") => return Ok(Command::Version),
             Short('h') | Long("help") => return Ok(Command::Help),
             Value(value) => take_config(&mut config, value)?,
@@ -569,7 +627,7 @@ mod tests {
             assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
         }
         assert_eq!(options.count(), page.matches(".BR -").count());
-        let helps = [IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP];
+        let helps = [HELP, IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP];
         let import =
             helps.iter().flat_map(|help| help.lines()).filter_map(|line| line.strip_prefix("      --"));
         for option in import {

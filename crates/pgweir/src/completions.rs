@@ -78,7 +78,9 @@ fn bash() -> String {
         .filter(|flag| flag.has_value)
         .map(|flag| format!("-{} | --{}", flag.short, flag.long))
         .collect::<Vec<_>>();
-    let names = flags().iter().map(|flag| format!("-{} --{}", flag.short, flag.long)).collect::<Vec<_>>();
+    let names = flags().into_iter().map(|flag| format!("-{} --{}", flag.short, flag.long));
+    let names: Vec<String> =
+        names.chain(sub_flags(HELP).iter().map(|flag| format!("--{}", flag.long))).collect();
     let words = subcommands().iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let cases: String = HELPS
         .iter()
@@ -139,6 +141,10 @@ fn zsh() -> String {
         let does = quoted(&format!("[{does}]{value}"));
         let _ = writeln!(page, "    '(-{short} --{long})'{{-{short}{plus},--{long}{equals}}}{does} \\");
     }
+    for SubFlag { long, has_value, does } in sub_flags(HELP) {
+        let (equals, value) = if has_value { ("=", ":value:_files") } else { ("", "") };
+        let _ = writeln!(page, "    --{long}{equals}{} \\", quoted(&format!("[{does}]{value}")));
+    }
     page.push_str("    '1: :{ _describe command commands; _files -g \"*.ini\" }' \\\n    '*:file:_files -g \"*.ini\"'\n");
     page
 }
@@ -161,6 +167,10 @@ fn fish() -> String {
     for Flag { short, long, has_value, does } in flags() {
         let value = if has_value { " -x -a '(__fish_complete_users)'" } else { "" };
         let _ = writeln!(page, "complete -c pgweir -s {short} -l {long}{value} -d {}", quoted(does));
+    }
+    for SubFlag { long, has_value, does } in sub_flags(HELP) {
+        let value = if has_value { " -r" } else { "" };
+        let _ = writeln!(page, "complete -c pgweir -l {long}{value} -d {}", quoted(does));
     }
     page
 }

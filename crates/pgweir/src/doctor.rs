@@ -53,15 +53,13 @@ fn look(options: &DoctorOptions) -> Result<Seen, String> {
             let mut console = Console::enter(&login)
                 .map_err(|why| format!("could not enter the console at {}: {why}", console::place(&login)))?;
             let config = config.clone().or_else(|| console.config_file());
-            Ok(of_running(&mut console, config, options.user.as_deref()))
+            Ok(of_running(&mut console, config, options))
         }
         (None, Some(config)) => {
             std::fs::metadata(config).map_err(|error| format!("{}: {error}", config.display()))?;
-            let (report, examination) = check::examine(config);
+            let (report, examination) = check::examine(config, &options.overlay);
             match console::find(&examination) {
-                Ok(mut console) => {
-                    Ok(of_running(&mut console, Some(config.clone()), options.user.as_deref()))
-                }
+                Ok(mut console) => Ok(of_running(&mut console, Some(config.clone()), options)),
                 Err(why) => Ok(of_file(config, &report, &examination, why, options.user.as_deref())),
             }
         }
@@ -70,14 +68,14 @@ fn look(options: &DoctorOptions) -> Result<Seen, String> {
 }
 
 /// A pooler that runs, with its file if that can be read here.
-fn of_running(console: &mut Console, config: Option<PathBuf>, user: Option<&str>) -> Seen {
+fn of_running(console: &mut Console, config: Option<PathBuf>, options: &DoctorOptions) -> Seen {
     let mut snapshot = console.snapshot();
     let mut found = Vec::new();
     match &config {
         Some(config) => {
-            let (report, examination) = check::examine(config);
+            let (report, examination) = check::examine(config, &options.overlay);
             found.extend(of_report(&report));
-            let (probes, untried) = probes(&report, &examination, user);
+            let (probes, untried) = probes(&report, &examination, options.user.as_deref());
             snapshot.probes = probes;
             found.extend(untried);
             if report.faults.is_empty() {

@@ -15,7 +15,7 @@ use pgweir_control::process::{
     go_to_background, is_root, switch_user,
 };
 use pgweir_control::web::{self, WebListenError};
-use pgweir_control::{CommandLine, Draft, log_targets};
+use pgweir_control::{CommandLine, Draft, Overlay, log_targets};
 use pgweir_core::driver::Level;
 use pgweir_net::{
     ListenError, ListenSettings, Listeners, Passed, Socket, Takeover, TakeoverError, TlsConfigs,
@@ -23,7 +23,7 @@ use pgweir_net::{
 };
 use pgweir_settings::{Config, Main};
 
-use crate::command_line::RunOptions;
+use crate::command_line::{OverlayOptions, RunOptions};
 use crate::{fleet, succession};
 
 /// On machines with up to this many cores one worker serves all: a pooler's work is mostly the kernel's, and one busy
@@ -99,16 +99,17 @@ pub(crate) struct Ready {
 
 /// Does everything up to the first thread.
 pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError> {
-    let command_line = CommandLine {
+    let mut command_line = CommandLine {
         config: options.config.display().to_string(),
         user: options.user.clone(),
         verbosity: options.verbosity,
+        overlay: overlay(&options.overlay, log)?,
     };
     let passed = Passed::take()?;
     if options.takeover && passed.is_for_clients() {
         return Err(StartError::TakeoverOfPassed);
     }
-    let draft = read(&command_line, &options, log)?;
+    let mut draft = read(&command_line, &options, log)?;
     let main = &draft.config().main;
     open_log_unless_root(main, &options, log)?;
     // Before anything is made or opened: root's files could be neither removed nor opened again later.
@@ -118,7 +119,14 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     if is_root() {
         return Err(StartError::Root);
     }
-    open_log(main, &options, log)?;
+    if options.takeover && options.overlay.is_on() {
+        // A shell in which -R is typed need not have the variables with which the old process was started.
+        let handed_over = succession::overlay(main, log);
+        if command_line.overlay.inherit(handed_over) {
+            draft = read(&command_line, &options, log)?;
+        }
+    }
+    open_log(&draft.config().main, &options, log)?;
     tell(&draft, log);
     let config = draft.config();
     let tls = fleet::build_tls(&config.main, draft.tls()).map_err(StartError::Tls)?;
@@ -197,6 +205,14 @@ pub(crate) fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileErro
     }
 }
 
+/// What is read after the configuration file.
+pub(crate) fn overlay(options: &OverlayOptions, log: &Log) -> Result<Overlay, StartError> {
+    options.overlay().map_err(|faults| {
+        faults.iter().for_each(|fault| log.write(Level::Error, fault));
+        StartError::Config
+    })
+}
+
 fn read(command_line: &CommandLine, options: &RunOptions, log: &Log) -> Result<Draft, StartError> {
     Draft::read(command_line).map_err(|faults| {
         let main = Draft::glimpse(command_line);
@@ -240,6 +256,7 @@ fn tell(draft: &Draft, log: &Log) {
         config.peers.len()
     );
     log.write(Level::Debug, &given);
+    draft.sources().iter().for_each(|line| log.write(Level::Log, line));
     for warning in &draft.warnings {
         log.write(Level::Warning, warning);
     }

@@ -28,6 +28,60 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// Asks the process that listens on our unix socket to give its place; `None` if no process listens there.
 pub(crate) fn ask(main: &Main) -> Result<Option<Takeover>, TakeoverError> {
+    match connect(main)? {
+        Some(stream) => {
+            enter_console(&stream)?;
+            send(&stream, b"TAKE_OVER;")?;
+            Takeover::begin(stream).map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+/// The directories and variables with which the process that listens on our unix socket was started, directories with an empty name.
+/// Nothing if there is no such process, or if it is of a version that does not tell: the takeover itself then says what is wrong.
+pub(crate) fn overlay(main: &Main, log: &Log) -> Vec<(String, String)> {
+    match asked_for_overlay(main) {
+        Ok(rows) => rows,
+        Err(error) => {
+            let line = format!(
+                "the running process did not tell its variables, so those of this one count: {error}"
+            );
+            log.write(Level::Warning, &line);
+            Vec::new()
+        }
+    }
+}
+
+fn asked_for_overlay(main: &Main) -> Result<Vec<(String, String)>, TakeoverError> {
+    let Some(stream) = connect(main)? else { return Ok(Vec::new()) };
+    enter_console(&stream)?;
+    send(&stream, b"SHOW OVERLAY;")?;
+    let mut rows = Vec::new();
+    until_ready(&stream, |tag, body| {
+        if tag == backend::DATA_ROW {
+            rows.extend(pair(body));
+        }
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
+/// A DataRow of two texts.
+fn pair(body: &[u8]) -> Option<(String, String)> {
+    let text = |body: &mut &[u8]| {
+        let (length, rest) = body.split_first_chunk::<4>()?;
+        let length = usize::try_from(i32::from_be_bytes(*length)).ok()?;
+        let (text, rest) = rest.split_at_checked(length)?;
+        *body = rest;
+        String::from_utf8(text.to_vec()).ok()
+    };
+    let mut rest = body.strip_prefix(&[0, 2])?;
+    Some((text(&mut rest)?, text(&mut rest)?))
+}
+
+/// The running process's unix socket; `None` if no process listens there.
+fn connect(main: &Main) -> Result<Option<UnixStream>, TakeoverError> {
     let path = format!("{}/.s.PGSQL.{}", main.unix_socket_dir, main.listen_port);
     if main.unix_socket_dir.is_empty() {
         return Err(TakeoverError::Refused("-R needs a unix socket (unix_socket_dir)".to_owned()));
@@ -37,10 +91,7 @@ pub(crate) fn ask(main: &Main) -> Result<Option<Takeover>, TakeoverError> {
         None => UnixStream::connect(&path),
     };
     match connected {
-        Ok(stream) => {
-            enter_console(&stream)?;
-            Takeover::begin(stream).map(Some)
-        }
+        Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             Ok(None)
         }
@@ -48,12 +99,31 @@ pub(crate) fn ask(main: &Main) -> Result<Option<Takeover>, TakeoverError> {
     }
 }
 
-/// Logs in as the house user, and says what we want. The answer is [`Takeover::begin`]'s to read.
+fn send(mut stream: &UnixStream, query: &[u8]) -> Result<(), TakeoverError> {
+    let mut out = Vec::new();
+    encode_query(&mut out, query);
+    Ok(stream.write_all(&out)?)
+}
+
+/// Logs in as the house user.
 fn enter_console(mut stream: &UnixStream) -> Result<(), TakeoverError> {
     let mut out = Vec::new();
     let house: [(&[u8], &[u8]); 2] = [(b"user", b"pgbouncer"), (b"database", b"pgbouncer")];
     encode_startup(&mut out, (PROTOCOL_MAJOR, 0), &house);
     stream.write_all(&out)?;
+    until_ready(stream, |tag, body| match tag {
+        backend::AUTHENTICATION if body != [0, 0, 0, 0] => {
+            Err(TakeoverError::Refused("it runs as another user".to_owned()))
+        }
+        _ => Ok(()),
+    })
+}
+
+/// Reads messages until ReadyForQuery. An error ends it.
+fn until_ready(
+    mut stream: &UnixStream,
+    mut look: impl FnMut(u8, &[u8]) -> Result<(), TakeoverError>,
+) -> Result<(), TakeoverError> {
     loop {
         let mut header = [0; 5];
         stream.read_exact(&mut header)?;
@@ -64,21 +134,15 @@ fn enter_console(mut stream: &UnixStream) -> Result<(), TakeoverError> {
         let mut body = vec![0; length];
         stream.read_exact(&mut body)?;
         match tag {
-            backend::AUTHENTICATION if body != [0, 0, 0, 0] => {
-                return Err(TakeoverError::Refused("it runs as another user".to_owned()));
-            }
             backend::ERROR => {
                 let message = body.split(|&byte| byte == 0).find_map(|field| field.strip_prefix(b"M"));
                 let message = String::from_utf8_lossy(message.unwrap_or_default()).into_owned();
                 return Err(TakeoverError::Refused(message));
             }
-            backend::READY => break,
-            _ => {}
+            backend::READY => return Ok(()),
+            _ => look(tag, &body)?,
         }
     }
-    out.clear();
-    encode_query(&mut out, b"TAKE_OVER;");
-    Ok(stream.write_all(&out)?)
 }
 
 /// Receives everything from the old process, in a new thread.

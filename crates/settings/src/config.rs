@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::{LoadError, SetError, Warning};
+use crate::overlay::{HandedOver, LayerEffect};
 use crate::password::masked;
 use crate::table::{
     Change, ClusterOptions, Database, MAIN_ROWS, Main, NodeOptions, Peer, RouteLine, UserOptions, row,
@@ -46,24 +47,37 @@ pub struct Config {
     pub node_places: BTreeMap<String, Place>,
     /// Where the lines of `[routes]` are.
     pub route_places: BTreeMap<String, Place>,
+    /// What was read after the file, in that order, and what each of them changed.
+    pub overlay: Vec<LayerEffect>,
+    /// What a process that takes this one's place needs to read the same sources.
+    pub handed_over: HandedOver,
 }
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as it was named.
+    /// The file, as it was named; or the variable, or what else sets the value.
     pub file: String,
-    /// The line, from 1.
+    /// The line, from 1; 0 if the source has no lines.
     pub line: u32,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}", self.file),
+        }
     }
 }
 
 impl Place {
+    /// The place of a value that stands in no line of a file: a variable, the command line, `SET`.
+    #[must_use]
+    pub fn outside(source: &str) -> Place {
+        Place { file: source.to_owned(), line: 0 }
+    }
+
     /// A fault of this line: in PgBouncer's words, with the place, and in ours, without it.
     pub(crate) fn error(&self, text: String, problem: String) -> LoadError {
         LoadError { file: self.file.clone(), line: self.line, text, problem }
@@ -85,6 +99,8 @@ pub struct ConfigRow {
     pub default: Option<&'static str>,
     /// Whether `SET` and `RELOAD` can change it.
     pub changeable: bool,
+    /// Where the value comes from: a file with its line, a variable, the command line, `SET`, or `default`.
+    pub source: String,
 }
 
 /// What a good `SET` did.
@@ -128,6 +144,7 @@ impl Config {
             return Ok(SetOutcome::NeedsRestart);
         }
         self.main = next;
+        self.given.insert(row.name, Place::outside("SET"));
         Ok(SetOutcome::Applied)
     }
 
@@ -141,6 +158,7 @@ impl Config {
                 value: row.render(&self.main),
                 default: row.default,
                 changeable: row.change != Change::Restart,
+                source: self.given.get(row.name).map_or_else(|| "default".to_owned(), Place::to_string),
             })
             .collect();
         rows.sort_by_key(|row| match row.key {

@@ -22,7 +22,7 @@ pub struct LoadError {
 /// Something about a configuration that the administrator should know, and that does not stop anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// The file; empty when the warning is not about a file.
+    /// The file or the variable; empty when the warning is about neither.
     pub file: String,
     /// The line, from 1; 0 when the warning is not about a line.
     pub line: u32,
@@ -32,10 +32,11 @@ pub struct Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.line == 0 {
-            return f.write_str(&self.text);
+        match (self.line, self.file.as_str()) {
+            (0, "") => f.write_str(&self.text),
+            (0, source) => write!(f, "{} ({source})", self.text),
+            (line, file) => write!(f, "{} ({file}:{line})", self.text),
         }
-        write!(f, "{} ({}:{})", self.text, self.file, self.line)
     }
 }
 

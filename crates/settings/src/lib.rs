@@ -15,6 +15,7 @@ mod config;
 mod effective;
 mod error;
 mod load;
+mod overlay;
 mod pages;
 mod password;
 mod reload;
@@ -31,6 +32,7 @@ pub use choice::{
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};
+pub use overlay::{Changed, HandedOver, Layer, LayerEffect, Remark, Variables, is_of_kubernetes};
 pub use pages::man::ini_man_page;
 pub use pages::packaged::packaged_ini;
 pub use pages::reference::reference_markdown;

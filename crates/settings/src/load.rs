@@ -1,11 +1,15 @@
 //! From files to a configuration: what the sections and keys mean, and all faults in one run.
 
+use std::collections::BTreeMap;
+
 use crate::FALLBACK_DATABASE;
 use crate::clusters;
 use crate::config::{Config, Place};
 use crate::error::{LoadError, Warning};
+use crate::overlay::{Changed, Layer, LayerEffect};
 use crate::password::masked;
 use crate::routes;
+use crate::syntax::connstr;
 use crate::syntax::entries::{self, Entry, Outcome, not_yet};
 use crate::syntax::ini::{self, Visitor};
 use crate::syntax::slips::did_you_mean;
@@ -21,14 +25,17 @@ impl Config {
         path: &str,
         read: &mut dyn FnMut(&str) -> Result<String, String>,
     ) -> Result<Config, Vec<LoadError>> {
-        let (config, faults) = Config::survey(path, read);
+        let (config, faults) = Config::survey(path, &[], read);
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
 
-    /// What can be understood of the files, and all their faults. With faults, the configuration is good for a report only:
-    /// what else is wrong with it, and where the faults can be logged.
+    /// What can be understood of the files and of the layers that are read after them, and all their faults. With faults, the
+    /// configuration is good for a report only: what else is wrong with it, and where the faults can be logged.
+    ///
+    /// In a layer a line takes the place of the line of that name as a whole, and `name += key=value` adds keys to it.
     pub fn survey(
         path: &str,
+        layers: &[Layer],
         read: &mut dyn FnMut(&str) -> Result<String, String>,
     ) -> (Config, Vec<LoadError>) {
         let mut loader = Loader::new(path);
@@ -45,6 +52,7 @@ impl Config {
                 }
             }
         }
+        layers.iter().for_each(|layer| loader.layer(layer, read));
         let mut config = loader.config;
         warn_of_main(&mut config);
         let mut errors = loader.errors;
@@ -83,16 +91,21 @@ struct Loader {
     /// Whether the next `[pgbouncer]` header is a repeated one.
     pgbouncer_seen: bool,
     errors: Vec<LoadError>,
+    /// The values of the entries as they are written, by section and name, for lines that add to them.
+    written: BTreeMap<(&'static str, String), (String, Place)>,
+    /// What the layer that is read has changed; `None` while the file itself is read.
+    effect: Option<LayerEffect>,
 }
 
 impl Visitor for Loader {
     fn section(&mut self, name: &str, place: Place) {
         self.section = match name {
             "pgbouncer" => {
-                if self.pgbouncer_seen {
+                // A layer adds single lines: its header takes nothing back.
+                if self.pgbouncer_seen && self.effect.is_none() {
                     self.reset(&place);
                 }
-                self.pgbouncer_seen = true;
+                self.pgbouncer_seen |= self.effect.is_none();
                 Section::Main
             }
             "pgweir" => Section::Main,
@@ -117,6 +130,9 @@ impl Visitor for Loader {
 
     fn entry(&mut self, key: String, value: &str, place: Place) {
         let entry = Entry { name: &key, value, place: &place };
+        if let Some(section) = self.section.name() {
+            self.note_entry(section, &key, value, &place);
+        }
         match self.section {
             Section::None => {
                 let text = format!("value without section: {key} in configuration ({place})");
@@ -155,13 +171,19 @@ impl Visitor for Loader {
             }
             Section::Routes => {
                 if let Some(line) = self.keep(entries::route(&entry)) {
-                    if let Some(other) = self.config.route_places.get(&key) {
-                        let reason = format!("there is a route of this name in {other} already");
-                        self.errors.push(entry.fault(value, &reason));
-                        return;
+                    let is_replaced = self.effect.is_some();
+                    match self.config.routes.iter_mut().find(|known| known.name == key) {
+                        Some(known) if is_replaced => *known = line,
+                        Some(_) => {
+                            let other = self.config.route_places.get(&key).cloned();
+                            let other = other.map_or_else(String::new, |other| other.to_string());
+                            let reason = format!("there is a route of this name in {other} already");
+                            self.errors.push(entry.fault(value, &reason));
+                            return;
+                        }
+                        None => self.config.routes.push(line),
                     }
                     self.config.route_places.insert(key, place);
-                    self.config.routes.push(line);
                 }
             }
             Section::Peers => {
@@ -172,8 +194,41 @@ impl Visitor for Loader {
         }
     }
 
+    fn merge(&mut self, key: String, value: &str, place: Place) {
+        let (Some(section), Some(_)) = (self.section.name(), &self.effect) else {
+            return self.refuse_merge(&key, &place);
+        };
+        let Some((known, _)) = self.written.get(&(section, key.clone())) else {
+            let problem = format!("[{section}] has no entry \"{key}\" that += could add to");
+            return self.errors.push(place.error(format!("{problem} ({place})"), problem));
+        };
+        match connstr::merged(known, value) {
+            Ok(merged) => self.entry(key, &merged, place),
+            // A value may be a password, so neither text is shown.
+            Err(reason) => {
+                let problem = format!("[{section}] {key} +=: {reason}");
+                self.errors.push(place.error(format!("{problem} ({place})"), problem));
+            }
+        }
+    }
+
     fn fault(&mut self, fault: LoadError) {
         self.errors.push(fault);
+    }
+}
+
+impl Section {
+    /// The name of a section whose lines are entries with keys.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Section::None | Section::Unknown | Section::Main => None,
+            Section::Databases => Some("databases"),
+            Section::Users => Some("users"),
+            Section::Clusters => Some("clusters"),
+            Section::Nodes => Some("nodes"),
+            Section::Routes => Some("routes"),
+            Section::Peers => Some("peers"),
+        }
     }
 }
 
@@ -186,6 +241,50 @@ impl Loader {
             main_seen: false,
             pgbouncer_seen: false,
             errors: Vec::new(),
+            written: BTreeMap::new(),
+            effect: None,
+        }
+    }
+
+    /// Reads one layer over what is known.
+    fn layer(&mut self, layer: &Layer, read: &mut ini::Read<'_>) {
+        self.effect = Some(LayerEffect { name: layer.name.clone(), changed: Vec::new() });
+        match layer.setting {
+            None => {
+                self.section = Section::None;
+                ini::walk(&layer.name, &layer.text, read, self);
+            }
+            Some(setting) => {
+                self.section = Section::Main;
+                let place = Place::outside(&layer.name);
+                if layer.text.contains(['\n', '\r', '\0']) {
+                    self.errors.push(ini::broken(&place));
+                } else {
+                    self.entry(setting.to_owned(), layer.text.trim(), place);
+                }
+            }
+        }
+        self.config.overlay.extend(self.effect.take());
+    }
+
+    /// What `+=` is not for.
+    fn refuse_merge(&mut self, key: &str, place: &Place) {
+        if self.effect.is_none() {
+            return self.errors.push(ini::broken(place));
+        }
+        let known = "+= adds key=value pairs to an entry; a setting is replaced with =";
+        let problem = format!("\"{key}\": {known}");
+        self.errors.push(place.error(format!("{problem} ({place})"), problem));
+    }
+
+    /// Keeps an entry as it is written, and notes what it replaced.
+    fn note_entry(&mut self, section: &'static str, key: &str, value: &str, place: &Place) {
+        let known = self.written.insert((section, key.to_owned()), (value.to_owned(), place.clone()));
+        let (before, replaced) = known.unzip();
+        if let Some(effect) = &mut self.effect
+            && before.as_deref() != Some(value)
+        {
+            effect.changed.push(Changed { what: format!("[{section}] {key}"), replaced });
         }
     }
 
@@ -219,9 +318,15 @@ impl Loader {
             let problem = format!("unknown setting \"{}\"{meant}", entry.name);
             return self.errors.push(entry.place.error(text, problem));
         };
+        let before = self.effect.is_some().then(|| self.config.main.clone());
         match row.assign(&mut self.config.main, entry.value) {
             Ok(()) => {
-                self.config.given.insert(row.name, entry.place.clone());
+                let replaced = self.config.given.insert(row.name, entry.place.clone());
+                if let (Some(effect), Some(before)) = (&mut self.effect, before)
+                    && !row.same(&before, &self.config.main)
+                {
+                    effect.changed.push(Changed { what: row.name.to_owned(), replaced });
+                }
             }
             Err(reason) => self.errors.push(entry.fault(&masked(entry.value), &reason)),
         }

@@ -332,10 +332,11 @@ fn a_file_that_does_not_load_may_still_say_where_the_log_is() {
     let text = "[pgbouncer]\nlogfile = /var/log/x\nlisten_backlog = many\nuser = u\n[nothing]\n";
     let mut read = |_: &str| Ok(text.to_owned());
     assert!(Config::load("x.ini", &mut read).is_err());
-    let (Config { main, .. }, found) = Config::survey("x.ini", &mut read);
+    let (Config { main, .. }, found) = Config::survey("x.ini", &[], &mut read);
     assert_eq!((&*main.logfile, main.user.as_deref()), ("/var/log/x", Some("u")));
     assert_eq!(found.iter().map(|fault| fault.line).collect::<Vec<_>>(), [3, 5]);
-    let (Config { main: nothing, .. }, _) = Config::survey("x.ini", &mut |_| Err("there is none".to_owned()));
+    let (Config { main: nothing, .. }, _) =
+        Config::survey("x.ini", &[], &mut |_| Err("there is none".to_owned()));
     assert_eq!(nothing.logfile, "");
 }
 

@@ -77,7 +77,7 @@ fn each_setting_is_either_taken_or_kept() {
         .find_map(|text| {
             // Faults between settings are not what this is about.
             let text = format!("[pgbouncer]\n{} = {text}\n", row.name);
-            let (new, _) = Config::survey("t.ini", &mut |_| Ok(text.clone()));
+            let (new, _) = Config::survey("t.ini", &[], &mut |_| Ok(text.clone()));
             (row.render(&new.main) != row.render(&old.main)).then_some(new)
         });
         let other = other.unwrap_or_else(|| panic!("no other value for {}", row.name));

@@ -129,7 +129,7 @@ fn each_setting_loads_from_a_file_and_is_shown() {
         let (text, shown) = other_value(row);
         // What must fit between settings is not what this is about.
         let text = format!("[pgbouncer]\n{} = {text}\n", row.name);
-        let (config, _) = Config::survey("t.ini", &mut |_| Ok(text.clone()));
+        let (config, _) = Config::survey("t.ini", &[], &mut |_| Ok(text.clone()));
         assert_eq!(row.render(&config.main), Some(shown), "{}", row.name);
         assert_eq!(config.given.keys().copied().collect::<Vec<_>>(), [row.name]);
         let warned = config.warnings.iter().any(|warning| {

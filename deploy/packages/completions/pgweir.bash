@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Made from `pgweir --help`. To write it again: UPDATE=1 cargo test -p pgweir completions
 _pgweir() {
-    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} first="" options="-d --daemon -q --quiet -R --reboot -u --user -v --verbose -V --version -h --help"
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} first="" options="-d --daemon -q --quiet -R --reboot -u --user -v --verbose -V --version -h --help --overlay --no-overlay"
     case $before in
         -u | --user)
             mapfile -t COMPREPLY < <(compgen -u -- "$word")
@@ -9,10 +9,10 @@ _pgweir() {
             ;;
     esac
     case ${COMP_WORDS[1]} in
-        check) options="--connect --user --strict --json --help" ;;
-        doctor) options="--user --json --help" ;;
+        check) options="--connect --user --strict --json --overlay --no-overlay --help" ;;
+        doctor) options="--user --json --overlay --no-overlay --help" ;;
         import) options="--from --output --force --users --hba --pool-mode --help" ;;
-        entrypoint) options="--output --help" ;;
+        entrypoint) options="--output --overlay --no-overlay --help" ;;
     esac
     case $word in
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;

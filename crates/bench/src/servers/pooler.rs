@@ -249,6 +249,10 @@ fn command(
     scratch.write(&ini, &ini_text(port, folder, options, server))?;
     let mut command = process::service_command(&program.path);
     command.arg("--quiet");
+    if std::env::current_exe().is_ok_and(|own| own == program.path) {
+        // What this machine's own pooler is completed with has no place in a throw-away one.
+        command.arg("--no-overlay");
+    }
     if let Some(user) = scratch.run_as().other_user() {
         // The pooler changes the user itself: its executable may lie where only root can reach it.
         command.args(["--user", user]);

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use pgweir_auth::{Access, UserList};
 use pgweir_core::mail::Rules;
-use pgweir_settings::{Config, LoadError, Main, SetOutcome};
+use pgweir_settings::{Config, HandedOver, Layer, LayerEffect, LoadError, Main, Place, SetOutcome};
 
 use crate::config::access_files::AccessFiles;
 use crate::config::files::{TlsFiles, UsersFile, read_text};
+use crate::config::overlay::Overlay;
+use crate::process::is_root;
 
 /// What the command line says about settings. It goes before the file where it stands for more than a default.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +24,8 @@ pub struct CommandLine {
     pub user: Option<String>,
     /// Number of `-v`: holds where the file does not set `verbose`.
     pub verbosity: u8,
+    /// What is read after the file.
+    pub overlay: Overlay,
 }
 
 /// The rules in effect.
@@ -99,29 +103,34 @@ impl Draft {
                 return Err(faults);
             }
         };
-        let warnings = config.warnings.iter().map(ToString::to_string).chain(access.warnings).collect();
+        let remarks = command_line.overlay.remarks().map(str::to_owned);
+        let warnings = config.warnings.iter().map(ToString::to_string).chain(remarks).chain(access.warnings);
+        let warnings = warnings.collect();
         Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
     }
 
     /// Reads as [`Draft::read`] does, but goes on after each fault: everything that is wrong, in one report.
     #[must_use]
     pub fn examine(command_line: &CommandLine) -> Examination {
-        let (mut config, load_faults) = Config::survey(&command_line.config, &mut read_text);
+        let (layers, layer_faults) = read_layers(&command_line.config, command_line);
+        let (mut config, load_faults) = Config::survey(&command_line.config, &layers, &mut read_text);
         obey(&mut config, command_line);
         let (users, mut faults) = UsersFile::default().refresh(config.main.auth_file.as_deref());
         let users = faults.is_empty().then_some(users.users);
+        faults.splice(0..0, layer_faults);
         let access = AccessFiles::read(&config.main);
         faults.extend(access.faults);
         let (tls, tls_faults) = TlsFiles::read_what_is_there(&config.main);
         faults.extend(tls_faults);
-        let warnings = access.warnings;
+        let warnings = command_line.overlay.remarks().map(str::to_owned).chain(access.warnings).collect();
         Examination { config, users, access: access.access, tls, load_faults, faults, warnings }
     }
 
     /// What can be understood of a file that [`Draft::read`] does not take: it tells where its faults can be reported.
     #[must_use]
     pub fn glimpse(command_line: &CommandLine) -> Main {
-        let mut main = Config::survey(&command_line.config, &mut read_text).0.main;
+        let (layers, _) = read_layers(&command_line.config, command_line);
+        let mut main = Config::survey(&command_line.config, &layers, &mut read_text).0.main;
         if let Some(user) = &command_line.user {
             main.user = Some(user.clone());
         }
@@ -138,6 +147,16 @@ impl Draft {
     #[must_use]
     pub fn tls(&self) -> &TlsFiles {
         &self.tls
+    }
+
+    /// Which file the configuration comes from, and what was read after it, with what that changed.
+    #[must_use]
+    pub fn sources(&self) -> Vec<String> {
+        let file = self.config.main.conffile.as_deref().unwrap_or_default();
+        let effects = self.config.overlay.iter().map(LayerEffect::summary);
+        std::iter::once(format!("configuration file {file}"))
+            .chain(effects.map(|effect| format!("configuration: {effect}")))
+            .collect()
     }
 
     /// The number of users in `auth_file`.
@@ -246,20 +265,40 @@ impl ConfigState {
     }
 }
 
+/// The layers over a file, and what is wrong with those that cannot be used.
+fn read_layers(path: &str, command_line: &CommandLine) -> (Vec<Layer>, Vec<String>) {
+    // The user of the file alone: a layer cannot say whose layers are used.
+    let by_file = || Config::survey(path, &[], &mut read_text).0.main.user;
+    let user = command_line.user.clone().or_else(|| is_root().then(by_file).flatten());
+    match command_line.overlay.layers(user.as_deref()) {
+        Ok(layers) => (layers, Vec::new()),
+        Err(faults) => (Vec::new(), faults),
+    }
+}
+
 fn read_config(path: &str, command_line: &CommandLine) -> Result<Config, Vec<String>> {
-    let mut config = Config::load(path, &mut read_text)
-        .map_err(|faults| faults.iter().map(text_of).collect::<Vec<_>>())?;
+    let (layers, mut faults) = read_layers(path, command_line);
+    let (mut config, load_faults) = Config::survey(path, &layers, &mut read_text);
+    faults.extend(load_faults.iter().map(text_of));
+    if !faults.is_empty() {
+        return Err(faults);
+    }
     obey(&mut config, command_line);
     Ok(config)
 }
 
 /// Applies the command line.
 fn obey(config: &mut Config, command_line: &CommandLine) {
+    config.handed_over = HandedOver(command_line.overlay.handed_over());
     if let Some(user) = &command_line.user {
         config.main.user = Some(user.clone());
+        config.given.insert("user", Place::outside("command line"));
     }
     if !config.given.contains_key("verbose") {
         config.main.verbose = u32::from(command_line.verbosity);
+        if command_line.verbosity > 0 {
+            config.given.insert("verbose", Place::outside("command line"));
+        }
     }
 }
 
@@ -297,8 +336,7 @@ mod tests {
         fn command_line(&self) -> CommandLine {
             CommandLine {
                 config: self.scratch.path("pgweir.ini").display().to_string(),
-                user: None,
-                verbosity: 0,
+                ..CommandLine::default()
             }
         }
 
@@ -435,6 +473,50 @@ mod tests {
         assert_eq!(draft.warnings, Vec::<String>::new());
         config_state.adopt(draft);
         assert_eq!(seen(&config_state), (Some("from_option".to_owned()), 1));
+    }
+
+    #[test]
+    fn layers_are_read_again_and_a_bad_one_keeps_everything() {
+        let files = Files::new("overlay", "default_pool_size = 5");
+        let folder = files.scratch.path("conf.d");
+        std::fs::create_dir_all(&folder).expect("a directory");
+        let layer = |text: &str| std::fs::write(folder.join("a.ini"), text).expect("a file");
+        let variables =
+            [("PGWEIR_MAX_CLIENT_CONN".into(), "7".into()), ("MAX_CLIENT_CON".into(), "8".into())];
+        let overlay = Overlay::of_process(std::slice::from_ref(&folder), variables.into_iter()).expect("good");
+        let command_line = CommandLine { overlay, ..files.command_line() };
+        layer("[pgbouncer]\ndefault_pool_size = 6\n");
+        let draft = Draft::read(&command_line).expect("good");
+        assert_eq!(
+            draft.warnings,
+            ["unknown variable MAX_CLIENT_CON; did you mean \"PGWEIR_MAX_CLIENT_CONN\"?"]
+        );
+        let sources = draft.sources();
+        assert!(
+            sources[0].starts_with("configuration file ") && sources[0].ends_with("pgweir.ini"),
+            "{sources:?}"
+        );
+        assert!(sources[1].ends_with("conf.d/a.ini sets default_pool_size"), "{sources:?}");
+        assert_eq!(sources[2], "configuration: PGWEIR_MAX_CLIENT_CONN sets max_client_conn");
+        let mut config_state = ConfigState::new(command_line, draft);
+        let seen = |config_state: &ConfigState| {
+            let main = &config_state.rules().config.main;
+            (main.default_pool_size, main.max_client_conn)
+        };
+        assert_eq!(seen(&config_state), (6, 7));
+        layer("[pgbouncer]\ndefault_pool_size = 9\n");
+        let draft = config_state.draft_reload().expect("good");
+        assert!(draft.warnings.is_empty(), "variables are those of the start: {:?}", draft.warnings);
+        config_state.adopt(draft);
+        assert_eq!(seen(&config_state), (9, 7));
+        layer("[pgbouncer]\ndefault_pool_size = many\n");
+        let faults = config_state.draft_reload().map(|_| ()).expect_err("bad");
+        assert!(faults[0].contains("conf.d/a.ini:2"), "{faults:?}");
+        files.write("default_pool_size = none");
+        std::fs::write(folder.join("b.ini"), b"\xff").expect("a file");
+        let faults = config_state.draft_reload().map(|_| ()).expect_err("bad");
+        assert_eq!(faults.len(), 2, "the directory's and the file's: {faults:?}");
+        assert_eq!(seen(&config_state), (9, 7));
     }
 
     #[test]

@@ -5,3 +5,4 @@
 pub(crate) mod access_files;
 pub(crate) mod config_state;
 pub(crate) mod files;
+pub(crate) mod overlay;

@@ -1,6 +1,7 @@
 //! The console: commands, what they do, and which users may give them.
 
 use pgweir_core::console::command::Outcome;
+use pgweir_core::driver::Peer;
 use pgweir_core::mail::{Mail, Question, Shutdown};
 
 use crate::rig::{End, Rig, be, fe};
@@ -723,4 +724,27 @@ fn a_shutdown_does_not_become_less_urgent() {
     finish(&mut rig, server);
     assert!(rig.is_closed(server));
     assert!(matches!(rig.asked()[..], [Question::Drained(_)]), "the servers are gone");
+}
+
+/// SHOW CONFIG keeps PgBouncer's columns; where a value comes from is in a table beside it. What a successor gets is shown to a process of
+/// the same user only: it may hold secrets.
+#[test]
+fn where_a_value_comes_from() {
+    let mut rig = Rig::new("query_timeout = 77");
+    let console = rig.console();
+    let rows = rig.command(console, "SHOW CONFIG_EXTENDED");
+    let row = |rows: &[String], start: &str| {
+        rows.iter().find(|row| row.contains(start)).cloned().unwrap_or_default()
+    };
+    assert!(row(&rows, "query_timeout,77").contains(".ini:"), "{}", row(&rows, "query_timeout,77"));
+    assert!(row(&rows, "tcp_keepcnt,").contains(",default"), "{}", row(&rows, "tcp_keepcnt,"));
+    assert!(!row(&rig.command(console, "SHOW CONFIG"), "query_timeout,77").contains(".ini"));
+    let refused = "ERROR 55000 only a process of the same user can ask for the overlay, over the unix socket";
+    assert_eq!(rig.command(console, "SHOW OVERLAY"), [refused, "Ready I"]);
+    let house = |same_user| Peer::Unix { pid: 77, uid: 1000, same_user, port: 6432 };
+    let own = rig.accept_from(0, house(true));
+    rig.send(own, &fe::startup(&[("user", "pgbouncer"), ("database", "pgbouncer")]));
+    rig.gets(own);
+    assert_eq!(rig.command(own, "SHOW OVERLAY").last().map(String::as_str), Some("Ready I"));
+    assert!(!rig.command(own, "SHOW OVERLAY").iter().any(|line| line.contains("ERROR")));
 }

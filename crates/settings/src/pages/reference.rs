@@ -38,6 +38,8 @@ pool_mode = transaction
 - A name is made of letters, digits and `_ . - *`; any other name stands in single or double quotes.
 - `%include file` reads another file in its place, up to 10 files deep. A relative path starts at the working
   directory. The section goes on into the included file, and out of it.
+- After the file pgweir reads `/etc/pgweir/conf.d/*.ini`, directories of `--overlay` and variables `PGWEIR_NAME`. In these sources
+  `name += key=value` adds keys to an entry (docs/configure/overlay.md).
 - In the entries of the other sections the pairs are separated by spaces. A value with
   spaces stands in single quotes, where two of them mean one: `connect_query='select ''hello'''`. An empty
   value is an error.

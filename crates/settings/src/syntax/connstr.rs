@@ -18,6 +18,26 @@ pub(crate) fn pairs(text: &str) -> Result<Vec<(&str, String)>, &'static str> {
     Ok(found)
 }
 
+/// Keys that cannot stand beside each other: one that is added takes the others away.
+const EITHER: [(&str, &[&str]); 4] = [
+    ("cluster", &["host", "port", "load_balance_hosts"]),
+    ("host", &["cluster"]),
+    ("route", &["node"]),
+    ("node", &["route"]),
+];
+
+/// A connection string with the pairs of another one added: a key that both have gets the value of `added`.
+pub(crate) fn merged(text: &str, added: &str) -> Result<String, &'static str> {
+    let mut all = pairs(text)?;
+    for (key, value) in pairs(added)? {
+        let excluded = EITHER.iter().find(|(own, _)| *own == key).map_or(&[][..], |(_, others)| others);
+        all.retain(|(known, _)| *known != key && !excluded.contains(known));
+        all.push((key, value));
+    }
+    let written = |(key, value): &(&str, String)| format!("{key}='{}'", value.replace('\'', "''"));
+    Ok(all.iter().map(written).collect::<Vec<_>>().join(" "))
+}
+
 /// The first pair of `text`, and the text after it.
 fn pair(text: &str) -> Option<(&str, String, &str)> {
     let key_len = text.find([' ', '='])?;
@@ -75,6 +95,21 @@ mod tests {
         assert_eq!(read(" pool_size = 4  host =b "), list(&[("pool_size", "4"), ("host", "b")]));
         assert_eq!(read("host=a,b:c;d"), list(&[("host", "a,b:c;d")]));
         assert_eq!(read("host=a'b' x=a=b"), list(&[("host", "a'b'"), ("x", "a=b")]));
+    }
+
+    #[test]
+    fn pairs_are_added() {
+        for (text, added, all) in [
+            ("host=a pool_size=1", "pool_size=2", "host='a' pool_size='2'"),
+            ("host=a port=1 dbname=d", "cluster=main", "dbname='d' cluster='main'"),
+            ("cluster=main", "host=b", "host='b'"),
+            ("", "connect_query='select ''x'''", "connect_query='select ''x'''"),
+            ("a=1", "", "a='1'"),
+        ] {
+            assert_eq!(merged(text, added).as_deref(), Ok(all), "{text} += {added}");
+            assert_eq!(pairs(all).and_then(|_| merged(all, "")).as_deref(), Ok(all));
+        }
+        assert!(merged("a", "b=1").is_err() && merged("a=1", "b").is_err());
     }
 
     /// As PgBouncer: the value may follow after spaces, so an empty one swallows the next pair; and a tab is

@@ -25,6 +25,8 @@ pub(crate) trait Visitor {
     fn section(&mut self, name: &str, place: Place);
     /// A `key = value` line.
     fn entry(&mut self, key: String, value: &str, place: Place);
+    /// A `key += value` line.
+    fn merge(&mut self, key: String, value: &str, place: Place);
     /// A fault of the format.
     fn fault(&mut self, fault: LoadError);
 }
@@ -36,6 +38,7 @@ enum Line<'a> {
     Section(&'a str),
     Include(&'a str),
     Entry(String, &'a str),
+    Merge(String, &'a str),
     Broken,
 }
 
@@ -61,11 +64,8 @@ impl Walk<'_, '_> {
                 Line::Section(name) => self.visitor.section(name, place),
                 Line::Entry(key, value) => self.visitor.entry(key, value, place),
                 Line::Include(path) => self.include(path, &place, depth),
-                Line::Broken => {
-                    let known = "a line is [section], key = value, %include file or a comment";
-                    let text = format!("syntax error in configuration ({place}): {known}");
-                    self.visitor.fault(place.error(text, format!("syntax error: {known}")));
-                }
+                Line::Merge(key, value) => self.visitor.merge(key, value, place),
+                Line::Broken => self.visitor.fault(broken(&place)),
             }
         }
     }
@@ -93,6 +93,13 @@ impl Walk<'_, '_> {
             }
         }
     }
+}
+
+/// The fault of a line that has none of the known forms.
+pub(crate) fn broken(place: &Place) -> LoadError {
+    let known = "a line is [section], key = value, %include file or a comment";
+    let text = format!("syntax error in configuration ({place}): {known}");
+    place.error(text, format!("syntax error: {known}"))
 }
 
 fn parse_line(line: &str) -> Line<'_> {
@@ -130,9 +137,11 @@ fn include(line: &str) -> Line<'_> {
 
 fn entry(line: &str) -> Line<'_> {
     let Some((key, rest)) = key(line) else { return Line::Broken };
-    match rest.trim_start().strip_prefix('=') {
-        Some(value) => Line::Entry(key, value.trim()),
-        None => Line::Broken,
+    let rest = rest.trim_start();
+    match (rest.strip_prefix('='), rest.strip_prefix("+=")) {
+        (Some(value), _) => Line::Entry(key, value.trim()),
+        (None, Some(value)) => Line::Merge(key, value.trim()),
+        (None, None) => Line::Broken,
     }
 }
 
@@ -197,6 +206,8 @@ mod tests {
             ("'x y' = b", entry_of("x y", "b")),
             ("\"x \"\"y\"= b\r", entry_of("x \"y", "b")),
             ("'it''s'=1", entry_of("it's", "1")),
+            ("* += a=b", Line::Merge("*".to_owned(), "a=b")),
+            ("a+= ", Line::Merge("a".to_owned(), "")),
         ] {
             assert_eq!(parse_line(line), is, "{line:?}");
         }
@@ -214,6 +225,8 @@ mod tests {
             "%includex a",
             "%foo a",
             "= b",
+            "+= b",
+            "a + = b",
             "'a = b",
             "'' = b",
             "\u{e9}=1",

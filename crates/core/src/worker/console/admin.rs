@@ -86,6 +86,10 @@ impl Worker {
                 return self.say_ready(cx, id);
             }
             Command::ShowRoute { .. } => {}
+            Command::Show(Topic::Overlay) if !self.is_house(id) => {
+                let text = "only a process of the same user can ask for the overlay, over the unix socket";
+                return self.say_error(cx, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text);
+            }
             Command::Show(topic) if *topic != Topic::Fds => {}
             _ if rights == Rights::Admin => self.log_command(cx, &command),
             _ => {
@@ -104,7 +108,11 @@ impl Worker {
     /// A command of the control plane. It cannot run commands that need a client to end them, or that end the process.
     pub(crate) fn operate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, command: Command) {
         let refused = match &command {
-            Command::Suspend | Command::Shutdown(_) | Command::TakeOver | Command::ShowParameter(_) => {
+            Command::Suspend
+            | Command::Shutdown(_)
+            | Command::TakeOver
+            | Command::ShowParameter(_)
+            | Command::Show(Topic::Overlay) => {
                 Some("this command can be given on the console only".to_owned())
             }
             command => self.check_command(cx.env, command).err(),
@@ -118,11 +126,15 @@ impl Worker {
         self.distribute(cx, CommandSource::Control(ticket), command);
     }
 
+    /// Whether the client is a process of the user that this one runs as, on the unix socket.
+    fn is_house(&self, id: UnpooledId) -> bool {
+        let client = self.unpooled.get(id);
+        client.is_some_and(|client| matches!(client.origin.peer, Peer::Unix { same_user: true, .. }))
+    }
+
     /// A process of our own user wants to take our place: it gets this connection, and then everything else.
     fn begin_take_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
-        let Some(client) = self.unpooled.get(id) else { return };
-        let house = matches!(client.origin.peer, Peer::Unix { same_user: true, .. });
-        if !house || cx.env.stopping.is_some() || cx.env.activity != Activity::Active {
+        if !self.is_house(id) || cx.env.stopping.is_some() || cx.env.activity != Activity::Active {
             let text = "only a process of the same user can take over, while neither a shutdown nor PAUSE nor SUSPEND is in force";
             return self.say_error(cx, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text);
         }

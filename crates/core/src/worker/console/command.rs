@@ -19,6 +19,7 @@ pub enum Topic {
     ClientsExtended,
     Clusters,
     Config,
+    ConfigExtended,
     Databases,
     DnsHosts,
     DnsZones,
@@ -27,6 +28,7 @@ pub enum Topic {
     Lists,
     Mem,
     Nodes,
+    Overlay,
     Peers,
     PeerPools,
     Percentiles,
@@ -47,12 +49,13 @@ pub enum Topic {
 }
 
 /// Every topic by its word.
-pub(crate) const TOPICS: [(&str, Topic); 30] = [
+pub(crate) const TOPICS: [(&str, Topic); 32] = [
     ("active_sockets", Topic::ActiveSockets),
     ("clients", Topic::Clients),
     ("clients_extended", Topic::ClientsExtended),
     ("clusters", Topic::Clusters),
     ("config", Topic::Config),
+    ("config_extended", Topic::ConfigExtended),
     ("databases", Topic::Databases),
     ("dns_hosts", Topic::DnsHosts),
     ("dns_zones", Topic::DnsZones),
@@ -61,6 +64,7 @@ pub(crate) const TOPICS: [(&str, Topic); 30] = [
     ("lists", Topic::Lists),
     ("mem", Topic::Mem),
     ("nodes", Topic::Nodes),
+    ("overlay", Topic::Overlay),
     ("peers", Topic::Peers),
     ("peer_pools", Topic::PeerPools),
     ("percentiles", Topic::Percentiles),

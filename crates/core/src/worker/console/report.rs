@@ -59,7 +59,9 @@ impl Worker {
             _ if !first => Outcome::Rows(Vec::new()),
             Topic::Databases => Outcome::Rows(self.database_rows(cx.env)),
             Topic::Users => Outcome::Rows(self.user_rows(cx.env)),
-            Topic::Config => Outcome::Rows(self.config_rows(cx.env)),
+            Topic::Config => Outcome::Rows(self.config_rows(cx.env, false)),
+            Topic::ConfigExtended => Outcome::Rows(self.config_rows(cx.env, true)),
+            Topic::Overlay => Outcome::Rows(self.overlay_rows(cx.env)),
             Topic::State => Outcome::Rows(self.state_rows(cx.env)),
             Topic::Version => Outcome::Rows(vec![vec![cell("PgBouncer 1.25.2")]]),
             Topic::Peers => Outcome::Rows(self.peer_rows(cx.env)),
@@ -320,14 +322,26 @@ impl Worker {
             .collect()
     }
 
-    fn config_rows(&self, env: &Env) -> Vec<Row> {
+    /// What a process that takes this one's place needs to read the same sources. The values may be secrets: `run_command` shows them
+    /// to a process of the same user only.
+    fn overlay_rows(&self, env: &Env) -> Vec<Row> {
+        let handed_over = &env.rules.config.handed_over.0;
+        handed_over.iter().map(|(name, text)| vec![cell(name), cell(text)]).collect()
+    }
+
+    fn config_rows(&self, env: &Env, with_source: bool) -> Vec<Row> {
         env.rules
             .config
             .show()
             .into_iter()
             .map(|row| {
                 let changeable = if row.changeable { "yes" } else { "no" };
-                vec![cell(row.key), row.value, row.default.map(str::to_owned), cell(changeable)]
+                let mut cells =
+                    vec![cell(row.key), row.value, row.default.map(str::to_owned), cell(changeable)];
+                if with_source {
+                    cells.push(cell(row.source));
+                }
+                cells
             })
             .collect()
     }

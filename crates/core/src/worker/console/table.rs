@@ -327,6 +327,8 @@ const STATEMENTS: [(&str, Type); 16] = [
     ("query", Text),
 ];
 
+const CONFIG: [(&str, Type); 4] = [("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
+
 fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     match topic {
         Topic::Clients | Topic::Servers => SOCKET.to_vec(),
@@ -334,7 +336,8 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
         Topic::ServersExtended => [&SOCKET[..], &SOCKET_OURS].concat(),
         Topic::Sockets | Topic::ActiveSockets => [&SOCKET[..], &SOCKET_BUFFERS].concat(),
         Topic::Clusters => CLUSTERS.to_vec(),
-        Topic::Config => vec![("key", Text), ("value", Text), ("default", Text), ("changeable", Text)],
+        Topic::Config => CONFIG.to_vec(),
+        Topic::ConfigExtended => [&CONFIG[..], &[("source", Text)]].concat(),
         Topic::Databases => DATABASES.to_vec(),
         Topic::DnsHosts => vec![("hostname", Text), ("ttl", Int8), ("addrs", Text)],
         Topic::DnsZones => vec![("zonename", Text), ("serial", Int8), ("count", Int4)],
@@ -345,6 +348,7 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
             vec![("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int4)]
         }
         Topic::Nodes => NODES.to_vec(),
+        Topic::Overlay => vec![("variable", Text), ("value", Text)],
         Topic::Peers => vec![("peer_id", Int4), ("host", Text), ("port", Int4), ("pool_size", Int4)],
         Topic::PeerPools => vec![
             ("peer_id", Int4),
