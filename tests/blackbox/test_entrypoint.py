@@ -40,10 +40,10 @@ class Container:
         """The log up to now."""
         return self.log.read_text()
 
-    def psql(self, database, user, text):
+    def psql(self, database, user, text, password=None):
         """What psql answers, or its error."""
         command = ["psql", "-X", "-At", "-h", "127.0.0.1", "-p", str(self.port), "-U", user, "-d", database, "-c", text]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PGPASSWORD": PASSWORDS[user]})
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PGPASSWORD": password or PASSWORDS[user]})
         return done.stdout.strip() or done.stderr
 
     def serves(self):
@@ -97,6 +97,61 @@ def test_secrets_from_files(container, pg):
     assert container.psql("app", "alice", "select current_database()") == "app"
     assert container.psql("postgres", "alice", "select current_database()") == "postgres"
     assert PASSWORDS["alice"] not in container.said()
+
+
+def test_the_environment_of_an_operator_that_writes_no_file(container, pg):
+    """Zalando's operator: CONNECTION_POOLER_* and PG*; users are looked up by the function that the operator has made."""
+    with pg.connect("app") as server:
+        server.execute("create schema if not exists lookups")
+        server.execute(
+            "create or replace function lookups.user_lookup(in i_username text, out uname text, out phash text) returns record language sql "
+            "security definer set search_path = pg_catalog as $$ select usename::text, passwd from pg_shadow where usename = i_username $$"
+        )
+        server.execute("grant usage on schema lookups to alice")
+    try:
+        container.start(
+            CONNECTION_POOLER_PORT=str(container.port), CONNECTION_POOLER_MODE="transaction", CONNECTION_POOLER_DEFAULT_SIZE="5",
+            CONNECTION_POOLER_MAX_CLIENT_CONN="50", PGHOST="127.0.0.1", PGPORT=str(pg.port), PGUSER="alice", PGPASSWORD=PASSWORDS["alice"],
+            PGSCHEMA="lookups", PGWEIR_SERVER_TLS_SSLMODE="prefer",
+        )  # fmt: skip
+        container.serves()
+        assert container.psql("app", "bob", "select current_user, current_database()") == "bob|app"
+        assert "failed" in container.psql("app", "bob", "select 1", password="wrong")
+        assert "no certificate is mounted" in container.said() and PASSWORDS["alice"] not in container.said()
+    finally:
+        with pg.connect("app") as server:
+            server.execute("drop schema lookups cascade")
+
+
+def test_edoburus_image_with_auth_query_and_a_console(container, pg):
+    """AUTH_QUERY asks as DB_USER, which stands on the database's line; ADMIN_PASSWORDS opens the console."""
+    container.start(
+        DB_HOST="127.0.0.1", DB_PORT=str(pg.port), DB_USER="postgres", DB_PASSWORD="", DB_NAME="app", AUTH_TYPE="scram-sha-256",
+        AUTH_QUERY="SELECT usename, passwd FROM pg_shadow WHERE usename = $1", ADMIN_USERS="ops", ADMIN_PASSWORDS="hunter3", POOL_SIZE="3", TIMEZONE="UTC",
+    )  # fmt: skip
+    container.serves()
+    assert "auth_user=postgres" in (container.written / "pgweir.ini").read_text()
+    assert container.psql("app", "bob", "select current_user") == "bob"
+    assert "|3|" in container.psql("pgbouncer", "ops", "SHOW DATABASES", password="hunter3")
+    assert "hunter3" not in container.said()
+
+
+def test_variables_beside_a_mounted_file(container, pg):
+    """PGWEIR_NAME completes the file; variables of images have no effect, and the log says so; misspelled ones are told with what is meant."""
+    ini = container.folder / "mounted.ini"
+    ini.write_text(
+        f"[databases]\napp = host=127.0.0.1 port={pg.port}\n[pgbouncer]\nauth_type = any\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {container.port}\nunix_socket_dir =\nmin_pool_size = 30\n"
+    )
+    give(ini)
+    container.start(str(ini), DATABASE_URL="this is not looked at", POOL_MODE="session", PGWEIR_STATS_PERIOD="5", DEFAULT_POOLSIZE="4")
+    container.serves()
+    said = container.said()
+    assert f"{ini} is used, so these variables have no effect: DATABASE_URL\n" in said
+    assert "POOL_MODE has no effect, as there is a configuration file; PGWEIR_POOL_MODE changes what the file says" in said
+    assert "configuration: PGWEIR_STATS_PERIOD sets stats_period" in said
+    assert 'unknown variable DEFAULT_POOLSIZE; did you mean "PGWEIR_DEFAULT_POOL_SIZE"?' in said
+    assert "min_pool_size" in said, "what pgweir check warns of"
 
 
 def test_a_mounted_file_wins(container, pg):

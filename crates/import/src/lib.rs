@@ -135,7 +135,9 @@ impl Import {
     /// Whether the configuration file has a password in it: one that a database or a cluster needs and the list of users cannot have.
     #[must_use]
     pub fn ini_has_secret(&self) -> bool {
-        self.plan.databases.iter().any(|database| database.password.is_some())
+        let has_secret =
+            |database: &plan::Database| database.password.is_some() || database.written.is_some();
+        self.plan.databases.iter().any(has_secret)
             || self.plan.clusters.iter().any(|cluster| cluster.check_password.is_some())
     }
 

@@ -45,6 +45,8 @@ pub(crate) struct Database {
     /// That user's password, if the list of users has another one for this name.
     pub(crate) password: Option<Secret>,
     pub(crate) options: BTreeMap<&'static str, String>,
+    /// The pairs as the configuration has them, in place of all of the above. They may have a password among them.
+    pub(crate) written: Option<Secret>,
     /// Lines that stand above the entry.
     pub(crate) comments: Vec<String>,
 }

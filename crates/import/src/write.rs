@@ -38,6 +38,7 @@ pub(crate) fn unwritable(plan: &Plan) -> Vec<String> {
     for database in &plan.databases {
         let name = shown(&database.name, SHOWN_LEN_MAX);
         let texts = pairs(database, false).into_iter().map(|(_, text)| text);
+        let texts = texts.chain(database.written.iter().map(|written| written.reveal().to_owned()));
         if texts.chain([database.name.clone()]).any(|text| breaks(&text)) {
             faults.insert(format!("database {name} would have line breaks"));
         }
@@ -76,7 +77,12 @@ pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
         for comment in &database.comments {
             let _ = writeln!(out, "; {}", shown(comment, usize::MAX));
         }
-        out.push_str(&entry(&database.name, &pairs(database, places.hide_secrets)));
+        match &database.written {
+            Some(written) => {
+                let _ = writeln!(out, "{} = {}", key(&database.name), told(written, places.hide_secrets));
+            }
+            None => out.push_str(&entry(&database.name, &pairs(database, places.hide_secrets))),
+        }
     }
     clusters(plan, places, &mut out);
     if !plan.users.is_empty() {

@@ -2,16 +2,18 @@
 
 use pgweir_settings::{MAIN_ROWS, row as setting};
 
-use super::{add_database, has_line};
+use super::{add_database, has_line, zalando};
 use crate::dialect;
 use crate::dialect::Takes::{Anything, Count, Flag, Port, Text};
 use crate::kinds::Kind;
 use crate::mapping::Outcome::{Missing, Needless, Reader as ByReader};
 use crate::mapping::{Row, row};
-use crate::plan::{Database, Pool};
+use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};
 use crate::tree::{Node, Table, Value};
 
+/// The console's user in edoburu's image.
+const ADMIN: &str = "postgres";
 const STARTS: &str = "pgweir waits for servers by itself";
 
 #[rustfmt::skip]
@@ -29,6 +31,13 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("DATABASES_PASSWORD", Text, ByReader("as `DB_PASSWORD`"), &[]).noted("Edoburu, older"),
     Row::new("DATABASES_DBNAME", Text, ByReader("as `DB_NAME`"), &[]).noted("Edoburu, older"),
     Row::new("CLIENT_ENCODING", Text, ByReader("`client_encoding` of the database"), &[]).noted("edoburu"),
+    Row::new("AUTH_USER", Text, ByReader("`auth_user`; with `AUTH_QUERY` it is `DB_USER` if it is not set"), &[]).noted("edoburu"),
+    Row::new("ADMIN_USERS", Text, ByReader("`admin_users`; postgres if it is not set and that user can log in"), &[]).noted("edoburu"),
+    Row::new("ADMIN_PASSWORDS", Text, ByReader("the list of users: a password for each of `ADMIN_USERS`"), &[]).noted("edoburu"),
+    Row::new("STATS_USERS", Text, ByReader("`stats_users`"), &[]).noted("edoburu"),
+    Row::new("STATS_PASSWORDS", Text, ByReader("the list of users: a password for each of `STATS_USERS`"), &[]).noted("edoburu"),
+    Row::new("POOL_SIZE", Count, ByReader("`pool_size` of the database"), &[]).noted("edoburu"),
+    Row::new("TIMEZONE", Text, ByReader("`timezone` of the database"), &[]).noted("edoburu"),
     Row::new("POSTGRESQL_HOST", Text, ByReader("`host`; postgresql if it is not set"), &[]).noted("Bitnami"),
     Row::new("POSTGRESQL_PORT", Port, ByReader("`port`; 5432 if it is not set"), &[]).noted("Bitnami"),
     Row::new("POSTGRESQL_USERNAME", Text, ByReader("the list of users; postgres if it is not set"), &[]).noted("Bitnami"),
@@ -45,7 +54,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("PGBOUNCER_SOCKET_GROUP", Text, ByReader("`unix_socket_group`"), &[]).noted("Bitnami"),
     Row::new("PGBOUNCER_CONNECT_QUERY", Text, ByReader("`connect_query` of the database"), &[]).noted("Bitnami"),
     Row::new("PGBOUNCER_USERLIST", Text, ByReader("the list of users"), &[]).noted("Bitnami"),
-    Row::new("PGBOUNCER_DSN_#", Text, Missing("write it as an entry of `[databases]`: it has that form already"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_DSN_#", Text, ByReader("an entry of `[databases]`, as it is written"), &[]).noted("Bitnami"),
     Row::new("PGBOUNCER_EXTRA_ARGS", Text, Missing("give the options to pgweir: they are the same"), &[""]).noted("Bitnami"),
     Row::new("PGBOUNCER_EXTRA_FLAGS", Text, Missing("give the options to pgweir: they are the same"), &[""]).noted("Bitnami"),
     Row::new("PGBOUNCER_INIT_SLEEP_TIME", Count, Needless(STARTS), &[]).noted("Bitnami"),
@@ -54,12 +63,34 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("PGBOUNCER_DAEMON_USER", Text, Needless("it is of the image"), &[]).noted("Bitnami"),
     Row::new("PGBOUNCER_DAEMON_GROUP", Text, Needless("it is of the image"), &[]).noted("Bitnami"),
     Row::new("BITNAMI_DEBUG", Anything, Needless("it is of the image"), &[]).noted("Bitnami"),
+    Row::new("CONNECTION_POOLER_PORT", Port, ByReader("`listen_port`; 5432 if it is not set"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_MODE", Text, ByReader("`pool_mode`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_DEFAULT_SIZE", Count, ByReader("`default_pool_size`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_MIN_SIZE", Count, ByReader("`min_pool_size`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_RESERVE_SIZE", Count, ByReader("`reserve_pool_size`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_MAX_CLIENT_CONN", Count, ByReader("`max_client_conn`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_MAX_DB_CONN", Count, ByReader("`max_db_connections`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_CLIENT_TLS_CRT", Text, ByReader("`client_tls_cert_file`; then `client_tls_sslmode` is `require`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_CLIENT_TLS_KEY", Text, ByReader("`client_tls_key_file`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_CLIENT_CA_FILE", Text, ByReader("`client_tls_ca_file`"), &[]).noted("Zalando's operator"),
+    Row::new("PGHOST", Text, ByReader("`host`"), &[]).noted("Zalando's operator"),
+    Row::new("PGPORT", Port, ByReader("`port`"), &[]).noted("Zalando's operator"),
+    Row::new("PGUSER", Text, ByReader("`auth_user`, `admin_users`"), &[]).noted("Zalando's operator"),
+    Row::new("PGPASSWORD", Text, ByReader("the list of users"), &[]).noted("Zalando's operator"),
+    Row::new("PGSCHEMA", Text, ByReader("the schema of `user_lookup` in `auth_query`"), &[]).noted("Zalando's operator"),
     Row::new("TZ", Anything, Needless("set it for pgweir as well"), &[]),
 ];
 
 pub(super) fn looks_like(text: &str) -> bool {
-    let keys =
-        ["DATABASE_URL=", "DATABASE_URLS=", "DB_HOST=", "DATABASES_HOST=", "POSTGRESQL_HOST=", "PGBOUNCER_"];
+    let keys = [
+        "DATABASE_URL=",
+        "DATABASE_URLS=",
+        "DB_HOST=",
+        "DATABASES_HOST=",
+        "POSTGRESQL_HOST=",
+        "PGBOUNCER_",
+        zalando::PREFIX,
+    ];
     keys.iter().any(|key| has_line(text, key) || has_line(text, &format!("export {key}")))
 }
 
@@ -81,6 +112,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
 pub(crate) fn translate(variables: Table, origin: Origin, reader: &mut Reader<'_, '_>) {
     let variables = secret_files(variables, origin, reader);
     let begins = |prefix: &str| variables.0.iter().any(|(key, _)| key.starts_with(prefix));
+    let is_zalando = begins(zalando::PREFIX);
     let is_edoburu = begins("DATABASE_URL") || begins("DB_HOST") || begins("DATABASES_HOST");
     let is_bitnami = !is_edoburu && (begins("PGBOUNCER_") || begins("POSTGRESQL_"));
     // Variables that have a row come first, then settings by their names.
@@ -95,11 +127,47 @@ pub(crate) fn translate(variables: Table, origin: Origin, reader: &mut Reader<'_
     for (key, node) in &settings {
         named_setting(reader, key, node, origin);
     }
-    if is_bitnami {
+    // They are settings whichever image they are for.
+    for (key, setting) in
+        [("AUTH_USER", "auth_user"), ("ADMIN_USERS", "admin_users"), ("STATS_USERS", "stats_users")]
+    {
+        if let Some(text) = known.text(key).filter(|text| !text.is_empty()) {
+            reader.set(setting, text);
+        }
+    }
+    if is_zalando {
+        zalando::read(&known, reader);
+    } else if is_bitnami {
         bitnami(&known, reader);
     } else {
         older_names(&mut known);
         edoburu(&known, reader);
+        mounted_users(origin, reader);
+    }
+}
+
+/// Where edoburu's image has its list of users. One that is mounted there counts beside the variables.
+const MOUNTED_USERS: &str = "/etc/pgbouncer/userlist.txt";
+
+fn mounted_users(origin: Origin, reader: &mut Reader<'_, '_>) {
+    if origin != Origin::Process || reader.plan.settings.contains_key("auth_file") {
+        return;
+    }
+    let Ok(text) = reader.open(MOUNTED_USERS) else { return };
+    let (users, faults) = pgweir_auth::UserList::parse(&text);
+    for fault in faults {
+        reader.fault(0, format!("{MOUNTED_USERS}: {fault}"));
+    }
+    // The list itself may be written in several ways; its lines are taken as they are.
+    let known: Vec<String> = users.names().map(str::to_owned).collect();
+    for line in text.lines().filter(|line| line.trim_start().starts_with('"')) {
+        let mut parts = line.split('"');
+        if let (_, Some(user), _, Some(secret)) = (parts.next(), parts.next(), parts.next(), parts.next())
+            && known.iter().any(|name| name == user)
+            && !reader.plan.secrets.contains_key(user)
+        {
+            reader.secret(0, user, secret);
+        }
     }
 }
 
@@ -226,10 +294,44 @@ fn edoburu(table: &Table, reader: &mut Reader<'_, '_>) {
     if !found {
         reader.fault(0, "it has neither DATABASE_URL nor DB_HOST");
     }
-    if let Some(encoding) = table.text("CLIENT_ENCODING") {
+    let given = |key: &str| table.text(key).filter(|text| !text.is_empty());
+    // The image puts the user that asks on the database's line.
+    let asks = reader.plan.settings.contains_key("auth_query");
+    let asker = given("DB_USER").filter(|_| asks && given("AUTH_USER").is_none());
+    for (name, text) in [
+        ("client_encoding", given("CLIENT_ENCODING")),
+        ("pool_size", given("POOL_SIZE")),
+        ("timezone", given("TIMEZONE")),
+        ("auth_user", asker),
+    ] {
+        let Some(text) = text else { continue };
         for database in &mut reader.plan.databases {
-            database.options.insert("client_encoding", encoding.to_owned());
+            database.options.insert(name, text.to_owned());
         }
+    }
+    for (users, passwords) in [("ADMIN_USERS", "ADMIN_PASSWORDS"), ("STATS_USERS", "STATS_PASSWORDS")] {
+        console_passwords(
+            reader,
+            given(users).unwrap_or_default(),
+            passwords,
+            given(passwords).unwrap_or_default(),
+        );
+    }
+    // The image's default, if that user can log in.
+    if given("ADMIN_USERS").is_none() && (asks || reader.plan.secrets.contains_key(ADMIN)) {
+        reader.set("admin_users", ADMIN);
+    }
+}
+
+/// A password for each of the console's users, in their order.
+fn console_passwords(reader: &mut Reader<'_, '_>, names: &str, key: &str, passwords: &str) {
+    let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let passwords: Vec<&str> = passwords.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
+    if passwords.len() > names.len() {
+        return reader.fault(0, format!("{key} has more passwords than there are users"));
+    }
+    for (name, password) in names.into_iter().zip(passwords) {
+        reader.secret(0, name, password);
     }
 }
 
@@ -258,7 +360,10 @@ fn bitnami(table: &Table, reader: &mut Reader<'_, '_>) {
         user: Some(user),
         password: table.text("POSTGRESQL_PASSWORD"),
     };
-    entry.add(reader, 0);
+    let has_lines = dsns(table, reader);
+    if !has_lines || table.get("POSTGRESQL_HOST").is_some() {
+        entry.add(reader, 0);
+    }
     let forced = table
         .text("PGBOUNCER_SET_DATABASE_USER")
         .is_some_and(|text| dialect::flag(Kind::Environment, text) == Ok(true));
@@ -273,6 +378,28 @@ fn bitnami(table: &Table, reader: &mut Reader<'_, '_>) {
     if let Some(node) = table.get("PGBOUNCER_USERLIST") {
         userlist(reader, node);
     }
+}
+
+/// `PGBOUNCER_DSN_0=name=host=... dbname=...`, `PGBOUNCER_DSN_1`, ...: lines of `[databases]`. Whether there are any.
+fn dsns(table: &Table, reader: &mut Reader<'_, '_>) -> bool {
+    let mut found = false;
+    for (key, node) in table.0.iter().filter(|(key, _)| key.starts_with("PGBOUNCER_DSN_")) {
+        let line = node.text().unwrap_or_default();
+        match line.split_once('=') {
+            Some((name, pairs)) if !name.trim().is_empty() => {
+                let written = Some(Secret::new(pairs.trim()));
+                let name = name.trim().trim_matches('"').to_owned();
+                add_database(
+                    &mut reader.plan,
+                    Database { name: name.clone(), written, ..Database::default() },
+                );
+                reader.plan.pools.push(Pool { database: name, line: node.line, ..Pool::default() });
+                found = true;
+            }
+            _ => reader.fault(node.line, format!("{key}: it must be name=host=... port=... dbname=...")),
+        }
+    }
+    found
 }
 
 /// Lines of a list of users in a variable; a line break is written as backslash and n.

@@ -11,6 +11,7 @@ mod pgpool_reads;
 mod pgpool_rows;
 pub(crate) mod process;
 pub(crate) mod replicas;
+mod zalando;
 
 use crate::mapping::Table;
 use crate::plan::{Database, Plan};

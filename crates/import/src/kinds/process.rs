@@ -1,6 +1,6 @@
 //! The environment of a process in a container: which of its variables are meant for the pooler, and by which name.
 
-use pgweir_settings::{MAIN_ROWS, did_you_mean, row as setting};
+use pgweir_settings::{MAIN_ROWS, did_you_mean, is_of_kubernetes, row as setting};
 
 use super::environment::{Origin, ROWS, translate};
 use crate::mapping::row;
@@ -62,19 +62,6 @@ fn unknown(key: &str, name: &str) -> String {
     format!("unknown variable {key}{}", did_you_mean(&name.to_ascii_lowercase(), settings))
 }
 
-/// Whether Kubernetes or Docker has set the variable for a service of that name: `DB_PORT=tcp://10.0.0.1:5432`,
-/// `PGBOUNCER_SERVICE_HOST`, `PGWEIR_PORT_6432_TCP_ADDR`.
-fn is_of_kubernetes(key: &str, text: &str) -> bool {
-    let is_link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme));
-    let is_numbered = key
-        .split_once("_PORT_")
-        .is_some_and(|(_, rest)| rest.starts_with(|first: char| first.is_ascii_digit()));
-    key.ends_with("_PORT") && is_link
-        || key.contains("_SERVICE_HOST")
-        || key.contains("_SERVICE_PORT")
-        || is_numbered
-}
-
 #[cfg(test)]
 mod tests {
     use crate::{Fault, Import, Places, import_environment};
@@ -85,6 +72,10 @@ mod tests {
         let defaults = [("unix_socket_dir", "/run/pgweir".to_owned())];
         import_environment(&variables, &defaults, &mut |name| match name {
             "/run/secrets/db" => Ok("from-file\n".to_owned()),
+            "/etc/pgbouncer/userlist.txt" if variables.iter().any(|(key, _)| key == "HAS_LIST") => {
+                Ok("; a comment\n\"carol\" \"md5a3556571e93b0d20722ba62be61e8c2d\"\n\"alice\" \"other\"\n"
+                    .to_owned())
+            }
             _ => Err("no such file".to_owned()),
         })
     }
@@ -133,6 +124,109 @@ mod tests {
             ini.contains("postgres = host=db port=5432\n") && ini.contains("pool_mode = statement\n"),
             "{ini}"
         );
+    }
+
+    #[test]
+    fn the_console_and_auth_query_of_edoburus_image() {
+        let given = [
+            ("DB_HOST", "db"),
+            ("DB_USER", "asker"),
+            ("DB_PASSWORD", "hunter2"),
+            ("AUTH_QUERY", "SELECT u, p FROM l($1)"),
+            ("ADMIN_USERS", "root, ops"),
+            ("ADMIN_PASSWORDS", "hunter3,hunter4"),
+            ("STATS_USERS", "stat"),
+            ("STATS_PASSWORDS", "hunter5"),
+            ("POOL_SIZE", "7"),
+            ("TIMEZONE", "UTC"),
+        ];
+        let import = read(&given).expect("good");
+        let ini = import.ini(&Places::default());
+        assert!(ini.contains("* = host=db port=5432 auth_user=asker pool_size=7 timezone=UTC\n"), "{ini}");
+        assert!(ini.contains("admin_users = root, ops\n") && ini.contains("stats_users = stat\n"), "{ini}");
+        assert!(!ini.contains("hunter"), "{ini}");
+        let users = import.users().expect("users");
+        for line in
+            ["\"ops\" \"hunter4\"", "\"root\" \"hunter3\"", "\"stat\" \"hunter5\"", "\"asker\" \"hunter2\""]
+        {
+            assert!(users.contains(line), "{line} in {users}");
+        }
+        assert!(!self::ini(&[URL]).contains("admin_users"), "that user could not log in");
+        let postgres = self::ini(&[("DB_HOST", "db"), ("DB_USER", "postgres"), ("DB_PASSWORD", "x")]);
+        assert!(postgres.contains("admin_users = postgres\n"), "the image's default: {postgres}");
+        assert!(faults(&[URL, ("ADMIN_PASSWORDS", "a,b")]).contains("ADMIN_PASSWORDS has more passwords"));
+    }
+
+    #[test]
+    fn a_list_of_users_that_is_mounted_counts_beside_the_variables() {
+        let import = read(&[URL, ("HAS_LIST", "1")]).expect("good");
+        let users = import.users().expect("users");
+        assert_eq!(users, "\"alice\" \"s3cret\"\n\"carol\" \"md5a3556571e93b0d20722ba62be61e8c2d\"\n");
+    }
+
+    #[test]
+    fn lines_of_bitnamis_image() {
+        let given = [
+            ("PGBOUNCER_DSN_0", "pg1=host=a port=5433 password=hunter2"),
+            ("PGBOUNCER_DSN_1", "my db=host=b"),
+            ("PGBOUNCER_AUTH_TYPE", "any"),
+        ];
+        let import = read(&given).expect("good");
+        let ini = import.ini(&Places::default());
+        assert!(ini.contains("pg1 = host=a port=5433 password=hunter2\n"), "{ini}");
+        assert!(ini.contains("\"my db\" = host=b\n") && !ini.contains("postgresql"), "{ini}");
+        assert!(import.ini_has_secret());
+        let shown = import.ini(&Places { hide_secrets: true, ..Places::default() });
+        assert!(!shown.contains("hunter2"), "{shown}");
+        let said = faults(&[("PGBOUNCER_DSN_0", "pg1=host=a pasword=hunter2")]);
+        assert!(said.contains("pasword") && !said.contains("hunter2"), "{said}");
+        let both = self::ini(&[given[0], ("POSTGRESQL_HOST", "c"), ("POSTGRESQL_PASSWORD", "x")]);
+        assert!(both.contains("pg1 = ") && both.contains("postgres = host=c port=5432\n"), "{both}");
+    }
+
+    #[test]
+    fn the_environment_of_zalandos_operator() {
+        let given = [
+            ("CONNECTION_POOLER_PORT", "5432"),
+            ("CONNECTION_POOLER_MODE", "transaction"),
+            ("CONNECTION_POOLER_DEFAULT_SIZE", "12"),
+            ("CONNECTION_POOLER_MAX_CLIENT_CONN", "900"),
+            ("CONNECTION_POOLER_MAX_DB_CONN", "60"),
+            ("PGHOST", "acid-minimal"),
+            ("PGPORT", "5432"),
+            ("PGUSER", "pooler"),
+            ("PGSCHEMA", "pooler"),
+            ("PGPASSWORD", "hunter2"),
+        ];
+        let import = read(&given).expect("good");
+        let ini = import.ini(&Places::default());
+        for line in [
+            "* = host=acid-minimal port=5432 auth_query='SELECT * FROM \"pooler\".user_lookup($1)' auth_user=pooler\n",
+            "listen_port = 5432\n",
+            "pool_mode = transaction\n",
+            "default_pool_size = 12\n",
+            "max_db_connections = 60\n",
+            "server_tls_sslmode = require\n",
+            "auth_type = scram-sha-256\n",
+            "admin_users = pooler\n",
+        ] {
+            assert!(ini.contains(line), "{line} in {ini}");
+        }
+        assert_eq!(import.users().as_deref(), Some("\"pooler\" \"hunter2\"\n"));
+        assert!(import.findings().iter().any(|finding| finding.why.contains("no certificate is mounted")));
+        let without: Vec<_> = given.iter().copied().filter(|(key, _)| *key != "PGHOST").collect();
+        assert!(faults(&without).contains("PGHOST is not set"));
+        let tls = [
+            &given[..],
+            &[
+                ("CONNECTION_POOLER_CLIENT_TLS_CRT", "/tls/tls.crt"),
+                ("CONNECTION_POOLER_CLIENT_TLS_KEY", "/tls/tls.key"),
+            ],
+        ]
+        .concat();
+        assert!(self::ini(&tls).contains("client_tls_sslmode = require\n"));
+        // What libpq's own variables say is nothing to another image.
+        assert!(!self::ini(&[URL, ("PGHOST", "elsewhere")]).contains("elsewhere"));
     }
 
     #[test]
