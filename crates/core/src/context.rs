@@ -12,6 +12,7 @@ use crate::cluster::outcome::Outcomes;
 use crate::cluster::view::View;
 use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId, WatchId};
+use crate::limits::Limits;
 use crate::mail::{Rules, Scarce, Shutdown};
 use crate::pool::cancel_key::{CancelKey, KeyHead};
 use crate::pool::checks::schedule::Watched;
@@ -71,6 +72,7 @@ pub(crate) struct Env {
     /// The time of the present tick.
     pub(crate) now: Now,
     pub(crate) rules: Rules,
+    pub(crate) limits: Limits,
     pub(crate) shared: Arc<Shared>,
     pub(crate) clusters: KnownClusters,
     pub(crate) tracked: Arc<Tracked>,
@@ -202,6 +204,7 @@ impl Env {
             worker: setup.worker,
             now: setup.now,
             rules: setup.rules,
+            limits: Limits::default(),
             shared: setup.shared,
             clusters: KnownClusters::default(),
             tracked,

@@ -1,10 +1,33 @@
 //! Every limit of the data plane, with its reason. Nothing else in this crate states a number that bounds a peer.
 
+/// The limits at which pgweir changes what it does: it stops to read, or has a message wait. [`Limits::default`] is what the binary
+/// uses. A simulated run draws smaller values, so that it reaches each of these limits: a limit that only production reaches is not
+/// tested. A limit that moves here from the constants below is read from `Env::limits`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Bytes that a client may have waiting for a server before pgweir stops reading from it.
+    pub inbox_bytes: usize,
+    /// Bytes queued for one connection above which pgweir stops reading from the connection that they come from.
+    pub backlog_bytes: usize,
+    /// Answers that one server may owe. The messages of a client that pipelines more wait in its inbox until the server owes half of that.
+    pub ledger_entries: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            inbox_bytes: INBOX_BYTES_MAX,
+            backlog_bytes: BACKLOG_HIGH_BYTES,
+            ledger_entries: LEDGER_ENTRIES_MAX,
+        }
+    }
+}
+
 /// A client's message up to this size is held until it is whole before a server is asked for: a client that sends
 /// slowly then does not hold a server while it does so. Larger ones stream.
 pub const HOLD_MESSAGE_BYTES: usize = NAMES_BYTES_MAX;
 
-/// Bytes a client may have waiting for a server before its reads are paused.
+/// See [`Limits::inbox_bytes`].
 pub const INBOX_BYTES_MAX: usize = 64 * 1024;
 
 /// A message that must be understood as a whole (a named Parse, with the text that is the key of a prepared
@@ -18,10 +41,10 @@ pub const SMALL_BODY_BYTES_MAX: usize = 10_000 - 4;
 /// Portal and statement names at the front of Bind, and Describe and Close as a whole: a name of 16 kB, and what is around it.
 pub const NAMES_BYTES_MAX: usize = 16 * 1024 + 64;
 
-/// Bytes queued for one connection above which its source is no longer read ...
+/// See [`Limits::backlog_bytes`].
 pub const BACKLOG_HIGH_BYTES: usize = 256 * 1024;
 
-/// Answers that one server may owe. A client that pipelines more is not read further until fewer are owed.
+/// See [`Limits::ledger_entries`].
 pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
 
 /// A message of a server that must be understood is read whole up to this size; a larger one ends the

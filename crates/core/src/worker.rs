@@ -30,6 +30,7 @@ use crate::context::{Activity, Cx, Effect, Env, Role, WriteTime, duration_us};
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
 use crate::ids::{PoolId, UnpooledId};
+use crate::limits::Limits;
 use crate::mail::{Mail, Rules, Scarce};
 use crate::pool::Pool;
 use crate::pool::relay::known_answers::KnownAnswers;
@@ -128,6 +129,13 @@ impl Machine {
     #[must_use]
     pub fn answer_by(mut self, answers: Box<dyn KnownAnswers>) -> Machine {
         self.env.answers = Some(answers);
+        self
+    }
+
+    /// From now on these limits hold, instead of [`Limits::default`].
+    #[must_use]
+    pub fn limit_by(mut self, limits: Limits) -> Machine {
+        self.env.limits = limits;
         self
     }
 

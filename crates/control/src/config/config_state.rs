@@ -483,7 +483,8 @@ mod tests {
         let layer = |text: &str| std::fs::write(folder.join("a.ini"), text).expect("a file");
         let variables =
             [("PGWEIR_MAX_CLIENT_CONN".into(), "7".into()), ("MAX_CLIENT_CON".into(), "8".into())];
-        let overlay = Overlay::of_process(std::slice::from_ref(&folder), variables.into_iter()).expect("good");
+        let overlay =
+            Overlay::of_process(std::slice::from_ref(&folder), variables.into_iter()).expect("good");
         let command_line = CommandLine { overlay, ..files.command_line() };
         layer("[pgbouncer]\ndefault_pool_size = 6\n");
         let draft = Draft::read(&command_line).expect("good");

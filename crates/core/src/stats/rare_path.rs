@@ -47,7 +47,9 @@ macro_rules! rare_paths {
 
 rare_paths! {
     /// The server owes as many answers as it may, and the client is not read until it owes fewer.
-    LedgerFull: Conversations, "a client was paused because its server owed too many answers";
+    LedgerFull: Seeds, "a client waited because its server owed too many answers";
+    /// The server owes fewer answers, and the client that waited for that goes on.
+    LedgerShorter: Seeds, "a client went on because its server owed fewer answers";
     /// The client sent more than is kept for it while it waits, and is not read until it goes on.
     InboxFull: Seeds, "a client was paused because too much of it waited";
     /// The client's server does not read as fast as the client sends.

@@ -42,6 +42,7 @@ mod outdated;
 mod own_names;
 mod own_servers;
 mod params;
+mod pauses;
 mod peers;
 mod pipelines;
 mod pools;

@@ -14,6 +14,7 @@ use pgweir_core::carried::Carried;
 use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::known_answers::KnownAnswers;
+use pgweir_core::limits::Limits;
 use pgweir_core::mail::{Mail, Question, Rules, Shutdown};
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
@@ -138,6 +139,13 @@ impl Rig {
 
     /// RELOAD with other settings.
     pub(crate) fn reload(&mut self, main: &str, databases: &str) {
+        /// From now on these limits hold on the first worker.
+        pub(crate) fn limit_by(mut self, limits: Limits) -> Rig {
+            let Worker { machine, driver } = self.workers.remove(0);
+            self.workers.insert(0, Worker { machine: machine.limit_by(limits), driver });
+            self
+        }
+
         let rules = rules(&format!("pool_mode = transaction\n{main}"), databases);
         for worker in 0..self.workers.len() {
             self.mail(worker, Mail::Rules(rules.clone()));

@@ -278,6 +278,8 @@ impl Driver for SimDriver<'_> {
         }
         sock.out.extend_from_slice(rest);
         let queued = sock.out.len();
+        // The machine may have paused the other side: it is told when these bytes are gone, even if the network takes them at once.
+        sock.stuck |= queued > self.cx.plan.limits.backlog_bytes;
         self.cx.note(|| format!("{:?} send {conn:?} {}", self.sim_worker.id, shown(bytes)));
         self.cx.checks.saw_backlog(queued);
         if !self.sim_worker.dirty.contains(&conn) {

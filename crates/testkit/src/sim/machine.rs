@@ -52,9 +52,9 @@ impl Subject for Machine {
         (Arc::new(shared), rules(plan))
     }
 
-    fn start(_plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
+    fn start(plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
         let (shared, rules) = (Arc::clone(&shared.0), shared.1.clone());
-        Machine::new(Setup { worker, rules, shared, now })
+        Machine::new(Setup { worker, rules, shared, now }).limit_by(plan.limits)
     }
 
     fn answer(plan: &Plan, shared: &Self::Shared, question: Question) -> Vec<(WorkerId, Mail)> {

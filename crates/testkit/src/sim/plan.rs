@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use pgweir_core::limits::Limits;
+
 use super::client::script::{self, Script, ScriptWriter};
 use super::model::nodes::WATCHER;
 use super::model::nodes::lag::LAG_QUERY;
@@ -238,6 +240,8 @@ pub struct Plan {
     pub has_operator: bool,
     /// The engine honours limits.
     pub has_limits: bool,
+    /// The limits of the machine.
+    pub limits: Limits,
     /// The network.
     pub net: NetBehaviour,
     /// The servers.
@@ -409,6 +413,7 @@ impl Plan {
             extras: extras(&mut rng),
             has_operator: profile.has_console && rng.percent(12),
             has_limits: profile.has_limits,
+            limits: limits(seed),
             net: net_behaviour(&mut rng),
             server: server_plan(&mut rng, profile),
             faults: faults(&mut rng, profile),
@@ -626,7 +631,7 @@ impl Plan {
     pub fn summary(&self) -> String {
         format!(
             "{:?}: {} pooling, {} workers, {} databases x {} users, pool {}+{}, max_db {}, max_user {}, max_client {}, \
-             prepared {}, multiplexed {:?}, auth {}, {} clients, delay {} us, window {} B, faults {:?}, timeouts {:?}",
+             prepared {}, multiplexed {:?}, auth {}, {} clients, delay {} us, window {} B, {:?}, faults {:?}, timeouts {:?}",
             self.theme,
             self.mode.name(),
             self.workers,
@@ -643,6 +648,7 @@ impl Plan {
             self.clients.len(),
             self.net.delay_us_max,
             self.net.window_bytes,
+            self.limits,
             self.faults,
             self.timeouts,
         )
@@ -693,6 +699,21 @@ fn server_plan(rng: &mut Rng, profile: &Profile) -> ServerPlan {
         login_us_max: *rng.pick(&[10, 1_000, 50_000]),
         connections_max: if profile.bears_faults && rng.percent(3) { rng.index(4) + 1 } else { 1000 },
         cancel_us_max: *rng.pick(&[1, 100, 3_000, 20_000]),
+    }
+}
+
+/// The limits of the machine: in every other run small ones, each by itself. They are drawn apart, so that a seed means the same clients
+/// and faults with any limits.
+fn limits(seed: u64) -> Limits {
+    let usual = Limits::default();
+    let mut rng = Rng::new(seed ^ 0x0011_a175);
+    if rng.percent(50) {
+        return usual;
+    }
+    Limits {
+        inbox_bytes: *rng.pick(&[1, 100, 1_000, usual.inbox_bytes]),
+        backlog_bytes: *rng.pick(&[1, 100, 1_000, usual.backlog_bytes]),
+        ledger_entries: *rng.pick(&[1, 2, 3, 10, usual.ledger_entries]),
     }
 }
 

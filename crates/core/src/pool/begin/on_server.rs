@@ -8,7 +8,7 @@ use pgweir_wire::header::Header;
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
+use crate::pool::client::state::{ClientState, DeferredBegin, Opening, Waits};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
@@ -46,7 +46,7 @@ impl Pool {
         if let ClientState::Linked(link) = &mut self.clients[id].state {
             link.opening = Opening::Unsent(text);
             // It has all its answers: nothing is uncertain of its names any more.
-            link.waits.discards = false;
+            link.waits.set(Waits::DISCARDS, false);
         }
         let server = &mut self.servers[server_id];
         server.active_us = cx.env.now.mono_us;

@@ -7,7 +7,7 @@ use crate::context::Activity;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{LEDGER_ENTRIES_MAX, MULTIPLEXED_ANSWER_BYTES_MAX, MULTIPLEXED_BACKLOG_BYTES_MAX};
+use crate::limits::{MULTIPLEXED_ANSWER_BYTES_MAX, MULTIPLEXED_BACKLOG_BYTES_MAX};
 use crate::mail::Shutdown;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::multiplex::estimate::Estimate;
@@ -121,7 +121,9 @@ impl Pool {
                 break;
             }
             let Some(server) = self.servers.get(server_id) else { continue };
-            if !takes_queued(server) || cx.driver.backlog(server.conn) > MULTIPLEXED_BACKLOG_BYTES_MAX {
+            if !takes_queued(server, cx.env.limits.ledger_entries)
+                || cx.driver.backlog(server.conn) > MULTIPLEXED_BACKLOG_BYTES_MAX
+            {
                 continue;
             }
             let room = server.pipelined.room(cx.env.now.mono_us, server.work.received_bytes, wish.limits);
@@ -187,8 +189,8 @@ fn same_session(account: &Account, server: &Server) -> bool {
 }
 
 /// Nothing that was sent to it can leave it in a transaction, in a COPY, or linked to a client.
-fn takes_queued(server: &Server) -> bool {
-    let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < LEDGER_ENTRIES_MAX;
+fn takes_queued(server: &Server, entries_max: usize) -> bool {
+    let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < entries_max;
     matches!(server.state, ServerState::Busy(_) | ServerState::Draining)
         && server.retire.is_none()
         && server.cancels == 0

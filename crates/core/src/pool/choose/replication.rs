@@ -11,7 +11,7 @@ use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
+use crate::limits::HOLD_MESSAGE_BYTES;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::route::{Flaw, Route, oversized, route};
 use crate::pool::{Branch, Pool, ServerKind, Step};
@@ -110,7 +110,7 @@ impl Pool {
             Front::Rejected(route, tag) => return self.reject(cx, id, route, tag),
             Front::Passes(_) | Front::Waits => {}
         }
-        if cx.driver.backlog(conn) > BACKLOG_HIGH_BYTES {
+        if cx.driver.backlog(conn) > cx.env.limits.backlog_bytes {
             self.pause_client(cx, id);
         }
         if used == 0 { Step::Wait } else { Step::Used(used) }

@@ -4,7 +4,6 @@ use crate::client_handoff::Replication;
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::ClientId;
-use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::client::state::ClientState;
 use crate::pool::{Pool, ServerId, Step};
 use crate::stats::rare_path::RarePath;
@@ -62,9 +61,9 @@ impl Pool {
             client.inbox = cx.env.buffers.remainder(held, bytes, used);
         }
         let (conn, was_paused) = (client.conn, client.reads_paused);
-        let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
+        let too_much_waits = client.inbox.len() > cx.env.limits.inbox_bytes && self.client_is_stalled(id);
         // A client that sends requests without reading the answers is not read further.
-        if too_much_waits || cx.driver.backlog(conn) > BACKLOG_HIGH_BYTES {
+        if too_much_waits || cx.driver.backlog(conn) > cx.env.limits.backlog_bytes {
             if too_much_waits && !was_paused {
                 cx.driver.reached(RarePath::InboxFull);
             }

@@ -297,13 +297,43 @@ impl ChangedParameters {
     }
 }
 
-/// What a linked client's messages wait for.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Waits {
+/// What a linked client's messages wait for: a set. Each reason has a bit of its own, so that the end of one reason cannot end the wait
+/// for another one. `Pool::resume_held` looks at them after each answer.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Waits(u8);
+
+impl Waits {
     /// A DEALLOCATE or DISCARD is on its way: what names a prepared statement waits until that is answered.
-    pub(crate) discards: bool,
+    pub(crate) const DISCARDS: Waits = Waits(1);
     /// A message waits in the inbox for answers that are owed.
-    pub(crate) held: bool,
+    pub(crate) const HELD: Waits = Waits(2);
+    /// A message waits in the inbox because the server owes as many answers as it may owe (`Limits::ledger_entries`). It goes on when the
+    /// server owes half of them.
+    pub(crate) const FULL: Waits = Waits(4);
+
+    /// This is one of the reasons, or not.
+    #[inline]
+    pub(crate) fn set(&mut self, reason: Waits, is_so: bool) {
+        self.0 = self.0 & !reason.0 | if is_so { reason.0 } else { 0 };
+    }
+
+    /// One of these is a reason.
+    #[inline]
+    pub(crate) fn has(self, reasons: Waits) -> bool {
+        self.0 & reasons.0 != 0
+    }
+
+    /// Whether a message waits in the inbox.
+    #[inline]
+    pub(crate) fn holds(self) -> bool {
+        self.has(Waits(Waits::HELD.0 | Waits::FULL.0))
+    }
+
+    /// Whether a message must still wait is to be seen.
+    #[inline]
+    pub(crate) fn look_again(&mut self) {
+        self.0 &= !(Waits::HELD.0 | Waits::FULL.0);
+    }
 }
 
 /// Has a server.

@@ -8,7 +8,6 @@ use crate::client_handoff::Replication;
 use crate::context::{Activity, Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::client::state::{Client, ClientState, First, Waiting};
 use crate::pool::node::Turn;
 use crate::pool::server::state::ServerState;
@@ -112,7 +111,7 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
-            ClientState::Linked(link) if link.waits.held || link.kept > 0 || link.opening.holds() => true,
+            ClientState::Linked(link) if link.waits.holds() || link.kept > 0 || link.opening.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_))
                     || !server.pipelined.is_alone()
@@ -137,15 +136,15 @@ impl Pool {
         if !client.reads_paused || cx.env.activity == Activity::Suspended {
             return;
         }
-        if client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id) {
+        if client.inbox.len() > cx.env.limits.inbox_bytes && self.client_is_stalled(id) {
             return;
         }
-        if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+        if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             return;
         }
         if let ClientState::Linked(link) = &client.state
             && let Some(server) = self.servers.get(link.server)
-            && cx.driver.backlog(server.conn) > BACKLOG_HIGH_BYTES
+            && cx.driver.backlog(server.conn) > cx.env.limits.backlog_bytes
         {
             return;
         }

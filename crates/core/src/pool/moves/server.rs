@@ -5,7 +5,6 @@ use pgweir_wire::backend::tag;
 use crate::context::{Cx, Effect};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
-use crate::limits::BACKLOG_HIGH_BYTES;
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
@@ -143,7 +142,7 @@ impl Pool {
             return;
         }
         let client = server.state.client().and_then(|client| self.clients.get(client));
-        if client.is_some_and(|client| cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES) {
+        if client.is_some_and(|client| cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes) {
             return;
         }
         let conn = server.conn;

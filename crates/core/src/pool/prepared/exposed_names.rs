@@ -14,7 +14,7 @@ use pgweir_wire::frontend::{self, Target, tag};
 
 use crate::context::Env;
 use crate::ids::{ClientId, ServerId, StatementId};
-use crate::pool::client::state::{Client, ClientState, OwnNames};
+use crate::pool::client::state::{Client, ClientState, OwnNames, Waits};
 use crate::pool::prepared::messages::{OUR_PREFIX, PREPARED_TWICE};
 use crate::pool::relay::ahead::Ahead;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Purpose};
@@ -185,8 +185,8 @@ impl Pool {
         let Some(server) = self.servers.get(server_id) else { return false };
         // As `names_are_uncertain`; but a change that this very message makes is not forgotten because no answer is owed
         // yet.
-        let uncertain =
-            link.waits.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
+        let uncertain = link.waits.has(Waits::DISCARDS) && !server.ledger.is_empty()
+            || server.ledger.awaits_earlier_changes();
         // The possible actions depend on whether the transaction has failed.
         uncertain || !server.ledger.is_status_known()
     }
@@ -311,7 +311,7 @@ impl Pool {
         let owner = owner_of_names(&self.servers[server_id].ledger, id);
         prepare_name(&mut env.ahead, (owner, 0), (&name, b"", b""));
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.waits.discards = true;
+            link.waits.set(Waits::DISCARDS, true);
             link.own_names = OwnNames::Ending(name, ticket);
         }
     }

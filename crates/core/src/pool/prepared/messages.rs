@@ -15,7 +15,7 @@ use crate::ids::{ClientId, ServerId, StatementId};
 use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
 use crate::pool::Pool;
 use crate::pool::Step;
-use crate::pool::client::state::ClientState;
+use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::prepared::exposed_names::is_ours;
 use crate::pool::prepared::statements::{ClientStatements, Statement, Statements};
 use crate::pool::relay::ahead::Ahead;
@@ -321,7 +321,7 @@ impl Pool {
         if marks.intersects(Marks::DISCARDS.and(Marks::PREPARED))
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
         {
-            link.waits.discards = true;
+            link.waits.set(Waits::DISCARDS, true);
         }
     }
 

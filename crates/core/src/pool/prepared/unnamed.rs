@@ -63,6 +63,21 @@ impl Pool {
             .map(|parse| Box::new(Unnamed { query: parse.query.into(), types: parse.param_types.into() }));
     }
 
+    /// Only this part of a group that was looked at as a whole was sent; the rest waits. Such a group is not noted message by message, so
+    /// what it has prepared without a name is noted here, for the rest.
+    #[cold]
+    pub(crate) fn group_was_cut(&mut self, id: ClientId, server_id: ServerId, sent: &[u8]) {
+        if !prepares_unnamed(sent) {
+            return;
+        }
+        let Some(server) = self.servers.get(server_id).filter(|server| !server.ledger.is_skipping()) else {
+            return;
+        };
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            own_from_here(link, &server.ledger);
+        }
+    }
+
     /// A simple query was sent to the client's server: PostgreSQL forgets the unnamed statement.
     #[inline]
     pub(crate) fn forget_unnamed(&mut self, id: ClientId) {
@@ -167,4 +182,15 @@ fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
     link.unnamed == UnnamedOnServer::OwnUnlessSkipped
         && !ledger.is_status_known()
         && !ledger.is_unnamed_in_group()
+}
+
+/// Whether a Parse without a name is among these messages.
+fn prepares_unnamed(mut messages: &[u8]) -> bool {
+    while let Ok(Some(header)) = Header::peek(messages) {
+        if header.tag == tag::PARSE && messages.get(HEADER_LEN) == Some(&0) {
+            return true;
+        }
+        messages = messages.get(header.total()..).unwrap_or_default();
+    }
+    false
 }

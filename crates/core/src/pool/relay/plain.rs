@@ -12,7 +12,6 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{BACKLOG_HIGH_BYTES, LEDGER_ENTRIES_MAX};
 use crate::pool::Pool;
 use crate::pool::client::state::{Client, ClientState, Opening, OwnNames};
 use crate::pool::prepared::schema_version::{is_schema_change, makes_routines};
@@ -44,7 +43,7 @@ impl Pool {
             return;
         }
         let main = &env.rules.config.main;
-        while server.ledger.len() < LEDGER_ENTRIES_MAX
+        while server.ledger.len() < env.limits.ledger_entries
             && let Ok(Some(header)) = Header::peek(cursor.rest())
             && header.total() <= cursor.rest().len()
             && header.total() <= main.max_packet_size as usize
@@ -106,7 +105,7 @@ impl Pool {
     ) {
         let Some((to, client)) = to.and_then(|to| Some((to, self.clients.get(to)?))) else { return };
         cx.driver.send(client.conn, bytes);
-        if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+        if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             self.pause_server(cx, id);
         }
         if self.servers.get(id).is_some_and(|server| !server.incoming.taps.is_empty()) {

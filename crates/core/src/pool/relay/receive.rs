@@ -7,14 +7,15 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX};
-use crate::pool::client::state::ClientState;
+use crate::limits::{HOLD_MESSAGE_BYTES, SERVER_ERROR_BYTES_MAX};
+use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::lookup::Row;
 use crate::pool::relay::ledger::{Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::plain_answers;
 use crate::pool::relay::send::names_are_uncertain;
 use crate::pool::server::state::{ServerState, Streaming};
 use crate::pool::{Pool, Step};
+use crate::stats::rare_path::RarePath;
 
 /// A run of bytes that all go to one client.
 #[derive(Clone, Copy)]
@@ -226,13 +227,18 @@ impl Pool {
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        let certain = link.waits.held
+        let is_copying_in = server.ledger.is_copying_in();
+        let certain = link.waits.has(Waits::HELD)
             && !link.opening.holds()
             && !link.ready_due
-            && (server.ledger.is_copying_in() || !names_are_uncertain(link, &server.ledger));
-        let shorter = client.reads_paused && !link.waits.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
+            && (is_copying_in || !names_are_uncertain(link, &server.ledger));
+        let shorter = link.waits.has(Waits::FULL)
+            && (is_copying_in || server.ledger.len() <= cx.env.limits.ledger_entries / 2);
         if certain || shorter {
-            link.waits.held = false;
+            if shorter {
+                cx.driver.reached(RarePath::LedgerShorter);
+            }
+            link.waits.look_again();
             self.client_resume(cx, client_id);
         }
     }

@@ -8,8 +8,8 @@ use crate::context::Cx;
 use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX};
-use crate::pool::client::state::{ClientState, Link};
+use crate::limits::HOLD_MESSAGE_BYTES;
+use crate::pool::client::state::{ClientState, Link, Waits};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::policy::OnLoss;
@@ -141,12 +141,15 @@ impl Pool {
                 Passed::Gone => return Step::Gone,
             }
         }
+        if cursor.at < judged {
+            self.group_was_cut(id, server_id, &bytes[..cursor.at]);
+        }
         if let Some(server) = self.servers.get_mut(server_id) {
             if cursor.at > 0 && (tracking || server.first_ask.keeps_all()) {
                 server.first_ask.note(&bytes[..cursor.at], &mut cx.env.buffers);
             }
             cursor.flush(cx.driver, server.conn);
-            if cx.driver.backlog(server.conn) > BACKLOG_HIGH_BYTES {
+            if cx.driver.backlog(server.conn) > cx.env.limits.backlog_bytes {
                 cx.driver.reached(RarePath::ServerBacklog);
                 self.pause_client(cx, id);
             }
@@ -208,13 +211,13 @@ impl Pool {
         let client = self.clients.get_mut(id)?;
         let ClientState::Linked(link) = &mut client.state else { return Some(None) };
         // Whether a message must still wait is to be seen.
-        link.waits.held = false;
+        link.waits.look_again();
         let Some(server) = self.servers.get(server_id) else { return Some(None) };
         if link.kept > 0 || !server.pipelined.is_alone() {
             return None;
         }
         if waits_for_restore(link, server, bytes) {
-            link.waits.held = true;
+            link.waits.set(Waits::HELD, true);
             return None;
         }
         if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
@@ -261,7 +264,7 @@ impl Pool {
         }
         let rest = cursor.rest();
         if link.opening.holds() || link.ready_due || waits_for_restore(link, server, rest) {
-            link.waits.held = true;
+            link.waits.set(Waits::HELD, true);
             return Passed::NoMore;
         }
         let header = match Header::peek(rest) {
@@ -278,14 +281,15 @@ impl Pool {
         let route = route(header, rest, tracking);
         let is_named = matches!(route, Route::Bind(_) | Route::Prepared);
         let uncertain = is_named && names_are_uncertain(link, &server.ledger);
-        if uncertain || server.ledger.len() >= LEDGER_ENTRIES_MAX {
-            link.waits.held = uncertain;
+        let full = owes_enough(&server.ledger, cx.env.limits.ledger_entries);
+        if uncertain || full {
+            link.waits.set(Waits::HELD, uncertain);
+            link.waits.set(Waits::FULL, full);
+            if full {
+                cx.driver.reached(RarePath::LedgerFull);
+            }
             cursor.flush(cx.driver, server.conn);
             self.ask_for_answers(cx, server_id);
-            if !uncertain {
-                cx.driver.reached(RarePath::LedgerFull);
-                self.pause_client(cx, id);
-            }
             return Passed::NoMore;
         }
         let kind = match route {
@@ -432,10 +436,16 @@ impl Pool {
     }
 }
 
+/// Whether the server owes so many answers that the client's next message must wait. A COPY is answered only after its data, which is
+/// therefore not held back: data owes no answer.
+fn owes_enough(ledger: &Ledger, entries_max: usize) -> bool {
+    ledger.len() >= entries_max && !ledger.is_copying_in()
+}
+
 /// The meaning of a prepared statement's name depends on answers that are still owed.
 pub(crate) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
-    if link.waits.discards && ledger.is_empty() {
-        link.waits.discards = false;
+    if link.waits.has(Waits::DISCARDS) && ledger.is_empty() {
+        link.waits.set(Waits::DISCARDS, false);
     }
-    link.waits.discards || ledger.awaits_earlier_changes()
+    link.waits.has(Waits::DISCARDS) || ledger.awaits_earlier_changes()
 }

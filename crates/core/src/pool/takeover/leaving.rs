@@ -14,7 +14,7 @@ use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{
-    Account, Client, ClientState, First, Link, Opening, OwnNames, UnnamedOnServer, Waiting,
+    Account, Client, ClientState, First, Link, Opening, OwnNames, UnnamedOnServer, Waiting, Waits,
 };
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::session::content::Session;
@@ -96,7 +96,7 @@ impl Pool {
     fn may_travel<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId, link: &Link) -> bool {
         let Some(server) = self.servers.get(link.server) else { return false };
         link.streaming == 0
-            && !link.waits.held
+            && link.waits == Waits::default()
             && link.kept == 0
             // The successor would need to know that it stays within reads.
             && !self.reads_at_standby(id, link.server)
@@ -108,7 +108,6 @@ impl Pool {
             && !has_to_restore(link)
             && link.group.is_none()
             && matches!(link.opening, Opening::Done | Opening::Unsent(_))
-            && !link.waits.discards
             && matches!(server.state, ServerState::Busy(client) if client == id)
             && server.ledger.is_empty()
             && self.is_portable(cx, server)

@@ -9,7 +9,7 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::UnpooledId;
-use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
+use crate::limits::CONSOLE_QUERY_BYTES_MAX;
 use crate::pool::Step;
 use crate::worker::Worker;
 use crate::worker::console::command::Command;
@@ -33,7 +33,7 @@ impl Worker {
         if header.tag == tag::TERMINATE {
             return self.unpooled_left(cx, id, "client close request");
         }
-        if console.pending.is_some() || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+        if console.pending.is_some() || cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             return Step::Wait;
         }
         if header.total() > CONSOLE_QUERY_BYTES_MAX {

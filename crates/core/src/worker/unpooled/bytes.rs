@@ -3,7 +3,6 @@
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::UnpooledId;
-use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::Step;
 use crate::worker::Worker;
 use crate::worker::unpooled::UnpooledState;
@@ -53,9 +52,9 @@ impl Worker {
         };
         debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
         client.inbox = cx.env.buffers.remainder(held, bytes, used);
-        let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && client.is_stalled();
+        let too_much_waits = client.inbox.len() > cx.env.limits.inbox_bytes && client.is_stalled();
         // A client that sends requests without reading the answers is not read further.
-        if too_much_waits || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+        if too_much_waits || cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             self.pause_unpooled(cx, id);
         }
         self.go_to_pool(cx, id);

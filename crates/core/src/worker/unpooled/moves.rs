@@ -4,7 +4,6 @@ use crate::context::{Activity, Cx};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::UnpooledId;
-use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::pool::Step;
 use crate::worker::Worker;
 use crate::worker::console::command::Command;
@@ -31,8 +30,8 @@ impl Worker {
         if !client.reads_paused || cx.env.activity == Activity::Suspended {
             return;
         }
-        if client.inbox.len() > INBOX_BYTES_MAX && client.is_stalled()
-            || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES
+        if client.inbox.len() > cx.env.limits.inbox_bytes && client.is_stalled()
+            || cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes
         {
             return;
         }

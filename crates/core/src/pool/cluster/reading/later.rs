@@ -15,7 +15,7 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{HOLD_MESSAGE_BYTES, PARSE_BYTES_MAX};
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::{ClientState, Opening, Waits};
 use crate::pool::{Pool, Step};
 
 /// What may be done with messages of such a client.
@@ -163,7 +163,7 @@ impl Pool {
     /// What the client sends waits for answers.
     pub(in crate::pool::cluster) fn waits_at_server(&mut self, id: ClientId) -> Step {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.waits.held = true;
+            link.waits.set(Waits::HELD, true);
         }
         Step::Wait
     }

@@ -12,7 +12,6 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Pushed};
-use crate::limits::LEDGER_ENTRIES_MAX;
 use crate::pool::client::state::ClientState;
 use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
@@ -44,7 +43,7 @@ impl Pool {
         let may_send = matches!(server.state, ServerState::Busy(_))
             && !link.ready_due
             && !waits_for_restore(link, server, message)
-            && server.ledger.len() < LEDGER_ENTRIES_MAX;
+            && server.ledger.len() < cx.env.limits.ledger_entries;
         if !may_send {
             if server.ledger.len() >= LEDGER_ENTRIES_MAX {
                 // Within a group the server keeps its answers back.

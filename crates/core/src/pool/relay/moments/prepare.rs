@@ -33,7 +33,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
-use crate::pool::client::state::ClientState;
+use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::prepared::exposed_names::{Named, Owed, Sent};
 use crate::pool::prepared::messages::{is_whole, told};
 use crate::pool::prepared::unnamed::UnnamedUse;
@@ -317,7 +317,7 @@ impl Pool {
         owed: Owed,
     ) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.waits.held = true;
+            link.waits.set(Waits::HELD, true);
         }
         if owed == Owed::IsAsked {
             self.ask_for_answers(cx, server_id);
