@@ -268,6 +268,8 @@ impl Fault {
     /// The reason why the client's server is closed with it, if it is more than that the client is gone.
     pub(crate) fn ends_server(&self) -> Option<&'static str> {
         match self {
+            // Its server has nothing to do.
+            Fault::Timeout("client_idle_timeout", _) => None,
             Fault::Timeout(text, _) => Some(text),
             Fault::TransactionInStatementMode => {
                 Some("transaction blocks not allowed in statement pooling mode")

@@ -77,6 +77,12 @@ pub const MAINTENANCE_PERIOD_US: u64 = 333_000;
 /// then reads what came in the meantime.
 pub const STANDSTILL_US: u64 = 1_000_000;
 
+/// PostgreSQL is asked to cancel what a client left running so often (µs) ...
+pub const CANCEL_AGAIN_US: u64 = 1_000_000;
+
+/// ... and for so long (µs). Then pgweir closes the server and counts it no longer.
+pub const ABANDONED_US: u64 = 60_000_000;
+
 /// A cancel secret of ours for protocol 3.2 clients; 3.0 clients get 4 bytes, as the protocol says.
 pub const CANCEL_KEY_BYTES: usize = 32;
 

@@ -218,6 +218,8 @@ pub struct Limits {
     pub idle_session_timeout_ms: u64,
     /// `statement_timeout`; 0 is none.
     pub statement_timeout_ms: u64,
+    /// `client_connection_check_interval`; 0: PostgreSQL does not look. `None`: PostgreSQL is older than 14.
+    pub connection_check_ms: Option<u64>,
     /// Sessions of this role in this database that are idle in a transaction.
     pub idle_in_transaction: u64,
     /// For how long the oldest of them has been idle so.

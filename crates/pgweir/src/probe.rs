@@ -33,6 +33,7 @@ coalesce(current_setting('reserved_connections', true), '0'), \
 coalesce((select setting from pg_settings where name = 'idle_in_transaction_session_timeout'), '0'), \
 coalesce((select setting from pg_settings where name = 'idle_session_timeout'), '0'), \
 (select setting from pg_settings where name = 'statement_timeout'), \
+(select setting from pg_settings where name = 'client_connection_check_interval'), \
 count(*), coalesce(floor(extract(epoch from max(clock_timestamp() - state_change))), 0) \
 from pg_stat_activity where datname = current_database() and usename = session_user and state like 'idle in transaction%'";
 
@@ -349,8 +350,9 @@ fn limits(rows: &[Vec<String>]) -> Option<Limits> {
         idle_in_transaction_timeout_ms: whole(5)?,
         idle_session_timeout_ms: whole(6)?,
         statement_timeout_ms: whole(7)?,
-        idle_in_transaction: whole(8)?,
-        idle_in_transaction_oldest_s: whole(9)?,
+        connection_check_ms: whole(8),
+        idle_in_transaction: whole(9)?,
+        idle_in_transaction_oldest_s: whole(10)?,
     })
 }
 
@@ -444,7 +446,7 @@ mod tests {
     #[test]
     fn limits_are_read_from_a_row() {
         let row = |text: &str| vec![text.split(' ').map(str::to_owned).collect::<Vec<_>>()];
-        let read = limits(&row("100 3 0 -1 40 60000 0 30000 2 17")).expect("whole");
+        let read = limits(&row("100 3 0 -1 40 60000 0 30000 0 2 17")).expect("whole");
         assert_eq!((read.max_connections, read.role_max, read.database_max), (100, None, Some(40)));
         assert_eq!((read.idle_in_transaction, read.idle_in_transaction_oldest_s), (2, 17));
         assert_eq!(limits(&row("100 3")), None);

@@ -90,6 +90,13 @@ impl Pool {
                 let held = server.tx != TxStatus::Idle
                     || link.streaming > 0
                     || matches!(link.opening, Opening::Unsent(_));
+                let rests = server.ledger.is_empty() && matches!(server.state, ServerState::Busy(_));
+                if rests && !held && client.inbox.is_empty() {
+                    // Session pooling, or a client that keeps its server.
+                    let active_us = client.account.active_us.max(server.active_us);
+                    return over(config.client_idle_timeout(&client.account.user), active_us)
+                        .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT));
+                }
                 let idle_in_xact = held && server.ledger.is_empty();
                 if idle_in_xact && over(config.idle_transaction_timeout(user), server.active_us) {
                     let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;

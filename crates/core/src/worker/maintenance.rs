@@ -62,7 +62,8 @@ impl Worker {
             self.for_pools(cx, |pool, cx| {
                 pool.client_timeouts(cx);
                 // After the clients: a client whose timeout ended just now leaves no server to drain.
-                pool.close_drained(cx);
+                pool.abandon_drained(cx);
+                pool.tend_abandoned(cx);
                 pool.close_idle_sessions_fast(cx);
             });
         }

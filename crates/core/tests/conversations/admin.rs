@@ -163,7 +163,7 @@ fn kill_client_ends_one() {
     let id = row.split(',').nth(20).expect("an id").to_owned();
     assert_eq!(rig.command(console, &format!("KILL_CLIENT {id}")), ["Complete KILL_CLIENT", "Ready I"]);
     assert_eq!(rig.gets(client), ["FATAL 57P01 admin forced disconnect"]);
-    assert!(rig.is_closed(server));
+    rig.lets_go(server);
     let again = rig.command(console, &format!("KILL_CLIENT {id}"));
     assert_eq!(again, ["ERROR 08P01 client not found", "Ready I"]);
 }

@@ -52,6 +52,19 @@ fn a_user_that_is_not_listed_is_looked_up() {
 }
 
 #[test]
+fn physical_replication_names_no_database_that_could_be_asked() {
+    for (main, asked) in [(MAIN.to_owned(), "postgres"), (format!("{MAIN}\nauth_dbname = authdb"), "authdb")]
+    {
+        let mut rig = Rig::with(&main, "* = host=pg", 1);
+        let client = rig.accept();
+        let params = [("user", "dora"), ("database", "replication"), ("replication", "true")];
+        rig.send(client, &fe::startup(&params));
+        let server = rig.dialed();
+        assert!(rig.connect(server).contains(&format!("database {asked} ")));
+    }
+}
+
+#[test]
 fn a_disabled_database_is_not_asked() {
     for main in [format!("{MAIN}\nauth_dbname = authdb"), MAIN.to_owned()] {
         let asked = if main.contains("authdb") { "authdb" } else { "app" };

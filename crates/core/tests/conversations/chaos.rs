@@ -265,8 +265,12 @@ impl Chaos {
         for end in self.clients.clone() {
             self.rig.eof(end);
         }
-        while let Some(server) = self.some_server() {
-            self.rig.eof(server);
+        // A client that said Terminate behind its last messages waits for a server as long as others do.
+        for _ in 0..2 {
+            while let Some(server) = self.some_server() {
+                self.rig.eof(server);
+            }
+            self.rig.pass_us(121_000_000);
         }
         for end in &self.requesters {
             assert!(self.rig.is_closed(*end), "seed {seed}: a cancel request is left");

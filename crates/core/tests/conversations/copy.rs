@@ -305,8 +305,7 @@ fn a_message_that_servers_answer_by_surprise_never_reaches_one() {
         rig.send(client, &fe::message(tag, body));
         let told = rig.gets(client);
         assert!(told[0].starts_with("FATAL 08P01"), "{told:?}");
-        rig.gets_nothing(server);
-        assert!(rig.is_closed(server), "it still owes an answer");
+        rig.lets_go(server);
     }
 }
 

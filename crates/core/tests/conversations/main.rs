@@ -62,3 +62,4 @@ mod takeover;
 mod timeouts;
 mod unnamed;
 mod workers;
+mod vanishing;

@@ -429,6 +429,17 @@ impl Rig {
     pub(crate) fn greet(&mut self, server: End) {
         self.connect(server);
         self.send(server, &greeting());
+    /// The next connection that is dialed for clients comes up and logs us in. Those for cancel requests before it come up, too.
+    pub(crate) fn next_server(&mut self) -> End {
+        loop {
+            let end = self.dialed();
+            if self.connect(end).contains("user") {
+                self.send(end, &greeting());
+                return end;
+            }
+        }
+    }
+
     }
 
     /// A dialed server is up; its startup packet is returned as text.
@@ -517,6 +528,17 @@ impl Rig {
     pub(crate) fn end(&mut self, end: End, why: Closed) {
         let (worker, conn) = self.ends[end.0];
         if self.wire(end).closed.is_some() {
+    /// The last bytes of a client and the end of its connection come in one turn.
+    pub(crate) fn send_and_end(&mut self, end: End, bytes: &[u8]) {
+        let (worker, conn) = self.ends[end.0];
+        self.turn(worker, |machine, driver| {
+            machine.received(driver, conn, bytes);
+            if driver.wire(conn).closed.is_none() {
+                machine.closed(driver, conn, Closed::Eof);
+            }
+        });
+    }
+
             return;
         }
         self.workers[worker].driver.wire(conn).closed = None;
@@ -541,6 +563,14 @@ impl Rig {
     pub(crate) fn gets(&mut self, end: End) -> Vec<String> {
         let is_server = self.dials.contains(&end);
         let arrived = std::mem::take(&mut self.wire_mut(end).arrived);
+    /// PostgreSQL has run what a client left, and reads the Terminate that follows it.
+    pub(crate) fn lets_go(&mut self, server: End) {
+        assert!(!self.is_closed(server), "it counts as long as PostgreSQL runs a statement");
+        assert_eq!(self.gets(server).last().map(String::as_str), Some("Terminate"));
+        self.eof(server);
+        assert!(self.is_closed(server));
+    }
+
         if let Some(key) = cancel_key(&arrived).filter(|_| !is_server) {
             self.keys.push((end, key));
         }

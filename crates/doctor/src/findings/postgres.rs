@@ -177,6 +177,15 @@ pub(super) fn timeouts(snapshot: &Snapshot) -> Vec<Finding> {
             "set statement_timeout in PostgreSQL for the pools' users",
         ));
     }
+    if let Some(names) = named(&|limits| limits.connection_check_ms == Some(0)) {
+        found.push(Finding::note(
+            "no_client_connection_check",
+            format!(
+                "if pgweir is killed or its machine fails, statements that run in {names} go on: PostgreSQL does not look for its client"
+            ),
+            "set client_connection_check_interval in PostgreSQL, for example to 10s; pgweir itself cancels the statements of clients that have vanished (cancel_vanished_after)",
+        ));
+    }
     found
 }
 
@@ -302,6 +311,12 @@ mod tests {
                 ("query_timeout_below_statement_timeout", Severity::Warning)
             ]
         );
+        let unchecked = Limits { connection_check_ms: Some(0), ..limits() };
+        let told = codes(
+            Settings { idle_transaction_timeout_s: 1.0, query_timeout_s: 1.0, ..Settings::default() },
+            unchecked,
+        );
+        assert_eq!(told, [("no_client_connection_check", Severity::Note)]);
         let theirs = Limits { statement_timeout_ms: 1, idle_in_transaction_timeout_ms: 1, ..limits() };
         assert_eq!(codes(Settings::default(), theirs), []);
     }

@@ -246,6 +246,10 @@ settings! {
         query_wait_notify: Duration = "5", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;
         /// How long a cancel request waits for a connection; 0 means without limit.
         cancel_wait_timeout: Duration = "10", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long a statement goes on if its client's connection has ended without a Terminate message (the client crashed, was killed
+        /// or gave up). Then pgweir sends PostgreSQL a cancel request for it. The server connection counts towards all limits until the
+        /// statement is over. 0: the statement runs to its end, as PostgreSQL does without `client_connection_check_interval`.
+        cancel_vanished_after: Duration = "1", Kind::Seconds, Reload, Ours, InEffect;
         /// How long a client may be idle inside a transaction; 0 means without limit.
         idle_transaction_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// How long a transaction may last; 0 means without limit.

@@ -44,8 +44,11 @@ impl Pool {
     fn send_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
         let aimed = self.servers.get_mut(cancel.server).filter(|server| {
-            matches!(server.state, ServerState::Busy(client) if client == cancel.target)
-                && server.ledger.of_clients().next().is_some()
+            let is_target = match server.state {
+                ServerState::Busy(client) => client == cancel.target,
+                _ => server.abandoned.as_ref().is_some_and(|abandoned| abandoned.client == cancel.target),
+            };
+            is_target && server.ledger.of_clients().next().is_some()
         });
         let Some(server) = aimed else {
             return self.end_cancel(cx, id, "cancel request for idle client");

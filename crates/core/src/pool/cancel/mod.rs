@@ -21,7 +21,7 @@ pub(crate) struct CancelConnection {
     requester: Option<UnpooledId>,
     /// The client that runs the statement.
     target: ClientId,
-    server: ServerId,
+    pub(crate) server: ServerId,
     stage: Stage,
     pub(crate) since_us: u64,
 }

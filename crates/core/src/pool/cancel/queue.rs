@@ -1,7 +1,7 @@
 //! Cancel requests that wait: for a server's answer, for their client's turn, for a connection of their own.
 
 use super::{CancelConnection, Stage, WaitingCancel};
-use crate::context::{Cx, Effect, Role};
+use crate::context::{Cx, Effect, Env, Role};
 use crate::driver::{Driver, Level};
 use crate::errors::Refusal;
 use crate::ids::{ClientId, ServerId, UnpooledId};
@@ -35,6 +35,11 @@ impl Pool {
             let Some(waiting) = due.and_then(|at| pool.queue.cancels.remove(at)) else { return };
             self.cancel_target(cx, waiting.requester, waiting.target);
         }
+    }
+
+    /// The pool may open another connection for a cancel request.
+    pub(crate) fn may_cancel_more(&self, env: &Env) -> bool {
+        may_cancel(env.rules.config.pool_size(&self.state.config, &self.state.user), self.cancels.len())
     }
 
     /// The statement of this client is to be cancelled.

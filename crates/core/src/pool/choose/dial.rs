@@ -161,6 +161,7 @@ impl Pool {
             serves: Serves::Clients,
             resets: false,
         }
+            abandoned: None,
     }
 
     /// In a cluster the node; else the host that is next, except those that failed just now.

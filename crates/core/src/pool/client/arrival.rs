@@ -42,6 +42,7 @@ impl Pool {
             inbox: unread,
             skip: 0,
             reads_paused,
+            departed: false,
             origin: Box::new(origin),
             account: Account {
                 user,

@@ -1,6 +1,10 @@
 //! A client ends: it said goodbye, its connection ended, or it is told a FATAL error. Nothing of it is left in the pool, and the server
 //! that it held is freed or closed.
 
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::Header;
+
+use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
@@ -8,6 +12,17 @@ use crate::ids::ClientId;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::node::Turn;
 use crate::pool::{Pool, Step};
+
+/// How a client leaves: it decides what becomes of a statement that still runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Farewell {
+    /// The client said Terminate. What it sent before runs to its end.
+    Terminate,
+    /// Its connection ended without a word.
+    Vanished,
+    /// pgweir ends it: a timeout, an administrator, a violation of the protocol.
+    Refused,
+}
 
 impl Pool {
     /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
@@ -35,7 +50,7 @@ impl Pool {
         {
             server.retire.get_or_insert(reason);
         }
-        self.remove_client(cx, id, &fault.reason(), CloseMode::Flush);
+        self.remove_client(cx, id, &fault.reason(), (CloseMode::Flush, Farewell::Refused));
         if cx.env.rules.config.main.log_pooler_errors {
             cx.log(Level::Warning, &format!("{name} pooler error: {text}"));
         }
@@ -45,7 +60,7 @@ impl Pool {
     /// The client said goodbye.
     pub(crate) fn client_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reason: &str) -> Step {
         let mode = self.close_mode(cx, id);
-        self.remove_client(cx, id, reason, mode);
+        self.remove_client(cx, id, reason, (mode, Farewell::Terminate));
         Step::Gone
     }
 
@@ -57,18 +72,45 @@ impl Pool {
 
     /// The client's connection ended.
     pub(crate) fn client_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, why: &Closed) {
+        if self.departs(cx, id) {
+            return;
+        }
         match why {
-            Closed::Eof => self.remove_client(cx, id, "client unexpected eof", CloseMode::Flush),
+            Closed::Eof => {
+                self.remove_client(cx, id, "client unexpected eof", (CloseMode::Flush, Farewell::Vanished));
+            }
             Closed::Broken(text) | Closed::DialFailed(text) | Closed::NameNotResolved(text) => {
-                self.remove_client(cx, id, text, CloseMode::Now);
+                self.remove_client(cx, id, text, (CloseMode::Now, Farewell::Vanished));
             }
             Closed::Tls(text) => {
                 let Some(client) = self.clients.get(id) else { return };
                 let line = format!("{} TLS handshake error: {text}", self.client_log_name(client));
                 cx.log(Level::Warning, &line);
-                self.remove_client(cx, id, "TLS handshake error", CloseMode::Now);
+                self.remove_client(cx, id, "TLS handshake error", (CloseMode::Now, Farewell::Vanished));
             }
         }
+    }
+
+    /// The client's connection has ended. If messages of the client wait, and a Terminate follows them, the client stays until they are
+    /// sent: PostgreSQL runs everything ahead of a Terminate, whether or not the client waits for the answers. Returns whether it
+    /// stays.
+    fn departs<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let waits = match &client.state {
+            ClientState::Waiting(_) | ClientState::QueuedBehind(_) => true,
+            ClientState::Linked(link) => link.streaming == 0,
+            _ => false,
+        };
+        if client.departed || !waits || client.replication() != Replication::None {
+            return client.departed;
+        }
+        if !ends_with_terminate(client.inbox.get(client.skip..).unwrap_or_default()) {
+            return false;
+        }
+        client.departed = true;
+        cx.env.clear_role(client.conn);
+        cx.driver.close(client.conn, CloseMode::Now);
+        true
     }
 
     /// Part of a message of the server was passed on and the rest cannot follow: the client would take an error for its
@@ -88,7 +130,7 @@ impl Pool {
         cx: &mut Cx<'_, D>,
         id: ClientId,
         reason: &str,
-        mode: CloseMode,
+        (mode, farewell): (CloseMode, Farewell),
     ) {
         let Some(client) = self.clients.get(id) else { return };
         if cx.env.rules.config.main.log_disconnections && cx.driver.log_reaches_anybody(Level::Log) {
@@ -97,8 +139,10 @@ impl Pool {
             cx.log(Level::Log, &line);
         }
         let Some(mut client) = self.clients.remove(id) else { return };
-        cx.env.clear_role(client.conn);
-        cx.driver.close(client.conn, mode);
+        if !client.departed {
+            cx.env.clear_role(client.conn);
+            cx.driver.close(client.conn, mode);
+        }
         cx.env.buffers.give_back(std::mem::take(&mut client.inbox));
         if let ClientState::AwaitingServer(_) = client.state {
             self.abandon_dial(cx, id);
@@ -106,7 +150,7 @@ impl Pool {
         self.leave_pool(cx.env, id, client.account, &client.state);
         if let ClientState::Linked(link) = client.state {
             self.forget_pin(link.pin.as_deref());
-            self.abandon_server(cx, &link);
+            self.abandon_server(cx, &link, (id, farewell));
         }
     }
 
@@ -134,4 +178,16 @@ impl Pool {
         }
         self.state.empty_us = env.now.mono_us;
     }
+}
+
+/// Whether whole messages stand here, and a Terminate is behind them.
+fn ends_with_terminate(mut bytes: &[u8]) -> bool {
+    while let Ok(Some(header)) = Header::peek(bytes) {
+        if header.tag == tag::TERMINATE {
+            return true;
+        }
+        let Some(rest) = bytes.get(header.total()..) else { return false };
+        bytes = rest;
+    }
+    false
 }

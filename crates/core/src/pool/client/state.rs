@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) skip: usize,
     /// Reads are paused: too much waits here, or the server does not take what was sent.
     pub(crate) reads_paused: bool,
+    /// The connection has ended, and a Terminate stands in the inbox. The client stays until the messages ahead of it are sent.
+    pub(crate) departed: bool,
     pub(crate) origin: Box<Origin>,
     pub(crate) account: Account,
 }

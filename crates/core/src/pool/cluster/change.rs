@@ -89,6 +89,11 @@ impl Change {
         self == Change::NotBegun(Part::Whole { simple: true })
     }
 
+    /// The whole group was sent, and a COMMIT is still to follow.
+    pub(crate) fn lacks_commit(self) -> bool {
+        matches!(self, Change::Begins(Part::Whole { .. }) | Change::Runs(Part::Whole { .. }))
+    }
+
     /// What the client sends has to wait.
     pub(crate) fn holds(self) -> bool {
         !matches!(

@@ -8,7 +8,7 @@
 use pgweir_wire::backend::TxStatus;
 
 use crate::context::{Activity, Cx, Env};
-use crate::driver::{CloseMode, Driver, Level};
+use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
@@ -110,7 +110,7 @@ impl Pool {
     }
 
     /// The client is queued on this server, and was not taken off.
-    fn is_queued_behind(&self, client: ClientId, server: ServerId) -> bool {
+    pub(crate) fn is_queued_behind(&self, client: ClientId, server: ServerId) -> bool {
         let state = self.clients.get(client).map(|client| &client.state);
         matches!(state, Some(ClientState::QueuedBehind(queued)) if queued.server == server)
     }
@@ -220,26 +220,6 @@ impl Pool {
             }
             let again_us = if is_due { cx.env.now.mono_us + RESCUE_AFTER_US } else { due_us };
             cx.env.wake_at(again_us);
-        }
-    }
-
-    /// Closes servers if the client of the head is gone. With no client left queued, the server's work is of no use, as if a
-    /// client leaves in the middle of a statement.
-    pub(crate) fn close_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let draining: Vec<ServerId> = self
-            .servers
-            .iter()
-            .filter(|(_, server)| matches!(server.state, ServerState::Draining))
-            .filter(|(id, server)| {
-                !server.pipelined.behind().any(|queued| self.is_queued_behind(queued.client, *id))
-            })
-            .map(|(id, _)| id)
-            .collect();
-        for id in draining {
-            let Some(server) = self.servers.get(id) else { continue };
-            let reason = server.retire.unwrap_or("client disconnect while server was not ready");
-            let mode = if cx.driver.backlog(server.conn) > 0 { CloseMode::Now } else { CloseMode::Flush };
-            self.close_server(cx, id, reason, mode);
         }
     }
 

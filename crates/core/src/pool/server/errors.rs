@@ -9,6 +9,7 @@ use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
+use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::printable;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::schema_version::AskedAgain;
@@ -172,7 +173,7 @@ impl Pool {
         if let Some(client) = self.clients.get(client_id) {
             cx.driver.send(client.conn, message);
         }
-        self.remove_client(cx, client_id, text, CloseMode::Flush);
+        self.remove_client(cx, client_id, text, (CloseMode::Flush, Farewell::Refused));
     }
 
     fn hidden_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, purpose: Purpose, body: &[u8]) {

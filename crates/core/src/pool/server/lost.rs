@@ -11,6 +11,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{STILLBORN_MAX, STILLBORN_US};
 use crate::pool::Pool;
+use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::{Client, ClientState, Opening};
 use crate::pool::server::state::{Ending, ServerState};
 
@@ -54,7 +55,7 @@ impl Pool {
             // Told before the server is removed: only then is it known whether a message is half passed on.
             self.servers[id].ending = Ending::Lost;
             if said_fatal {
-                self.remove_client(cx, client_id, &reason, CloseMode::Flush);
+                self.remove_client(cx, client_id, &reason, (CloseMode::Flush, Farewell::Refused));
             } else {
                 self.refuse_client(cx, client_id, &fault);
             }
@@ -66,6 +67,10 @@ impl Pool {
 
     /// The connection to a server ended.
     pub(crate) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
+        if self.abandoned_is_over(cx, id) {
+            // PostgreSQL has read the Terminate that followed the client's last message.
+            return;
+        }
         let Some(server) = self.servers.get(id) else { return };
         match server.state {
             ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {

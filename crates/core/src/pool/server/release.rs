@@ -5,10 +5,12 @@ use pgweir_settings::PoolMode;
 
 use crate::context::{Cx, Effect};
 use crate::driver::{CloseMode, Driver};
-use crate::ids::ServerId;
+use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::Link;
+use crate::pool::client::leaving::Farewell;
+use crate::pool::client::state::{Link, Opening};
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::abandoned::NOT_READY;
 use crate::pool::server::state::ServerState;
 use crate::pool::session::pins::{Pin, Reasons};
 
@@ -77,8 +79,14 @@ impl Pool {
     }
 
     /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
-    /// effect of a half-sent message is unknown.
-    pub(crate) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
+    /// effect of a half-sent message is unknown. If whole messages are not answered, that waits until PostgreSQL has run them
+    /// (`abandoned.rs`).
+    pub(crate) fn abandon_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        link: &Link,
+        left: (ClientId, Farewell),
+    ) {
         let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
         let Some(server) = self.servers.get(id) else { return };
         if server.is_lost() {
@@ -97,11 +105,22 @@ impl Pool {
         let syncing = matches!(server.state, ServerState::SyncingSession(_));
         let because = |reason| server.retire.unwrap_or(reason);
         let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
+        let runs = matches!(server.state, ServerState::Busy(_))
+            && server.ledger.of_clients().next().is_some()
+            && !server.ledger.is_copying_in()
+            && !server.is_replication();
+        if runs && !rests && !mid_message {
+            if matches!(link.opening, Opening::Change(change) if change.lacks_commit()) {
+                // The client knows of no block around its change. If the change fails, COMMIT takes it back.
+                self.send_hidden(cx, id, Purpose::Commit, b"COMMIT");
+            }
+            return self.abandon_running(cx, id, left);
+        }
         if cx.driver.backlog(server.conn) > 0 && !rests {
             let reason = because("client disconnect before everything was sent to the server");
             self.close_server(cx, id, reason, CloseMode::Now);
         } else if mid_message || syncing || !rests {
-            let reason = because("client disconnect while server was not ready");
+            let reason = because(NOT_READY);
             self.close_server(cx, id, reason, CloseMode::Flush);
         } else if server.is_replication() {
             self.close_server(cx, id, "replication client was closed", CloseMode::Flush);

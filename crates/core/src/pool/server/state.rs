@@ -20,6 +20,7 @@ use crate::pool::relay::known_answers::Tap;
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::sequences::state::Users;
 use crate::pool::session::content::Session;
+use crate::pool::server::abandoned::Abandoned;
 use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::Reasons;
@@ -68,6 +69,8 @@ pub(crate) struct Server {
     pub(crate) retire: Option<&'static str>,
     pub(crate) ending: Ending,
     pub(crate) serves: Serves,
+    /// What a client that is gone has left running here, if so.
+    pub(crate) abandoned: Option<Box<Abandoned>>,
     /// Its client may have reset startup values, which are then to be put back.
     pub(crate) resets: bool,
 }

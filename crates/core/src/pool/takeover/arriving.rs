@@ -272,6 +272,7 @@ impl Pool {
             account,
         });
         self.state.count_state(branch, &self.clients[id].state, Turn::Enters);
+            departed: false,
         let owner = KeyOwner::Client(pool_id, id);
         let account = &mut self.clients[id].account;
         match cx.env.cancel_keys.entry(account.cancel_key.head()) {

@@ -58,7 +58,7 @@ impl Pool {
     /// A client, if nothing is under way for it.
     pub(crate) fn send_off<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
-        if client.origin.tls.is_some() {
+        if client.origin.tls.is_some() || client.departed {
             return;
         }
         if cx.driver.backlog(client.conn) > 0 {
@@ -153,7 +153,8 @@ impl Pool {
     /// `None` if it is in a state in which it cannot go. Every new field of a client must be named here, so that it is
     /// either carried or a reason to stay.
     fn pack_client(&self, env: &Env, client: &Client) -> Option<CarriedClient> {
-        let Client { conn: _, serial: _, state, inbox, skip, reads_paused: _, origin, account } = client;
+        let Client { conn: _, serial: _, state, inbox, skip, reads_paused: _, departed: _, origin, account } =
+            client;
         let Origin { peer, tls: _, since } = &**origin;
         let Account {
             user,

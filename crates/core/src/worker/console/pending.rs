@@ -8,6 +8,7 @@ use crate::driver::{CloseMode, Driver, WorkerId};
 use crate::ids::{ClientId, UnpooledId};
 use crate::mail::{Mail, Question, Shutdown};
 use crate::pool::ServerKind;
+use crate::pool::client::leaving::Farewell;
 use crate::worker::Worker;
 use crate::worker::clusters::report::merged_routes;
 use crate::worker::console::command::{Command, CommandSource, Outcome, Task, Topic, Until};
@@ -67,7 +68,8 @@ impl Worker {
         self.for_pools(cx, |pool, cx| {
             let clients = pool.clients.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
             let stuck: Vec<ClientId> = clients.map(|(id, _)| id).collect();
-            stuck.into_iter().for_each(|id| pool.remove_client(cx, id, "suspend_timeout", CloseMode::Now));
+            let left = (CloseMode::Now, Farewell::Refused);
+            stuck.into_iter().for_each(|id| pool.remove_client(cx, id, "suspend_timeout", left));
         });
     }
 

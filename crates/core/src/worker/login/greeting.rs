@@ -1,6 +1,8 @@
 //! A client's first packets: SSLRequest, GSSENCRequest, CancelRequest, direct TLS, the startup packet.
 
 use pgweir_settings::SslMode;
+use pgweir_wire::WireError;
+use pgweir_wire::frontend::tag;
 use pgweir_wire::startup::{Initial, peek_initial};
 
 use crate::context::{Cx, Env};
@@ -17,6 +19,12 @@ impl Worker {
         let (packet, used) = match peek_initial(bytes) {
             Ok(Some(found)) => found,
             Ok(None) => return Step::Wait,
+            // PostgreSQL closes such a connection without a word, too (`ProcessStartupPacket`): a Terminate that comes first, for example.
+            Err(error @ WireError::StartupLength { .. }) => {
+                let leaves = bytes.starts_with(&[tag::TERMINATE, 0, 0, 0]);
+                let reason = if leaves { "client close request".to_owned() } else { error.to_string() };
+                return self.unpooled_left(cx, id, &reason);
+            }
             Err(error) => {
                 return self.refuse_unpooled(cx, id, &Fault::Protocol(error.to_string().into()));
             }

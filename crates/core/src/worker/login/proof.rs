@@ -26,6 +26,9 @@ use crate::worker::unpooled::{
     Asked, Attempt, Authenticating, AwaitingAnswer, Greeting, Proven, Record, Target, Then, UnpooledState,
 };
 
+/// The database that PostgreSQL's tools connect to if they are told none.
+const MAINTENANCE_DATABASE: &str = "postgres";
+
 impl Worker {
     /// Finds out how this client must prove its user, and begins.
     pub(crate) fn begin_proof<D: Driver>(
@@ -163,7 +166,11 @@ impl Worker {
             database.as_deref().and_then(|database| pick(database).as_deref())
         };
         let auth_user = of_database(|database| &database.auth_user).or(config.main.auth_user.as_deref())?;
-        let own = (attempt.target == Target::Database).then_some(&*login.database);
+        // libpq names a database that does not exist if it asks for physical replication (`pg_basebackup`): PostgreSQL needs none.
+        let names_none =
+            login.replication == Replication::Physical && !config.databases.contains_key(&*login.database);
+        let own = if names_none { MAINTENANCE_DATABASE } else { &*login.database };
+        let own = (attempt.target == Target::Database).then_some(own);
         let place =
             of_database(|database| &database.auth_dbname).or(config.main.auth_dbname.as_deref()).or(own)?;
         let query = of_database(|database| &database.auth_query).unwrap_or(&config.main.auth_query);

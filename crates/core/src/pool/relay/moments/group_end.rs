@@ -162,7 +162,10 @@ impl Pool {
     /// A hidden statement must not leave a transaction open: no client can be given such a server.
     pub(crate) fn ended_in_transaction<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
+        if !matches!(server.state, ServerState::Busy(_))
+            && server.ledger.is_at_rest()
+            && !self.abandoned_is_over(cx, id)
+        {
             self.lose_server(cx, id, "a hidden statement left a transaction open".into());
         }
     }
@@ -174,6 +177,9 @@ impl Pool {
         match server.state {
             ServerState::Busy(client) => self.transaction_ended(cx, id, client),
             ServerState::Draining => {
+                if self.abandoned_is_over(cx, id) {
+                    return;
+                }
                 let mode = self.state.policy.mode;
                 self.release_server(cx, id, mode);
             }
