@@ -417,7 +417,7 @@ fn servers_of_an_older_epoch_end_and_those_of_a_node_that_is_cut_off_end_now() {
     );
     rig.standby(1, 1);
     rig.primary(2, 2);
-    assert_eq!(rig.cluster.view().retirement(old.as_ref()), Retirement::Ends);
+    assert_eq!(rig.cluster.view().retirement(old.as_ref()), Retirement::Deposed);
     rig.primary(1, 1);
     assert_eq!(rig.cluster.view().retirement(old.as_ref()), Retirement::Cut);
 }

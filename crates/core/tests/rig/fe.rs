@@ -1,5 +1,6 @@
 //! What clients send, and what servers get: encoders with short names, and messages as text.
 
+use pgweir_core::own_settings;
 use pgweir_wire::frontend::{self, Close, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -157,6 +158,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A question of pgweir's, without the settings under which it runs.
+fn question(bytes: &[u8]) -> &[u8] {
+    std::str::from_utf8(bytes).map_or(bytes, |text| own_settings::question_in(text).as_bytes())
+}
+
 fn target(target: Target, name: &[u8]) -> String {
     format!("{} {}", char::from(target.as_byte()), text(name))
 }
@@ -166,9 +172,8 @@ pub(crate) fn show(message: &[u8]) -> String {
     let body = &message[HEADER_LEN..];
     let broken = || "?".to_owned();
     match message[0] {
-        tag::QUERY => {
-            Query::parse(body).map_or_else(|_| broken(), |query| format!("Query {}", text(query.text)))
-        }
+        tag::QUERY => Query::parse(body)
+            .map_or_else(|_| broken(), |query| format!("Query {}", text(question(query.text)))),
         tag::PARSE => Parse::parse(body)
             .map_or_else(|_| broken(), |parse| format!("Parse {} {}", text(parse.name), text(parse.query))),
         tag::BIND => frontend::BindHead::parse_prefix(body)

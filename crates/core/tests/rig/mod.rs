@@ -65,6 +65,8 @@ pub(crate) struct Rig {
 
 /// How the question for routines begins.
 pub(crate) const CATALOG: &[u8] = b"SELECT 'g', NULL";
+/// The settings of a question go ahead of it.
+const SETTINGS: &[u8] = b"SET TRANSACTION ISOLATION LEVEL READ COMMITTED;";
 
 const USERS: &str = "\"alice\" \"alices\"\n\"bob\" \"bobs\"\n\"admin\" \"admins\"\n\"carol\" \"carols\"\n";
 
@@ -137,15 +139,15 @@ impl Rig {
         self
     }
 
+    /// From now on these limits hold on the first worker.
+    pub(crate) fn limit_by(mut self, limits: Limits) -> Rig {
+        let Worker { machine, driver } = self.workers.remove(0);
+        self.workers.insert(0, Worker { machine: machine.limit_by(limits), driver });
+        self
+    }
+
     /// RELOAD with other settings.
     pub(crate) fn reload(&mut self, main: &str, databases: &str) {
-        /// From now on these limits hold on the first worker.
-        pub(crate) fn limit_by(mut self, limits: Limits) -> Rig {
-            let Worker { machine, driver } = self.workers.remove(0);
-            self.workers.insert(0, Worker { machine: machine.limit_by(limits), driver });
-            self
-        }
-
         let rules = rules(&format!("pool_mode = transaction\n{main}"), databases);
         for worker in 0..self.workers.len() {
             self.mail(worker, Mail::Rules(rules.clone()));
@@ -212,7 +214,9 @@ impl Rig {
             if wire.arrived.len() > 32768 {
                 return None;
             }
-            let at = wire.arrived.windows(CATALOG.len()).position(|part| part == CATALOG)?.checked_sub(5)?;
+            let place = wire.arrived.windows(CATALOG.len()).position(|part| part == CATALOG)?;
+            let settings = wire.arrived[..place].windows(SETTINGS.len()).rposition(|part| part == SETTINGS);
+            let at = settings.unwrap_or(place).checked_sub(5)?;
             Some((
                 at,
                 at + 1 + usize::try_from(u32::from_be_bytes(*wire.arrived[at + 1..].first_chunk()?)).ok()?,
@@ -425,10 +429,6 @@ impl Rig {
         self.dials.len() - self.taken
     }
 
-    /// Has a dialed server come up and log us in.
-    pub(crate) fn greet(&mut self, server: End) {
-        self.connect(server);
-        self.send(server, &greeting());
     /// The next connection that is dialed for clients comes up and logs us in. Those for cancel requests before it come up, too.
     pub(crate) fn next_server(&mut self) -> End {
         loop {
@@ -440,6 +440,10 @@ impl Rig {
         }
     }
 
+    /// Has a dialed server come up and log us in.
+    pub(crate) fn greet(&mut self, server: End) {
+        self.connect(server);
+        self.send(server, &greeting());
     }
 
     /// A dialed server is up; its startup packet is returned as text.
@@ -524,10 +528,6 @@ impl Rig {
         });
     }
 
-    /// A peer ends its connection.
-    pub(crate) fn end(&mut self, end: End, why: Closed) {
-        let (worker, conn) = self.ends[end.0];
-        if self.wire(end).closed.is_some() {
     /// The last bytes of a client and the end of its connection come in one turn.
     pub(crate) fn send_and_end(&mut self, end: End, bytes: &[u8]) {
         let (worker, conn) = self.ends[end.0];
@@ -539,6 +539,10 @@ impl Rig {
         });
     }
 
+    /// A peer ends its connection.
+    pub(crate) fn end(&mut self, end: End, why: Closed) {
+        let (worker, conn) = self.ends[end.0];
+        if self.wire(end).closed.is_some() {
             return;
         }
         self.workers[worker].driver.wire(conn).closed = None;
@@ -559,10 +563,6 @@ impl Rig {
         self.end(end, Closed::Eof);
     }
 
-    /// The whole messages that a peer got, as text. The start of an incomplete message stays.
-    pub(crate) fn gets(&mut self, end: End) -> Vec<String> {
-        let is_server = self.dials.contains(&end);
-        let arrived = std::mem::take(&mut self.wire_mut(end).arrived);
     /// PostgreSQL has run what a client left, and reads the Terminate that follows it.
     pub(crate) fn lets_go(&mut self, server: End) {
         assert!(!self.is_closed(server), "it counts as long as PostgreSQL runs a statement");
@@ -571,6 +571,10 @@ impl Rig {
         assert!(self.is_closed(server));
     }
 
+    /// The whole messages that a peer got, as text. The start of an incomplete message stays.
+    pub(crate) fn gets(&mut self, end: End) -> Vec<String> {
+        let is_server = self.dials.contains(&end);
+        let arrived = std::mem::take(&mut self.wire_mut(end).arrived);
         if let Some(key) = cancel_key(&arrived).filter(|_| !is_server) {
             self.keys.push((end, key));
         }

@@ -122,7 +122,7 @@ impl Answers {
         } else if text.starts_with(b"COMMIT") {
             *status = TxStatus::Idle;
             out.extend_from_slice(&self.done);
-        } else if text.get(7) == Some(&b'\'') && text.starts_with(b"SELECT 'g'") {
+        } else if is_about_catalog(text) {
             out.extend_from_slice(&self.catalog);
         } else if text == MANY_ROWS.as_bytes() {
             out.extend_from_slice(&self.rows);
@@ -130,6 +130,12 @@ impl Answers {
             out.extend_from_slice(&self.row);
         }
     }
+}
+
+/// pgweir asks which routines and names there are.
+fn is_about_catalog(text: &[u8]) -> bool {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    pgweir_core::own_settings::question_in(text).starts_with("SELECT 'g'")
 }
 
 /// A client was answered to the end.

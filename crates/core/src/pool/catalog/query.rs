@@ -12,6 +12,7 @@ use crate::pool::catalog::reach::{self, NameLists, Reach};
 use crate::pool::catalog::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::state::{CatalogQuery, Replies, Server, ServerState};
 
 /// The parts of the question are added to this one: no row.
@@ -62,6 +63,7 @@ impl Pool {
         let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
         let names = if names { reach::question(at_standbys) } else { String::new() };
         let text = [&[NOTHING], &routines[..], &[names.as_bytes()]].concat().concat();
+        let text = own_settings::question(self.servers[id].at.version, Asks::Catalog, &text);
         self.send_hidden(cx, id, Purpose::Audit, &text);
         self.server_unpause(cx, id);
         true

@@ -147,6 +147,7 @@ impl Pool {
                 tls: String::new(),
                 since: env.now,
                 logged_in_us: 0,
+                version: 0,
                 pid: 0,
                 key: Box::default(),
                 notices: Vec::new(),
@@ -160,8 +161,8 @@ impl Pool {
             ending: Ending::No,
             serves: Serves::Clients,
             resets: false,
-        }
             abandoned: None,
+        }
     }
 
     /// In a cluster the node; else the host that is next, except those that failed just now.

@@ -18,6 +18,7 @@ use crate::pool::begin::BlockGroup;
 use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
 use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
+use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Pool};
 use crate::stats::rare_path::RarePath;
@@ -253,7 +254,9 @@ impl Pool {
         server.work.used = true;
         server.in_flight = None;
         self.end_affinity(Some(server_id), id);
-        self.send_hidden(cx, server_id, Purpose::Outcome, question.as_bytes());
+        let version = self.servers[server_id].at.version;
+        let question = own_settings::question(version, Asks::Little, question.as_bytes());
+        self.send_hidden(cx, server_id, Purpose::Outcome, &question);
     }
 
     pub(crate) fn outcome_refused(&mut self, id: ServerId, code: SqlState, text: String) {
@@ -283,6 +286,7 @@ impl Pool {
         id: ClientId,
     ) -> bool {
         let Some(server) = self.servers.get(server_id) else { return false };
+        let server_version = server.at.version;
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return false;
         };
@@ -311,7 +315,9 @@ impl Pool {
         if told == Outcome::AskAgain {
             (asking.row, asking.failed) = (None, None);
             let text = question(at.stake.xid, true);
-            self.send_hidden(cx, server_id, Purpose::Outcome, text.as_bytes());
+            let version = server_version;
+            let text = own_settings::question(version, Asks::Little, text.as_bytes());
+            self.send_hidden(cx, server_id, Purpose::Outcome, &text);
             return false;
         }
         let group = at.group;

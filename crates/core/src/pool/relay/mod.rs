@@ -11,6 +11,7 @@ pub(crate) mod hidden;
 pub mod known_answers;
 pub mod ledger;
 pub(crate) mod moments;
+pub mod own_settings;
 pub(crate) mod plain;
 pub(crate) mod receive;
 pub(crate) mod route;

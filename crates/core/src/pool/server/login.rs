@@ -20,6 +20,7 @@ use crate::limits::{
     CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX,
 };
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
+use crate::pool::relay::own_settings::major_version;
 use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{AtLogin, Beginning, LoggingIn, ServerState, Serves};
 use crate::pool::session::content::Session;
@@ -283,6 +284,9 @@ impl Pool {
             return Err("the server reports too many parameters".to_owned());
         }
         login.reported.push((status.name.into(), status.value.into()));
+        if status.name == b"server_version" {
+            server.at.version = major_version(status.value);
+        }
         Ok(())
     }
 

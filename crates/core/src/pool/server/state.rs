@@ -18,9 +18,10 @@ use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::relay::known_answers::Tap;
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
+use crate::pool::relay::own_settings::{place_of_masked, unmask};
 use crate::pool::sequences::state::Users;
-use crate::pool::session::content::Session;
 use crate::pool::server::abandoned::Abandoned;
+use crate::pool::session::content::Session;
 use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::Reasons;
@@ -68,9 +69,9 @@ pub(crate) struct Server {
     /// Why it is to be closed at its next rest, if so.
     pub(crate) retire: Option<&'static str>,
     pub(crate) ending: Ending,
-    pub(crate) serves: Serves,
     /// What a client that is gone has left running here, if so.
     pub(crate) abandoned: Option<Box<Abandoned>>,
+    pub(crate) serves: Serves,
     /// Its client may have reset startup values, which are then to be put back.
     pub(crate) resets: bool,
 }
@@ -103,6 +104,8 @@ pub(crate) struct Reached {
     pub(crate) since: Now,
     /// A standby's: when it was logged in, as [`Replayed`](crate::cluster::replayed::Replayed) counts.
     pub(crate) logged_in_us: u64,
+    /// The major version that it reported at login; 0 if it is not known.
+    pub(crate) version: u16,
     /// For cancel requests, as PostgreSQL gave them.
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,
@@ -428,12 +431,34 @@ pub(crate) struct CheckingStartup {
 pub(crate) struct Replies {
     /// Values; `None` is NULL.
     pub(crate) rows: Vec<Vec<Option<Box<[u8]>>>>,
+    /// The session's own values of settings that the question itself has set, in their order (`relay/own_settings.rs`).
+    pub(crate) shown: Vec<Box<[u8]>>,
     pub(crate) bytes: usize,
     /// SQLSTATE and text of the error it ended in.
     pub(crate) failed: Option<(SqlState, String)>,
 }
 
 impl Replies {
+    /// A row of an answer about all that a session holds. In place of the value of a setting that the question itself has set, the
+    /// session's own value is kept.
+    pub(crate) fn add_of_session(&mut self, mut row: Vec<Option<Box<[u8]>>>) {
+        if let [Some(value)] = row.as_slice() {
+            self.shown.push(value.clone());
+            return;
+        }
+        if let [Some(kind), Some(name), value] = row.as_mut_slice()
+            && let Some(shown) = place_of_masked(name).and_then(|place| self.shown.get(place))
+        {
+            let own = match &**kind {
+                b"s" => unmask(shown, value.as_deref()),
+                _ => Some(&**shown),
+            };
+            let Some(own) = own else { return };
+            *value = Some(own.into());
+        }
+        self.rows.push(row);
+    }
+
     /// The answer lists a setting of PostgreSQL's own as set in the session.
     pub(crate) fn holds(&self, name: &[u8]) -> bool {
         self.rows.iter().any(|row| match row.as_slice() {

@@ -8,6 +8,7 @@ use crate::context::Cx;
 use crate::driver::{CloseMode, ConnId, Driver};
 use crate::ids::ServerId;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::state::{Replies, ServerState, Serves, Watching};
 use crate::pool::{Branch, Pool, ServerKind};
 
@@ -43,19 +44,21 @@ impl Pool {
 
     /// Asks again what the node is.
     pub(crate) fn ask_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        self.ask_node(cx, QUESTION);
+        let version = self.servers.values().next().map_or(0, |server| server.at.version);
+        let text = own_settings::question(version, Asks::Little, QUESTION.as_bytes());
+        self.ask_node(cx, &text);
     }
 
     /// Asks a standby for its lag, by `lag_query`.
     pub(crate) fn ask_lag<D: Driver>(&mut self, cx: &mut Cx<'_, D>, text: &str) {
-        self.ask_node(cx, text);
+        self.ask_node(cx, text.as_bytes());
     }
 
-    fn ask_node<D: Driver>(&mut self, cx: &mut Cx<'_, D>, text: &str) {
+    fn ask_node<D: Driver>(&mut self, cx: &mut Cx<'_, D>, text: &[u8]) {
         let Some((id, server)) = self.servers.iter_mut().next() else { return };
         let ServerState::Watching(watching) = &mut server.state else { return };
         **watching = Watching::default();
-        self.send_hidden(cx, id, Purpose::Watch, text.as_bytes());
+        self.send_hidden(cx, id, Purpose::Watch, text);
     }
 
     pub(crate) fn watch_state(&self) -> WatchState {

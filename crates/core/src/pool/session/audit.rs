@@ -20,6 +20,7 @@ use crate::pool::catalog::routines::{self, Body};
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::relay::own_settings::{Asks, plan_as_usual, question};
 use crate::pool::server::state::{Auditing, Probe, Question, Replies, ServerState, Stage};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::quote_literal;
@@ -32,7 +33,11 @@ use crate::stats::rare_path::RarePath;
 ///
 /// Every object in a session's temporary schema depends on it in `pg_depend`: that is how PostgreSQL itself finds it
 /// (`RemoveTempRelations` in `namespace.c`). Outside of a transaction only held cursors are left in `pg_cursors`.
-const EVERYTHING: &[u8] = b"SELECT 's', name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings \
+///
+/// In rows about settings that the question itself has set, the value is what RESET goes back to (`relay/own_settings.rs`).
+pub(crate) const EVERYTHING: &[u8] = b"SELECT 's', name, CASE WHEN name OPERATOR(pg_catalog.=) ANY (\
+'{statement_timeout,lock_timeout,jit,transaction_timeout}'::pg_catalog.text[]) THEN reset_val \
+ELSE pg_catalog.current_setting(name) END FROM pg_catalog.pg_settings \
 WHERE source OPERATOR(pg_catalog.=) 'session' \
 UNION ALL SELECT 's', 'role', pg_catalog.current_setting('role') \
 UNION ALL SELECT 's', 'session_authorization', pg_catalog.current_setting('session_authorization') \
@@ -67,6 +72,9 @@ THEN 'o' ELSE custom.kind END, custom.name, CASE WHEN pg_catalog.octet_length(cu
 THEN custom.value END FROM (SELECT named.kind, named.name, pg_catalog.current_setting(named.name, true) AS value FROM (VALUES ";
 const CUSTOM_END: &[u8] = b") AS named(kind, name)) AS custom";
 const _: () = assert!(SESSION_BYTES_MAX == 262_144, "the question names this number");
+
+/// What the catalog is asked beside the session is another statement, with settings of its own. Its parts are added to this one: no row.
+const NO_ROUTINE: &[u8] = b"SELECT 'f', NULL, NULL WHERE false";
 
 /// Whether anything is prepared through the protocol.
 const BY_PROTOCOL: &[u8] = b" UNION ALL SELECT 'h', NULL, NULL \
@@ -186,8 +194,10 @@ impl Pool {
         self.state.numbers.continuity.audits += 1;
         auditing.answer = Replies::default();
         if auditing.question == Question::Values {
-            let text = values_of(&auditing.names);
+            let (names, version) = (auditing.names.clone(), server.at.version);
             let probe = auditing.probe.as_ref().map(|probe| probe.set.probe());
+            let text = question(version, Asks::Values(&names), &values_of(&names));
+            let probe = probe.map(|text| question(version, Asks::Values(&names), &text));
             self.send_hidden(cx, id, Purpose::Audit, &text);
             if let Some(text) = probe {
                 self.send_hidden(cx, id, Purpose::Probe, &text);
@@ -205,12 +215,6 @@ impl Pool {
         let pool = &mut self.state;
         let due = pool.routines.is_due(env.now.mono_us);
         let mut text = EVERYTHING.to_vec();
-        if due {
-            text.extend_from_slice(routines::SETTINGS_QUESTION);
-        }
-        if due && pool.policy.sequences != SequenceAffinity::Off {
-            text.extend_from_slice(routines::QUESTION);
-        }
         // The settings that it held, and those that routines may have set: no list of PostgreSQL shows them.
         let held = server.session.settings().map(|setting| &setting.name).filter(|name| name.contains(&b'.'));
         let mut others: Vec<_> =
@@ -237,7 +241,17 @@ impl Pool {
         if client.is_some_and(Client::has_exposed_names) {
             text.extend_from_slice(BY_PROTOCOL);
         }
-        text
+        let version = self.servers[id].at.version;
+        if due {
+            text.push(b';');
+            plan_as_usual(&mut text, version);
+            text.extend_from_slice(NO_ROUTINE);
+            text.extend_from_slice(routines::SETTINGS_QUESTION);
+            if self.state.policy.sequences != SequenceAffinity::Off {
+                text.extend_from_slice(routines::QUESTION);
+            }
+        }
+        question(version, Asks::Session, &text)
     }
 
     /// A row that answers a statement of ours.
@@ -251,6 +265,11 @@ impl Pool {
             let columns = row.columns().map(|value| value.map(Box::from)).collect();
             return self.outcome_row(id, purpose, columns);
         }
+        let is_about_session = match &server.state {
+            ServerState::Auditing(auditing) => auditing.question == Question::Everything,
+            ServerState::VerifyingSession(_) | ServerState::Learning(_) => true,
+            _ => false,
+        };
         let answer = match &mut server.state {
             ServerState::Auditing(auditing) if probes => {
                 if let Some(probe) = &mut auditing.probe {
@@ -268,8 +287,13 @@ impl Pool {
             _ => return,
         };
         answer.bytes += body.len();
-        if answer.bytes <= SERVER_ERROR_BYTES_MAX {
-            answer.rows.push(row.columns().map(|value| value.map(Box::from)).collect());
+        if answer.bytes > SERVER_ERROR_BYTES_MAX {
+            return;
+        }
+        let columns = row.columns().map(|value| value.map(Box::from)).collect();
+        match is_about_session {
+            true => answer.add_of_session(columns),
+            false => answer.rows.push(columns),
         }
     }
 

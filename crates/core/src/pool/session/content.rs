@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::limits::KNOWN_SESSIONS_MAX;
 use crate::pool::prepared::parse_contexts::ParseContext;
+use crate::pool::relay::own_settings::ISOLATION;
 use crate::pool::session::params::quote_literal;
 
 /// A setting that is as the client wants it, not as a new connection has it.
@@ -230,6 +231,7 @@ impl Session {
                 }
             }
         }
+        statements.splice(0..0, self.own_settings());
         // What a session may set depends on its user: back to the user of the connection first.
         let identity = |name: &[u8]| IDENTITY.iter().position(|known| *known == name);
         let other_identity = changes.iter().any(|(name, _)| identity(name).is_some());
@@ -246,6 +248,14 @@ impl Session {
         set_config(&mut text, calls.iter().map(|&(name, value)| (name, value, false)));
         statements.push(text);
         statements
+    }
+
+    /// What goes ahead of a query in a session with such settings: PostgreSQL would compile the query by JIT, or have it wait for
+    /// other transactions.
+    fn own_settings(&self) -> impl Iterator<Item = Vec<u8>> {
+        let holds = |prefix: &[u8]| self.settings.iter().any(|setting| setting.name.starts_with(prefix));
+        let isolation = holds(b"default_transaction_").then(|| ISOLATION.to_vec());
+        isolation.into_iter().chain(holds(b"jit").then(|| b"SET LOCAL jit=off;".to_vec()))
     }
 
     fn listen_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {

@@ -218,7 +218,7 @@ const PUT_BACK: &[u8] = b"SELECT pg_catalog.set_config(began.name, began.value, 
 const PUT_BACK_END: &[u8] = b") AS began(name, value) LEFT JOIN pg_catalog.pg_settings AS now \
 ON pg_catalog.lower(now.name) OPERATOR(pg_catalog.=) began.name \
 WHERE CASE WHEN now.name IS NULL \
-THEN COALESCE(pg_catalog.current_setting(began.name, true), '') IN ('', 'none') \
+THEN COALESCE(pg_catalog.current_setting(began.name, true), '') OPERATOR(pg_catalog.=) ANY ('{\"\",none}'::pg_catalog.text[]) \
 ELSE now.source OPERATOR(pg_catalog.<>) 'session' END;";
 
 /// Startup values are to be put back.

@@ -11,6 +11,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{CheckingStartup, Replies, ServerState};
 use crate::pool::session::content::Session;
@@ -57,13 +58,15 @@ impl Pool {
         let names: Vec<Box<[u8]>> = login.session.settings().map(|setting| setting.name.clone()).collect();
         let session = self.new_session(server_id).with(&login.session);
         let text = (!names.is_empty()).then(|| values_of(&names));
+        let asked = names.clone();
         let checking =
             CheckingStartup { client: id, names, answer: Replies::default(), reported: Vec::new() };
         self.set_server_state(server_id, ServerState::CheckingStartup(Box::new(checking)));
         self.servers[server_id].active_us = cx.env.now.mono_us;
         let sent = self.send_session_sync(cx, server_id, &params, &session, Purpose::StartupCheck);
         if let Some(text) = &text {
-            self.send_hidden(cx, server_id, Purpose::StartupCheck, text);
+            let text = own_settings::question(self.servers[server_id].at.version, Asks::Values(&asked), text);
+            self.send_hidden(cx, server_id, Purpose::StartupCheck, &text);
         }
         if !sent && text.is_none() {
             self.checked(cx, server_id);

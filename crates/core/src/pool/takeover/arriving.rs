@@ -20,6 +20,7 @@ use crate::pool::client::state::{
 use crate::pool::node::Turn;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ClientStatements;
+use crate::pool::relay::own_settings::major_version;
 use crate::pool::sequences::state::{Drawing, Draws, Users};
 use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{Server, ServerState, Serves};
@@ -112,9 +113,12 @@ impl Pool {
             Some(term) if at_standby == Some(true) => self.state.branch_of(env, &term.node),
             _ => Branch::PRIMARY,
         };
+        let greeting = self.state.greeting.as_deref();
+        let version = greeting.and_then(|greeting| greeting.told(b"server_version")).map_or(0, major_version);
         let mut server = self.new_server(env, branch, (conn, endpoint), state);
         server.at.term = term;
         server.at.local = local;
+        server.at.version = version;
         (server.at.pid, server.at.key) = (pid, Vec::from(key).into());
         (server.params, server.work.used) = (params, used);
         server.users = Users::Several(ClientId::default());
@@ -268,11 +272,11 @@ impl Pool {
             inbox: Vec::from(carried.unread),
             skip: usize::try_from(carried.skip).unwrap_or(usize::MAX),
             reads_paused: false,
+            departed: false,
             origin: Box::new(origin),
             account,
         });
         self.state.count_state(branch, &self.clients[id].state, Turn::Enters);
-            departed: false,
         let owner = KeyOwner::Client(pool_id, id);
         let account = &mut self.clients[id].account;
         match cx.env.cancel_keys.entry(account.cancel_key.head()) {

@@ -4,6 +4,8 @@
 //! to do beyond the words stands in a comment or in the first parameter, as `k=v` pairs ([`Tag`]):
 //! `SELECT who /*c=3 n=7 d=200 r=2*/` is statement 7 of client 3, takes 200 µs and answers two rows.
 
+use pgweir_core::own_settings;
+
 /// The name of what is another thing on a standby, as the catalog says.
 pub const SEQUENCE: &str = "a_seq";
 
@@ -263,6 +265,7 @@ impl Statement {
 /// # Errors
 /// What PostgreSQL would call a syntax error, with the words it stumbled over.
 pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
+    let text = without_own_settings(text);
     if text.starts_with("DO $pgweir$") {
         return Ok(vec![Statement { verb: Verb::CheckSequences, tag: Tag::default(), params: 0 }]);
     }
@@ -293,6 +296,16 @@ pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
         }
     }
     Ok(statements)
+}
+
+/// A question of the pooler's: without the settings that go ahead of it, and without what it asks of the catalog beside the session, which
+/// the model does not have.
+fn without_own_settings(text: &str) -> &str {
+    let question = own_settings::question_in(text);
+    if question.len() == text.len() {
+        return text;
+    }
+    question.split_once(";SET LOCAL enable_").map_or(question, |(session, _)| session)
 }
 
 fn finish(words: &mut Vec<String>, tag: &mut Tag, statements: &mut Vec<Statement>) -> Result<(), String> {

@@ -8,6 +8,7 @@ use crate::errors::Refusal;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::cluster::causal::guards::FAILED_US;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::sequences::state::Hold;
 use crate::pool::server::state::{Locating, Replies, ServerState};
 use crate::pool::{Branch, Gate, Pool};
@@ -87,7 +88,8 @@ impl Pool {
             self.state.standby_at(branch).map_or(now_us, |standby| standby.replayed.asks_at(now_us));
         let locating = Locating { answer: Replies::default(), asked_us };
         self.set_server_state(id, ServerState::Locating(Box::new(locating)));
-        self.send_hidden(cx, id, Purpose::Position, text.as_bytes());
+        let text = own_settings::question(self.servers[id].at.version, Asks::Little, text.as_bytes());
+        self.send_hidden(cx, id, Purpose::Position, &text);
         true
     }
 
