@@ -45,7 +45,7 @@ impl Pool {
             && !waits_for_restore(link, server, message)
             && server.ledger.len() < cx.env.limits.ledger_entries;
         if !may_send {
-            if server.ledger.len() >= LEDGER_ENTRIES_MAX {
+            if server.ledger.len() >= cx.env.limits.ledger_entries {
                 // Within a group the server keeps its answers back.
                 self.ask_for_answers(cx, server_id);
             }
