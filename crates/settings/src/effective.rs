@@ -56,6 +56,11 @@ impl Config {
         db.min_pool_size.unwrap_or(self.main.min_pool_size)
     }
 
+    /// Whether this pool exists without any client: it keeps `min_pool_size` servers of the user that its database forces.
+    pub fn keeps_pool(&self, db: &Database, user: &str) -> bool {
+        db.user.as_deref() == Some(user) && self.min_pool_size(db) > 0
+    }
+
     /// Number of additional servers that this pool may open when clients wait for long.
     pub fn reserve_pool_size(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.reserve_pool_size)

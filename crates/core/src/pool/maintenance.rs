@@ -288,7 +288,9 @@ impl Pool {
         let unknown = config.database(&pool.database).is_none();
         let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
         let servers: u32 = pool.nodes().map(NodePool::servers_total).sum();
-        let pool_is_idle = servers == 0 && limit(config.main.pool_idle_timeout);
+        // A pool that exists without clients would be made again at once, without what it knows of failures.
+        let is_kept = config.keeps_pool(&pool.config, &pool.user);
+        let pool_is_idle = servers == 0 && !is_kept && limit(config.main.pool_idle_timeout);
         // A pool that is asked by logins (`auth_query`) may have no client ever.
         let is_asked = pool.nodes().any(|node| node.servers(ServerKind::Active) > 0);
         let database_is_idle = automatic && !is_asked && limit(config.main.autodb_idle_timeout);

@@ -138,7 +138,7 @@ impl Worker {
         let config = std::sync::Arc::clone(&cx.env.rules.config);
         for (name, database) in &config.databases {
             let Some(user) = &database.user else { continue };
-            if config.min_pool_size(database) > 0 && cx.env.shared.owner(name, user) == cx.env.worker {
+            if config.keeps_pool(database, user) && cx.env.shared.owner(name, user) == cx.env.worker {
                 self.pool_for(cx, &name.as_str().into(), &user.as_str().into());
             }
         }

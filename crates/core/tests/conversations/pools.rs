@@ -227,3 +227,33 @@ fn the_counters_return_to_zero() {
     assert_eq!((counts.1.servers.taken(), counts.1.clients.taken()), (0, 0));
     assert_eq!(rig.shared.clients.taken(), 0);
 }
+
+#[test]
+fn a_pool_that_keeps_servers_without_clients_is_not_forgotten() {
+    let forced = "app = host=pg user=alice min_pool_size=1";
+    let mut rig = Rig::with("pool_idle_timeout = 1\nserver_login_retry = 15", forced, 1);
+    rig.pass_s(1);
+    let server = rig.dialed();
+    rig.refuse_dial(server, "No route to host");
+    rig.pass_s(7);
+    assert_eq!(rig.new_dials(), 0, "server_login_retry counts");
+    assert!(!rig.logged("cleaning up idle pool"));
+    rig.pass_s(9);
+    let server = rig.dialed();
+    rig.greet(server);
+    assert_eq!(rig.new_dials(), 0);
+}
+
+#[test]
+fn a_pool_whose_minimum_was_taken_away_is_forgotten() {
+    let main = "pool_idle_timeout = 1\nserver_idle_timeout = 1";
+    let mut rig = Rig::with(main, "app = host=pg user=alice min_pool_size=1", 1);
+    rig.pass_s(1);
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.reload(main, "app = host=pg user=alice");
+    rig.pass_s(4);
+    assert!(rig.is_closed(server));
+    assert!(rig.logged("cleaning up idle pool"));
+    assert_eq!(rig.new_dials(), 0);
+}
