@@ -97,6 +97,35 @@ def test_encrypted(pooled, directory, certificates, scheme, said, monkeypatch):
             pooler.logged("could not connect to LDAP server")
 
 
+def test_a_certificate_of_version_1(pooled, certificates, monkeypatch):
+    """As `openssl x509 -req` makes it without extensions: pgweir accepts it from directories as it does from PostgreSQL."""
+    directory = Directory(certificates, certificate="plain")
+    monkeypatch.setenv("LDAPTLS_CACERT", certificates.crt("ca"))
+    options = f'ldapserver=localhost ldapport={directory.tls_port} ldapscheme=ldaps ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'
+    try:
+        pooler = pooled(auth_type="ldap", userlist={"admin": "x"}, auth_ldap_options=options)
+        with pooler.raw(password="of the directory") as session:
+            assert session.value("select current_user") == "alice"
+    finally:
+        directory.discard()
+
+
+@pytest.mark.parametrize("where", ["ldap.conf", "LDAPTLS_REQCERT"])
+def test_certificates_are_checked_whatever_openldap_is_told(pooled, directory, certificates, where, monkeypatch):
+    """TLS_REQCERT is ignored; the warning about the certificate says so."""
+    conf = Path(certificates.folder) / "ldap-reqcert.conf"
+    conf.write_text(f"TLS_CACERT {certificates.crt('stranger')}\n" + ("TLS_REQCERT never\n" if where == "ldap.conf" else ""))
+    monkeypatch.setenv("LDAPCONF", str(conf))
+    for name in ("SSL_CERT_FILE", "LDAPTLS_CACERT", "LDAPTLS_REQCERT"):
+        monkeypatch.delenv(name, raising=False)
+    if where != "ldap.conf":
+        monkeypatch.setenv(where, "never")
+    options = f'ldapserver=localhost ldapport={directory.tls_port} ldapscheme=ldaps ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'
+    pooler = pooled(auth_type="ldap", userlist={"admin": "x"}, auth_ldap_options=options)
+    refused(pooler, "alice", "of the directory")
+    pooler.logged("could not connect to LDAP server localhost: .*certificate.*pgweir ignores TLS_REQCERT never")
+
+
 def test_the_next_server_is_asked(pooled, directory):
     """A server that cannot be reached is passed over; if all are unreachable, logins are refused, and the log says why."""
     way = 'ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'

@@ -61,12 +61,12 @@ userPassword: of bob
 class Directory:
     """A running server with two users, and one that may read. Ports for `ldap` and `ldaps` on 127.0.0.1."""
 
-    def __init__(self, certificates):
+    def __init__(self, certificates, certificate="server"):
         self.folder = scratch_folder("ldap")
         self.port, self.tls_port = free_port(), free_port()
         (self.folder / "db").mkdir()
         conf = self.folder / "slapd.conf"
-        conf.write_text(CONF.format(folder=self.folder, ca=certificates.crt("ca"), crt=certificates.crt("server"), key=certificates.key("server")))
+        conf.write_text(CONF.format(folder=self.folder, ca=certificates.crt("ca"), crt=certificates.crt(certificate), key=certificates.key(certificate)))
         entries = self.folder / "entries.ldif"
         entries.write_text(ENTRIES)
         subprocess.run([SLAPD, "-T", "add", "-f", conf, "-l", entries], check=True, capture_output=True)

@@ -19,6 +19,7 @@ pub mod stopping;
 pub mod supervisor;
 #[cfg(any(feature = "traces", test))]
 mod traces;
+mod trust;
 pub mod web;
 
 pub use commands::Commands;
@@ -29,6 +30,7 @@ pub use keys::Keys;
 pub use login::auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use sources::{LookUp, Sources};
+pub use trust::VerifyBy;
 
 #[cfg(test)]
 mod scratch;

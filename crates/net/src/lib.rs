@@ -29,6 +29,8 @@ pub use options::SocketOptions;
 pub use resolve::addresses_of;
 pub use socket2::Socket;
 pub use takeover::{Arrivals, Giver, GivingError, Leftovers, Takeover, TakeoverError};
-pub use tls::{Pems, ServerTls, Side, TlsConfigs, TlsSetupError, certificate_end_point, own_certificate};
+pub use tls::{
+    Pems, ServerTls, Side, TlsConfigs, TlsSetupError, certificate_end_point, own_certificate, verified_by,
+};
 pub use worker::io::DEEP_BACKLOG_BYTES;
 pub use worker::workers::{Log, LogSink, Post, Setup, WorkerLoad, Workers};

@@ -64,9 +64,10 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let web = (!web_sockets.is_empty()).then_some(web);
     hear_questions(question_queue, events.clone(), web.clone())?;
     let (surrendered, successors) = mpsc::channel();
-    let auth_workers = AuthWorkers::new(events.clone(), log, pgweir_net::pam::check_password);
+    let auth_workers =
+        AuthWorkers::new(events.clone(), log, pgweir_net::pam::check_password, pgweir_net::verified_by);
 
-    let sources = Sources::new(events.clone(), log, pgweir_net::addresses_of);
+    let sources = Sources::new(events.clone(), log, pgweir_net::addresses_of, pgweir_net::verified_by);
     let commands = Commands::new(events.clone(), log);
 
     let config_state = ConfigState::new(command_line, draft);

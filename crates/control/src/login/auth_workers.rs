@@ -15,6 +15,7 @@ use pgweir_core::inquiry::{About, Answer, Checker, Inquiry, Obstacle};
 use crate::log::Log;
 use crate::login::ldap;
 use crate::plane::Event;
+use crate::trust::VerifyBy;
 
 /// Maximum number of questions that are worked on at the same time. PAM modules and directories mostly wait, for the network.
 const THREADS_MAX: usize = 8;
@@ -39,6 +40,7 @@ struct ThreadPool {
     results: Sender<Event>,
     log: Log,
     pam: AskPam,
+    verify: VerifyBy,
     /// Questions that are not answered yet.
     open: AtomicUsize,
     threads: AtomicUsize,
@@ -47,13 +49,21 @@ struct ThreadPool {
 impl AuthWorkers {
     /// Nothing is started yet. Answers will come as events.
     #[must_use]
-    pub fn new(results: Sender<Event>, log: &Log, pam: AskPam) -> AuthWorkers {
+    pub fn new(results: Sender<Event>, log: &Log, pam: AskPam, verify: VerifyBy) -> AuthWorkers {
         let (queue, waiting) = sync_channel(QUEUE_MAX);
         let (open, threads) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let waiting = Mutex::new(waiting);
         AuthWorkers {
             queue,
-            thread_pool: Arc::new(ThreadPool { waiting, results, log: log.clone(), pam, open, threads }),
+            thread_pool: Arc::new(ThreadPool {
+                waiting,
+                results,
+                log: log.clone(),
+                pam,
+                verify,
+                open,
+                threads,
+            }),
         }
     }
 
@@ -105,7 +115,7 @@ impl ThreadPool {
         loop {
             let next = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(inquiry) = next else { return };
-            let found = catch_unwind(AssertUnwindSafe(|| find_out(&inquiry.about, &self.log, self.pam)));
+            let found = catch_unwind(AssertUnwindSafe(|| self.find_out(&inquiry.about)));
             let answer = found.unwrap_or_else(|_| match inquiry.about {
                 About::Password { .. } => Answer::Password(false),
                 About::OsUser { .. } => Answer::Unavailable(Obstacle::Unreachable),
@@ -116,28 +126,31 @@ impl ThreadPool {
             }
         }
     }
-}
 
-fn find_out(about: &About, log: &Log, pam: AskPam) -> Answer {
-    match about {
-        About::OsUser { uid } => match User::from_uid(Uid::from_raw(*uid)) {
-            Ok(user) => Answer::OsUser(user.map(|user| user.name.into())),
-            Err(error) => {
-                log.write(Level::Warning, &format!("could not find the user with id {uid}: {error}"));
-                Answer::Unavailable(Obstacle::Unreachable)
+    fn find_out(&self, about: &About) -> Answer {
+        let log = &self.log;
+        match about {
+            About::OsUser { uid } => match User::from_uid(Uid::from_raw(*uid)) {
+                Ok(user) => Answer::OsUser(user.map(|user| user.name.into())),
+                Err(error) => {
+                    log.write(Level::Warning, &format!("could not find the user with id {uid}: {error}"));
+                    Answer::Unavailable(Obstacle::Unreachable)
+                }
+            },
+            About::Password { user, password, address, by } => {
+                let (who, taken) = match by {
+                    Checker::Pam => ("PAM", (self.pam)(user, password.as_bytes(), *address).map(|()| true)),
+                    Checker::Ldap(options) => {
+                        ("LDAP", ldap::check_password(options, user, password.as_bytes(), self.verify))
+                    }
+                };
+                if let Err(why) = &taken {
+                    // A name may hold what a terminal obeys.
+                    let user = user.escape_debug();
+                    log.write(Level::Warning, &format!("{who} did not let in user \"{user}\": {why}"));
+                }
+                Answer::Password(taken == Ok(true))
             }
-        },
-        About::Password { user, password, address, by } => {
-            let (who, taken) = match by {
-                Checker::Pam => ("PAM", pam(user, password.as_bytes(), *address).map(|()| true)),
-                Checker::Ldap(options) => ("LDAP", ldap::check_password(options, user, password.as_bytes())),
-            };
-            if let Err(why) = &taken {
-                // A name may hold what a terminal obeys.
-                let user = user.escape_debug();
-                log.write(Level::Warning, &format!("{who} did not let in user \"{user}\": {why}"));
-            }
-            Answer::Password(taken == Ok(true))
         }
     }
 }
@@ -154,7 +167,8 @@ mod tests {
     #[test]
     fn threads_start_with_the_first_question() {
         let (results, answers) = channel();
-        let auth_workers = AuthWorkers::new(results, &Log::to_stderr(), |_, _, _| Ok(()));
+        let auth_workers =
+            AuthWorkers::new(results, &Log::to_stderr(), |_, _, _| Ok(()), |_| unreachable!("no directory"));
         assert_eq!(auth_workers.threads(), 0);
         let ask = || {
             let (from, client) = (WorkerId(0), UnpooledId::default());

@@ -13,9 +13,11 @@ use ldap3::{
     LdapConn, LdapConnSettings, ResultEntry, Scope, SearchOptions, StdStream, dn_escape, ldap_escape,
 };
 use pgweir_auth::{LdapOptions, LdapScope, LdapWay};
+use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+
+use crate::trust::VerifyBy;
 
 /// How long connecting, and each operation, may take.
 const STEP_MAX: Duration = Duration::from_secs(10);
@@ -33,14 +35,19 @@ const INVALID_CREDENTIALS: u32 = 49;
 ///
 /// # Errors
 /// No server could be asked, or the answer was neither yes nor no; for the log.
-pub(crate) fn check_password(options: &LdapOptions, user: &str, password: &[u8]) -> Result<bool, String> {
+pub(crate) fn check_password(
+    options: &LdapOptions,
+    user: &str,
+    password: &[u8],
+    verify: VerifyBy,
+) -> Result<bool, String> {
     // An empty password would be an unauthenticated bind, which succeeds (RFC 4513, section 5.1.2).
     let Some(password) = std::str::from_utf8(password).ok().filter(|password| !password.is_empty()) else {
         return Ok(false);
     };
     let mut why = "no LDAP server is configured".to_owned();
     for server in &options.servers {
-        match connect(options, server) {
+        match connect(options, server, verify) {
             Ok(mut directory) => {
                 let found = name_of(&mut directory, options, user);
                 let taken = found.and_then(|name| match name {
@@ -51,22 +58,23 @@ pub(crate) fn check_password(options: &LdapOptions, user: &str, password: &[u8])
                 let _ = directory.unbind();
                 return taken.map_err(|why| format!("LDAP server {server}: {why}"));
             }
-            Err(error) => why = format!("could not connect to LDAP server {server}: {error}"),
+            Err(error) => {
+                let ignored = if error.contains("certificate") { ignored_laxness() } else { String::new() };
+                why = format!("could not connect to LDAP server {server}: {error}{ignored}");
+            }
         }
     }
     Err(why)
 }
 
-fn connect(options: &LdapOptions, server: &str) -> Result<LdapConn, String> {
+fn connect(options: &LdapOptions, server: &str, verify: VerifyBy) -> Result<LdapConn, String> {
     let scheme = if options.ldaps || options.start_tls { "ldaps" } else { "ldap" };
     // An IPv6 address stands in brackets in a URL.
     let bare_ipv6 = server.contains(':') && !server.starts_with('[');
     let server = if bare_ipv6 { format!("[{server}]") } else { server.to_owned() };
     let mut settings = LdapConnSettings::new().set_conn_timeout(STEP_MAX);
-    if (options.ldaps || options.start_tls)
-        && let Some(path) = authorities()
-    {
-        settings = settings.set_config(trusting(&path)?);
+    if options.ldaps || options.start_tls {
+        settings = settings.set_config(trusting(authorities().as_deref(), verify)?);
     }
     if options.start_tls {
         let stream = start_tls::connect(&server, options.port, STEP_MAX)?;
@@ -84,28 +92,55 @@ fn authorities() -> Option<PathBuf> {
     if env::var_os("SSL_CERT_FILE").is_some() {
         return None;
     }
+    value_in(&ldap_conf()?, "TLS_CACERT").map(PathBuf::from)
+}
+
+fn ldap_conf() -> Option<String> {
     let given = env::var_os("LDAPCONF").map(PathBuf::from);
     let usual = LDAP_CONF.map(PathBuf::from);
-    let text = given.into_iter().chain(usual).find_map(|path| fs::read_to_string(path).ok())?;
-    authorities_in(&text)
+    given.into_iter().chain(usual).find_map(|path| fs::read_to_string(path).ok())
 }
 
-/// `TLS_CACERT` of an ldap.conf; the last one counts.
-fn authorities_in(text: &str) -> Option<PathBuf> {
-    let path = |line: &str| {
-        let (name, path) = line.split_once(|c: char| c.is_ascii_whitespace())?;
-        name.eq_ignore_ascii_case("TLS_CACERT").then(|| PathBuf::from(path.trim()))
+/// The value of an option in an ldap.conf; the last one counts.
+fn value_in(text: &str, option: &str) -> Option<String> {
+    let value = |line: &str| {
+        let (name, value) = line.split_once(|c: char| c.is_ascii_whitespace())?;
+        name.eq_ignore_ascii_case(option).then(|| value.trim().to_owned())
     };
-    text.lines().filter_map(path).next_back()
+    text.lines().filter_map(value).next_back()
 }
 
-fn trusting(path: &Path) -> Result<Arc<ClientConfig>, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("TLS_CACERT {}: {error}", path.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))? {
-        roots.add(certificate.map_err(|error| failed(&error))?).map_err(|error| failed(&error))?;
+/// What a warning about a certificate says of a `TLS_REQCERT` that would have OpenLDAP's library accept it; empty without one.
+fn ignored_laxness() -> String {
+    let from_environment = env::var("LDAPTLS_REQCERT").ok();
+    let value = from_environment.or_else(|| value_in(&ldap_conf()?, "TLS_REQCERT"));
+    value.map_or_else(String::new, |value| laxness(&value))
+}
+
+fn laxness(value: &str) -> String {
+    match ["never", "allow", "try"].iter().any(|lax| value.eq_ignore_ascii_case(lax)) {
+        true => format!(
+            " (pgweir ignores TLS_REQCERT {value} of ldap.conf: it always checks the certificate; TLS_CACERT names the authority)"
+        ),
+        false => String::new(),
     }
-    Ok(Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// TLS that trusts the authorities of this file, or (`None`) those of the system.
+fn trusting(path: Option<&Path>, verify: VerifyBy) -> Result<Arc<ClientConfig>, String> {
+    let authorities = match path {
+        Some(path) => CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect)
+            .map_err(|error| format!("TLS_CACERT {}: {error}", path.display()))?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    let failed = |error: &dyn std::fmt::Display| match path {
+        Some(path) => format!("TLS_CACERT {}: {error}", path.display()),
+        None => format!("the authorities of the system: {error}"),
+    };
+    let verifier = verify(authorities).map_err(|error| failed(&error))?;
+    let builder = ClientConfig::builder().dangerous().with_custom_certificate_verifier(verifier);
+    Ok(Arc::new(builder.with_no_client_auth()))
 }
 
 /// What the directory calls the user; `None` if it does not know one of that name.
@@ -176,7 +211,15 @@ mod tests {
             ("TLS_CACERT\t/etc/ssl/ca.crt \n", Some("/etc/ssl/ca.crt")),
             ("tls_cacert /a\nTLS_CACERTDIR /b\nTLS_CACERT /c\n", Some("/c")),
         ] {
-            assert_eq!(authorities_in(text), path.map(PathBuf::from), "{text}");
+            assert_eq!(value_in(text, "TLS_CACERT").as_deref(), path, "{text}");
         }
+    }
+
+    #[test]
+    fn a_warning_names_a_setting_that_is_ignored() {
+        assert!(laxness("never").contains("TLS_REQCERT never"));
+        assert!(laxness("Allow").contains("TLS_REQCERT Allow"));
+        assert_eq!(laxness("demand"), "");
+        assert_eq!(value_in("TLS_REQCERT never\n", "tls_reqcert").as_deref(), Some("never"));
     }
 }

@@ -16,9 +16,9 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use pgweir_settings::{Main, SourceUrl};
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{Login, LookUp};
+use crate::trust::VerifyBy;
 
 /// Most bytes of an answer, and of one message of a stream.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -90,8 +91,8 @@ trait Socket: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Socket for T {}
 
 impl Client {
-    pub(super) fn new(main: &Main, look_up: LookUp) -> Client {
-        Client { tls: tls(main), look_up, resolv_conf: main.resolv_conf.clone() }
+    pub(super) fn new(main: &Main, look_up: LookUp, verify: VerifyBy) -> Client {
+        Client { tls: tls(main, verify), look_up, resolv_conf: main.resolv_conf.clone() }
     }
 
     /// Why nothing can be asked with TLS.
@@ -231,26 +232,24 @@ impl Stream {
 }
 
 /// What TLS is made of. `None`: no authority is set, so it cannot be used.
-fn tls(main: &Main) -> Result<Option<Arc<ClientConfig>>, String> {
+fn tls(main: &Main, verify: VerifyBy) -> Result<Option<Arc<ClientConfig>>, String> {
     if main.source_tls_ca_file.is_empty() {
         return Ok(None);
     }
     let failed = |setting: &str, path: &str, error: &dyn std::fmt::Display| {
         format!("invalid source_tls_{setting}: {path}: {error}")
     };
-    let mut roots = RootCertStore::empty();
     let path = &main.source_tls_ca_file;
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed("ca_file", path, &error))? {
-        let added = certificate.map(|certificate| roots.add(certificate));
-        added
-            .map_err(|error| failed("ca_file", path, &error))?
-            .map_err(|error| failed("ca_file", path, &error))?;
-    }
+    let authorities = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| failed("ca_file", path, &error))?;
+    let verifier = verify(authorities).map_err(|error| failed("ca_file", path, &error))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     if main.source_tls_cert_file.is_empty() {
         return Ok(Some(Arc::new(builder.with_no_client_auth())));
     }

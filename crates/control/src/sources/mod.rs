@@ -30,6 +30,7 @@ use tokio::time::{sleep, timeout};
 use crate::log::Log;
 use crate::plane::Event;
 use crate::sources::http::Client;
+use crate::trust::VerifyBy;
 
 /// Finds the addresses of a host, by the rules of `resolv_conf`; it may block. An error says why there are none.
 pub type LookUp = fn(&str, &str) -> Result<Vec<IpAddr>, String>;
@@ -42,7 +43,14 @@ pub struct Sources {
     orders: Option<UnboundedSender<Order>>,
     events: Sender<Event>,
     log: Log,
+    outside: Outside,
+}
+
+/// What the data plane knows of names and certificates.
+#[derive(Clone, Copy)]
+struct Outside {
     look_up: LookUp,
+    verify: VerifyBy,
 }
 
 enum Order {
@@ -62,8 +70,8 @@ pub(crate) struct Request {
 impl Sources {
     /// Nothing is asked yet. Answers will come as events.
     #[must_use]
-    pub fn new(events: Sender<Event>, log: &Log, look_up: LookUp) -> Sources {
-        Sources { orders: None, events, log: log.clone(), look_up }
+    pub fn new(events: Sender<Event>, log: &Log, look_up: LookUp, verify: VerifyBy) -> Sources {
+        Sources { orders: None, events, log: log.clone(), outside: Outside { look_up, verify } }
     }
 
     /// Asks the sources of this configuration from now on.
@@ -100,9 +108,9 @@ impl Sources {
 
     fn start(&mut self) {
         let (orders, inbox) = unbounded_channel();
-        let (events, log, look_up) = (self.events.clone(), self.log.clone(), self.look_up);
+        let (events, log, outside) = (self.events.clone(), self.log.clone(), self.outside);
         let started =
-            thread::Builder::new().name(THREAD.into()).spawn(move || run(inbox, events, &log, look_up));
+            thread::Builder::new().name(THREAD.into()).spawn(move || run(inbox, events, &log, outside));
         match started {
             Ok(_) => self.orders = Some(orders),
             Err(error) => {
@@ -225,18 +233,18 @@ impl Drop for Task {
     }
 }
 
-fn run(orders: UnboundedReceiver<Order>, events: Sender<Event>, log: &Log, look_up: LookUp) {
+fn run(orders: UnboundedReceiver<Order>, events: Sender<Event>, log: &Log, outside: Outside) {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(orders, events, log, look_up)),
+        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(orders, events, log, outside)),
         Err(error) => log.write(Level::Error, &format!("the sources of clusters cannot be asked: {error}")),
     }
 }
 
-async fn serve(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log: &Log, look_up: LookUp) {
+async fn serve(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log: &Log, outside: Outside) {
     let mut tasks: HashMap<Arc<str>, Task> = HashMap::new();
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Follow(config) => follow(&config, &mut tasks, &events, log, look_up),
+            Order::Follow(config) => follow(&config, &mut tasks, &events, log, outside),
             Order::Hurry { cluster, hurries } => {
                 if let Some(task) = tasks.get(&cluster) {
                     task.hurry.set(hurries);
@@ -271,10 +279,10 @@ fn follow(
     tasks: &mut HashMap<Arc<str>, Task>,
     events: &Sender<Event>,
     log: &Log,
-    look_up: LookUp,
+    Outside { look_up, verify }: Outside,
 ) {
     let main = &config.main;
-    let client = Client::new(main, look_up);
+    let client = Client::new(main, look_up, verify);
     if let Some(fault) = client.fault() {
         log.write(Level::Error, fault);
     }

@@ -13,6 +13,7 @@ mod tests;
 
 pub use names::end_point as certificate_end_point;
 pub use setup::{Pems, ServerTls, Side, TlsConfigs, TlsSetupError};
+pub use verify::verified_by;
 pub use version1::own_certificate;
 
 /// The protocol that PostgreSQL registered for ALPN.

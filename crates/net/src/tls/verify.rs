@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::server::{ParsedCertificate, VerifierBuilderError};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+};
 
 use crate::tls::names;
-use crate::tls::version1::as_version_3;
+use crate::tls::version1::{as_version_3, for_chains};
 
 /// Whether a handshake was signed by the certificate's owner is rustls' affair, towards servers and clients alike: both of its traits have
 /// these three methods.
@@ -116,6 +118,22 @@ impl ServerCertVerifier for AcceptAnything {
         let known = self.0.signature_verification_algorithms.supported_schemes();
         known.into_iter().chain(RSA_PSS_KEYS.map(SignatureScheme::from)).collect()
     }
+}
+
+/// How certificates of servers are verified by these authorities and by the host's name, as with `server_tls_sslmode=verify-full`: for
+/// what the control plane connects to.
+///
+/// # Errors
+/// None of the authorities' certificates is usable.
+pub fn verified_by(
+    authorities: Vec<CertificateDer<'static>>,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    let mut roots = RootCertStore::empty();
+    // One that rustls cannot read may be among those of the system.
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    let provider = for_chains(&aws_lc_rs::default_provider());
+    let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build()?;
+    Ok(Arc::new(VerifyServer { inner, pinned: Pinned::new(authorities), check_name: true }))
 }
 
 /// `sslmode` verify-ca and verify-full.
