@@ -139,6 +139,7 @@ const HELP: &str = "\n\
     \tSHOW POOLS_EXTENDED|CLIENTS_EXTENDED|SERVERS_EXTENDED|STATS_EXTENDED|CONFIG_EXTENDED\n\
     \tSHOW PERCENTILES|STATEMENTS\n\
     \tSHOW CLUSTERS|NODES\n\
+    \tSHOW ROUTE <db> '<statement>'\n\
     \tSET key = arg\n\
     \tRELOAD\n\
     \tPAUSE [<db>]\n\
@@ -150,7 +151,58 @@ const HELP: &str = "\n\
     \tKILL_CLIENT <client_id>\n\
     \tATTACH|DRAIN|DETACH NODE <cluster>.<node>\n\
     \tRECHECK <cluster>\n\
+    \tSWITCHOVER <cluster> TO <node> [FORCE]\n\
+    \tSWITCHOVER <cluster> CANCEL\n\
     \tSUSPEND\n\
     \tSHUTDOWN\n\
     \tSHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS\n\
     \tWAIT_CLOSE [<db>]";
+
+#[cfg(test)]
+mod tests {
+    use super::HELP;
+    use crate::worker::console::command::{Command, TOPICS};
+
+    #[test]
+    fn help_names_every_table() {
+        let shown: Vec<&str> = HELP
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("SHOW "))
+            .flat_map(|line| line.split('|'))
+            .collect();
+        for (word, _) in TOPICS {
+            assert!(shown.contains(&&*word.to_uppercase()), "SHOW {word} is not in SHOW HELP");
+        }
+    }
+
+    #[test]
+    fn help_names_every_command_in_its_form() {
+        let values = [
+            ("<db>", "app"),
+            ("<cluster>", "main"),
+            ("<node>", "m1"),
+            ("<client_id>", "7"),
+            ("'<statement>'", "'select 1'"),
+            ("key = arg", "pool_mode = session"),
+            ("[", ""),
+            ("]", ""),
+        ];
+        let mut tags = Vec::new();
+        for line in HELP.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let line = values.iter().fold(line.to_owned(), |line, (form, value)| line.replace(form, value));
+            // `SHUTDOWN A|B` stands for two commands, and so does `A|B NODE x`.
+            let words: Vec<Vec<&str>> = line.split(' ').map(|word| word.split('|').collect()).collect();
+            let count = words.iter().map(Vec::len).max().unwrap_or_default();
+            for at in 0..count {
+                let words: Vec<&str> = words.iter().map(|ways| ways[at.min(ways.len() - 1)]).collect();
+                let command = Command::parse(&words.join(" "));
+                tags.push(command.unwrap_or_else(|_| panic!("{words:?} is no command")).tag());
+            }
+        }
+        let verbs = "SHOW SET RELOAD PAUSE RESUME DISABLE ENABLE RECONNECT KILL KILL_CLIENT ATTACH DRAIN DETACH RECHECK \
+                     SWITCHOVER SUSPEND SHUTDOWN WAIT_CLOSE";
+        for verb in verbs.split(' ').filter(|verb| !verb.is_empty()) {
+            assert!(tags.iter().any(|tag| tag.split(' ').next() == Some(verb)), "{verb} is not in SHOW HELP");
+        }
+    }
+}
