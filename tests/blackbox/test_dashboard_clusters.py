@@ -108,3 +108,15 @@ def test_without_clusters(pooled):
     http = Http(pooled(http_listen=str(port)), port)
     answer = http.get("/api/v1/clusters")
     assert (answer["clusters"], answer["changes"], http.get("/api/v1/overview")["clusters"]) == ([], [], [])
+
+
+def test_limits_hold_for_each_node(watched):
+    """A pool that reads from a standby may have `pool_size` connections to each of the two: that is its limit on the dashboard."""
+    _, http = watched(2, default_pool_size=3)
+    with http.pooler.raw() as session:
+        session.query("select 1")
+        [entry] = http.get("/api/v1/overview")["databases"]
+        assert entry["servers"]["limit"] == 3, "no read goes to the standby"
+    with http.pooler.raw(options="-c pgweir.route=standby") as session:
+        session.query("select 1")
+        eventually(lambda: http.get("/api/v1/overview")["databases"][0]["servers"]["limit"] == 6, "three at each node")

@@ -181,7 +181,7 @@ pub struct PoolSnapshot {
     pub mode: PoolMode,
     /// PAUSE or KILL of its database is in force.
     pub paused: bool,
-    /// `pool_size`; 0 is no limit.
+    /// The number of servers that the pool may have: `pool_size` at each node that it uses; 0 is no limit.
     pub size: u32,
     /// Its clients.
     pub clients: ClientNumbers,

@@ -28,7 +28,10 @@ impl Pool {
             user: Arc::clone(&pool.user),
             mode: pool.policy.mode,
             paused: pool.gate == Gate::Paused,
-            size: env.rules.config.pool_size(&pool.config, &pool.user),
+            // `pool_size` holds for each node.
+            size: env.rules.config.pool_size(&pool.config, &pool.user).saturating_mul(count(
+                1 + pool.standby_branches().filter(|branch| branch.is_standby()).count(),
+            )),
             clients: ClientNumbers {
                 linked: pool.count.linked,
                 pinned: pool.count.pinned,
