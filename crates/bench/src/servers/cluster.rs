@@ -149,6 +149,9 @@ impl Cluster {
                 "CREATE ROLE {USER} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION{}",
                 password.unwrap_or_default()
             ),
+            // The pooler's questions to the nodes of a cluster run as this role: without it a standby's timeline stays unknown to
+            // them for long after a promotion.
+            format!("GRANT pg_read_all_stats TO {USER}"),
             format!("CREATE DATABASE {DATABASE} OWNER {USER}"),
         ] {
             superuser.query(&statement).map_err(BenchError::io(statement))?;
