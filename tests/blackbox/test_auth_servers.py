@@ -6,7 +6,7 @@ import pytest
 
 from harness.cluster import PASSWORDS
 from harness.machine import eventually
-from harness.wire import Closed, md5_secret, query
+from harness.wire import Closed, md5_secret, query, scram_secret
 
 ADMIN = {"admin": "pw-of-admin"}
 
@@ -73,6 +73,17 @@ def test_the_wrong_password_for_the_server(pooled, user):
         session.query("select 1")
     assert f'password authentication failed for user "{user}"' in refused.value.error["M"]
     assert refused.value.error["C"] in ("28P01", "08P01")
+
+
+def test_a_scram_secret_of_another_password(pooled):
+    """The secret in the list is not the server's, as after a change of the password: the server refuses in its own words, for client and log."""
+    secret = scram_secret(PASSWORDS["u_scram"])
+    pooler = pooled(auth_type="scram-sha-256", userlist={"u_scram": secret} | ADMIN, query_wait_timeout=5, client_login_timeout=5)
+    with pytest.raises(Closed) as refused, pooler.raw(user="u_scram", password=PASSWORDS["u_scram"]) as session:
+        session.query("select 1")
+    assert refused.value.error["M"] == 'password authentication failed for user "u_scram"'
+    assert refused.value.error["C"] in ("28P01", "08P01")
+    pooler.logged('server login failed: FATAL password authentication failed for user "u_scram"')
 
 
 @pytest.mark.needs("waiting clients told when no server is usable")

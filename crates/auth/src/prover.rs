@@ -31,7 +31,7 @@ pub enum Credential {
     Secret(Secret),
     /// A password.
     Password(PlainPassword),
-    /// Keys a client revealed when it logged in. They answer SCRAM where salt and iterations are theirs.
+    /// Keys a client revealed when it logged in. They answer SCRAM; the server takes the answer if salt and iterations are theirs.
     ScramKeys(ScramKeys),
 }
 
@@ -56,8 +56,8 @@ impl Credential {
             (_, Some(password)) => {
                 password.scram_keys(salt, iterations).ok_or(ProverError::TooManyIterations { iterations })
             }
-            (Self::ScramKeys(keys), _) if keys.fits(salt, iterations) => Ok(Arc::new(keys.clone())),
-            (Self::ScramKeys(_), _) => Err(ProverError::KeysDoNotFit),
+            // If they are for another secret than the server's, it refuses in its own words, as it does a wrong password.
+            (Self::ScramKeys(keys), _) => Ok(Arc::new(keys.clone())),
             _ => Err(ProverError::WrongPasswordType),
         }
     }
@@ -81,10 +81,6 @@ pub enum ProverError {
     /// The server asks for something that our credential cannot answer.
     #[error("wrong password type")]
     WrongPasswordType,
-    /// The keys to pass through are for another salt or iteration count: the secret stored here is not the
-    /// server's.
-    #[error("wrong password type: the SCRAM secret stored here is not the one the server has")]
-    KeysDoNotFit,
     /// The server does not know our secret: it is not the server it claims to be.
     #[error("server signature is wrong")]
     ServerSignature,
@@ -155,6 +151,16 @@ impl Prover {
         match self.0 {
             State::Fresh { user, credential, .. } => Self(State::Fresh { user, credential, end_point: hash }),
             other => Self(other),
+        }
+    }
+
+    /// Why the server will refuse the login, for the log.
+    pub fn remark(&self) -> Option<&'static str> {
+        match &self.0 {
+            State::ServerFinal(state) if state.is_other_secret => {
+                Some("the SCRAM secret stored here is not the one the server has")
+            }
+            _ => None,
         }
     }
 
@@ -247,10 +253,12 @@ impl ExpectServerFirst {
         let server_first = ServerFirst::parse(message, self.nonce.as_bytes())?;
         let keys = self.credential.scram_keys(&server_first.salt, server_first.iterations)?;
         let nonce = std::str::from_utf8(server_first.nonce).expect("a checked nonce is ASCII");
+        let is_other_secret = matches!(&self.credential, Credential::ScramKeys(keys)
+            if !keys.fits(&server_first.salt, server_first.iterations));
         let without_proof = ClientFinal::encode_without_proof(&self.echo, nonce);
         let conversation = auth_message(self.client_first_bare.as_bytes(), message, without_proof.as_bytes());
         let client_final = ClientFinal::encode(&without_proof, &keys.proof(&conversation));
-        let state = ExpectServerFinal { signature: keys.server_signature(&conversation) };
+        let state = ExpectServerFinal { signature: keys.server_signature(&conversation), is_other_secret };
         let message = encoded(|out| frontend::encode_sasl_response(out, client_final.as_bytes()));
         Ok((State::ServerFinal(state), Some(message)))
     }
@@ -259,6 +267,8 @@ impl ExpectServerFirst {
 /// Our proof is sent; the server's must come.
 struct ExpectServerFinal {
     signature: Key,
+    /// Our keys are for another secret than the server's: it will refuse the proof.
+    is_other_secret: bool,
 }
 
 impl ExpectServerFinal {

@@ -177,7 +177,7 @@ impl TlsStream {
             }
             Err(error) => {
                 self.take_alert(pool);
-                self.stage = Stage::Broken(explained(error));
+                self.stage = Stage::Broken(explained(&error));
                 None
             }
         }
@@ -405,12 +405,56 @@ fn describe(state: &CommonState, verified: bool) -> TlsInfo {
     }
 }
 
-/// rustls' text, with what to do where that can be said.
-fn explained(error: String) -> String {
-    match error.contains("UnsupportedCertVersion") {
-        true => format!(
-            "{error} (an authority's certificate of X.509 version 1; `openssl x509 -req` makes version 3 with -extfile)"
-        ),
-        false => error,
+/// PgBouncer's words, which readers of logs know, and rustls' text; with what to do where that can be said.
+fn explained(error: &str) -> String {
+    let more = match error.contains("UnsupportedCertVersion") {
+        true => {
+            "; an authority's certificate of X.509 version 1: `openssl x509 -req` makes version 3 with -extfile"
+        }
+        false => "",
+    };
+    match in_words_of_openssl(error) {
+        Some(words) => format!("{words} ({error}{more})"),
+        None => format!("{error}{more}"),
+    }
+}
+
+fn in_words_of_openssl(error: &str) -> Option<String> {
+    let failed = |why: &str| Some(format!("handshake failed: {why}"));
+    if let Some((_, rest)) = error.split_once("not valid for name \"") {
+        let name = rest.split('"').next().unwrap_or_default();
+        return Some(format!("name `{name}' not present in server certificate"));
+    }
+    if error.starts_with("invalid peer certificate") {
+        return failed("certificate verify failed");
+    }
+    if error.contains("NoCipherSuitesInCommon") {
+        return failed("no shared cipher");
+    }
+    if error.ends_with("alert: HandshakeFailure") {
+        return failed("sslv3 alert handshake failure");
+    }
+    None
+}
+
+#[cfg(test)]
+mod words {
+    use super::explained;
+
+    #[test]
+    fn failures_are_told_in_words_that_readers_of_logs_know() {
+        for (error, words) in [
+            ("invalid peer certificate: UnknownIssuer", "handshake failed: certificate verify failed ("),
+            (
+                "invalid peer certificate: certificate not valid for name \"db.x\"; certificate is only valid for DnsName(\"y\")",
+                "name `db.x' not present in server certificate (",
+            ),
+            ("received fatal alert: HandshakeFailure", "handshake failed: sslv3 alert handshake failure ("),
+            ("peer is incompatible: NoCipherSuitesInCommon", "handshake failed: no shared cipher ("),
+        ] {
+            let told = explained(error);
+            assert!(told.starts_with(words) && told.contains(error), "{told}");
+        }
+        assert_eq!(explained("received fatal alert: UnknownCA"), "received fatal alert: UnknownCA");
     }
 }

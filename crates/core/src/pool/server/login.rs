@@ -79,7 +79,7 @@ impl Pool {
                 self.login_failed(
                     cx,
                     id,
-                    "connect failed",
+                    "server refused SSL",
                     "the server does not support SSL, but SSL is required",
                 );
                 Step::Gone
@@ -388,8 +388,13 @@ impl Pool {
         let severity = fields.as_ref().and_then(ErrorFields::severity).unwrap_or(b"FATAL");
         let Some(server) = self.servers.get(id) else { return };
         let (only_for_replication, branch) = (server.is_replication(), server.branch);
+        let remark = match &server.state {
+            ServerState::LoggingIn(login) => login.prover.as_ref().and_then(Prover::remark),
+            _ => None,
+        };
+        let remark = remark.map(|remark| format!(" ({remark})")).unwrap_or_default();
         let line = format!(
-            "{} server login failed: {} {message}",
+            "{} server login failed: {} {message}{remark}",
             self.server_log_name(server),
             printable(severity)
         );

@@ -77,7 +77,7 @@ impl Pool {
                 let (reason, text) = match why {
                     Closed::NameNotResolved(text) => ("server DNS lookup failed", text.as_str()),
                     Closed::DialFailed(text) => ("connect failed", text.as_str()),
-                    Closed::Tls(text) => ("TLS handshake failed", text.as_str()),
+                    Closed::Tls(text) => ("TLS handshake error", text.as_str()),
                     Closed::Broken(text) => ("server conn crashed?", text.as_str()),
                     Closed::Eof => ("server conn crashed?", "the server closed the connection during login"),
                 };

@@ -288,7 +288,7 @@ impl Worker {
             return self.refuse_unpooled(cx, id, &Fault::Protocol("expected a password message".into()));
         }
         if header.total() - HEADER_LEN > PASSWORD_BYTES_MAX {
-            return self.refuse_unpooled(cx, id, &Fault::Protocol("the password message is too long".into()));
+            return self.refuse_unpooled(cx, id, &Fault::Protocol("malformed password message".into()));
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
         let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
