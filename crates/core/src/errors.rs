@@ -43,7 +43,8 @@ pub(crate) enum Fault {
     ServerShuttingDown,
     DatabaseRemoved,
     ForcedDisconnect,
-    /// A timeout of the settings, by the text PgBouncer gives.
+    /// A timeout of the settings, by the text PgBouncer gives. The SQLSTATE is that of PostgreSQL's own timeout if that one ends the
+    /// session, too; else PgBouncer's 08P01.
     Timeout(&'static str, SqlState),
     /// The same while the client waited for a server; and why the last attempt to open one failed, if it did.
     Unserved(&'static str, SqlState, Option<String>),

@@ -43,8 +43,11 @@ impl Pool {
 
     /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
     pub(crate) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let branch = self.state.asks_at;
+        if !self.state.queue.lookups.is_empty() && self.known_failure(cx.env, branch).is_some() {
+            return self.refuse_lookups(cx, Obstacle::Unreachable);
+        }
         while !self.state.queue.lookups.is_empty() {
-            let branch = self.state.asks_at;
             let Some(server) = self.choose_free(cx, branch, None) else {
                 return;
             };

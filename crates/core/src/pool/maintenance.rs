@@ -84,7 +84,7 @@ impl Pool {
                 let server = self.servers.get(link.server).filter(|server| !server.is_replication())?;
                 let user = &self.state.user;
                 if server.work.query_us > 0 && over(config.query_timeout(user), server.work.query_us) {
-                    return Some(Fault::Timeout("query timeout", SqlState::QUERY_CANCELED));
+                    return Some(Fault::Timeout("query timeout", SqlState::PROTOCOL_VIOLATION));
                 }
                 // A message that does not end holds the server as an open transaction does, and so does a BEGIN.
                 let held = server.tx != TxStatus::Idle
@@ -121,7 +121,7 @@ impl Pool {
             return Some(Fault::Unserved("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW, failure()));
         }
         is_over(env, config.query_timeout(&pool.user), account.request_us)
-            .then(|| Fault::Unserved("query_timeout", SqlState::QUERY_CANCELED, failure()))
+            .then(|| Fault::Unserved("query_timeout", SqlState::PROTOCOL_VIOLATION, failure()))
     }
 
     /// `client_login_timeout`: the client is proven, and only its pool keeps it waiting.
@@ -131,7 +131,7 @@ impl Pool {
             return None;
         }
         let failure = self.failure_while_waiting(env, client.account.branch, client.account.request_us);
-        Some(Fault::Unserved("client_login_timeout (server down)", SqlState::CONNECTION_FAILURE, failure))
+        Some(Fault::Unserved("client_login_timeout (server down)", SqlState::PROTOCOL_VIOLATION, failure))
     }
 
     /// The error that kept the pool from opening a server while a client waited since this time.

@@ -109,7 +109,7 @@ impl Worker {
         let limit = env.rules.config.main.client_login_timeout;
         let over = !limit.is_zero() && is_over(env, Some(limit), client.origin.since.mono_us);
         answer
-            .or_else(|| over.then_some(Fault::Timeout("client_login_timeout", SqlState::CONNECTION_FAILURE)))
+            .or_else(|| over.then_some(Fault::Timeout("client_login_timeout", SqlState::PROTOCOL_VIOLATION)))
     }
 
     /// A login that waits for `auth_query` waits for a server as a client of that pool does. It is not told the reason why

@@ -143,7 +143,7 @@ fn kill_disconnects_all_clients_and_leaves_the_database_paused() {
     let console = rig.console();
     assert_eq!(rig.command(console, "KILL app"), ["Complete KILL", "Ready I"]);
     assert_eq!(rig.gets(client), ["FATAL 57P01 database removed"]);
-    assert_eq!(rig.gets(waiting), ["FATAL 57P01 database removed"]);
+    assert_eq!(rig.refusal(waiting), "FATAL 57P01 database removed");
     assert!(rig.is_closed(server) && rig.is_closed(bobs));
     assert_eq!(rig.shared.clients.taken(), 0);
     assert_eq!(rig.shared.database("app").servers.taken(), 0);
@@ -205,7 +205,7 @@ fn disable_refuses_new_clients_only() {
     let console = rig.console();
     rig.command(console, "DISABLE app");
     let refused = rig.knock("alice", "app");
-    assert_eq!(rig.gets(refused), ["FATAL 55000 database \"app\" is disabled"]);
+    assert_eq!(rig.refusal(refused), "FATAL 55000 database \"app\" is disabled");
     rig.send(client, &fe::query("select 1"));
     assert_eq!(rig.gets(server), ["Query select 1"]);
     rig.command(console, "ENABLE app");
@@ -235,12 +235,12 @@ fn limits_of_users_and_databases_count_the_console() {
         if name == "max_user_client_connections" {
             assert_eq!(rig.gets(second).last().map(String::as_str), Some("Ready I"), "{name}");
             let elsewhere = rig.knock("bob", "app");
-            assert_eq!(rig.gets(elsewhere), [format!("FATAL 53300 client connections exceeded ({name})")]);
+            assert_eq!(rig.refusal(elsewhere), format!("FATAL 53300 client connections exceeded ({name})"));
             let row = shown(&mut rig, admins[0], "SHOW USERS", "bob");
             assert_eq!(row[6..], ["2", "2"]);
             assert_eq!(shown(&mut rig, admins[0], "SHOW USERS", "admin")[7], "1", "admins are counted");
         } else {
-            assert_eq!(rig.gets(second), [format!("FATAL 53300 client connections exceeded ({name})")]);
+            assert_eq!(rig.refusal(second), format!("FATAL 53300 client connections exceeded ({name})"));
             let row = shown(&mut rig, admins[0], "SHOW DATABASES", "pgbouncer");
             assert_eq!(row[13..15], ["2", "2"]);
         }
@@ -310,7 +310,7 @@ fn shutdown_waits_as_it_is_told() {
         assert!(rig.stopped_listening());
         rig.pass_us(1);
         let late = rig.knock("alice", "app");
-        assert_eq!(rig.gets(late), ["FATAL 57P03 pooler is shutting down"]);
+        assert_eq!(rig.refusal(late), "FATAL 57P03 pooler is shutting down");
         assert!(rig.asked().is_empty(), "a statement runs");
         finish(&mut rig, server);
         assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
@@ -418,7 +418,7 @@ fn a_database_that_is_removed_takes_its_switches_along() {
         let server = rig.dialed();
         assert_eq!(rig.gets(server), ["Query select 1"], "{with_fallback}");
         let refused = rig.knock("alice", "other");
-        assert_eq!(rig.gets(refused), ["FATAL 55000 database \"other\" is disabled"], "it stayed");
+        assert_eq!(rig.refusal(refused), "FATAL 55000 database \"other\" is disabled", "it stayed");
     }
 }
 

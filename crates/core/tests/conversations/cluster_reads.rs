@@ -264,8 +264,8 @@ fn a_client_waits_for_a_standby_and_is_told_what_each_node_is() {
     stage.pass_us(4_900_000);
     stage.rig.gets_nothing(client);
     stage.pass_us(600_000);
-    let told = stage.rig.gets(client);
-    assert_eq!(told, ["FATAL 57P03 cluster \"main\" has no usable standby (primary_wait)"]);
+    let told = stage.rig.refusal(client);
+    assert_eq!(told, "FATAL 57P03 cluster \"main\" has no usable standby (primary_wait)");
 }
 
 #[test]

@@ -233,8 +233,8 @@ fn a_client_does_not_wait_for_longer_than_primary_wait() {
     }
     rig.gets_nothing(client);
     rig.pass_us(900_000);
-    let told = rig.gets(client);
-    assert_eq!(told, ["FATAL 57P03 cluster \"main\" has no primary (primary_wait)"]);
+    let told = rig.refusal(client);
+    assert_eq!(told, "FATAL 57P03 cluster \"main\" has no primary (primary_wait)");
     assert!(rig.is_closed(client));
 }
 

@@ -209,8 +209,10 @@ fn a_server_that_dies_during_connect_query_is_replaced_after_a_while() {
         assert!(rig.logged("connect_query failed: server conn crashed?"));
         // The next one would end in the same way.
         assert_eq!(rig.new_dials(), 0);
-        rig.gets_nothing(client);
+        let told = rig.refusal(client);
+        assert!(told.contains("connect_query failed: server conn crashed?"), "{told}");
         rig.pass_s(2);
+        let client = rig.knock("alice", "app");
         let next = rig.dialed();
         rig.greet(next);
         rig.send(next, &answered);
@@ -240,9 +242,10 @@ fn connect_query_may_fail_but_not_leave_a_transaction() {
     rig.greet(server);
     rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
     assert!(rig.is_closed(server));
-    rig.gets_nothing(client);
+    assert!(rig.refusal(client).contains("connect_query failed: "));
     assert_eq!(rig.new_dials(), 0, "the next one would end in the same way");
     rig.pass_s(16);
+    rig.knock("alice", "app");
     assert_eq!(rig.new_dials(), 1);
     let mut rig = Rig::with("", "app = host=pg connect_query='nonsense'", 1);
     let client = rig.knock("alice", "app");

@@ -141,7 +141,7 @@ fn an_answer_that_comes_too_late_is_for_no_client() {
     let slow = knock_unix(&mut rig, 1000, "alice");
     let (id, _) = question(&mut rig);
     rig.pass_s(61);
-    assert_eq!(rig.gets(slow), ["FATAL 08006 client_login_timeout"]);
+    assert_eq!(rig.gets(slow), ["FATAL 08P01 client_login_timeout"]);
     rig.mail(0, Mail::Answered { client: id, answer: Answer::OsUser(Some("alice".into())) });
     assert_eq!(rig.shared.clients.taken(), 0);
 }

@@ -273,3 +273,31 @@ fn what_is_refused_after_the_proof_is_no_matter_of_versions() {
     assert!(rig.gets(client).concat().contains("FATAL 0A000 no such thing"));
     assert_eq!(rig.new_dials(), 0);
 }
+
+#[test]
+fn a_proven_client_is_told_so_ahead_of_any_other_error() {
+    let mut rig = Rig::new("max_db_client_connections = 1");
+    let client = rig.knock("alice", "nowhere");
+    assert_eq!(rig.gets(client), ["Auth ok", "FATAL 3D000 no such database: nowhere"], "as PostgreSQL");
+    let client = rig.knock("alice", "pgbouncer");
+    assert_eq!(rig.gets(client), ["Auth ok", "FATAL 28000 not allowed"]);
+    let first = rig.knock("alice", "app");
+    let refused = rig.knock("alice", "app");
+    let limit = "FATAL 53300 client connections exceeded (max_db_client_connections)";
+    assert_eq!(rig.gets(refused), ["Auth ok", limit]);
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &be::fatal("3D000", "database \"app\" does not exist"));
+    assert_eq!(rig.gets(first), ["Auth ok", "FATAL 3D000 database \"app\" does not exist"]);
+}
+
+#[test]
+fn nothing_but_an_error_is_told_to_a_client_that_is_not_proven() {
+    let mut rig = Rig::new("auth_type = plain\nmax_client_conn = 1");
+    let client = rig.knock("alice", "nowhere");
+    let second = rig.knock("alice", "app");
+    let limit = "FATAL 53300 no more connections allowed (max_client_conn)";
+    assert_eq!(rig.gets(second), [limit]);
+    rig.send(client, &fe::password("wrong"));
+    assert_eq!(rig.gets(client), ["Auth 3", "FATAL 28P01 password authentication failed"]);
+}

@@ -133,7 +133,7 @@ fn a_client_that_came_before_a_shutdown_is_let_in() {
     assert!(rig.stopped_listening());
     rig.pass_us(1000);
     let late = rig.knock("alice", "app");
-    assert_eq!(rig.gets(late), ["FATAL 57P03 pooler is shutting down"]);
+    assert_eq!(rig.refusal(late), "FATAL 57P03 pooler is shutting down");
     rig.send(early, &fe::startup(&[("user", "alice"), ("database", "app")]));
     let server = rig.dialed();
     rig.greet(server);

@@ -146,7 +146,7 @@ fn a_refused_replication_login_is_told_to_its_client() {
     let mut rig = Rig::new("");
     let (client, server) = standby(&mut rig);
     rig.send(server, &be::fatal("28000", "no pg_hba.conf entry for replication"));
-    assert_eq!(rig.gets(client), ["FATAL 28000 login failed"]);
+    assert_eq!(rig.refusal(client), "FATAL 28000 login failed");
     assert!(rig.is_closed(client) && rig.is_closed(server));
 }
 
@@ -299,7 +299,7 @@ fn it_does_not_wait_forever() {
     let (mut rig, _, server) = full("query_wait_timeout = 5");
     let standby = asks(&mut rig);
     rig.pass_s(6);
-    assert_eq!(rig.gets(standby), ["FATAL 57P03 query_wait_timeout"]);
+    assert_eq!(rig.refusal(standby), "FATAL 57P03 query_wait_timeout");
     rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
     assert!(!rig.is_closed(server), "nobody waits for its place any more");
 }

@@ -379,7 +379,7 @@ fn what_postgresql_refuses_is_refused_at_login_in_its_words() {
     let refused =
         [be::error("22023", "parameter \"geqo\" requires a Boolean value"), be::ready('I')].concat();
     rig.send(server, &[refused, be::answer(&[&["on"]])].concat());
-    assert_eq!(rig.gets(client), ["FATAL 22023 parameter \"geqo\" requires a Boolean value"]);
+    assert_eq!(rig.refusal(client), "FATAL 22023 parameter \"geqo\" requires a Boolean value");
     assert!(!rig.is_closed(server));
 }
 

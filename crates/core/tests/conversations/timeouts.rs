@@ -17,8 +17,8 @@ fn a_login_has_its_time() {
     let silent = rig.accept();
     let waiting = rig.knock("alice", "app");
     rig.pass_s(7);
-    assert_eq!(rig.gets(silent), ["FATAL 08006 client_login_timeout"]);
-    assert_eq!(rig.gets(waiting), ["FATAL 08006 client_login_timeout (server down)"]);
+    assert_eq!(rig.gets(silent), ["FATAL 08P01 client_login_timeout"]);
+    assert_eq!(rig.refusal(waiting), "FATAL 08P01 client_login_timeout (server down)");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn after_a_standstill_silence_is_silence() {
     rig.stand_still_s(90);
     assert!(!rig.is_closed(silent), "it has a moment");
     rig.pass_s(2);
-    assert_eq!(rig.gets(silent), ["FATAL 08006 client_login_timeout"]);
+    assert_eq!(rig.gets(silent), ["FATAL 08P01 client_login_timeout"]);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_worker_that_is_always_late_looks_after_timeouts() {
     for _ in 0..4 {
         rig.stand_still_s(3);
     }
-    assert_eq!(rig.gets(silent), ["FATAL 08006 client_login_timeout"]);
+    assert_eq!(rig.gets(silent), ["FATAL 08P01 client_login_timeout"]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_statement_has_its_time() {
     let server = rig.dialed();
     rig.send(client, &fe::query("select pg_sleep(100)"));
     rig.pass_s(7);
-    assert_eq!(rig.gets(client), ["FATAL 57014 query timeout"]);
+    assert_eq!(rig.gets(client), ["FATAL 08P01 query timeout"]);
     // Its statement still runs, and is canceled.
     let cancel = rig.dialed();
     assert!(!rig.connect(cancel).is_empty());
@@ -149,15 +149,21 @@ fn a_busy_session_has_no_transaction_that_could_time_out() {
 #[test]
 fn dialing_and_login_have_their_time() {
     let mut rig = Rig::new("server_connect_timeout = 5\nserver_login_retry = 1");
+    for answers in [false, true] {
+        let client = rig.knock("alice", "app");
+        let server = rig.dialed();
+        if answers {
+            rig.connect(server);
+        }
+        rig.pass_s(4);
+        rig.gets_nothing(client);
+        rig.pass_s(2);
+        assert!(rig.is_closed(server) && rig.logged("connect timeout"));
+        let told = rig.refusal(client);
+        assert!(told.starts_with("FATAL 08001 server login has been failing"), "{told}");
+        rig.pass_s(2);
+    }
     let client = rig.knock("alice", "app");
-    let silent = rig.dialed();
-    rig.pass_s(7);
-    assert!(rig.is_closed(silent) && rig.logged("connect timeout"));
-    assert!(!rig.is_closed(client), "another attempt may be better");
-    let second = rig.dialed();
-    rig.connect(second);
-    rig.pass_s(7);
-    assert!(rig.is_closed(second));
     let third = rig.dialed();
     rig.greet(third);
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
@@ -213,24 +219,37 @@ fn a_reset_that_hangs_costs_the_server_not_the_pool() {
 }
 
 #[test]
-fn a_client_that_comes_after_a_cold_pool_failed_is_told_why() {
+fn all_clients_of_a_cold_pool_are_told_why_it_has_no_server() {
     for mode in ["session", "transaction", "statement"] {
         let mut rig = Rig::new(&format!("server_login_retry = 5\npool_mode = {mode}"));
-        let first = rig.knock("alice", "app");
+        let waits = [rig.knock("alice", "app"), rig.knock("alice", "app")];
         let server = rig.dialed();
         rig.refuse_dial(server, "connection refused");
-        assert_eq!(rig.gets(first), [""; 0], "{mode}: it goes on waiting");
-        let second = rig.knock("alice", "app");
-        let told = rig.gets(second);
+        let comes = rig.knock("alice", "app");
         let reason = "server login has been failing, cached error: connect failed: connection refused";
-        assert!(told[0].starts_with(&format!("FATAL 08001 {reason}")), "{mode}: {told:?}");
-        assert!(rig.is_closed(second), "{mode}");
+        for client in [waits[0], waits[1], comes] {
+            let told = rig.refusal(client);
+            assert!(told.starts_with(&format!("FATAL 08001 {reason}")), "{mode}: {told:?}");
+        }
         assert_eq!(rig.new_dials(), 0, "{mode}");
         rig.pass_s(6);
+        let client = rig.knock("alice", "app");
         let server = rig.dialed();
         rig.greet(server);
-        assert_eq!(rig.gets(first).last().map(String::as_str), Some("Ready I"), "{mode}");
+        assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"), "{mode}");
     }
+}
+
+#[test]
+fn a_client_of_a_cold_pool_waits_while_another_host_may_serve_it() {
+    let mut rig = Rig::with("", "app = host=one,two", 1);
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.refuse_dial(server, "refused");
+    rig.gets_nothing(client);
+    let server = rig.dialed();
+    rig.refuse_dial(server, "refused");
+    assert!(rig.refusal(client).starts_with("FATAL 08001 server login has been failing"));
 }
 
 #[test]
@@ -263,20 +282,16 @@ fn detail(rig: &mut Rig, client: End) -> Option<String> {
 #[test]
 fn the_timeout_of_a_client_that_waited_names_the_last_failure() {
     let why = "The last attempt to open a server connection failed: connect failed: connection refused.";
-    for (main, text) in [
-        ("query_wait_timeout = 3", "query_wait_timeout"),
-        ("query_timeout = 3", "query_timeout"),
-        ("client_login_timeout = 3", "client_login_timeout (server down)"),
-    ] {
-        let mut rig = Rig::new(&format!("server_login_retry = 15\n{main}"));
-        let cold = rig.knock("alice", "app");
-        let server = rig.dialed();
-        rig.refuse_dial(server, "connection refused");
-        rig.pass_s(4);
-        assert!(rig.peek(cold)[0].contains(text), "{text}");
-        assert_eq!(detail(&mut rig, cold).as_deref(), Some(why), "{text}");
-        assert!(rig.is_closed(cold), "{text}");
-    }
+    let mut rig = Rig::new("server_login_retry = 15\nquery_timeout = 3");
+    let warm = rig.client("alice");
+    let server = rig.dialed();
+    rig.eof(server);
+    rig.send(warm, &fe::query("select 1"));
+    let server = rig.dialed();
+    rig.refuse_dial(server, "connection refused");
+    rig.pass_s(4);
+    assert_eq!(rig.peek(warm), ["FATAL 08P01 query_timeout"]);
+    assert_eq!(detail(&mut rig, warm).as_deref(), Some(why));
     let mut rig = Rig::new("server_login_retry = 15\nquery_wait_timeout = 3");
     let warm = rig.client("alice");
     let server = rig.dialed();
@@ -318,7 +333,7 @@ fn query_timeout_holds_for_a_client_that_waits_for_the_pools_first_server() {
         rig.pass_s(2);
         assert_eq!(rig.gets(client), [""; 0], "{mode}");
         rig.pass_s(2);
-        assert_eq!(rig.gets(client), ["FATAL 57014 query_timeout"], "{mode}");
+        assert_eq!(rig.refusal(client), "FATAL 08P01 query_timeout", "{mode}");
         assert!(rig.is_closed(client), "{mode}");
     }
 }
@@ -328,12 +343,12 @@ fn waiting_for_a_pools_first_server_ends_with_query_wait_timeout() {
     let mut rig = Rig::new("server_login_retry = 5\nquery_wait_timeout = 3");
     let client = rig.knock("alice", "app");
     let server = rig.dialed();
-    rig.refuse_dial(server, "connection refused");
+    rig.connect(server);
+    rig.send(server, &be::fatal("57P03", "the database system is starting up"));
     rig.pass_s(2);
     assert_eq!(rig.gets(client), [""; 0]);
     rig.pass_s(2);
-    assert_eq!(rig.gets(client), ["FATAL 57P03 query_wait_timeout"]);
-    assert!(rig.is_closed(client));
+    assert_eq!(rig.refusal(client), "FATAL 57P03 query_wait_timeout");
 }
 
 #[test]
@@ -370,7 +385,7 @@ fn a_refused_login_is_told_with_the_servers_code() {
     let server = rig.dialed();
     rig.connect(server);
     rig.send(server, &be::fatal("3D000", "database \"app\" does not exist"));
-    assert_eq!(rig.gets(client), ["FATAL 3D000 database \"app\" does not exist"]);
+    assert_eq!(rig.refusal(client), "FATAL 3D000 database \"app\" does not exist");
 }
 
 #[test]
@@ -405,7 +420,7 @@ fn a_refused_login_is_told_to_clients_that_no_other_server_will_serve() {
             told = rig.gets(later);
         }
         assert!(
-            told[0].starts_with("FATAL 08001 server login has been failing"),
+            told.last().is_some_and(|told| told.starts_with("FATAL 08001 server login has been failing")),
             "{makes_useless}: {told:?}"
         );
     }
@@ -448,5 +463,5 @@ fn a_server_that_skips_authentication_is_not_believed() {
     rig.connect(server);
     rig.send(server, &[be::key(1), be::ready('I')].concat());
     assert!(rig.is_closed(server));
-    assert!(rig.gets(client)[0].starts_with("FATAL 08006 server login failed"));
+    assert!(rig.refusal(client).starts_with("FATAL 08006 server login failed"));
 }

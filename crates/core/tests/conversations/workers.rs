@@ -51,7 +51,7 @@ fn an_adopted_client_may_be_younger_than_the_tick() {
     rig.set_back_us(50_000);
     // The owner's turn began before this client came; it refuses the client in that same turn.
     rig.send(second, &fe::startup(&[("user", "alice"), ("database", "app")]));
-    assert!(rig.gets(second)[0].contains("max_user_client_connections"));
+    assert!(rig.refusal(second).contains("max_user_client_connections"));
     assert_eq!(rig.shared.clients.taken(), 1);
 }
 

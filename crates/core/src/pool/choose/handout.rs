@@ -7,9 +7,9 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
 use crate::pool::choose::selector::Place;
+use crate::pool::client::arrival::Admission;
 use crate::pool::client::state::ClientState;
 use crate::pool::server::state::{Server, ServerState};
-use crate::pool::startup::check::Known;
 use crate::pool::{Branch, Gate, Pool, ServerKind};
 
 impl Pool {
@@ -106,19 +106,25 @@ impl Pool {
         true
     }
 
-    /// Greets clients that waited for the pool's first server, as its login says what to tell them.
+    /// Greets clients that waited for the pool's first server, as its login says what to tell them; or tells them why there is none,
+    /// as a client that logs in now is told.
     fn greet_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
-        let Some(greeting) = self.state.greeting.clone() else { return };
-        self.greet_with_own_servers(cx, branch, &greeting);
+        let greeting = self.state.greeting.clone();
+        if let Some(greeting) = &greeting {
+            self.greet_with_own_servers(cx, branch, greeting);
+        }
         for id in std::mem::take(&mut self.state.node_at_mut(branch).awaiting) {
-            if self.awaits_own_server(cx.env, branch, id) {
+            if greeting.is_some() && self.awaits_own_server(cx.env, branch, id) {
                 self.state.node_at_mut(branch).awaiting.push(id);
                 continue;
             }
-            let checked = match self.known_startup(cx.env, id, &greeting) {
-                Known::Plain => None,
-                Known::CheckedStartup(checked) => Some(checked),
-                Known::Unknown => {
+            let (greeting, checked) = match self.admission(cx.env, branch, id, greeting.as_ref()) {
+                Admission::Greet(greeting, checked) => (greeting, checked),
+                Admission::Refuse(fault) => {
+                    self.refuse_client(cx, id, &fault);
+                    continue;
+                }
+                Admission::Wait => {
                     self.state.node_at_mut(branch).awaiting.push(id);
                     continue;
                 }

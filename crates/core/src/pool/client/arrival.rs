@@ -7,8 +7,9 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use crate::client_handoff::{ClientHandoff, Login, Replication};
-use crate::context::{Activity, Cx, KeyOwner, Role};
+use crate::context::{Activity, Cx, Env, KeyOwner, Role};
 use crate::driver::{ConnId, Driver};
+use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::cluster::route::Asking;
@@ -16,6 +17,16 @@ use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting};
 use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::CheckedStartup;
 use crate::pool::{Branch, Pool};
+
+/// What becomes of a client that logs in.
+pub(crate) enum Admission {
+    /// It is told this, with the outcome of its startup parameters if it has some.
+    Greet(Arc<ServerGreeting>, Option<Arc<CheckedStartup>>),
+    /// No server can be opened to find out what it is to be told.
+    Refuse(Fault),
+    /// A server will tell.
+    Wait,
+}
 
 impl Pool {
     /// A proven client: `None` if it was refused.
@@ -78,21 +89,39 @@ impl Pool {
         }
         let branch = self.branch_of_request(cx.env, id, Asking::default());
         let greeting = self.state.greeting.clone().filter(|_| !self.state.gets_own_server());
-        match greeting.as_ref().map(|greeting| (greeting, self.known_startup(cx.env, id, greeting))) {
-            Some((greeting, Known::Plain)) => self.greet_client(cx, id, greeting, None, None),
-            Some((greeting, Known::CheckedStartup(known))) => {
-                self.greet_client(cx, id, greeting, Some(&known), None);
+        match self.admission(cx.env, branch, id, greeting.as_ref()) {
+            Admission::Greet(greeting, checked) => {
+                self.greet_client(cx, id, &greeting, checked.as_deref(), None);
             }
-            Some((_, Known::Unknown)) | None => {
-                if let Some(fault) = self.known_failure(cx.env, branch) {
-                    self.refuse_client(cx, id, &fault);
-                    return None;
-                }
+            Admission::Refuse(fault) => {
+                self.refuse_client(cx, id, &fault);
+                return None;
+            }
+            Admission::Wait => {
                 self.state.node_at_mut(branch).awaiting.push(id);
                 self.notice();
             }
         }
         Some(id)
+    }
+
+    /// What becomes of a client that logs in at this node now, if clients are told this greeting (`None`: it is not known).
+    pub(crate) fn admission(
+        &self,
+        env: &Env,
+        branch: Branch,
+        id: ClientId,
+        greeting: Option<&Arc<ServerGreeting>>,
+    ) -> Admission {
+        match greeting.map(|greeting| (greeting, self.known_startup(env, id, greeting))) {
+            Some((greeting, Known::Plain)) => Admission::Greet(Arc::clone(greeting), None),
+            Some((greeting, Known::CheckedStartup(known))) => {
+                Admission::Greet(Arc::clone(greeting), Some(known))
+            }
+            Some((_, Known::Unknown)) | None => {
+                self.known_failure(env, branch).map_or(Admission::Wait, Admission::Refuse)
+            }
+        }
     }
 
     /// The secret that the client proved itself with may serve to log in to servers, if the client is the pool's user.

@@ -1,6 +1,7 @@
 //! A client ends: it said goodbye, its connection ended, or it is told a FATAL error. Nothing of it is left in the pool, and the server
 //! that it held is freed or closed.
 
+use pgweir_wire::backend::encode_auth_ok;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::Header;
 
@@ -41,6 +42,10 @@ impl Pool {
         if !self.is_mid_message(client) {
             let conn = client.conn;
             cx.env.scratch.clear();
+            if matches!(client.state, ClientState::AwaitingServer(_)) {
+                // PostgreSQL says so as soon as the user is proven, ahead of any other error of the login.
+                encode_auth_ok(&mut cx.env.scratch);
+            }
             fault.encode(&mut cx.env.scratch);
             cx.driver.send(conn, &cx.env.scratch);
         }

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use pgweir_wire::backend::encode_auth_ok;
+
 use crate::client_handoff::{ClientHandoff, Counted, Login};
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, ConnId, Driver, Peer};
@@ -181,6 +183,7 @@ impl Worker {
             let fault = Fault::NoSuchDatabase(login.database.to_string());
             cx.env.counters.errors.note(fault.code().as_bytes());
             cx.env.scratch.clear();
+            encode_auth_ok(&mut cx.env.scratch);
             fault.encode(&mut cx.env.scratch);
             cx.driver.send(conn, &cx.env.scratch);
             return cx.driver.close(conn, CloseMode::Flush);

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use pgweir_auth::{Arrival, Guard, GuardEnv, HbaMethod, Learned, Verdict, ask_for_password};
 use pgweir_settings::{AuthType, Database};
+use pgweir_wire::backend::encode_auth_ok;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use crate::client_handoff::{Login, Replication};
+use crate::client_handoff::{Counted, Login, Replication};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Peer};
 use crate::errors::{Fault, Unproven};
@@ -382,12 +383,12 @@ impl Worker {
         if target == Target::Console {
             return match self.admit_to_console(cx.env, &login, &mut counted) {
                 Ok(rights) => self.open_console(cx, id, &login, rights, counted),
-                Err(fault) => self.refuse_login(cx, id, login, &counted, &fault),
+                Err(fault) => self.refuse_proven(cx, id, login, &counted, &fault),
             };
         }
         let since_us = self.unpooled.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
         if let Err(fault) = self.admit(cx.env, &login, target, since_us, &mut counted) {
-            return self.refuse_login(cx, id, login, &counted, &fault);
+            return self.refuse_proven(cx, id, login, &counted, &fault);
         }
         let to = cx.env.shared.owner(&login.database, &self.pool_user(cx.env, &login));
         if let Some(client) = self.unpooled.get_mut(id) {
@@ -395,6 +396,24 @@ impl Worker {
         }
         // It stays here until its bytes that were not looked at yet are in its inbox.
         Step::Used(0)
+    }
+
+    /// The client has proven its user, and is refused for another reason. PostgreSQL says AuthenticationOk before; health checks
+    /// that end there (HAProxy's `pgsql-check`) see that the server works.
+    fn refuse_proven<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        login: Login,
+        counted: &Counted,
+        fault: &Fault,
+    ) -> Step {
+        if let Some(client) = self.unpooled.get(id) {
+            cx.env.scratch.clear();
+            encode_auth_ok(&mut cx.env.scratch);
+            cx.driver.send(client.conn, &cx.env.scratch);
+        }
+        self.refuse_login(cx, id, login, counted, fault)
     }
 }
 
