@@ -68,6 +68,8 @@ rare_paths! {
     StrangersCancel: Seeds, "a statement ran again after a stranger's cancel request";
     /// A read that a standby refused, or did not answer, runs on the primary.
     SecondTry: ClusterSeeds, "a read ran on the primary after a standby";
+    /// Only a part of a transaction's first group is here, which says where the transaction runs.
+    AwaitsFirstGroup: ClusterSeeds, "a client waited for the rest of its transaction's first group";
     /// A transaction that has read at a standby goes on at the primary.
     LeftStandby: ClusterSeeds, "a transaction left its standby for the primary";
     /// The server of a read was lost, and the read runs on another one.

@@ -22,6 +22,7 @@ use crate::ids::ClientId;
 use crate::limits::{HOLD_MESSAGE_BYTES, PARSE_BYTES_MAX};
 use crate::pool::client::state::ClientState;
 use crate::pool::{Pool, Step};
+use crate::stats::rare_path::RarePath;
 
 impl Pool {
     /// A message of a client that has no server. `Step::Wait`: it waits for a server, or for the rest of the message.
@@ -51,6 +52,7 @@ impl Pool {
             return step;
         }
         if self.awaits_rest_of_first_group(cx.env, id, bytes) {
+            cx.driver.reached(RarePath::AwaitsFirstGroup);
             return Step::Wait;
         }
         let group = match status {
