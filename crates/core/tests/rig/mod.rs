@@ -599,6 +599,8 @@ impl Rig {
         let request = self.accept_at(worker);
         self.send(request, &fe::cancel(&key));
         request
+    }
+
     /// The error that ends the login of a client that has proven its user.
     pub(crate) fn refusal(&mut self, client: End) -> String {
         let told = self.gets(client);
@@ -606,8 +608,6 @@ impl Rig {
         assert_eq!(proven, "Auth ok", "PostgreSQL says so ahead of the error");
         assert!(self.is_closed(client), "{error}");
         error.clone()
-    }
-
     }
 
     pub(crate) fn cancel(&mut self, client: End) -> End {
