@@ -76,6 +76,14 @@ rare_paths! {
     ReadAfterLoss: ClusterSeeds, "a read ran again after its server was lost";
     /// The primary was lost at COMMIT, and its outcome is asked for.
     OutcomeAsked: ClusterSeeds, "the outcome of a lost COMMIT was asked for";
+    /// The primary is deposed, and what its server is at is lost at once.
+    ServerDeposed: ClusterSeeds, "a server of a deposed primary was ended at its work";
+    /// The primary is deposed, and its server goes on with a read that its client has seen in part, or with a question of pgweir's.
+    ReadAtDeposed: Conversations, "a read went on to its end at a deposed primary";
+    /// A read is lost with its server and cannot run again: its client has seen a part of it, or has lost too many servers with it.
+    ReadInterrupted: ClusterSeeds, "a client was told that its read was interrupted";
+    /// A read is lost with its server after it was queued there behind another client's.
+    QueuedReadAgain: Conversations, "a read that had been queued ran again after its server was lost";
     /// The server of an open transaction was lost, and the client was told that the transaction is rolled back.
     RolledBackByLoss: ClusterSeeds, "a client was told that its transaction is rolled back";
     /// A server refused to say what its session holds, and is asked once more.

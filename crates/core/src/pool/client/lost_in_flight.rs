@@ -135,6 +135,7 @@ impl Pool {
             return self.runs_again(cx, id, server_id);
         }
         // It was queued on this server, so its inbox has it.
+        cx.driver.reached(RarePath::QueuedReadAgain);
         let since_us = client.account.request_us;
         self.set_server_state(server_id, ServerState::Draining);
         self.wait_again(id, since_us, true);

@@ -221,6 +221,7 @@ impl Pool {
         let text = format!("the statement was interrupted: the connection to the {node} was lost");
         let report = Report::error(SqlState::SERIALIZATION_FAILURE, &text)
             .with_hint("It has changed nothing. Try it again. The session goes on.");
+        cx.driver.reached(RarePath::ReadInterrupted);
         self.tell(cx, id, Some(&report), Some(TxStatus::Idle));
     }
 

@@ -19,6 +19,7 @@ use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::node::NodePool;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, ServerKind};
+use crate::stats::rare_path::RarePath;
 
 /// Why a server of an older epoch is closed.
 const FENCED: &str = "the primary has changed";
@@ -106,8 +107,16 @@ impl Pool {
             {
                 self.lose_server(cx, id, reason.into());
             }
-            (Retirement::Deposed, _) if !only_reads(server) => self.lose_server(cx, id, reason.into()),
-            (Retirement::Ends | Retirement::Deposed, _) => self.servers[id].retire = Some(ends),
+            (Retirement::Deposed, _) if !only_reads(server) => {
+                cx.driver.reached(RarePath::ServerDeposed);
+                self.lose_server(cx, id, reason.into());
+            }
+            (Retirement::Ends | Retirement::Deposed, _) => {
+                if retirement == Retirement::Deposed {
+                    cx.driver.reached(RarePath::ReadAtDeposed);
+                }
+                self.servers[id].retire = Some(ends);
+            }
         }
     }
 
