@@ -69,6 +69,18 @@ pub const CLIENT_STATEMENTS_MAX: usize = 10_000;
 /// Parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.
 pub const GREETING_PARAMETERS_MAX: usize = 64;
 
+/// While clients log in, a server confirms at least this often what they are told of its parameters.
+pub const GREETING_CONFIRMED_US: u64 = 3_000_000;
+
+/// A login waits no longer than this until a server has confirmed what the client is told.
+pub const GREETING_WAIT_US: u64 = 1_000_000;
+
+/// If no server was free for this long to confirm the greeting, the next free server does so before a waiting client gets it.
+pub const GREETING_LATE_US: u64 = 10_000_000;
+
+/// PostgreSQL servers (each run of one counts) of which a pool remembers what new connections begin with.
+pub const GREETING_ORIGINS_MAX: usize = 16;
+
 /// How often timeouts and pool sizes are looked after.
 pub const MAINTENANCE_PERIOD_US: u64 = 333_000;
 

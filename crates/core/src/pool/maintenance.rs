@@ -168,6 +168,7 @@ impl Pool {
                 | ServerState::VerifyingSession(_)
                 | ServerState::QueryingCatalog(_)
                 | ServerState::Locating(_)
+                | ServerState::Looking(_)
                 | ServerState::CheckingStartup(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>

@@ -18,7 +18,10 @@ use crate::pool::numbers::Numbers;
 use crate::pool::policy::Policy;
 use crate::pool::queue::Queue;
 use crate::pool::sequences::state::Drawn;
+use crate::pool::server::freshness::Freshness;
 use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::session::params::Tracked;
+use crate::pool::startup::checked::Opened;
 use crate::shared::Counts;
 
 /// What a pool is and has beside its connections.
@@ -42,8 +45,10 @@ pub(crate) struct PoolState {
     pub(crate) numbers: Numbers,
     pub(crate) due: Due,
     pub(crate) known: Known,
-    /// What servers are when they are new; the first one's is told to every client.
+    /// What servers are when they are new: the newest server's is told to every client that logs in.
     pub(crate) greeting: Option<Arc<ServerGreeting>>,
+    /// When a server last confirmed the greeting.
+    pub(crate) freshness: Freshness,
     pub(crate) drawn: Drawn,
     /// When the session of a released server is looked at.
     pub(crate) session_checks: SessionChecks,
@@ -128,6 +133,7 @@ impl PoolState {
             due: Due::default(),
             known: Known::default(),
             greeting: None,
+            freshness: Freshness::default(),
             drawn: Drawn::default(),
             session_checks: SessionChecks::default(),
             routines: Routines::default(),
@@ -162,6 +168,16 @@ impl PoolState {
         self.greeting = Some(greeting);
     }
 
+    /// A server has logged in: new clients are told what it reports.
+    pub(crate) fn greeting_renewed(&mut self, now: &ServerGreeting, tracked: &Tracked, opened: &Opened) {
+        let renewed = self.greeting.as_deref().and_then(|greeting| greeting.renewed_by(now, tracked, opened));
+        if let Some(greeting) = renewed {
+            // Clients with startup parameters are told the others as they were when a server was asked.
+            self.known.startup_checks.clear();
+            self.greeting = Some(Arc::new(greeting));
+        }
+    }
+
     /// A server says what it is now: new clients are told so.
     pub(crate) fn greeting_telling(&mut self, name: &[u8], value: &[u8]) {
         if let Some(greeting) = self.greeting.as_deref().and_then(|greeting| greeting.telling(name, value)) {
@@ -185,10 +201,10 @@ impl PoolState {
         let node = self.node_at(branch);
         let lookups = if branch == self.asks_at { self.queue.lookups.len() as u32 } else { 0 };
         let (waiting, awaiting) = (node.waiting.saturating_add(lookups), node.awaiting.len() as u32);
-        // The pool's first server serves all clients that only wait for the parameters of a greeting.
+        // One server serves all clients that only wait for the parameters of a greeting.
         match self.greeting {
-            Some(_) => waiting.saturating_add(awaiting),
-            None => waiting.max(awaiting.min(1)),
+            Some(_) if !self.freshness.is_wanted() => waiting.saturating_add(awaiting),
+            _ => waiting.max(awaiting.min(1)),
         }
     }
 

@@ -30,6 +30,7 @@ mod clusters;
 mod connect_query;
 mod copy;
 mod ends;
+mod greetings;
 mod hba;
 mod hosts;
 mod known_answers;

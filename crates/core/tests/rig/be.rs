@@ -66,6 +66,13 @@ pub(crate) fn answer(rows: &[&[&str]]) -> Vec<u8> {
     [columns(), rows.iter().flat_map(row).collect(), complete("SELECT"), ready('I')].concat()
 }
 
+/// What a server says that new connections begin with: rows of a kind, a name and a value.
+pub(crate) fn look(facts: &[[&str; 3]]) -> Vec<u8> {
+    let origin = row_values(&[Some(b"o"), None, Some(b"10.0.0.3 5432 1750000000")]);
+    let row = |fact: &[&str; 3]| row_values(&fact.map(|value| Some(value.as_bytes())));
+    [columns(), origin, facts.iter().flat_map(row).collect(), complete("SELECT"), ready('I')].concat()
+}
+
 pub(crate) fn row_of(bytes: usize) -> Vec<u8> {
     encoded(|out| backend::encode_data_row(out, &[Some(&vec![b'r'; bytes])]))
 }

@@ -59,6 +59,8 @@ pub(crate) struct Rig {
     pub(crate) allocations: u64,
     /// What servers say of their routines; `None`: nothing.
     pub(crate) catalog: Option<Vec<[&'static str; 3]>>,
+    /// What servers say that new connections begin with, which clients that log in are told; `None`: nothing.
+    pub(crate) look: Option<Vec<[&'static str; 3]>>,
     /// Cancel keys that clients were told.
     keys: Vec<(End, Vec<u8>)>,
 }
@@ -67,6 +69,9 @@ pub(crate) struct Rig {
 pub(crate) const CATALOG: &[u8] = b"SELECT 'g', NULL";
 /// The settings of a question go ahead of it.
 const SETTINGS: &[u8] = b"SET TRANSACTION ISOLATION LEVEL READ COMMITTED;";
+
+/// How the question begins that asks what new connections begin with.
+pub(crate) const LOOK: &[u8] = b"SELECT 'o', NULL";
 
 const USERS: &str = "\"alice\" \"alices\"\n\"bob\" \"bobs\"\n\"admin\" \"admins\"\n\"carol\" \"carols\"\n";
 
@@ -129,6 +134,7 @@ impl Rig {
             keys: Vec::new(),
             allocations: 0,
             catalog: Some(Vec::new()),
+            look: Some(Vec::new()),
         }
     }
 
@@ -207,35 +213,45 @@ impl Rig {
         self.tell_catalog(worker);
     }
 
-    /// Servers say which routines change their sessions: [`Rig::catalog`], or what follows from it is not what a test is about.
+    /// Servers answer questions that are not what a test is about: which routines change their sessions ([`Rig::catalog`]), and what
+    /// new connections begin with ([`Rig::look`]).
     fn tell_catalog(&mut self, worker: usize) {
+        if let Some(catalog) = self.catalog.clone()
+            && let Some(conn) = self.take_question(worker, CATALOG)
+        {
+            // Its database has no code of users of which nothing is said here.
+            let names = [["v", "", ""], ["r", "", ""]];
+            let names = names.iter().filter(|name| !catalog.iter().any(|row| row[0] == name[0]));
+            let rows: Vec<&[&str]> = catalog.iter().chain(names).map(|row| &row[..]).collect();
+            self.turn(worker, |machine, driver| machine.received(driver, conn, &be::answer(&rows)));
+        }
+        if let Some(look) = self.look.clone()
+            && let Some(conn) = self.take_question(worker, LOOK)
+        {
+            let answer = be::look(&look);
+            self.turn(worker, |machine, driver| machine.received(driver, conn, &answer));
+        }
+    }
+
+    /// Takes a question that begins so out of what arrived at a server.
+    fn take_question(&mut self, worker: usize, begin: &[u8]) -> Option<ConnId> {
         let asked = |wire: &Wire| {
             // Not looked for in what is longer than that question and a startup packet.
             if wire.arrived.len() > 32768 {
                 return None;
             }
-            let place = wire.arrived.windows(CATALOG.len()).position(|part| part == CATALOG)?;
+            let place = wire.arrived.windows(begin.len()).position(|part| part == begin)?;
             let settings = wire.arrived[..place].windows(SETTINGS.len()).rposition(|part| part == SETTINGS);
             let at = settings.unwrap_or(place).checked_sub(5)?;
-            Some((
-                at,
-                at + 1 + usize::try_from(u32::from_be_bytes(*wire.arrived[at + 1..].first_chunk()?)).ok()?,
-            ))
+            let end =
+                at + 1 + usize::try_from(u32::from_be_bytes(*wire.arrived[at + 1..].first_chunk()?)).ok()?;
+            Some((at, end))
         };
         let wires = &self.workers[worker].driver.wires;
-        let Some((index, (at, end))) =
-            wires.iter().enumerate().find_map(|(index, wire)| Some((index, asked(wire)?)))
-        else {
-            return;
-        };
-        let Some(catalog) = self.catalog.clone() else { return };
+        let (index, (at, end)) =
+            wires.iter().enumerate().find_map(|(index, wire)| Some((index, asked(wire)?)))?;
         self.workers[worker].driver.wires[index].arrived.drain(at..end);
-        // Its database has no code of users of which nothing is said here.
-        let names = [["v", "", ""], ["r", "", ""]];
-        let names = names.iter().filter(|name| !catalog.iter().any(|row| row[0] == name[0]));
-        let rows: Vec<&[&str]> = catalog.iter().chain(names).map(|row| &row[..]).collect();
-        let conn = ConnId { index: u32::try_from(index).expect("few connections"), generation: 0 };
-        self.turn(worker, |machine, driver| machine.received(driver, conn, &be::answer(&rows)));
+        Some(ConnId { index: u32::try_from(index).expect("few connections"), generation: 0 })
     }
 
     /// What goes between workers arrives in order, each in a separate turn.
@@ -583,6 +599,15 @@ impl Rig {
         texts
     }
 
+    /// The error that ends the login of a client that has proven its user.
+    pub(crate) fn refusal(&mut self, client: End) -> String {
+        let told = self.gets(client);
+        let [proven, error] = &told[..] else { panic!("not refused: {told:?}") };
+        assert_eq!(proven, "Auth ok", "PostgreSQL says so ahead of the error");
+        assert!(self.is_closed(client), "{error}");
+        error.clone()
+    }
+
     /// The key that a client was told: process id and secret.
     pub(crate) fn key_of(&self, client: End) -> Vec<u8> {
         self.keys.iter().find(|(end, _)| *end == client).expect("it was told a key").1.clone()
@@ -599,15 +624,6 @@ impl Rig {
         let request = self.accept_at(worker);
         self.send(request, &fe::cancel(&key));
         request
-    }
-
-    /// The error that ends the login of a client that has proven its user.
-    pub(crate) fn refusal(&mut self, client: End) -> String {
-        let told = self.gets(client);
-        let [proven, error] = &told[..] else { panic!("not refused: {told:?}") };
-        assert_eq!(proven, "Auth ok", "PostgreSQL says so ahead of the error");
-        assert!(self.is_closed(client), "{error}");
-        error.clone()
     }
 
     pub(crate) fn cancel(&mut self, client: End) -> End {

@@ -38,11 +38,16 @@ impl Pool {
 
     /// The same for the servers of one node.
     fn hand_out_at<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
-        self.greet_waiting(cx, branch);
+        let awaits_greeting = self.confirms_greeting(cx, branch);
+        if !awaits_greeting {
+            self.greet_waiting(cx, branch);
+        }
         if branch == self.state.asks_at {
             self.serve_lookups(cx);
         }
-        self.check_waiting_startups(cx, branch);
+        if !awaits_greeting {
+            self.check_waiting_startups(cx, branch);
+        }
         let replicates = branch.is_primary() && !self.state.queue.replicating.is_empty();
         if replicates {
             self.serve_replication(cx);

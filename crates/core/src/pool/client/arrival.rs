@@ -88,7 +88,8 @@ impl Pool {
             return self.clients.contains_key(id).then_some(id);
         }
         let branch = self.branch_of_request(cx.env, id, Asking::default());
-        let greeting = self.state.greeting.clone().filter(|_| !self.state.gets_own_server());
+        let waits = self.awaits_greeting(cx.env, branch) || self.state.gets_own_server();
+        let greeting = self.state.greeting.clone().filter(|_| !waits);
         match self.admission(cx.env, branch, id, greeting.as_ref()) {
             Admission::Greet(greeting, checked) => {
                 self.greet_client(cx, id, &greeting, checked.as_deref(), None);

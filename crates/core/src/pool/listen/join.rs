@@ -75,8 +75,12 @@ impl Pool {
 
     /// Payloads arrive at the notify listener in the encoding of the listener's connection.
     fn has_encoding_of_pool(&self, env: &Env, id: ClientId) -> bool {
-        let greeting = self.state.greeting.as_deref();
-        greeting.is_some_and(|greeting| self.has_encoding_of(env, id, &greeting.params))
+        let up = self.state.notify_listener.as_deref().filter(|listener| listener.is_up);
+        let params = match up.and_then(|listener| self.servers.get(listener.server)) {
+            Some(server) => Some(&server.params),
+            None => self.state.greeting.as_deref().map(|greeting| &greeting.params),
+        };
+        params.is_some_and(|params| self.has_encoding_of(env, id, params))
     }
 
     // The notify listener.

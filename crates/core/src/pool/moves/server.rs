@@ -186,10 +186,21 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
                     | S::Cleaning
                     | S::HeldForCancel
             )
-            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::CheckingStartup(_) | S::Locating(_))
+            | (
+                S::Idle,
+                S::Busy(_)
+                    | S::Checking
+                    | S::Inquiring(_)
+                    | S::CheckingStartup(_)
+                    | S::Locating(_)
+                    | S::Looking(_)
+            )
             | (S::CheckingStartup(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (S::Busy(_), S::Auditing(_) | S::VerifyingSession(_) | S::QueryingCatalog(_))
-            | (S::VerifyingSession(_) | S::QueryingCatalog(_) | S::Locating(_), S::Idle | S::HeldForCancel)
+            | (
+                S::VerifyingSession(_) | S::QueryingCatalog(_) | S::Locating(_) | S::Looking(_),
+                S::Idle | S::HeldForCancel
+            )
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::SyncingSession(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)

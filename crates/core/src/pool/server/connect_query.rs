@@ -128,7 +128,7 @@ impl Pool {
     }
 
     /// This is what the server's session begins with. A pool's first server so says what its clients begin with; the next
-    /// server does if the first was of no help.
+    /// server does if the first was of no help. What servers report is told to new clients as the newest server reports it.
     fn session_begins<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -150,6 +150,11 @@ impl Pool {
             // Other servers were started with a client's own parameters.
             if lacks && server.opened.is_plain() {
                 pool.greeting_with(Arc::clone(&greeting));
+            } else if server.branch.is_primary() && !in_doubt {
+                pool.greeting_renewed(&greeting, &cx.env.tracked, &server.opened);
+            }
+            if server.branch.is_primary() {
+                pool.freshness.confirm(cx.env.now.mono_us);
             }
             for name in TOLD_ANEW {
                 greeting.told(name).into_iter().for_each(|value| pool.greeting_telling(name, value));

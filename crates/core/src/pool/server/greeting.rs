@@ -6,7 +6,8 @@ use pgweir_wire::backend::{ParameterStatus, encode_parameter_status};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::pool::session::content::Session;
-use crate::pool::session::params::Params;
+use crate::pool::session::params::{Params, Tracked};
+use crate::pool::startup::checked::Opened;
 
 /// Whether a server is a standby (PostgreSQL 14 on). No client can change it: a promotion does, and each server connection
 /// reports that with its next answer.
@@ -54,6 +55,46 @@ impl ServerGreeting {
             session: Arc::clone(&self.session),
             in_doubt: self.in_doubt,
         })
+    }
+
+    /// As a newer server reports it, except for what a client asked for when that server was opened. What `connect_query` left
+    /// besides stays. `None`: nothing changes.
+    pub(crate) fn renewed_by(
+        &self,
+        now: &ServerGreeting,
+        tracked: &Tracked,
+        opened: &Opened,
+    ) -> Option<ServerGreeting> {
+        let mut fixed = Vec::with_capacity(now.fixed.len());
+        for message in messages(&now.fixed) {
+            let name = status_of(message).map(|status| status.name).unwrap_or_default();
+            match self.told(name) {
+                Some(old) if opened.decides(tracked, name) => encode_parameter_status(&mut fixed, name, old),
+                _ => fixed.extend_from_slice(message),
+            }
+        }
+        let mut params = (*now.params).clone();
+        for (position, name) in tracked.names().enumerate() {
+            if let Some(old) = self.params.get(position).filter(|_| opened.decides(tracked, name.as_bytes()))
+            {
+                params.set(position, old);
+            }
+        }
+        (fixed != self.fixed || params != *self.params).then(|| ServerGreeting {
+            fixed,
+            params: Arc::new(params),
+            session: Arc::clone(&self.session),
+            in_doubt: now.in_doubt,
+        })
+    }
+
+    /// Names and values of everything that is told.
+    pub(crate) fn all<'a>(&'a self, tracked: &'a Tracked) -> Vec<(&'a [u8], &'a [u8])> {
+        let fixed = messages(&self.fixed).filter_map(status_of).map(|status| (status.name, status.value));
+        let params = tracked.names().enumerate();
+        let params =
+            params.filter_map(|(position, name)| Some((name.as_bytes(), self.params.get(position)?)));
+        fixed.chain(params).collect()
     }
 
     /// What `now` tells otherwise, as messages.

@@ -235,6 +235,8 @@ pub(crate) enum ServerState {
     CheckingStartup(Box<CheckingStartup>),
     /// No client has it, and it is asked where its node is in the write-ahead log.
     Locating(Box<Locating>),
+    /// No client has it, and it is asked what new connections begin with.
+    Looking(Box<Looking>),
     /// `server_reset_query` runs.
     Cleaning,
     /// `server_check_query` runs.
@@ -260,6 +262,13 @@ pub(crate) struct Locating {
     pub(crate) answer: Replies,
     /// When (monotonic, µs).
     pub(crate) asked_us: u64,
+}
+
+/// What new connections begin with is being asked.
+pub(crate) struct Looking {
+    pub(crate) answer: Replies,
+    /// Since when the server was unused: that counts on after the answer (monotonic, µs).
+    pub(crate) unused_us: u64,
 }
 
 /// A connection that is being opened.
@@ -528,7 +537,8 @@ impl ServerState {
             | ServerState::Checking
             | ServerState::VerifyingSession(_)
             | ServerState::QueryingCatalog(_)
-            | ServerState::Locating(_) => ServerKind::Tested,
+            | ServerState::Locating(_)
+            | ServerState::Looking(_) => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,
         }

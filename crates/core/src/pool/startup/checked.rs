@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::limits::STARTUP_CHECKS_MAX;
-use crate::pool::session::content::Session;
+use crate::pool::session::content::{IDENTITY, Session};
 use crate::pool::session::params::{Params, Tracked};
 
 /// What a client asked for in its startup packet, as far as a server has to say whether it may.
@@ -72,6 +72,20 @@ impl Opened {
     /// A server that was opened so is right for a client that asks for this.
     pub(crate) fn fits(&self, wanted: &Opened) -> bool {
         self.asked == wanted.asked && (self.named.is_none() || wanted.named.is_some())
+    }
+
+    /// The parameter may have another value here because a client asked for that.
+    pub(crate) fn decides(&self, tracked: &Tracked, name: &[u8]) -> bool {
+        if name == b"application_name" {
+            return !self.is_plain();
+        }
+        let Some(asked) = &self.asked else { return false };
+        // A role's rights are reported as is_superuser.
+        let follows_role = matches!(name, b"is_superuser" | b"session_authorization");
+        let has_role = IDENTITY.iter().any(|identity| asked.session.get(identity).is_some());
+        tracked.position(name).is_some_and(|position| asked.params.get(position).is_some())
+            || asked.session.get(name).is_some()
+            || follows_role && has_role
     }
 
     /// As any server of the pool is opened.

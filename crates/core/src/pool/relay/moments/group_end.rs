@@ -194,6 +194,7 @@ impl Pool {
             ServerState::VerifyingSession(_) => self.session_checked(cx, id),
             ServerState::QueryingCatalog(_) => self.catalog_read(cx, id),
             ServerState::Locating(_) => self.located(cx, id),
+            ServerState::Looking(_) => self.looked(cx, id),
             ServerState::CheckingStartup(_) => self.checked(cx, id),
             ServerState::Cleaning => self.cleaned(cx, id),
             ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
