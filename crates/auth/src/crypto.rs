@@ -60,6 +60,12 @@ impl fmt::Debug for Key {
     }
 }
 
+/// SHA-256 of what is no secret.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> [u8; KEY_LEN] {
+    digest::digest(&digest::SHA256, bytes).as_ref().try_into().expect("SHA-256 gives 32 bytes")
+}
+
 /// HMAC-SHA-256 over the parts, one behind the other.
 pub(crate) fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> Key {
     let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));

@@ -23,6 +23,7 @@ mod secret;
 mod user_list;
 
 pub use access::{Access, Arrival, Hba, HbaMethod, HbaRule, IdentMaps, Way};
+pub use crypto::sha256;
 pub use fault::ProtocolFault;
 pub use guard::{Guard, GuardEnv, Learned, Method, Refusal, Verdict, ask_for_password, read_password};
 pub use ldap_options::{LdapOptions, LdapOptionsError, LdapScope, LdapWay, Secretive};

@@ -66,6 +66,17 @@ pub const PARAMETER_BYTES_MAX: usize = 8 * 1024;
 /// Prepared statements one client may have; SQLSTATE 54000 beyond it.
 pub const CLIENT_STATEMENTS_MAX: usize = 10_000;
 
+/// Names, texts and parameter types of one client's prepared statements together; SQLSTATE 54000 beyond it. One text of the longest
+/// kind fits.
+pub const CLIENT_STATEMENTS_BYTES_MAX: usize = PARSE_BYTES_MAX;
+
+/// Texts and parameter types of the prepared statements that a pool's clients have prepared, each counted once however many clients and
+/// servers have it; SQLSTATE 54000 beyond it, for a text that is not among them.
+pub const POOL_STATEMENTS_BYTES_MAX: usize = 4 * PARSE_BYTES_MAX;
+
+/// A statement of this size that no client has any more is forgotten; servers keep smaller ones for the next client.
+pub const KEPT_STATEMENT_BYTES_MAX: usize = 64 * 1024;
+
 /// Parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.
 pub const GREETING_PARAMETERS_MAX: usize = 64;
 

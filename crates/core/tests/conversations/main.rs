@@ -58,6 +58,7 @@ mod security;
 mod sequences;
 mod session_checks;
 mod sessions;
+mod shapes;
 mod statements;
 mod streaming;
 mod takeover;

@@ -51,6 +51,21 @@ pub(crate) fn columns() -> Vec<u8> {
     encoded(|out| backend::encode_row_description(out, &[column]))
 }
 
+/// ParameterDescription, and RowDescription or NoData: types of parameters, names and types of columns.
+pub(crate) fn described(params: &[u32], columns: &[(&str, u32)]) -> Vec<u8> {
+    [encoded(|out| backend::encode_parameter_description(out, params)), columns_of(columns)].concat()
+}
+
+/// RowDescription, or NoData.
+pub(crate) fn columns_of(columns: &[(&str, u32)]) -> Vec<u8> {
+    let of = |(name, type_oid)| Column { name, type_oid, type_len: 4, binary: false };
+    let columns: Vec<Column<'_>> = columns.iter().copied().map(of).collect();
+    match columns.is_empty() {
+        true => no_data(),
+        false => encoded(|out| backend::encode_row_description(out, &columns)),
+    }
+}
+
 pub(crate) fn row(value: &str) -> Vec<u8> {
     encoded(|out| backend::encode_data_row(out, &[Some(value.as_bytes())]))
 }

@@ -7,6 +7,8 @@ use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
+use crate::rig::describer::Describer;
+
 /// One connection as the driver sees it.
 #[derive(Default)]
 pub(crate) struct Wire {
@@ -21,6 +23,8 @@ pub(crate) struct Wire {
     pub(crate) paused: bool,
     pub(crate) closed: Option<CloseMode>,
     pub(crate) tls: Option<TlsRole>,
+    /// Of a server's connection.
+    pub(crate) describer: Describer,
 }
 
 /// As `pgweir-net` does it: a backlog of this size is reported when it is gone.
@@ -74,6 +78,7 @@ impl Driver for Recorder {
         let wire = self.wire(conn);
         if wire.closed.is_none() {
             wire.queued.extend_from_slice(bytes);
+            wire.describer.sent(bytes);
             wire.deep |= wire.stuck || wire.queued.len() >= DEEP_BYTES;
         }
     }

@@ -163,6 +163,13 @@ fn question(bytes: &[u8]) -> &[u8] {
     std::str::from_utf8(bytes).map_or(bytes, |text| own_settings::question_in(text).as_bytes())
 }
 
+/// The parameter types of a Parse, if it has any.
+fn types(types: &[u8]) -> String {
+    let (types, _) = types.as_chunks();
+    let oids: Vec<u32> = types.iter().map(|oid| u32::from_be_bytes(*oid)).collect();
+    if oids.is_empty() { String::new() } else { format!(" {oids:?}") }
+}
+
 fn target(target: Target, name: &[u8]) -> String {
     format!("{} {}", char::from(target.as_byte()), text(name))
 }
@@ -174,8 +181,10 @@ pub(crate) fn show(message: &[u8]) -> String {
     match message[0] {
         tag::QUERY => Query::parse(body)
             .map_or_else(|_| broken(), |query| format!("Query {}", text(question(query.text)))),
-        tag::PARSE => Parse::parse(body)
-            .map_or_else(|_| broken(), |parse| format!("Parse {} {}", text(parse.name), text(parse.query))),
+        tag::PARSE => Parse::parse(body).map_or_else(
+            |_| broken(),
+            |parse| format!("Parse {} {}{}", text(parse.name), text(parse.query), types(parse.param_types)),
+        ),
         tag::BIND => frontend::BindHead::parse_prefix(body)
             .map_or_else(broken, |head| format!("Bind {}", text(head.statement))),
         tag::DESCRIBE => Describe::parse(body)

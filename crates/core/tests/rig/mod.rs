@@ -2,6 +2,7 @@
 //! test reads like a conversation: the client sends, the server gets, the server answers, the client gets.
 
 pub(crate) mod be;
+pub(crate) mod describer;
 pub(crate) mod driver;
 pub(crate) mod fe;
 pub(crate) mod node;
@@ -63,6 +64,8 @@ pub(crate) struct Rig {
     pub(crate) look: Option<Vec<[&'static str; 3]>>,
     /// Cancel keys that clients were told.
     keys: Vec<(End, Vec<u8>)>,
+    /// The Describe after a named Parse is seen, and answered by the test. Otherwise each statement has no columns.
+    pub(crate) describes: bool,
 }
 
 /// How the question for routines begins.
@@ -135,6 +138,7 @@ impl Rig {
             allocations: 0,
             catalog: Some(Vec::new()),
             look: Some(Vec::new()),
+            describes: false,
         }
     }
 
@@ -223,12 +227,13 @@ impl Rig {
             let names = [["v", "", ""], ["r", "", ""]];
             let names = names.iter().filter(|name| !catalog.iter().any(|row| row[0] == name[0]));
             let rows: Vec<&[&str]> = catalog.iter().chain(names).map(|row| &row[..]).collect();
-            self.turn(worker, |machine, driver| machine.received(driver, conn, &be::answer(&rows)));
+            let answer = self.described(worker, conn, &be::answer(&rows));
+            self.turn(worker, |machine, driver| machine.received(driver, conn, &answer));
         }
         if let Some(look) = self.look.clone()
             && let Some(conn) = self.take_question(worker, LOOK)
         {
-            let answer = be::look(&look);
+            let answer = self.described(worker, conn, &be::look(&look));
             self.turn(worker, |machine, driver| machine.received(driver, conn, &answer));
         }
     }
@@ -523,7 +528,17 @@ impl Rig {
     pub(crate) fn send(&mut self, end: End, bytes: &[u8]) {
         let (worker, conn) = self.ends[end.0];
         assert!(self.wire(end).closed.is_none(), "the connection is closed");
-        self.turn(worker, |machine, driver| machine.received(driver, conn, bytes));
+        let bytes = match self.dials.contains(&end) {
+            true => self.described(worker, conn, bytes),
+            false => bytes.to_vec(),
+        };
+        self.turn(worker, |machine, driver| machine.received(driver, conn, &bytes));
+    }
+
+    /// What a server says, with what it says of the statements that it has prepared.
+    fn described(&mut self, worker: usize, conn: ConnId, bytes: &[u8]) -> Vec<u8> {
+        let told = self.workers[worker].driver.wire(conn).describer.answers(bytes);
+        if self.describes { bytes.to_vec() } else { told }
     }
 
     /// The same byte by byte.
@@ -535,11 +550,18 @@ impl Rig {
 
     /// Events of one turn of worker 0's loop, in this order.
     pub(crate) fn send_together(&mut self, pieces: &[(End, &[u8])]) {
-        let pieces: Vec<(ConnId, &[u8])> =
-            pieces.iter().map(|(end, bytes)| (self.ends[end.0].1, *bytes)).collect();
+        let mut sent = Vec::new();
+        for (end, bytes) in pieces {
+            let conn = self.ends[end.0].1;
+            let bytes = match self.dials.contains(end) {
+                true => self.described(0, conn, bytes),
+                false => bytes.to_vec(),
+            };
+            sent.push((conn, bytes));
+        }
         self.turn(0, |machine, driver| {
-            for (conn, bytes) in pieces {
-                machine.received(driver, conn, bytes);
+            for (conn, bytes) in sent {
+                machine.received(driver, conn, &bytes);
             }
         });
     }
@@ -594,7 +616,7 @@ impl Rig {
         if let Some(key) = cancel_key(&arrived).filter(|_| !is_server) {
             self.keys.push((end, key));
         }
-        let (texts, used) = messages(&arrived, is_server);
+        let (texts, used) = messages(&arrived, is_server, is_server && !self.describes);
         self.wire_mut(end).arrived = arrived[used..].to_vec();
         texts
     }
@@ -631,7 +653,7 @@ impl Rig {
     }
 
     pub(crate) fn peek(&mut self, end: End) -> Vec<String> {
-        messages(&self.wire(end).arrived, false).0
+        messages(&self.wire(end).arrived, false, false).0
     }
 
     /// Asserts that nothing arrived.
@@ -739,12 +761,15 @@ fn cancel_key(bytes: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-fn messages(bytes: &[u8], is_server: bool) -> (Vec<String>, usize) {
+fn messages(bytes: &[u8], is_server: bool, leaves_out: bool) -> (Vec<String>, usize) {
     let (mut texts, mut at) = (Vec::new(), 0);
     while let Some(header) = Header::peek(&bytes[at..]).expect("a header") {
         let Some(message) = bytes.get(at..at + header.total()) else { break };
         texts.push(if is_server { fe::show(message) } else { be::show(message) });
         at += header.total();
+        if leaves_out {
+            at += describer::describes(message, &bytes[at..]).unwrap_or(0);
+        }
     }
     (texts, at)
 }

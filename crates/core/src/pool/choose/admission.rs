@@ -12,6 +12,7 @@ use crate::mail::Shutdown;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::multiplex::estimate::Estimate;
 use crate::pool::multiplex::pipelined::{MultiplexLimits, Room};
+use crate::pool::prepared::statements::Knows;
 use crate::pool::relay::group::{Group, group_at_front};
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::server::state::{Server, ServerState};
@@ -56,7 +57,9 @@ impl Pool {
         let routines = &self.state.routines;
         let reach = &self.state.reach;
         let group = group_at_front(bytes, &mut env.texts, reach, |name| {
-            let known = env.statements.get(account.statement(name)?)?;
+            // What its client was told may have to be compared first.
+            let meaning = account.named(name).filter(|meaning| meaning.knows != Knows::AnotherShape)?;
+            let known = env.statements.get(meaning.statement)?;
             let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
             Some((traits, known.reads(reach)))
         });
@@ -92,6 +95,10 @@ impl Pool {
         let client = self.clients.get(id)?;
         let ClientState::Waiting(waiting) = &client.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads())?;
+        if group.names_several() {
+            // A part of it would be answered before all of its statements are known to be what they were.
+            return None;
+        }
         let limits = self.multiplex_limits()?;
         if self.state.gate_at(client.account.branch) != Gate::Open
             || env.activity != Activity::Active

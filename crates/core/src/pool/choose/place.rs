@@ -13,6 +13,7 @@ use crate::ledger::{Entry, Owner};
 use crate::pool::client::state::{ClientState, First, Link, Opening, QueuedBehind};
 use crate::pool::cluster::change;
 use crate::pool::multiplex::pipelined::QueuedClient;
+use crate::pool::prepared::shapes::Bind;
 use crate::pool::relay::route::{Route, route};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
@@ -121,8 +122,20 @@ impl Pool {
                     send_some(cx.driver, server.conn, &bytes[sent..at]);
                     let named = self.client_named(id, head.statement);
                     let tail_len = header.body_len as usize - head.tail;
-                    self.send_bind_head(cx, id, server_id, (head, named), tail_len);
-                    sent = at + HEADER_LEN + head.tail;
+                    let known = self.provide_statement(cx, id, server_id, (head.statement, named));
+                    let doubtful = known.as_ref().filter(|known| known.is_doubtful);
+                    let refused = doubtful.filter(|known| {
+                        let message = (header, rest);
+                        self.look_at_bind(cx.env, id, server_id, (&head, known), message) == Bind::IsRefused
+                    });
+                    if let Some(refused) = refused {
+                        self.refuse_bind(cx.env, id, refused.ticket, (header, rest));
+                        self.send_ahead(cx, server_id);
+                        sent = at + header.total();
+                    } else {
+                        self.send_bind_head(cx, id, server_id, (head, known), tail_len);
+                        sent = at + HEADER_LEN + head.tail;
+                    }
                 }
                 Route::Prepared => {
                     send_some(cx.driver, server.conn, &bytes[sent..at]);

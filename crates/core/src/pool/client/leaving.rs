@@ -170,7 +170,7 @@ impl Pool {
         env.cancel_keys.remove(&account.cancel_key.head());
         debug_assert!(!self.clients.contains_key(id));
         for statement in account.statements.iter_mut().flat_map(|statements| statements.drain()) {
-            env.statements.give_back(statement);
+            env.statements.give_back_name(statement);
         }
         self.forget_listener(&account, id);
         env.uncount(&account.counted);

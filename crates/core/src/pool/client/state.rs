@@ -18,7 +18,8 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::route::Routing;
 use crate::pool::listen::notify_listener::Listener;
 use crate::pool::prepared::parse_contexts;
-use crate::pool::prepared::statements::ClientStatements;
+use crate::pool::prepared::shapes::Doubts;
+use crate::pool::prepared::statements::{ClientStatements, Meaning};
 use crate::pool::relay::group::Group;
 use crate::pool::sequences::state::{Drawing, Draws};
 use crate::pool::session::content::Session;
@@ -354,6 +355,8 @@ pub(crate) struct Link {
     pub(crate) kept: usize,
     /// Whether they run on the primary if this server, of a standby, does not run them.
     pub(crate) first_try: FirstTry,
+    /// What it asked about statements that may have another shape on this server; `None` if it used none.
+    pub(crate) doubts: Option<Box<Doubts>>,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
     /// What its server knows by the client's own names of prepared statements.
@@ -390,6 +393,7 @@ impl Link {
             unnamed: UnnamedOnServer::NotOwn,
             kept: 0,
             first_try: FirstTry::None,
+            doubts: None,
             made_in,
             own_names: OwnNames::Hidden,
             names_used_in: None,
@@ -435,6 +439,11 @@ impl Account {
     /// Its own notifications have not all come from the notify listener.
     pub(crate) fn owes_notifications(&self) -> bool {
         self.listener.as_deref().is_some_and(|listener| !listener.own.is_empty())
+    }
+
+    /// What a name stands for under which it prepared a statement.
+    pub(crate) fn named(&self, name: &[u8]) -> Option<Meaning> {
+        self.statements.as_ref()?.named(name)
     }
 
     /// The statement that it prepared under a name.

@@ -18,6 +18,8 @@ pub(crate) enum FirstTry {
     None,
     /// It was not sent yet.
     Unsent,
+    /// It is being sent, message by message.
+    Sending,
     /// It was sent, and nothing of its answer was shown.
     Unshown,
     /// It has failed. It runs on the primary when the standby has answered all of it.

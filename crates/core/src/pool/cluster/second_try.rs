@@ -101,8 +101,39 @@ impl Pool {
         if fields.is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC"))) {
             return self.lose_standby(cx, id);
         }
+        self.repeat_on_primary(cx, id, client_id, needs_sync);
+    }
+
+    /// A standby describes the statement of a first try in another way than its client was told.
+    #[cold]
+    pub(crate) fn first_try_misfits<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(client_id).map(|client| &mut client.state)
+        else {
+            return;
+        };
+        link.first_try = FirstTry::Failed;
+        if let Some(server) = self.servers.get_mut(id) {
+            server.pipelined.hold(None);
+        }
+        self.standby_refused(cx, id, client_id, None);
+        self.repeat_on_primary(cx, id, client_id, false);
+    }
+
+    /// A first try has failed: no client gets its answer, and it runs on the primary when that is complete.
+    fn repeat_on_primary<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        needs_sync: bool,
+    ) {
         if !self.servers[id].pipelined.is_alone() {
-            return self.run_again(cx, id, client_id);
+            return self.run_again(cx, id, client_id, "a read that a standby refused runs on the primary");
         }
         self.end_pipeline(id);
         self.servers[id].ledger.disown_head(Purpose::Rerun);

@@ -253,14 +253,22 @@ impl Pool {
         let client = server.state.client();
         self.trust_head(id);
         if let Some(client) = client.filter(|_| runs_again) {
-            self.run_again(cx, id, client);
+            cx.driver.reached(RarePath::StrangersCancel);
+            let reason = "a statement that a stranger's cancel request may have hit runs again";
+            self.run_again(cx, id, client, reason);
         }
         false
     }
 
-    /// Linked → Waiting: a stranger's cancel request has hit its statement, or may have; or a standby did not run it. What the server still
-    /// says of it goes to no client.
-    pub(crate) fn run_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+    /// Linked → Waiting: a stranger's cancel request has hit its statement, or may have; it has changed; or a standby did not run it. What
+    /// the server still says of it goes to no client.
+    pub(crate) fn run_again<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        reason: &str,
+    ) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
         if link.kept == 0 {
@@ -275,7 +283,6 @@ impl Pool {
             return;
         }
         self.wait_again(client_id, since_us, true);
-        cx.driver.reached(RarePath::StrangersCancel);
-        cx.log(Level::Debug, "a statement that a stranger's cancel request may have hit runs again");
+        cx.log(Level::Debug, reason);
     }
 }

@@ -59,6 +59,33 @@ fn asks_for_drawn(fields: &ErrorFields<'_>) -> bool {
         && matches!(fields.field(b'R'), Some(b"currval_oid" | b"lastval"))
 }
 
+/// PostgreSQL's error for a statement that would return other columns than its client was told, in place of one that was provoked and has
+/// this code. `None`: the message has another code, or is of no such form. The severity is in the server's language.
+pub(crate) fn as_changed_result(message: &[u8], provoked: SqlState) -> Option<Vec<u8>> {
+    let fields = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?;
+    if fields.code() != Some(provoked.as_bytes()) {
+        return None;
+    }
+    let told = [
+        (b'S', fields.field(b'S').unwrap_or(b"ERROR")),
+        (b'V', b"ERROR"),
+        (b'C', SqlState::FEATURE_NOT_SUPPORTED.as_bytes()),
+        (b'M', b"cached plan must not change result type"),
+        (b'F', b"plancache.c"),
+        (b'R', b"RevalidateCachedQuery"),
+    ];
+    let mut out = vec![message[0], 0, 0, 0, 0];
+    for (field, value) in told {
+        out.push(field);
+        out.extend_from_slice(value);
+        out.push(0);
+    }
+    out.push(0);
+    let len = u32::try_from(out.len() - 1).ok()?;
+    out.get_mut(1..HEADER_LEN)?.copy_from_slice(&len.to_be_bytes());
+    Some(out)
+}
+
 /// An ErrorResponse with a field more; `None` if it has that field, or is no such message.
 fn with_field(message: &[u8], field: u8, value: &str) -> Option<Vec<u8>> {
     let (head, body) = message.split_at_checked(HEADER_LEN)?;

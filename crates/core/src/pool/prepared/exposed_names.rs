@@ -257,7 +257,7 @@ impl Pool {
         names.sort_unstable_by_key(|(.., ticket)| *ticket);
         for (name, statement, ticket) in names {
             let Some(known) = env.statements.get(statement) else { continue };
-            let statement = (name, &*known.query, &*known.types);
+            let statement = (name, &*known.query, known.resolved_types());
             prepare_name(&mut env.ahead, (owner, ticket), statement);
         }
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -290,7 +290,7 @@ impl Pool {
         link.own_names = OwnNames::Hidden;
         let own = account.statements.as_deref_mut();
         for statement in own.map(|own| own.discard(|_| false)).unwrap_or_default() {
-            env.statements.give_back(statement);
+            env.statements.give_back_name(statement);
         }
     }
 

@@ -12,12 +12,18 @@ use crate::context::{Cx, Env};
 use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId, StatementId};
-use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
+use crate::limits::{
+    CLIENT_STATEMENTS_BYTES_MAX, CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX,
+    POOL_STATEMENTS_BYTES_MAX,
+};
 use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::prepared::exposed_names::is_ours;
-use crate::pool::prepared::statements::{ClientStatements, Statement, Statements};
+use crate::pool::prepared::shape::Told;
+use crate::pool::prepared::statements::{
+    ClientStatements, Knows, Meaning, ServerCopy, Statement, Statements,
+};
 use crate::pool::relay::ahead::Ahead;
 use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose};
 
@@ -25,9 +31,11 @@ use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose};
 pub(crate) struct Provided {
     pub(crate) statement: StatementId,
     /// What it may do to a session.
-    marks: Marks,
+    pub(crate) marks: Marks,
     /// The client's name for it.
-    ticket: u32,
+    pub(crate) ticket: u32,
+    /// The statement may have another shape on this server than the client was told: before it is bound, `shapes.rs` says what follows.
+    pub(crate) is_doubtful: bool,
 }
 
 /// Names by which servers know the protocol's statements begin so.
@@ -114,27 +122,35 @@ impl Pool {
             parse_again(&mut env.ahead, id, ticket, parse);
             return Ok(());
         }
-        if statements.len() >= CLIENT_STATEMENTS_MAX {
-            return Err(Fault::TooLarge(
-                format!("a client may have {CLIENT_STATEMENTS_MAX} prepared statements").into(),
-            ));
-        }
         env.statements.enter_age(env.shared.age());
-        let statement = env.statements.take(parse.query, parse.param_types, parse_context);
-        let ticket = statements.insert(parse.name, statement);
+        let bytes = parse.query.len() + parse.param_types.len();
+        refuse_surplus(statements, parse.name.len() + bytes)?;
+        if env.statements.bytes_of(self.id) + bytes > POOL_STATEMENTS_BYTES_MAX
+            && !env.statements.has(parse.query, parse.param_types, parse_context)
+        {
+            let text = format!(
+                "the prepared statements of database \"{}\" and user \"{}\" would take more than {POOL_STATEMENTS_BYTES_MAX} bytes",
+                self.state.database, self.state.user
+            );
+            return Err(Fault::TooLarge(text.into()));
+        }
+        let statement = env.statements.take(parse.query, parse.param_types, parse_context, self.id);
+        let ticket = statements.insert(parse.name, statement, Told::AsStatement, bytes);
         let owner = Owner::Client(id);
         let server = &mut self.servers[server_id];
-        let has = server.statements.touch(statement);
-        if has && (server.tx == TxStatus::Failed || !server.ledger.is_status_known()) {
-            // In a failed transaction PostgreSQL refuses every Parse, even of a statement that it has: so it is asked.
-            self.evict_statement(env, server_id, statement);
-            self.parse_ahead(env, server_id, statement, owner, ticket);
-        } else if has {
-            let entry =
-                Entry { owner, kind: Kind::Local(Local::ParseComplete), statement: Some(statement), ticket };
-            self.answer_local(env, server_id, entry);
-        } else {
-            self.parse_ahead(env, server_id, statement, owner, ticket);
+        let copy = server.statements.touch(statement);
+        // In a failed transaction PostgreSQL refuses every Parse, even of a statement that it has: so it is asked.
+        let is_asked = server.tx == TxStatus::Failed || !server.ledger.is_status_known();
+        match copy {
+            Some(ServerCopy::Confirmed | ServerCopy::Unconfirmed) if !is_asked => {
+                let kind = Kind::Local(Local::ParseComplete);
+                self.answer_local(env, server_id, Entry { owner, kind, statement: Some(statement), ticket });
+            }
+            Some(_) => {
+                self.evict_statement(env, server_id, statement);
+                self.parse_ahead(env, server_id, statement, (owner, ticket), true);
+            }
+            None => self.parse_ahead(env, server_id, statement, (owner, ticket), true),
         }
         Ok(())
     }
@@ -176,30 +192,28 @@ impl Pool {
             return None;
         }
         let statements = account.statements.get_or_insert_default();
-        if statements.get(parse.name).is_some() || statements.len() >= CLIENT_STATEMENTS_MAX {
+        let bytes = parse.query.len() + parse.param_types.len();
+        if statements.get(parse.name).is_some()
+            || refuse_surplus(statements, parse.name.len() + bytes).is_err()
+        {
             return None;
         }
-        statements.insert(parse.name, known);
-        env.statements.share(known);
+        statements.insert(parse.name, known, Told::AtParse, bytes);
+        env.statements.share_name(known);
         self.state.numbers.stats.client_parses += 1;
         Some(client.conn)
     }
 
-    /// A server has prepared it: it is a statement.
-    pub(crate) fn statement_parsed(&mut self, env: &mut Env, entry: Entry) {
-        if let (Kind::Parse, Some(statement)) = (entry.kind, entry.statement) {
-            env.statements.note_parsed(statement);
-        }
-    }
-
-    /// Parse for a statement that the server lacks; the oldest one goes when the server has too many.
+    /// Parse for a statement that the server lacks, and a Describe that tells its shape there; the oldest one goes when the server has too
+    /// many. `own`: this is its client's Parse, and has the parameter types that the client gave. Otherwise the types are those that
+    /// clients were told: so PostgreSQL itself treats a statement that it analyses again.
     fn parse_ahead(
         &mut self,
         env: &mut Env,
         server_id: ServerId,
         statement: StatementId,
-        owner: Owner,
-        ticket: u32,
+        (owner, ticket): (Owner, u32),
+        own: bool,
     ) {
         self.evict_statements(env, server_id);
         let server = &mut self.servers[server_id];
@@ -208,12 +222,16 @@ impl Pool {
             // The server skips to the next Sync: it will not have the statement, and the client not the name.
             self.forget_name(env, entry);
         } else {
-            server.statements.insert(statement);
+            server.statements.insert(statement, ServerCopy::Unconfirmed);
             env.statements.share(statement);
         }
         let Some(known) = env.statements.get(statement) else { return };
+        let types = if own { &known.types } else { known.resolved_types() };
+        env.ahead.add(entry, |out| frontend::encode_parse(out, known.server_name(), &known.query, types));
+        let owner = owner.client().map_or(owner, Owner::Prerequisite);
+        let entry = Entry { owner, kind: Kind::DescribeParsed { own }, statement: Some(statement), ticket };
         env.ahead.add(entry, |out| {
-            frontend::encode_parse(out, known.server_name(), &known.query, &known.types);
+            frontend::encode_describe(out, Target::Statement, known.server_name());
         });
         self.state.numbers.stats.server_parses += 1;
     }
@@ -246,22 +264,35 @@ impl Pool {
         });
     }
 
-    /// Makes sure that the server has the statement that a client's name stands for when the next message arrives there.
+    /// Makes sure that the server has the statement that a client's name stands for when the next message arrives there. Returns the
+    /// statement, and what is known of it on that server.
     fn provide(
         &mut self,
         env: &mut Env,
         id: ClientId,
         server_id: ServerId,
-        (name, statement): (&[u8], StatementId),
-    ) -> StatementId {
-        if self.servers[server_id].statements.touch(statement) {
-            return statement;
+        (name, Meaning { statement, ticket, knows }): (&[u8], Meaning),
+    ) -> (StatementId, ServerCopy) {
+        // A standby may lag behind what is known already.
+        let decides = knows == Knows::Nothing && self.servers[server_id].branch.is_primary();
+        let mut copy = self.servers[server_id].statements.touch(statement);
+        let mut wanted = statement;
+        if copy.is_none() {
+            wanted = self.reread_statement(env, id, name, statement);
+            if wanted != statement {
+                copy = self.servers[server_id].statements.touch(wanted);
+            }
         }
-        let reread = self.reread_statement(env, id, name, statement);
-        if reread == statement || !self.servers[server_id].statements.touch(reread) {
-            self.parse_ahead(env, server_id, reread, Owner::Prerequisite(id), 0);
+        if decides || knows == Knows::Nothing && copy == Some(ServerCopy::Confirmed) {
+            self.tell_name(id, ticket, Told::AsStatement);
         }
-        reread
+        match copy {
+            Some(copy @ (ServerCopy::Confirmed | ServerCopy::Unconfirmed)) => return (wanted, copy),
+            Some(ServerCopy::Outdated) => self.evict_statement(env, server_id, wanted),
+            None => {}
+        }
+        self.parse_ahead(env, server_id, wanted, (Owner::Prerequisite(id), ticket), decides);
+        (wanted, ServerCopy::Unconfirmed)
     }
 
     /// What a client's name stands for on this server, once [`Pool::provide`] saw to it; a name that the client never prepared
@@ -271,26 +302,29 @@ impl Pool {
         env: &mut Env,
         id: ClientId,
         server: ServerId,
-        (name, named): (&[u8], Option<(StatementId, u32)>),
+        (name, named): (&[u8], Option<Meaning>),
     ) -> Option<Provided> {
-        let Some((statement, ticket)) = named else {
+        let Some(meaning) = named else {
             if is_ours(name) {
                 // Servers know another client's statement by it.
                 self.hide_names(env, server);
             }
             return None;
         };
-        let statement = self.provide(env, id, server, (name, statement));
+        let (statement, copy) = self.provide(env, id, server, (name, meaning));
         let known = env.statements.get(statement)?;
-        Some(Provided { statement, marks: known.marks(), ticket })
+        let is_doubtful = copy != ServerCopy::Confirmed
+            || meaning.knows == Knows::AnotherShape
+            || statement != meaning.statement;
+        Some(Provided { statement, marks: known.marks(), ticket: meaning.ticket, is_doubtful })
     }
 
     pub(crate) fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
-        self.client_named(id, name).map(|(statement, _)| statement)
+        self.client_named(id, name).map(|meaning| meaning.statement)
     }
 
-    /// The statement that a name of the client's stands for, and its ticket.
-    pub(crate) fn client_named(&self, id: ClientId, name: &[u8]) -> Option<(StatementId, u32)> {
+    /// What a name of the client's stands for.
+    pub(crate) fn client_named(&self, id: ClientId, name: &[u8]) -> Option<Meaning> {
         self.clients.get(id)?.account.statements.as_ref()?.named(name)
     }
 
@@ -300,18 +334,21 @@ impl Pool {
         env: &mut Env,
         id: ClientId,
         server_id: ServerId,
-        (name, named): (&[u8], Option<(StatementId, u32)>),
+        (name, named): (&[u8], Option<Meaning>),
     ) -> Option<Provided> {
-        let known = self.server_name(env, id, server_id, (name, named))?;
-        self.note_ending(id, known.marks);
-        Some(known)
+        self.server_name(env, id, server_id, (name, named))
     }
 
     fn describe(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, describe: &Describe<'_>) {
         let named = self.client_named(id, describe.name);
         let known = self.server_name(env, id, server_id, (describe.name, named));
         let (name, ticket) = told(&env.statements, known.as_ref(), describe.name);
-        let entry = Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) };
+        let doubtful = known.as_ref().filter(|known| known.is_doubtful);
+        let statement = doubtful.map(|known| known.statement);
+        let entry = Entry { statement, ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) };
+        if statement.is_some() {
+            self.note_described(id, server_id, ticket);
+        }
         env.ahead.add(entry, |out| frontend::encode_describe(out, Target::Statement, name));
     }
 
@@ -370,7 +407,7 @@ impl Pool {
             return;
         };
         if let Some(statement) = account.statements.as_mut().and_then(|statements| statements.remove(name)) {
-            env.statements.give_back(statement);
+            env.statements.give_back_name(statement);
         }
     }
 
@@ -437,9 +474,18 @@ impl Pool {
                     statements.reopen(entry.ticket);
                 }
             }
-            // The server still has the statement that it was to forget.
+            // The server has not said what it is there.
+            (Kind::DescribeParsed { own }, Some(statement)) => {
+                if let Some(id) = entry.owner.client().filter(|_| own) {
+                    self.tell_name(id, entry.ticket, Told::AtParse);
+                }
+                if let Some(server) = self.servers.get_mut(server_id) {
+                    server.statements.mark(statement, ServerCopy::Outdated);
+                }
+            }
+            // The server still has the statement that it was to forget. (That is rare, so it is not known any more how it was.)
             (Kind::Close, Some(statement)) => match self.servers.get_mut(server_id) {
-                Some(server) => server.statements.insert(statement),
+                Some(server) => server.statements.insert(statement, ServerCopy::Outdated),
                 None => env.statements.give_back(statement),
             },
             (Kind::Parse | Kind::Close, None) if entry.is_unnamed() => self.unnamed_undone(server_id, entry),
@@ -456,7 +502,15 @@ impl Pool {
     fn close_done(&mut self, env: &mut Env, entry: Entry) {
         let closed = self.statements_of(entry).and_then(|statements| statements.close_done(entry.ticket));
         if let Some(statement) = closed {
-            env.statements.give_back(statement);
+            env.statements.give_back_name(statement);
+        }
+    }
+
+    /// The client was told this of the statement that the name with this ticket stands for.
+    pub(crate) fn tell_name(&mut self, id: ClientId, ticket: u32, told: Told) {
+        let account = self.clients.get_mut(id).map(|client| &mut client.account);
+        if let Some(statements) = account.and_then(|account| account.statements.as_deref_mut()) {
+            statements.tell(ticket, told);
         }
     }
 
@@ -479,7 +533,7 @@ impl Pool {
         }
         let forgotten = self.statements_of(entry).and_then(|statements| statements.forget(entry.ticket));
         if let Some(statement) = forgotten {
-            env.statements.give_back(statement);
+            env.statements.give_back_name(statement);
         }
     }
 
@@ -500,18 +554,32 @@ impl Pool {
                 && let Some(place) = gone.iter().position(|&other| other == statement)
             {
                 gone.swap_remove(place);
-                server.statements.insert(statement);
+                server.statements.insert(statement, ServerCopy::Unconfirmed);
             }
         }
         let account = client.and_then(|id| self.clients.get_mut(id)).map(|client| &mut client.account);
         if let Some(statements) = account.and_then(|account| account.statements.as_mut()) {
             let kept = |ticket: u32| behind.iter().any(|entry| entry.ticket == ticket);
-            gone.extend(statements.discard(kept));
+            for statement in statements.discard(kept) {
+                env.statements.give_back_name(statement);
+            }
         }
         for statement in gone {
             env.statements.give_back(statement);
         }
     }
+}
+
+/// A client may have so many statements, and so many bytes of them, but not one more of this size.
+fn refuse_surplus(statements: &ClientStatements, bytes: usize) -> Result<(), Fault> {
+    let text = if statements.len() >= CLIENT_STATEMENTS_MAX {
+        format!("a client may have {CLIENT_STATEMENTS_MAX} prepared statements")
+    } else if statements.bytes() + bytes > CLIENT_STATEMENTS_BYTES_MAX {
+        format!("a client's prepared statements may have {CLIENT_STATEMENTS_BYTES_MAX} bytes together")
+    } else {
+        return Ok(());
+    };
+    Err(Fault::TooLarge(text.into()))
 }
 
 /// The name that goes to the server, and the ticket of the client's name; a statement that the client never prepared has

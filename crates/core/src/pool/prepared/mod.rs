@@ -8,6 +8,8 @@ pub(crate) mod names;
 pub(crate) mod parse_context;
 pub(crate) mod parse_contexts;
 pub(crate) mod schema_version;
+pub(crate) mod shape;
+pub(crate) mod shapes;
 pub(crate) mod statements;
 pub(crate) mod texts;
 pub(crate) mod unnamed;

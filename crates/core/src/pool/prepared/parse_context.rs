@@ -8,6 +8,7 @@ use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::prepared::parse_contexts::ParseContext;
+use crate::pool::prepared::statements::Statement;
 
 impl Pool {
     /// How the client reads now; `None` if pgweir does not know: its transaction may have changed settings, which its server
@@ -26,7 +27,7 @@ impl Pool {
         if let Some(parse_context) = known.and_then(|known| known.of(&account.params, &account.session)) {
             return parse_context;
         }
-        let known = env.parse_contexts.find(&env.tracked, &account.params, &account.session);
+        let known = env.parse_contexts.find(self.id, &env.tracked, &account.params, &account.session);
         account.parse_context.insert(known).parse_context()
     }
 
@@ -54,8 +55,8 @@ impl Pool {
         let account = self.clients.get_mut(id).map(|client| &mut client.account);
         let Some(names) = account.and_then(|account| account.statements.as_deref_mut()) else { return old };
         let Some(new) = env.statements.take_again(old, parse_context) else { return old };
-        names.renew(name, new);
-        env.statements.give_back(old);
+        names.renew(name, new, env.statements.get(old).and_then(Statement::shape));
+        env.statements.give_back_name(old);
         new
     }
 

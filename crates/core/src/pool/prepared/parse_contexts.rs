@@ -1,6 +1,7 @@
 //! How a session reads the text of a statement. PostgreSQL does that at Parse, under the session's settings:
 //! what `'1/2/2024'` is (DateStyle), which letters a text has (client_encoding), which schema's table `t` is
-//! (search_path, role). So the same text under other settings is another statement.
+//! (search_path, role). So the same text under other settings is another statement. So it is in another pool: another database has
+//! other tables and types, and `"$user"` in a search_path is another schema for another user.
 //!
 //! This file gives a number to the settings that a session has, the same number to the same settings. It
 //! leaves out those that certainly change nothing ([`keeps_parse_context`]). It never gives a number twice:
@@ -12,6 +13,9 @@ use std::sync::Arc;
 
 use pgweir_sql::keeps_parse_context;
 
+use slotmap::Key as _;
+
+use crate::ids::PoolId;
 use crate::limits::{READING_BYTES_MAX, READINGS_MAX};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::{Params, Tracked};
@@ -77,10 +81,17 @@ impl ParseContexts {
         ParseContext(NonZeroU64::MIN.saturating_add(self.last))
     }
 
-    /// That of a session with these settings; none if there are so many that they are not remembered.
-    pub(crate) fn find(&mut self, tracked: &Tracked, params: &Arc<Params>, session: &Arc<Session>) -> Known {
+    /// That of a session of this pool with these settings; none if there are so many that they are not remembered.
+    pub(crate) fn find(
+        &mut self,
+        pool: PoolId,
+        tracked: &Tracked,
+        params: &Arc<Params>,
+        session: &Arc<Session>,
+    ) -> Known {
         let mut content = std::mem::take(&mut self.scratch);
         content.clear();
+        content.extend_from_slice(&pool.data().as_ffi().to_be_bytes());
         write(&mut content, tracked, params, session);
         let parse_context = (content.len() <= READING_BYTES_MAX).then(|| self.of_content(&content));
         content.shrink_to(READING_BYTES_MAX);
@@ -139,7 +150,20 @@ mod tests {
         params.set(tracked.position(b"TimeZone").expect("tracked"), zone.as_bytes());
         let mut session = Session::default();
         settings.iter().for_each(|(name, value)| session.set(name.as_bytes(), value.as_bytes()));
-        parse_contexts.find(&tracked, &Arc::new(params), &Arc::new(session)).parse_context
+        let pool = PoolId::default();
+        parse_contexts.find(pool, &tracked, &Arc::new(params), &Arc::new(session)).parse_context
+    }
+
+    #[test]
+    fn another_pool_is_another_reading() {
+        let mut parse_contexts = ParseContexts::default();
+        let tracked = Tracked::new([]);
+        let (params, session) = (Arc::new(Params::unknown(&tracked)), Arc::new(Session::default()));
+        let mut pools = slotmap::SlotMap::<PoolId, ()>::with_key();
+        let [one, two] = [pools.insert(()), pools.insert(())];
+        let mut find = |pool| parse_contexts.find(pool, &tracked, &params, &session).parse_context;
+        assert_eq!(find(one), find(one));
+        assert_ne!(find(one), find(two));
     }
 
     #[test]

@@ -14,6 +14,8 @@
 //! nothing was answered, and the client is about to be told the columns. Otherwise it is told the error, as on a direct
 //! connection: its knowledge of the result may be wrong now.
 //!
+//! If a server prepares the statement only after the change, PostgreSQL has nothing to refuse: `shapes.rs` compares then.
+//!
 //! DROP ROLE is noted here, too: `server/recycle.rs` says what follows.
 
 use pgweir_sql::Marks;
@@ -26,6 +28,7 @@ use crate::limits::ASKED_AGAIN_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{Again, ClientState, Opening};
 use crate::pool::cluster::change::Change;
+use crate::pool::prepared::statements::Statement;
 use crate::pool::relay::first_ask::{FirstAsk, outdated_name};
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner, Purpose};
 use crate::pool::server::state::{SchemaChanges, ServerState};
@@ -152,8 +155,8 @@ impl Pool {
     }
 
     /// An error of a server: the first to meet a change that was made elsewhere.
-    pub(crate) fn note_shape_error(&mut self, env: &Env, fields: &ErrorFields<'_>) {
-        if is_outdated(fields) {
+    pub(crate) fn note_shape_error(&mut self, env: &Env, body: &[u8]) {
+        if ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
             env.shared.begin_age();
         }
     }
@@ -189,7 +192,14 @@ impl Pool {
         accepted: Accepted,
         body: &[u8],
     ) -> bool {
-        let (Owner::Client(client_id), Some(failed)) = (accepted.owner, accepted.ended) else { return false };
+        let (Some(client_id), Some(failed)) = (accepted.owner.client(), accepted.ended) else { return false };
+        // The statement was prepared again ahead of the client's message, with types of which one is gone.
+        let is_prepared_again = failed.kind == Kind::Parse && failed.statement.is_some();
+        let failed = match accepted.owner {
+            Owner::Client(_) => Some(failed.kind),
+            _ if is_prepared_again => None,
+            _ => return false,
+        };
         if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
             return false;
         }
@@ -214,7 +224,7 @@ impl Pool {
             return false;
         };
         let types = |name: &[u8]| env.statements.get(names.get(name)?).map(|known| &*known.types);
-        let Some(name) = outdated_name(bytes, failed.kind, types) else { return false };
+        let Some(name) = outdated_name(bytes, failed, types) else { return false };
         let Some(old) = names.get(name) else { return false };
         env.statements.enter_age(env.shared.age());
         // A client with another search_path than when it was prepared has met no change.
@@ -225,8 +235,8 @@ impl Pool {
             env.statements.enter_age(env.shared.age());
         }
         let Some(new) = env.statements.take_again(old, parse_context) else { return false };
-        names.renew(name, new);
-        env.statements.give_back(old);
+        names.renew(name, new, env.statements.get(old).and_then(Statement::shape));
+        env.statements.give_back_name(old);
         true
     }
 

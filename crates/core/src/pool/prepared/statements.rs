@@ -5,15 +5,17 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use pgweir_sql::{Block, Traits};
 use slotmap::{SlotMap, SparseSecondaryMap};
 
-use crate::ids::StatementId;
-use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
+use crate::ids::{PoolId, StatementId};
+use crate::limits::{BEGIN_BYTES_MAX, KEPT_STATEMENT_BYTES_MAX, LEXED_BYTES_MAX};
 use crate::pool::catalog::reach::{Reach, Reads, Verdict};
 use crate::pool::prepared::names::Names;
 use crate::pool::prepared::parse_contexts::ParseContext;
+use crate::pool::prepared::shape::{Shape, Told, has_fixed_columns};
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -33,10 +35,15 @@ pub(crate) struct Statement {
     verdict: Cell<Verdict>,
     serial: u64,
     name: Box<[u8]>,
+    /// Names of clients and servers that have it.
     users: u32,
+    /// Names of clients among them.
+    names: u32,
+    /// The pool whose client prepared it first: the bytes count there.
+    pool: PoolId,
     hash: u64,
-    /// A server has accepted it once.
-    parsed: bool,
+    /// What the first server that prepared it said of its parameters and columns. `None`: no server has answered yet.
+    shape: Option<Arc<Shape>>,
 }
 
 impl Statement {
@@ -75,6 +82,28 @@ impl Statement {
     pub(crate) fn server_name(&self) -> &[u8] {
         &self.name
     }
+
+    /// The memory that it takes, as far as clients decide it.
+    pub(crate) fn bytes(&self) -> usize {
+        let shape = self.shape.as_ref().map_or(0, |shape| shape.params.len());
+        self.query.len() + self.types.len() + shape
+    }
+
+    /// What clients that prepared it were told of its parameters and columns; `None` if no server has said so yet.
+    pub(crate) fn shape(&self) -> Option<&Arc<Shape>> {
+        self.shape.as_ref()
+    }
+
+    /// The parameter types with which a further server prepares it, four bytes each: values keep the meaning that they had on the
+    /// first server.
+    pub(crate) fn resolved_types(&self) -> &[u8] {
+        self.shape.as_ref().map_or(&self.types, |shape| &shape.params)
+    }
+
+    /// Whether PostgreSQL compares its columns before it runs it.
+    pub(crate) fn has_fixed_columns(&self) -> bool {
+        has_fixed_columns(&self.query, self.traits.as_ref())
+    }
 }
 
 /// Parameter types, four bytes each, are PostgreSQL's own: with values of others (domains) code of users may run.
@@ -95,6 +124,8 @@ pub(crate) struct Statements {
     age: u64,
     hasher: std::hash::RandomState,
     serial: u64,
+    /// The bytes of each pool's statements.
+    bytes: HashMap<PoolId, usize>,
 }
 
 impl Statements {
@@ -106,10 +137,34 @@ impl Statements {
 
     /// A statement that another process has given this number, with one user more. The clients that shared it
     /// there are not known: here the clients that come with the same number share it.
-    pub(crate) fn adopt(&mut self, query: &[u8], types: &[u8], serial: u64) -> StatementId {
+    pub(crate) fn adopt(
+        &mut self,
+        query: &[u8],
+        types: &[u8],
+        serial: u64,
+        (shape, pool): (Option<Shape>, PoolId),
+    ) -> StatementId {
         let own = std::mem::replace(&mut self.serial, serial.wrapping_sub(1));
-        let id = self.take(query, types, Some(ParseContext::of_statement(serial)));
+        let id = self.take(query, types, Some(ParseContext::of_statement(serial)), pool);
         self.serial = own;
+        if let Some(shape) = shape {
+            self.note_shape(id, shape);
+        }
+        id
+    }
+
+    /// As [`Statements::adopt`], for a server.
+    pub(crate) fn adopt_on_server(
+        &mut self,
+        query: &[u8],
+        types: &[u8],
+        serial: u64,
+        (shape, pool): (Option<Shape>, PoolId),
+    ) -> StatementId {
+        let id = self.adopt(query, types, serial, (shape, pool));
+        if let Some(statement) = self.all.get_mut(id) {
+            statement.names -= 1;
+        }
         id
     }
 
@@ -138,13 +193,14 @@ impl Statements {
         self.all.len()
     }
 
-    /// The statement of this content, with one user more. If it is not known how the text is read, it is a
+    /// The statement of this content, for a client's name, with one user more. If it is not known how the text is read, it is a
     /// new statement, and stays its user's alone.
     pub(crate) fn take(
         &mut self,
         query: &[u8],
         types: &[u8],
         parse_context: Option<ParseContext>,
+        pool: PoolId,
     ) -> StatementId {
         let serial = self.serial.wrapping_add(1);
         let parse_context = parse_context.unwrap_or_else(|| ParseContext::of_statement(serial));
@@ -154,6 +210,7 @@ impl Statements {
             let statement = &mut self.all[id];
             if statement.is(query, types, parse_context) {
                 statement.users += 1;
+                statement.names += 1;
                 return id;
             }
         }
@@ -173,12 +230,28 @@ impl Statements {
             serial,
             name: format!("PGWEIR_{serial}").into_bytes().into(),
             users: 1,
+            names: 1,
+            pool,
             hash,
-            parsed: false,
+            shape: None,
         };
+        *self.bytes.entry(pool).or_default() += statement.bytes();
         let id = self.all.insert(statement);
         same.push(id);
         id
+    }
+
+    /// The bytes of the statements that clients of this pool have prepared.
+    pub(crate) fn bytes_of(&self, pool: PoolId) -> usize {
+        self.bytes.get(&pool).copied().unwrap_or_default()
+    }
+
+    /// A client that reads so has this content without another copy of it.
+    pub(crate) fn has(&self, query: &[u8], types: &[u8], parse_context: Option<ParseContext>) -> bool {
+        let Some(parse_context) = parse_context else { return false };
+        let hash = self.hasher.hash_one((query, types, parse_context));
+        let same = self.by_hash.get(&hash).into_iter().flatten();
+        same.filter_map(|id| self.all.get(*id)).any(|known| known.is(query, types, parse_context))
     }
 
     /// Only one client's name has it.
@@ -202,11 +275,11 @@ impl Statements {
         parse_context: Option<ParseContext>,
     ) -> Option<StatementId> {
         let old = self.all.get(id)?;
-        let (query, types) = (old.query.clone(), old.types.clone());
-        Some(self.take(&query, &types, parse_context))
+        let (query, types, pool) = (old.query.clone(), old.types.clone(), old.pool);
+        Some(self.take(&query, &types, parse_context, pool))
     }
 
-    /// The statement of this content, if a server has accepted it once.
+    /// The statement of this content, if a server has prepared it once and has said what its shape is.
     pub(crate) fn find(
         &self,
         query: &[u8],
@@ -216,22 +289,56 @@ impl Statements {
         let hash = self.hasher.hash_one((query, types, parse_context));
         self.by_hash.get(&hash)?.iter().copied().find(|&id| {
             let statement = &self.all[id];
-            statement.parsed && statement.is(query, types, parse_context)
+            statement.shape.is_some() && statement.is(query, types, parse_context)
         })
     }
 
-    /// A server has accepted it.
-    pub(crate) fn note_parsed(&mut self, id: StatementId) {
-        if let Some(statement) = self.all.get_mut(id) {
-            statement.parsed = true;
+    /// A server has said what its parameters and columns are; the first word counts.
+    pub(crate) fn note_shape(&mut self, id: StatementId, shape: Shape) {
+        if let Some(statement) = self.all.get_mut(id).filter(|statement| statement.shape.is_none()) {
+            *self.bytes.entry(statement.pool).or_default() += shape.params.len();
+            statement.shape = Some(Arc::new(shape));
         }
     }
 
-    /// One user more of a statement that is known.
+    /// One user more of a statement that is known: a server.
     pub(crate) fn share(&mut self, id: StatementId) {
         if let Some(statement) = self.all.get_mut(id) {
             statement.users += 1;
         }
+    }
+
+    fn count_out(&mut self, pool: PoolId, bytes: usize) {
+        if let Some(counted) = self.bytes.get_mut(&pool) {
+            *counted -= bytes;
+            if *counted == 0 {
+                self.bytes.remove(&pool);
+            }
+        }
+    }
+
+    /// One user more of a statement that is known: a client's name.
+    pub(crate) fn share_name(&mut self, id: StatementId) {
+        if let Some(statement) = self.all.get_mut(id) {
+            statement.users += 1;
+            statement.names += 1;
+        }
+    }
+
+    /// A client's name stands for it no longer: one user fewer. If no client has it any more and it is large, its text is forgotten;
+    /// servers that have it know it by its name alone, until they forget it, too.
+    pub(crate) fn give_back_name(&mut self, id: StatementId) {
+        let Some(statement) = self.all.get_mut(id) else { return };
+        statement.names = statement.names.saturating_sub(1);
+        if statement.names == 0 && statement.bytes() > KEPT_STATEMENT_BYTES_MAX {
+            let (pool, bytes) = (statement.pool, statement.bytes());
+            self.retire(id);
+            if let Some(statement) = self.all.get_mut(id) {
+                (statement.query, statement.types, statement.shape) = (Box::default(), Box::default(), None);
+            }
+            self.count_out(pool, bytes);
+        }
+        self.give_back(id);
     }
 
     /// One user fewer; the last one ends the statement.
@@ -242,7 +349,9 @@ impl Statements {
             return;
         }
         let hash = statement.hash;
-        self.all.remove(id);
+        if let Some(statement) = self.all.remove(id) {
+            self.count_out(statement.pool, statement.bytes());
+        }
         if let Some(same) = self.by_hash.get_mut(&hash) {
             same.retain(|&other| other != id);
             if same.is_empty() {
@@ -259,12 +368,38 @@ pub(crate) struct ClientStatements {
     /// Closed by the client, which has not been told so yet: an error before that would have kept them.
     closing: Vec<(Box<[u8]>, Named)>,
     tickets: u32,
+    /// Bytes of names, texts and parameter types, as if no other client had the same; those that are being closed included.
+    bytes: usize,
 }
 
 struct Named {
     statement: StatementId,
     /// Of the Parse that gave the name, so that exactly this name goes if that Parse fails.
     ticket: u32,
+    /// What the client was told last of the statement's parameters and columns.
+    told: Told,
+    /// Of its name, text and parameter types.
+    bytes: usize,
+}
+
+/// What a client's name stands for.
+#[derive(Clone, Copy)]
+pub(crate) struct Meaning {
+    pub(crate) statement: StatementId,
+    /// The ticket of the name.
+    pub(crate) ticket: u32,
+    pub(crate) knows: Knows,
+}
+
+/// [`Told`] without the shape.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Knows {
+    /// See [`Told::AtParse`].
+    Nothing,
+    /// See [`Told::AsStatement`].
+    Statement,
+    /// See [`Told::Shape`].
+    AnotherShape,
 }
 
 impl ClientStatements {
@@ -273,21 +408,66 @@ impl ClientStatements {
     }
 
     /// Gives a statement a name; the ticket takes it back ([`ClientStatements::forget`]).
-    pub(crate) fn insert(&mut self, name: &[u8], statement: StatementId) -> u32 {
+    pub(crate) fn insert(&mut self, name: &[u8], statement: StatementId, told: Told, bytes: usize) -> u32 {
         self.tickets = self.tickets.wrapping_add(1);
-        self.names.insert(name.into(), Named { statement, ticket: self.tickets });
+        let bytes = name.len() + bytes;
+        self.bytes += bytes;
+        self.names.insert(name.into(), Named { statement, ticket: self.tickets, told, bytes });
         self.tickets
     }
 
-    /// A name stands for another statement from here on.
-    pub(crate) fn renew(&mut self, name: &[u8], statement: StatementId) {
+    /// A name stands for another statement from here on. `before`: the shape of the statement that it stood for.
+    pub(crate) fn renew(&mut self, name: &[u8], statement: StatementId, before: Option<&Arc<Shape>>) {
         if let Some(named) = self.names.get_mut(name) {
             named.statement = statement;
+            named.told = std::mem::take(&mut named.told).before_renewal(before);
         }
     }
 
+    /// As [`ClientStatements::renew`], for the name with this ticket. `false`: there is none.
+    pub(crate) fn renew_ticket(
+        &mut self,
+        ticket: u32,
+        statement: StatementId,
+        before: Option<&Arc<Shape>>,
+    ) -> bool {
+        let Some(name) = self.open_name(ticket) else { return false };
+        self.renew(&name, statement, before);
+        true
+    }
+
+    /// The name with this ticket, if it is not being closed.
+    fn open_name(&self, ticket: u32) -> Option<Box<[u8]>> {
+        self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| name.into())
+    }
+
+    /// What the client was told of the statement that the name with this ticket stands for, and that statement. Names that are being
+    /// closed count.
+    pub(crate) fn told(&self, ticket: u32) -> Option<(&Told, StatementId)> {
+        let closing = self.closing.iter().map(|(_, named)| named);
+        let mut all = self.names.iter().map(|(_, named)| named).chain(closing);
+        all.find(|named| named.ticket == ticket).map(|named| (&named.told, named.statement))
+    }
+
+    /// The client was told this of the statement that the name with this ticket stands for.
+    pub(crate) fn tell(&mut self, ticket: u32, told: Told) {
+        if let Some(named) = self.open_name(ticket).and_then(|name| self.names.get_mut(&name)) {
+            named.told = told;
+        }
+    }
+
+    /// Names, and what their client was told if that is not the shape of the statement that they stand for.
+    pub(crate) fn told_otherwise(&self) -> impl Iterator<Item = (&[u8], &Shape)> {
+        self.names.iter().filter_map(|(name, named)| match &named.told {
+            Told::Shape(shape) => Some((name, &**shape)),
+            Told::AtParse | Told::AsStatement => None,
+        })
+    }
+
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<StatementId> {
-        self.names.remove(name).map(|(_, named)| named.statement)
+        let (_, named) = self.names.remove(name)?;
+        self.bytes -= named.bytes;
+        Some(named.statement)
     }
 
     /// The ticket under which a name was given, and the way back.
@@ -301,9 +481,18 @@ impl ClientStatements {
         self.names.iter().chain(closing).find(|(_, named)| named.ticket == ticket).map(|(name, _)| name)
     }
 
-    /// What a name stands for, and its ticket.
-    pub(crate) fn named(&self, name: &[u8]) -> Option<(StatementId, u32)> {
-        self.names.get(name).map(|named| (named.statement, named.ticket))
+    /// What a name stands for.
+    #[inline]
+    pub(crate) fn named(&self, name: &[u8]) -> Option<Meaning> {
+        self.names.get(name).map(|named| Meaning {
+            statement: named.statement,
+            ticket: named.ticket,
+            knows: match named.told {
+                Told::AtParse => Knows::Nothing,
+                Told::AsStatement => Knows::Statement,
+                Told::Shape(_) => Knows::AnotherShape,
+            },
+        })
     }
 
     /// Takes back a name after its Parse failed. Failures are rare, so it is looked for.
@@ -323,7 +512,9 @@ impl ClientStatements {
     /// The client knows that the name is closed.
     pub(crate) fn close_done(&mut self, ticket: u32) -> Option<StatementId> {
         let place = self.closing.iter().position(|(_, named)| named.ticket == ticket)?;
-        Some(self.closing.swap_remove(place).1.statement)
+        let (_, named) = self.closing.swap_remove(place);
+        self.bytes -= named.bytes;
+        Some(named.statement)
     }
 
     /// The Close was skipped by the server's error.
@@ -346,10 +537,13 @@ impl ClientStatements {
 
     /// Ends all names but those whose ticket is to be kept.
     pub(crate) fn discard(&mut self, kept: impl Fn(u32) -> bool) -> Vec<StatementId> {
-        self.names.take_if(|named| !kept(named.ticket)).into_iter().map(|named| named.statement).collect()
+        let gone = self.names.take_if(|named| !kept(named.ticket));
+        self.bytes -= gone.iter().map(|named| named.bytes).sum::<usize>();
+        gone.into_iter().map(|named| named.statement).collect()
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = StatementId> + '_ {
+        self.bytes = 0;
         let closing = self.closing.drain(..);
         self.names.drain().chain(closing).map(|(_, named)| named.statement)
     }
@@ -357,39 +551,73 @@ impl ClientStatements {
     pub(crate) fn len(&self) -> usize {
         self.names.len()
     }
+
+    /// See the field.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// What a server has, with the time of last use.
 #[derive(Default)]
 pub(crate) struct ServerStatements {
-    used: SparseSecondaryMap<StatementId, u64, foldhash::fast::FixedState>,
+    used: SparseSecondaryMap<StatementId, Held, foldhash::fast::FixedState>,
     clock: u64,
     count: usize,
 }
 
+/// A statement on a server.
+#[derive(Clone, Copy)]
+struct Held {
+    /// When it was used last, by the clock of [`ServerStatements`].
+    used: u64,
+    copy: ServerCopy,
+}
+
+/// What is known of a statement as one server has prepared it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ServerCopy {
+    /// The server has not yet said what its shape is there.
+    Unconfirmed,
+    /// It has the shape that clients were told; after that PostgreSQL itself refuses to run it if it changes.
+    Confirmed,
+    /// It has another shape on this server, or the server did not say: it must be closed and prepared again.
+    Outdated,
+}
+
 impl ServerStatements {
-    /// Whether the server has it; notes the use.
-    pub(crate) fn touch(&mut self, id: StatementId) -> bool {
+    /// What the server has of it, if anything; notes the use.
+    #[inline]
+    pub(crate) fn touch(&mut self, id: StatementId) -> Option<ServerCopy> {
         self.clock += 1;
-        match self.used.get_mut(id) {
-            Some(used) => {
-                *used = self.clock;
-                true
-            }
-            None => false,
-        }
+        let held = self.used.get_mut(id)?;
+        held.used = self.clock;
+        Some(held.copy)
     }
 
-    pub(crate) fn insert(&mut self, id: StatementId) {
+    pub(crate) fn insert(&mut self, id: StatementId, copy: ServerCopy) {
         self.clock += 1;
-        if self.used.insert(id, self.clock).is_none() {
+        if self.used.insert(id, Held { used: self.clock, copy }).is_none() {
             self.count += 1;
         }
     }
 
+    /// Something was found out about the statement on this server, if it is there.
+    pub(crate) fn mark(&mut self, id: StatementId, copy: ServerCopy) {
+        if let Some(held) = self.used.get_mut(id) {
+            held.copy = copy;
+        }
+    }
+
+    /// One of them cannot be used as it is.
+    pub(crate) fn has_outdated(&self) -> bool {
+        self.used.values().any(|held| held.copy != ServerCopy::Confirmed)
+    }
+
     /// All, the one that was not used for longest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = StatementId> {
-        let mut by_use: Vec<(u64, StatementId)> = self.used.iter().map(|(id, &used)| (used, id)).collect();
+        let mut by_use: Vec<(u64, StatementId)> =
+            self.used.iter().map(|(id, held)| (held.used, id)).collect();
         by_use.sort_unstable();
         by_use.into_iter().map(|(_, id)| id)
     }
@@ -405,7 +633,7 @@ impl ServerStatements {
         if self.count < limit {
             return None;
         }
-        self.used.iter().min_by_key(|&(_, &used)| used).map(|(id, _)| id)
+        self.used.iter().min_by_key(|(_, held)| held.used).map(|(id, _)| id)
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = StatementId> + '_ {
@@ -427,38 +655,97 @@ mod tests {
     #[test]
     fn a_text_that_is_read_in_another_way_is_another_statement() {
         let mut statements = Statements::default();
-        let one = statements.take(b"select '1/2/2024'", b"", KNOWN);
-        assert_eq!(statements.take(b"select '1/2/2024'", b"", KNOWN), one);
+        let one = statements.take(b"select '1/2/2024'", b"", KNOWN, PoolId::default());
+        assert_eq!(statements.take(b"select '1/2/2024'", b"", KNOWN, PoolId::default()), one);
         let other = ParseContext::of_statement(7);
         assert_eq!(
             statements.find(b"select '1/2/2024'", b"", ParseContext::UNDETERMINED),
             None,
             "no server has taken it"
         );
-        statements.note_parsed(one);
+        let shape = Shape { params: Box::default(), columns: None };
+        statements.note_shape(one, shape);
         assert_eq!(statements.find(b"select '1/2/2024'", b"", ParseContext::UNDETERMINED), Some(one));
         assert_eq!(statements.find(b"select '1/2/2024'", b"", other), None);
-        assert_ne!(statements.take(b"select '1/2/2024'", b"", Some(other)), one);
+        assert_ne!(statements.take(b"select '1/2/2024'", b"", Some(other), PoolId::default()), one);
     }
 
     #[test]
     fn a_statement_of_unknown_reading_is_not_shared() {
         let mut statements = Statements::default();
-        let (one, two) = (statements.take(b"select 1", b"", None), statements.take(b"select 1", b"", None));
+        let (one, two) = (
+            statements.take(b"select 1", b"", None, PoolId::default()),
+            statements.take(b"select 1", b"", None, PoolId::default()),
+        );
         assert_ne!(one, two);
         assert!(statements.is_unshared(one));
         let known = statements.take_again(one, KNOWN).expect("it is there");
-        assert_eq!(statements.take(b"select 1", b"", KNOWN), known);
+        assert_eq!(statements.take(b"select 1", b"", KNOWN, PoolId::default()), known);
         assert!(!statements.is_unshared(known));
     }
 
     #[test]
     fn a_client_with_the_same_number_has_the_same_statement() {
         let mut statements = Statements::numbered_from(1 << 40);
-        let one = statements.adopt(b"select 1", b"", 5);
-        assert_eq!(statements.adopt(b"select 1", b"", 5), one);
-        assert_ne!(statements.adopt(b"select 1", b"", 6), one, "of other clients, or of an earlier age");
+        let one = statements.adopt(b"select 1", b"", 5, (None, PoolId::default()));
+        assert_eq!(statements.adopt(b"select 1", b"", 5, (None, PoolId::default())), one);
+        assert_ne!(
+            statements.adopt(b"select 1", b"", 6, (None, PoolId::default())),
+            one,
+            "of other clients, or of an earlier age"
+        );
         assert_eq!(statements.get(one).map(Statement::serial), Some(5));
-        assert_ne!(statements.take(b"select 1", b"", KNOWN), one);
+        assert_ne!(statements.take(b"select 1", b"", KNOWN, PoolId::default()), one);
+    }
+
+    #[test]
+    fn what_no_client_has_any_more_takes_no_memory() {
+        let mut statements = Statements::default();
+        let pool = PoolId::default();
+        let long = vec![b'x'; KEPT_STATEMENT_BYTES_MAX + 1];
+        let (one, two) = (statements.take(&long, b"", KNOWN, pool), statements.take(&long, b"", KNOWN, pool));
+        assert_eq!((one, statements.bytes_of(pool)), (two, long.len()), "each is counted once");
+        statements.note_shape(one, Shape { params: [0; 4].into(), columns: None });
+        assert_eq!(statements.bytes_of(pool), long.len() + 4);
+        assert!(statements.has(&long, b"", KNOWN) && !statements.has(&long, b"", None));
+        // A server has it, too.
+        statements.share(one);
+        statements.give_back_name(one);
+        assert_eq!(statements.bytes_of(pool), long.len() + 4);
+        statements.give_back_name(two);
+        assert_eq!(statements.bytes_of(pool), 0);
+        let name = statements.get(one).map(|known| known.server_name().to_vec());
+        assert_eq!(name, Some(b"PGWEIR_1".to_vec()), "the server forgets it by its name");
+        assert_ne!(statements.take(&long, b"", KNOWN, pool), one);
+        statements.give_back(one);
+        assert!(statements.get(one).is_none());
+    }
+
+    #[test]
+    fn a_small_one_is_kept_for_the_next_client_as_long_as_a_server_has_it() {
+        let mut statements = Statements::default();
+        let pool = PoolId::default();
+        let one = statements.take(b"select 1", b"", KNOWN, pool);
+        statements.share(one);
+        statements.give_back_name(one);
+        assert_eq!(statements.bytes_of(pool), 8);
+        assert_eq!(statements.take(b"select 1", b"", KNOWN, pool), one);
+        statements.give_back_name(one);
+        statements.give_back(one);
+        assert_eq!(statements.bytes_of(pool), 0);
+    }
+
+    #[test]
+    fn a_clients_bytes_follow_its_names() {
+        let mut names = ClientStatements::default();
+        let one = names.insert(b"one", StatementId::default(), Told::AsStatement, 100);
+        names.insert(b"two", StatementId::default(), Told::AsStatement, 10);
+        assert_eq!(names.bytes(), 116);
+        names.close(b"two");
+        names.remove(b"one");
+        assert_eq!(names.bytes(), 13, "its Close may still fail");
+        assert_eq!((names.ticket(b"one"), names.name(one)), (None, None));
+        names.drain().for_each(drop);
+        assert_eq!(names.bytes(), 0);
     }
 }

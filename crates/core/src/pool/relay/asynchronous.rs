@@ -83,7 +83,9 @@ impl Pool {
         match server.ledger.head() {
             Some(head) => match head.owner {
                 // The client is told when its own Parse is answered, or was.
-                Owner::Prerequisite(_) if head.kind == Kind::Parse => None,
+                Owner::Prerequisite(_) if matches!(head.kind, Kind::Parse | Kind::DescribeParsed { .. }) => {
+                    None
+                }
                 Owner::Client(client) | Owner::Prerequisite(client) => Some(client),
                 Owner::Hidden(_) => None,
             },

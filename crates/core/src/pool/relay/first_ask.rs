@@ -13,6 +13,7 @@ use crate::buffer_pool::BufferPool;
 use crate::ledger::Unexpected;
 use crate::limits::GROUP_BYTES_MAX;
 use crate::pool::moves::server::comes_unasked;
+use crate::pool::prepared::shape::{keeps_values, wants_any_columns};
 use crate::pool::relay::ledger::Kind;
 use crate::pool::{Pool, ServerId};
 
@@ -120,16 +121,16 @@ fn names_statement(bytes: &[u8]) -> bool {
 }
 
 /// The name of the statement that failed as outdated, if `bytes` are one whole group about it which may be asked again. `failed` is
-/// what PostgreSQL answered with that error; `types` knows the parameter types that the client named for a statement, four
-/// bytes each.
+/// what PostgreSQL answered with that error; `None`: it was what pgweir sent ahead of the group. `types` knows the parameter types that
+/// the client named for a statement, four bytes each.
 pub(crate) fn outdated_name<'a, 'b>(
     bytes: &'a [u8],
-    failed: Kind,
+    failed: Option<Kind>,
     types: impl Fn(&[u8]) -> Option<&'b [u8]>,
 ) -> Option<&'a [u8]> {
     // Only then nothing of the group was answered.
     let first = if bytes.first() == Some(&tag::BIND) { Kind::Bind } else { Kind::DescribeStatement };
-    if failed != first {
+    if failed.is_some_and(|failed| failed != first) {
         return None;
     }
     let (mut name, mut bound, mut described, mut at) = (None, false, false, 0);
@@ -166,12 +167,9 @@ pub(crate) fn outdated_name<'a, 'b>(
     }
 }
 
-/// Values in binary are of types that the client named itself, and it does not say column by column how it wants them.
+/// Values in binary are of types that the client named itself, and it does not say column by column how it wants the columns.
 fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
-    let (types, _) = types.as_chunks::<4>();
-    let named = |at: usize| types.get(at).is_some_and(|oid| *oid != [0; 4]);
-    tail.binary_results().count() <= 1
-        && tail.binary_parameters().enumerate().all(|(at, binary)| !binary || named(at))
+    wants_any_columns(tail) && keeps_values(tail, types)
 }
 
 impl Pool {
@@ -220,7 +218,7 @@ mod tests {
     }
 
     fn outdated<'a>(bytes: &'a [u8], failed: Kind, types: &[u8]) -> Option<&'a [u8]> {
-        outdated_name(bytes, failed, |name| (name == b"s").then_some(types))
+        outdated_name(bytes, Some(failed), |name| (name == b"s").then_some(types))
     }
 
     /// One parameter of four bytes in this format, and the results in these.

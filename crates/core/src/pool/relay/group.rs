@@ -37,7 +37,7 @@ pub(crate) struct Group {
 
 /// What a group's statements may do, as a set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct GroupTraits(u8);
+struct GroupTraits(u16);
 
 impl GroupTraits {
     const MAY_WRITE: GroupTraits = GroupTraits(1);
@@ -48,6 +48,7 @@ impl GroupTraits {
     const AT_PRIMARY: GroupTraits = GroupTraits(32);
     const SEVERAL: GroupTraits = GroupTraits(64);
     const LEAVES_PORTAL: GroupTraits = GroupTraits(128);
+    const NAMES_SEVERAL: GroupTraits = GroupTraits(256);
 
     /// These as well, if that is so.
     #[inline]
@@ -91,6 +92,13 @@ impl Group {
         !self.traits.has(GroupTraits::MAY_WRITE)
             && !self.traits.has(GroupTraits::AT_PRIMARY)
             && !self.traits.has(GroupTraits::SEVERAL)
+            && !self.names_several()
+    }
+
+    /// Besides a prepared statement that it names it uses another statement.
+    #[inline]
+    pub(crate) fn names_several(&self) -> bool {
+        self.traits.has(GroupTraits::NAMES_SEVERAL)
     }
 
     /// In a transaction block a later group may go on with a portal of this one: it has a name, or rows that were not asked for.
@@ -203,6 +211,8 @@ pub(crate) fn is_partial_group(bytes: &[u8]) -> bool {
 /// A group of the extended protocol, while it is read.
 #[derive(Default)]
 struct Extended<'b> {
+    /// The name of the statement that it used first; the unnamed one has an empty name.
+    name: Option<&'b [u8]>,
     /// Of the unnamed statement, once it was prepared in this very group; and whether it certainly only reads.
     unnamed: Option<(Traits, Reads)>,
     /// The unnamed statement was not bound since: a later group may use it.
@@ -291,7 +301,7 @@ impl<'b> Extended<'b> {
 
     fn uses<'a>(
         &mut self,
-        name: &[u8],
+        name: &'b [u8],
         statement: impl Fn(&[u8]) -> Option<(&'a Traits, Reads)>,
     ) -> Option<()> {
         let unnamed;
@@ -305,6 +315,7 @@ impl<'b> Extended<'b> {
             return None;
         }
         self.traits.add(GroupTraits::NAMES_STATEMENTS, !name.is_empty());
+        self.traits.add(GroupTraits::NAMES_SEVERAL, *self.name.get_or_insert(name) != name);
         self.traits.note(traits, reads);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         if self.statement == 0 {

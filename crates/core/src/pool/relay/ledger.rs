@@ -105,8 +105,16 @@ pub enum Kind {
     ParseAgain,
     /// Bind: BindComplete.
     Bind,
+    /// A Bind that is known to fail, in place of a client's Bind of a statement that has other columns or parameters than the client was
+    /// told; the text of the error is ours to correct.
+    BindRefused,
     /// Describe of a statement: ParameterDescription, then RowDescription or NoData.
     DescribeStatement,
+    /// The same for a statement whose Parse went ahead of it: pgweir asks for its shape. `own`: that Parse was a client's own.
+    DescribeParsed {
+        /// See there.
+        own: bool,
+    },
     /// Describe of a portal: RowDescription or NoData.
     DescribePortal,
     /// Execute: rows or COPY, then CommandComplete, EmptyQueryResponse or PortalSuspended.
@@ -140,10 +148,11 @@ pub struct Entry {
     pub owner: Owner,
     /// What was asked.
     pub kind: Kind,
-    /// For Parse (and its local answer): the statement, to be forgotten if it fails.
+    /// For Parse (and its local answer): the statement, to be forgotten if it fails. For Describe: the statement, if pgweir looks at the
+    /// answer.
     pub statement: Option<StatementId>,
     /// For Parse of a client: takes the client's name back if it fails. For a DEALLOCATE: ends the name if it succeeds. For Bind and
-    /// Describe: the name that they were about, for an error's text.
+    /// Describe: the name that they were about, for an error's text, and for what the answer tells the client.
     pub ticket: u32,
 }
 
@@ -575,7 +584,7 @@ impl Ledger {
                 Kind::Execute,
                 tag::DATA_ROW | tag::COPY_OUT | tag::COPY_BOTH | tag::COPY_DATA | tag::COPY_DONE,
             )
-            | (Kind::DescribeStatement, tag::PARAMETER_DESCRIPTION)
+            | (Kind::DescribeStatement | Kind::DescribeParsed { .. }, tag::PARAMETER_DESCRIPTION)
             | (Kind::FunctionCall, tag::FUNCTION_RESPONSE) => false,
             (Kind::Query | Kind::Execute, tag::COPY_IN) => {
                 self.enter_copy_in(head.owner);
@@ -584,7 +593,10 @@ impl Ledger {
             (Kind::Execute, tag::COMMAND_COMPLETE | tag::EMPTY_QUERY | tag::PORTAL_SUSPENDED)
             | (Kind::Parse | Kind::ParseAgain, tag::PARSE_COMPLETE)
             | (Kind::Bind, tag::BIND_COMPLETE)
-            | (Kind::DescribeStatement | Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
+            | (
+                Kind::DescribeStatement | Kind::DescribeParsed { .. } | Kind::DescribePortal,
+                tag::ROW_DESCRIPTION | tag::NO_DATA,
+            )
             | (Kind::Close, tag::CLOSE_COMPLETE)
             | (Kind::Sync | Kind::FunctionCall, tag::READY) => true,
             (kind, _) => return Err(Unexpected { tag: message, expected: kind.awaited() }),
@@ -733,7 +745,8 @@ impl Kind {
             Kind::FunctionCall => "FunctionCallResponse",
             Kind::Parse | Kind::ParseAgain => "ParseComplete",
             Kind::Bind => "BindComplete",
-            Kind::DescribeStatement => "ParameterDescription",
+            Kind::BindRefused => "an error",
+            Kind::DescribeStatement | Kind::DescribeParsed { .. } => "ParameterDescription",
             Kind::DescribePortal => "RowDescription",
             Kind::Execute => "the answer to Execute",
             Kind::Close => "CloseComplete",

@@ -286,13 +286,13 @@ fn answers(kind: Kind, fails: bool, skipping: &mut bool) -> Vec<u8> {
         Kind::Sync if fails => b"EZ".to_vec(),
         Kind::Sync => b"Z".to_vec(),
         Kind::Local(_) | Kind::CopyEnd => Vec::new(),
-        _ if fails => {
+        _ if fails || kind == Kind::BindRefused => {
             *skipping = true;
             b"E".to_vec()
         }
         Kind::Parse | Kind::ParseAgain => b"1".to_vec(),
-        Kind::Bind => b"2".to_vec(),
-        Kind::DescribeStatement => b"tT".to_vec(),
+        Kind::Bind | Kind::BindRefused => b"2".to_vec(),
+        Kind::DescribeStatement | Kind::DescribeParsed { .. } => b"tT".to_vec(),
         Kind::DescribePortal => b"n".to_vec(),
         Kind::Execute => b"DDC".to_vec(),
         Kind::Close => b"3".to_vec(),
@@ -305,7 +305,9 @@ fn any_kind() -> impl Strategy<Value = Kind> {
         Kind::FunctionCall,
         Kind::Parse,
         Kind::Bind,
+        Kind::BindRefused,
         Kind::DescribeStatement,
+        Kind::DescribeParsed { own: true },
         Kind::DescribePortal,
         Kind::Execute,
         Kind::Close,

@@ -38,6 +38,7 @@ impl Pool {
             && link.streaming == 0
             && link.touched.is_none()
             && link.own_names == OwnNames::Hidden
+            && link.doubts.is_none()
             && matches!(link.opening, Opening::Done);
         if !ordinary {
             return;

@@ -184,7 +184,7 @@ impl Pool {
         else {
             return Step::Wait;
         };
-        (link.kept, link.first_try) = (0, FirstTry::None);
+        (link.kept, link.first_try) = (0, FirstTry::Sending);
         let known = link.group.take();
         if let Some(server) = self.servers.get_mut(server_id) {
             // What was noted of messages before it says nothing of this one.
@@ -195,6 +195,7 @@ impl Pool {
             return step;
         };
         let ClientState::Linked(link) = &mut client.state else { return step };
+        link.first_try = FirstTry::None;
         if step != Step::Used(group.len()) {
             // A part of it waits for answers to the other one: its answer is the standby's.
             return step;
@@ -379,12 +380,16 @@ impl Pool {
             }
         }
         let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
+        let portal = cursor.rest().get(HEADER_LEN + 1..header.total().saturating_sub(1));
+        let doubtful = portal.and_then(|portal| self.doubtful_portal(id, portal));
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
         if let Some(kind) = kind {
             let unnamed = kind == Kind::Parse && cursor.rest().get(HEADER_LEN) == Some(&0);
-            let pushed = server.ledger.push(match unnamed {
-                true => Entry::unnamed(Owner::Client(id), kind),
-                false => Entry { ticket, ..Entry::new(Owner::Client(id), kind) },
+            let told = if kind == Kind::DescribePortal { doubtful } else { None };
+            let pushed = server.ledger.push(match (unnamed, told) {
+                (true, _) => Entry::unnamed(Owner::Client(id), kind),
+                (false, Some(entry)) => entry,
+                (false, None) => Entry { ticket, ..Entry::new(Owner::Client(id), kind) },
             });
             if pushed == Pushed::Queued && kind != Kind::CopyEnd {
                 server.note_begin(cx.env.now.mono_us);

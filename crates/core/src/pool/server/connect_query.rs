@@ -119,7 +119,7 @@ impl Pool {
     fn what_is_left(&mut self, env: &mut Env, id: ServerId, answer: &Replies) -> Option<Session> {
         let (mut session, _) = self.read_everything(env, id, answer, false)?;
         let params = Arc::clone(&self.servers.get(id)?.params);
-        let known = env.parse_contexts.find(&env.tracked, &params, &Arc::new(session.clone()));
+        let known = env.parse_contexts.find(self.id, &env.tracked, &params, &Arc::new(session.clone()));
         let parse_context = known.parse_context().unwrap_or_else(|| env.parse_contexts.alone());
         session.reread(|_| parse_context);
         // No client asked for its notifications.

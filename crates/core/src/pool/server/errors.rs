@@ -13,6 +13,7 @@ use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::printable;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::schema_version::AskedAgain;
+use crate::pool::prepared::shapes::changed_result;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
@@ -45,7 +46,7 @@ impl Pool {
         self.note_misfit(cx.env, accepted, body);
         match accepted.owner {
             // It runs again: its resets are done then.
-            Owner::Client(client) if renewed => self.doubt_session(client),
+            Owner::Client(client) | Owner::Prerequisite(client) if renewed => self.doubt_session(client),
             Owner::Client(client) | Owner::Prerequisite(client) => {
                 let server = &mut self.servers[id];
                 if fatal {
@@ -55,6 +56,11 @@ impl Pool {
                     in_flight.fail(&server.ledger);
                 }
                 let refusal = self.refusal_in_place_of(id, message);
+                let changed = changed_result(accepted.ended, message);
+                if changed.is_none() {
+                    self.note_shape_error(cx.env, &message[HEADER_LEN..]);
+                }
+                let refusal = refusal.or(changed);
                 let message = refusal.as_deref().unwrap_or(message);
                 self.note_server_error(cx.env, id, &message[HEADER_LEN..]);
                 self.statement_failed(client, id);
@@ -79,7 +85,9 @@ impl Pool {
         if renewed {
             match self.ask_again(cx, id) {
                 Some(AskedAgain::Here) => self.end_pipeline(id),
-                Some(AskedAgain::Elsewhere(client)) => self.run_again(cx, id, client),
+                Some(AskedAgain::Elsewhere(client)) => {
+                    self.run_again(cx, id, client, "a prepared statement was outdated: it runs again");
+                }
                 None => {}
             }
         } else if accepted.owner == Owner::Hidden(Purpose::Replay) {

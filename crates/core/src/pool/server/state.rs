@@ -87,6 +87,9 @@ pub(crate) struct Incoming {
     pub(crate) paused_us: Option<u64>,
     /// The known answers that are waited for.
     pub(crate) taps: Vec<Tap>,
+    /// The parameter types that the server has told of the statement that it is about to describe, four bytes each. Empty unless pgweir
+    /// looks at the description.
+    pub(crate) described_params: Box<[u8]>,
 }
 
 /// Where a server is.

@@ -284,9 +284,6 @@ impl Pool {
     /// A server's ErrorResponse, by its body, goes to a client.
     pub(crate) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
-        if let Some(fields) = &fields {
-            self.note_shape_error(env, fields);
-        }
         env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
         let Some(server) = self.servers.get_mut(id) else { return };
         server.work.running.failed = true;

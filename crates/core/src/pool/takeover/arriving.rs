@@ -1,6 +1,7 @@
 //! Taking over from the process that we replace (`-R`): the other half of `leaving.rs`. Clients and servers come
 //! from a process of the same user, perhaps of another version, and was opened by settings that may have changed since.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::pool::client::state::{
 };
 use crate::pool::node::Turn;
 use crate::pool::prepared::parse_contexts::ParseContext;
-use crate::pool::prepared::statements::ClientStatements;
+use crate::pool::prepared::shape::{Shape, Told};
+use crate::pool::prepared::statements::{ClientStatements, ServerCopy};
 use crate::pool::relay::own_settings::major_version;
 use crate::pool::sequences::state::{Drawing, Draws, Users};
 use crate::pool::server::greeting::ServerGreeting;
@@ -27,9 +29,9 @@ use crate::pool::server::state::{Server, ServerState, Serves};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::{Sets, Touched};
-use crate::pool::takeover::carried::{CarriedClient, CarriedPool, CarriedServer, Pair};
+use crate::pool::takeover::carried::{CarriedClient, CarriedPool, CarriedServer, CarriedShape, Pair};
 use crate::pool::takeover::leaving::{
-    learned, opened_by, replication, shared_name, unpack_peer, unpack_term,
+    learned, opened_by, replication, shared_name, unpack_peer, unpack_shape, unpack_term,
 };
 use crate::pool::{Branch, Pool, ServerKind};
 
@@ -99,6 +101,7 @@ impl Pool {
             prepared,
             term,
             at_standby,
+            shapes,
         } = carried;
         let endpoint = match port {
             0 => Endpoint::Unix { path: host.into() },
@@ -132,10 +135,16 @@ impl Pool {
         } else if !all_known {
             server.retire = Some("obsolete connection");
         }
+        let shapes = by_number(shapes.as_deref());
         for (serial, query, types) in statements {
-            let statement = env.statements.adopt(&query, &types, serial);
-            env.statements.note_parsed(statement);
-            server.statements.insert(statement);
+            let statement = {
+                let shape = shapes.get(&serial).cloned();
+                env.statements.adopt_on_server(&query, &types, serial, (shape, self.id))
+            };
+            // A predecessor of an earlier version does not know its shape.
+            let is_known = env.statements.get(statement).is_some_and(|known| known.shape().is_some());
+            let copy = if is_known { ServerCopy::Confirmed } else { ServerCopy::Outdated };
+            server.statements.insert(statement, copy);
         }
         self.enlist(env, conn, server)
     }
@@ -308,8 +317,16 @@ impl Pool {
             return None;
         }
         let mut statements = ClientStatements::default();
+        let shapes = by_number(carried.shapes.as_deref());
         for (name, serial, query, types) in &carried.statements {
-            statements.insert(name, env.statements.adopt(query, types, *serial));
+            let shape = shapes.get(serial).cloned();
+            let statement = env.statements.adopt(query, types, *serial, (shape, self.id));
+            statements.insert(name, statement, Told::AsStatement, query.len() + types.len());
+        }
+        for (name, shape) in carried.told.iter().flatten() {
+            if let (Some(ticket), Some(shape)) = (statements.ticket(name), unpack_shape(shape)) {
+                statements.tell(ticket, Told::Shape(Arc::new(shape)));
+            }
         }
         Some(Box::new(statements))
     }
@@ -375,4 +392,10 @@ fn touched(names: Vec<ByteVec>) -> Box<Touched> {
     let names = names.into_iter().map(|name| Vec::from(name).into()).collect();
     let marks = Marks::ROUTINES;
     Box::new(Touched { marks, names, more: true, sets: Sets::Unsure, ..Touched::default() })
+}
+
+/// The shapes that were carried along, by the number of their statement.
+fn by_number(shapes: Option<&[(u64, CarriedShape)]>) -> HashMap<u64, Shape> {
+    let known = shapes.into_iter().flatten();
+    known.filter_map(|(serial, shape)| Some((*serial, unpack_shape(shape)?))).collect()
 }

@@ -164,6 +164,24 @@ pub struct CarriedClient {
     /// The unnamed statement of the server that it is linked to is its own.
     #[n(19)]
     pub(crate) owns_unnamed: Option<bool>,
+    /// The shapes of its statements, as far as they are known, by our number.
+    #[n(20)]
+    pub(crate) shapes: Option<Vec<(u64, CarriedShape)>>,
+    /// The names whose statement has another shape than the client was told, with what it was told.
+    #[n(21)]
+    pub(crate) told: Option<Vec<(ByteVec, CarriedShape)>>,
+}
+
+/// What a client was told of a prepared statement.
+#[derive(Encode, Decode, Clone, PartialEq, Eq)]
+#[cbor(map)]
+pub(crate) struct CarriedShape {
+    /// Parameter types, four bytes each.
+    #[n(0)]
+    pub(crate) params: ByteVec,
+    /// A digest of its columns; `None` if it has none.
+    #[n(1)]
+    pub(crate) columns: Option<ByteVec>,
 }
 
 /// A server that owes nothing.
@@ -223,6 +241,9 @@ pub struct CarriedServer {
     /// It was opened to that node as a standby.
     #[n(17)]
     pub(crate) at_standby: Option<bool>,
+    /// The shapes of its statements, as [`CarriedClient::shapes`].
+    #[n(18)]
+    pub(crate) shapes: Option<Vec<(u64, CarriedShape)>>,
 }
 
 /// A node of a cluster as the primary, in one run.
@@ -354,6 +375,10 @@ mod tests {
                 started_us: -1,
             }),
             at_standby: Some(true),
+            shapes: Some(vec![(
+                7,
+                CarriedShape { params: vec![0, 0, 0, 23].into(), columns: Some(vec![9; 16].into()) },
+            )]),
         }
     }
 

@@ -16,13 +16,15 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{
     Account, Client, ClientState, First, Link, Opening, OwnNames, UnnamedOnServer, Waiting, Waits,
 };
+use crate::pool::prepared::shape::{Columns, Shape};
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::Told;
 use crate::pool::session::restore::has_to_restore;
 use crate::pool::takeover::carried::{
-    Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, CarriedTerm, Pair,
+    Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, CarriedShape,
+    CarriedTerm, Pair,
 };
 use crate::pool::{Pool, ServerKind};
 
@@ -117,6 +119,8 @@ impl Pool {
         server.incoming.streaming.is_none()
             && server.incoming.inbox.is_empty()
             && server.pipelined.is_alone()
+            // The successor would take a statement that has changed for the one that clients were told of.
+            && !server.statements.has_outdated()
             && server.cancels == 0
             && !server.is_lost()
             && server.at.tls.is_empty()
@@ -210,6 +214,8 @@ impl Pool {
             },
             begun: deferred_begin(state).map(bytes),
             owns_unnamed: Some(owns_unnamed(state)),
+            shapes: None,
+            told: None,
             as_session: matches!(state, ClientState::Linked(link) if link.made_in == PoolMode::Session),
         };
         if let ClientState::AwaitingServer(login) = state {
@@ -226,7 +232,13 @@ impl Pool {
             let statement = env.statements.get(id)?;
             let (query, types) = (bytes(&statement.query), bytes(&statement.types));
             carried.statements.push((bytes(name), statement.serial(), query, types));
+            if let Some(shape) = statement.shape() {
+                let shapes = carried.shapes.get_or_insert_default();
+                shapes.push((statement.serial(), pack_shape(shape)));
+            }
         }
+        let told = statements.iter().flat_map(|statements| statements.told_otherwise());
+        carried.told = Some(told.map(|(name, shape)| (bytes(name), pack_shape(shape))).collect());
         Some(carried)
     }
 
@@ -240,6 +252,10 @@ impl Pool {
         let known = |id| {
             let statement = env.statements.get(id)?;
             Some((statement.serial(), bytes(&statement.query), bytes(&statement.types)))
+        };
+        let shape = |id| {
+            let statement = env.statements.get(id)?;
+            Some((statement.serial(), pack_shape(statement.shape()?)))
         };
         CarriedServer {
             host,
@@ -261,6 +277,7 @@ impl Pool {
             opened_by: opened_by(&self.state.config),
             term: server.at.term.as_ref().map(pack_term),
             at_standby: (!server.branch.is_primary()).then_some(true),
+            shapes: Some(server.statements.iter().filter_map(shape).collect()),
         }
     }
 
@@ -394,6 +411,20 @@ pub(crate) fn replication(text: &str) -> Replication {
 /// A shared copy of a name if it is the pool's own.
 pub(crate) fn shared_name(name: String, own: &Arc<str>) -> Arc<str> {
     if *name == **own { Arc::clone(own) } else { name.into() }
+}
+
+fn pack_shape(shape: &Shape) -> CarriedShape {
+    let columns = shape.columns.as_ref().map(|columns| bytes(columns.as_bytes()));
+    CarriedShape { params: bytes(&shape.params), columns }
+}
+
+/// `None` if it is of no form that this process knows.
+pub(crate) fn unpack_shape(shape: &CarriedShape) -> Option<Shape> {
+    let columns = match &shape.columns {
+        Some(columns) => Some(Columns::from_bytes(columns)?),
+        None => None,
+    };
+    Some(Shape { params: shape.params.to_vec().into(), columns })
 }
 
 /// At rest, nothing can be skipped any more.

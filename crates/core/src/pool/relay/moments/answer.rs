@@ -7,7 +7,7 @@
 //! 4. ReadyForQuery: `begin` may hide it, `listen` hold it, `session` send parameters ahead of it (`look_at_ready`); no feature is
 //!    asked if none is concerned (`concerns.rs`). Then the moment *rest* follows.
 //! 5. The end of one message's answer: `session` and `begin` learn that what they sent ahead was done, `prepared` that a
-//!    statement is there or gone (`ended`).
+//!    statement is gone, or has another shape on this server than its client was told (`ended`).
 //! 6. CommandComplete: its tag tells `prepared`, `sequences` and `session` what the statement did (`command_completed`).
 
 use pgweir_settings::PoolMode;
@@ -21,6 +21,7 @@ use crate::ids::ServerId;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::change::Change;
+use crate::pool::prepared::shapes::Misfit;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
 use crate::pool::relay::receive::{Run, visible};
@@ -88,6 +89,8 @@ impl Pool {
                     self.ended(cx, id, message, accepted, body, run, &all[..end]);
                 } else if message == tag::COMMAND_COMPLETE {
                     self.command_completed(cx.env, id, accepted, body);
+                } else if message == tag::PARAMETER_DESCRIPTION {
+                    self.parameters_told(id, body);
                 }
                 Ok(())
             }
@@ -236,7 +239,11 @@ impl Pool {
             }
             self.begin_answered(accepted.owner, entry);
             self.statement_evicted(cx.env, entry);
-            self.statement_parsed(cx.env, entry);
+            if entry.statement.is_some()
+                && let Some(misfit) = self.described(cx.env, id, entry, (message, body))
+            {
+                self.statement_misfits(cx, id, misfit);
+            }
         }
         let local_next = self
             .servers
@@ -247,6 +254,18 @@ impl Pool {
             self.flush(cx, id, run, all);
             *run = Run { from: all.len(), to: None };
             self.conclude_statements(cx, id);
+        }
+    }
+
+    /// A statement that was sent has another shape than its client was told.
+    #[cold]
+    fn statement_misfits<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, misfit: Misfit) {
+        match misfit {
+            Misfit::FirstTry(client) => self.first_try_misfits(cx, id, client),
+            Misfit::Kept(client) => {
+                self.run_again(cx, id, client, "a prepared statement has changed: it runs again");
+            }
+            Misfit::Sent => self.lose_server(cx, id, "a prepared statement has changed on its way".into()),
         }
     }
 

@@ -17,7 +17,8 @@
 //!    the message wait for answers; at rest, the answer to anything that was sent before would end the transaction.
 //! 5. `sequences`: other clients' values are discarded before the client draws or asks.
 //! 6. `session`: notes what the text may do to the session; `prepared`, whether it may end names of statements (`note_ending`).
-//! 7. `prepared`: the statement that the server lacks, or the client's unnamed statement.
+//! 7. `prepared`: the statement that the server lacks, or the client's unnamed statement. A Bind may have to wait until the server has
+//!    described the statement (`shapes.rs`); it is looked at once more then, and steps 4 to 6 are not repeated.
 //!
 //! A feature writes down what the server needs (`relay/ahead.rs`), each message with its entry in the ledger, and answers whether
 //! the client's message may follow (`Named`, `UnnamedUse`) or ends its client (`Fault`). `relay` sends the list after each feature, so
@@ -35,7 +36,9 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::prepared::exposed_names::{Named, Owed, Sent};
-use crate::pool::prepared::messages::{is_whole, told};
+use crate::pool::prepared::messages::{Provided, is_whole, told};
+use crate::pool::prepared::shapes::Bind;
+use crate::pool::prepared::statements::Meaning;
 use crate::pool::prepared::unnamed::UnnamedUse;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::text_of;
@@ -145,17 +148,34 @@ impl Pool {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         let named = self.client_named(id, head.statement);
         match named {
-            Some((statement, _)) => {
-                let named = self.prepare_statement(cx, id, server_id, statement, Sent::Bound);
+            Some(_) if self.ends_bind_wait(id) => {}
+            Some(meaning) => {
+                let named = self.prepare_statement(cx, id, server_id, meaning.statement, Sent::Bound);
                 if let Some(step) = named.keeps_message() {
                     return step;
                 }
             }
             None => self.prepare_bound_by_sql(cx, id, server_id, head.statement),
         }
+        let known = self.provide_statement(cx, id, server_id, (head.statement, named));
+        if let Some(known) = known.as_ref().filter(|known| known.is_doubtful) {
+            match self.look_at_bind(cx.env, id, server_id, (&head, known), (header, message)) {
+                Bind::Passes => {}
+                Bind::Waits => {
+                    self.begin_bind_wait(id);
+                    self.hold_for_answers(cx, id, server_id, Owed::IsAsked);
+                    return Step::Wait;
+                }
+                Bind::IsRefused => {
+                    let step = self.refuse_bind(cx.env, id, known.ticket, (header, message));
+                    self.send_ahead(cx, server_id);
+                    return step;
+                }
+            }
+        }
         let tail = &body[head.tail..];
         let tail_len = header.body_len as usize - head.tail;
-        let bound = self.send_bind_head(cx, id, server_id, (head, named), tail_len);
+        let bound = self.send_bind_head(cx, id, server_id, (head, known), tail_len);
         let Some(server) = self.servers.get(server_id) else { return Step::Gone };
         cx.driver.send(server.conn, tail);
         if let Some(statement) = bound {
@@ -168,6 +188,20 @@ impl Pool {
         Step::Used(header.total().min(message.len()))
     }
 
+    /// The server gets the statement that a Bind names, if the client prepared it through the protocol and the server lacks it. Returns
+    /// that statement.
+    pub(crate) fn provide_statement<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (name, named): (&[u8], Option<Meaning>),
+    ) -> Option<Provided> {
+        let known = self.bound_statement(cx.env, id, server_id, (name, named));
+        self.send_ahead(cx, server_id);
+        known
+    }
+
     /// The names at the front of a Bind, as its server knows them; so many bytes follow. Returns the statement, if the client prepared
     /// it through the protocol.
     pub(crate) fn send_bind_head<D: Driver>(
@@ -175,12 +209,13 @@ impl Pool {
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
-        (head, named): (BindHead<'_>, Option<(StatementId, u32)>),
+        (head, known): (BindHead<'_>, Option<Provided>),
         tail_len: usize,
     ) -> Option<StatementId> {
         self.state.numbers.stats.binds += 1;
-        let known = self.bound_statement(cx.env, id, server_id, (head.statement, named));
-        self.send_ahead(cx, server_id);
+        if let Some(known) = &known {
+            self.note_ending(id, known.marks);
+        }
         let (name, ticket) = told(&cx.env.statements, known.as_ref(), head.statement);
         cx.env.scratch.clear();
         frontend::encode_bind_head(&mut cx.env.scratch, head.portal, name, tail_len);
