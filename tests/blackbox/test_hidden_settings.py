@@ -63,7 +63,7 @@ def say(session, text):
     return answer
 
 
-def exercise(pooler, session, other, before=("show", ())):
+def exercise(session, other):
     """Each kind of question that pgweir asks of a session, with another client that takes the only server in between."""
     for round in range(4):
         say(session, f"set app.round = '{round}'")
@@ -92,25 +92,23 @@ def test_what_pgweir_asks_does_not_depend_on(pooled, pg, name, how):
         pytest.skip("the settings of a database are those of the tests' own connections, too")
     try:
         for text in sets if place else []:
-            pg.sql(f"alter {place} set {text}")
+            pg.sql(f"alter {place} set {text}", database="postgres")
         pooler = pooled(default_pool_size=1, session_audit_sample=1, query_wait_timeout=15)
         with pooler.raw(user="carol") as session, pooler.raw(user="carol") as other:
             for text in sets if how == "client" else []:
                 assert not say(session, f"set {text}").errors
             shown = {setting: say(session, f"show {setting}").rows for setting in settings}
             begin_s = cpu_s(pg)
-            exercise(pooler, session, other)
+            exercise(session, other)
             spent_s = cpu_s(pg) - begin_s
             assert {setting: say(session, f"show {setting}").rows for setting in settings} == shown
         assert not complaints(pooler)
-        if name != "jit of everything":
-            # There the client's own statements are compiled.
-            assert spent_s < 1.5
-        else:
-            assert spent_s < 5
+        # With these the client's own statements are compiled by JIT, too.
+        compiles = name in ("jit of everything", "costs")
+        assert spent_s < (5 if compiles else 1.5)
     finally:
         for setting in settings if place else []:
-            pg.sql(f"alter {place} reset {setting}")
+            pg.sql(f"alter {place} reset {setting}", database="postgres")
 
 
 def test_a_deferrable_serializable_default_makes_nothing_wait(pooled, pg):
@@ -124,8 +122,6 @@ def test_a_deferrable_serializable_default_makes_nothing_wait(pooled, pg):
         for round in range(3):
             say(session, f"set app.round = '{round}'")
             assert other.value("select 1") == "1"
-            say(session, f"listen channel{round}")
-            assert other.value("select 2") == "2"
         assert say(session, "show app.round").rows == [["2"]]
         writer.execute("rollback")
     assert not complaints(pooler)
@@ -190,7 +186,7 @@ def test_a_role_without_rights_does_not_keep_pgweir_from_asking(pooled, pg):
         pooler = pooled(default_pool_size=1, session_audit_sample=1, query_wait_timeout=15)
         with pooler.raw(user="carol") as session, pooler.raw(user="carol") as other:
             say(session, "set role powerless")
-            exercise(pooler, session, other)
+            exercise(session, other)
             assert session.value("select current_user") == "powerless"
             assert other.value("select current_user") == "carol"
         assert not complaints(pooler)
