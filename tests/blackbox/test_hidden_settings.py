@@ -122,6 +122,8 @@ def test_a_deferrable_serializable_default_makes_nothing_wait(pooled, pg):
         for round in range(3):
             say(session, f"set app.round = '{round}'")
             assert other.value("select 1") == "1"
+            say(session, f"listen channel{round}")
+            assert other.value("select 2") == "2"
         assert say(session, "show app.round").rows == [["2"]]
         writer.execute("rollback")
     assert not complaints(pooler)

@@ -5,7 +5,8 @@
 /// tested. A limit that moves here from the constants below is read from `Env::limits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Bytes that a client may have waiting for a server before pgweir stops reading from it.
+    /// Bytes that a client may have waiting for a server before pgweir stops reading from it: more than [`HOLD_MESSAGE_BYTES`], as the rest
+    /// of a message that is held until it is whole must still be read.
     pub inbox_bytes: usize,
     /// Bytes queued for one connection above which pgweir stops reading from the connection that they come from.
     pub backlog_bytes: usize,

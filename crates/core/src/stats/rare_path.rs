@@ -50,6 +50,12 @@ rare_paths! {
     LedgerFull: Seeds, "a client waited because its server owed too many answers";
     /// The server owes fewer answers, and the client that waited for that goes on.
     LedgerShorter: Seeds, "a client went on because its server owed fewer answers";
+    /// The client's connection has ended, and the client stays until the messages ahead of its Terminate are sent.
+    Departed: Seeds, "a client stayed for what it had sent ahead of its Terminate";
+    /// A client has left its server while PostgreSQL runs a statement: the server counts until that is over.
+    Abandoned: Seeds, "a server was left while it ran a statement";
+    /// PostgreSQL is asked to cancel what a client that is gone has left.
+    AbandonedCanceled: Seeds, "a statement without client was canceled";
     /// The client sent more than is kept for it while it waits, and is not read until it goes on.
     InboxFull: Seeds, "a client was paused because too much of it waited";
     /// The client's server does not read as fast as the client sends.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pgweir_core::limits::Limits;
+use pgweir_core::limits::{HOLD_MESSAGE_BYTES, Limits};
 
 use super::client::script::{self, Script, ScriptWriter};
 use super::model::nodes::WATCHER;
@@ -711,7 +711,8 @@ fn limits(seed: u64) -> Limits {
         return usual;
     }
     Limits {
-        inbox_bytes: *rng.pick(&[1, 100, 1_000, usual.inbox_bytes]),
+        // A message that is held until it is whole must fit.
+        inbox_bytes: *rng.pick(&[HOLD_MESSAGE_BYTES + 1, usual.inbox_bytes]),
         backlog_bytes: *rng.pick(&[1, 100, 1_000, usual.backlog_bytes]),
         ledger_entries: *rng.pick(&[1, 2, 3, 10, usual.ledger_entries]),
     }

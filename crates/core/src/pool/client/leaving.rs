@@ -13,6 +13,7 @@ use crate::ids::ClientId;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::node::Turn;
 use crate::pool::{Pool, Step};
+use crate::stats::rare_path::RarePath;
 
 /// How a client leaves: it decides what becomes of a statement that still runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +114,7 @@ impl Pool {
             return false;
         }
         client.departed = true;
+        cx.driver.reached(RarePath::Departed);
         cx.env.clear_role(client.conn);
         cx.driver.close(client.conn, CloseMode::Now);
         true

@@ -15,6 +15,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::AUDIT_ATTEMPTS_MAX;
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::state::{Replies, ServerState, Stage};
 use crate::pool::session::content::quote_identifier;
 use crate::pool::session::pins::Reasons;
@@ -154,7 +155,9 @@ impl Pool {
         quote_identifier(&mut text, &barrier.channel);
         text.extend_from_slice(format!(",'{}';", barrier.number).as_bytes());
         self.ask_to_mark(cx, id, &text);
-        self.send_hidden(cx, id, Purpose::Audit, &statement(b"UNLISTEN ", &barrier.channel));
+        let version = self.servers[id].at.version;
+        let text = own_settings::question(version, Asks::Little, &statement(b"UNLISTEN ", &barrier.channel));
+        self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
     fn ask_to_mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
@@ -164,7 +167,9 @@ impl Pool {
             auditing.attempts += 1;
             auditing.answer = Replies::default();
         }
-        self.send_hidden(cx, id, Purpose::Audit, text);
+        // To listen, PostgreSQL takes a snapshot, for which a serializable transaction may have to wait.
+        let text = own_settings::question(server.at.version, Asks::Little, text);
+        self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
     /// All that was asked for with a barrier is answered.

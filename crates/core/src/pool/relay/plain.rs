@@ -14,6 +14,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{Client, ClientState, Opening, OwnNames};
+use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::schema_version::{is_schema_change, makes_routines};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::receive::Run;
@@ -44,7 +45,8 @@ impl Pool {
             return;
         }
         let main = &env.rules.config.main;
-        while server.ledger.len() < env.limits.ledger_entries
+        let is_first_try = link.first_try == FirstTry::Sending;
+        while (server.ledger.len() < env.limits.ledger_entries || is_first_try)
             && let Ok(Some(header)) = Header::peek(cursor.rest())
             && header.total() <= cursor.rest().len()
             && header.total() <= main.max_packet_size as usize

@@ -12,6 +12,7 @@ use crate::limits::{ABANDONED_US, CANCEL_AGAIN_US};
 use crate::pool::Pool;
 use crate::pool::client::leaving::Farewell;
 use crate::pool::server::state::ServerState;
+use crate::stats::rare_path::RarePath;
 
 /// Why a server is closed whose client left it while a statement ran.
 pub(crate) const NOT_READY: &str = "client disconnect while server was not ready";
@@ -38,6 +39,7 @@ impl Pool {
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.retire.get_or_insert(NOT_READY);
+        cx.driver.reached(RarePath::Abandoned);
         let since_us = cx.env.now.mono_us;
         server.abandoned = Some(Box::new(Abandoned { client, farewell, since_us, asked_us: None }));
         cx.env.scratch.clear();
@@ -123,6 +125,7 @@ impl Pool {
         let first_us = abandoned.asked_us.map_or(now_us, |(first_us, _)| first_us);
         abandoned.asked_us = Some((first_us, now_us));
         let client = abandoned.client;
+        cx.driver.reached(RarePath::AbandonedCanceled);
         cx.log(Level::Debug, "a statement whose client is gone is canceled");
         self.dial_cancel(cx, None, client, id);
     }

@@ -1,5 +1,7 @@
 //! A client that is disconnected must have given, or suffered, a reason: a limit, a timeout, a dead server, the operator.
 
+use pgweir_core::stats::rare_path::RarePath;
+
 use super::checks::{Checks, PoolName};
 use crate::sim::context::LinkId;
 use crate::sim::network::proto::ErrorText;
@@ -70,8 +72,11 @@ impl Checks {
         for (i, (name, limit)) in self.crowd_limits().into_iter().enumerate() {
             if message.contains(name) {
                 let crowd = self.clients.get(&case.link).map_or(0, |client| client.crowd_at_close[i]);
+                // Those that have said Terminate count until what they had sent is run.
+                let departed =
+                    self.counters().get(RarePath::Departed.name()).map_or(0, |&times| times as usize);
                 let why = format!("{crowd} clients were there, {limit} are allowed");
-                return if limit > 0 && crowd > limit { Ok(()) } else { Err(why) };
+                return if limit > 0 && crowd + departed > limit { Ok(()) } else { Err(why) };
             }
         }
         let excuses =
