@@ -62,7 +62,7 @@ impl Node {
         if says.is_empty() {
             return false;
         }
-        rig.send(self.end, &says);
+        rig.send_unchanged(self.end, &says);
         true
     }
 
