@@ -128,11 +128,13 @@ def test_edoburus_image_with_auth_query_and_a_console(container, pg):
     container.start(
         DB_HOST="127.0.0.1", DB_PORT=str(pg.port), DB_USER="postgres", DB_PASSWORD="", DB_NAME="app", AUTH_TYPE="scram-sha-256",
         AUTH_QUERY="SELECT usename, passwd FROM pg_shadow WHERE usename = $1", ADMIN_USERS="ops", ADMIN_PASSWORDS="hunter3", POOL_SIZE="3", TIMEZONE="UTC",
+        PGWEIR_INI="[databases]\napp += max_db_connections=9\n",
     )  # fmt: skip
     container.serves()
     assert "auth_user=postgres" in (container.written / "pgweir.ini").read_text()
     assert container.psql("app", "bob", "select current_user") == "bob"
-    assert "|3|" in container.psql("pgbouncer", "ops", "SHOW DATABASES", password="hunter3")
+    databases = container.psql("pgbouncer", "ops", "SHOW DATABASES", password="hunter3")
+    assert "|3|" in databases and "|9|" in databases, databases
     assert "hunter3" not in container.said()
 
 

@@ -92,7 +92,8 @@ impl Draft {
     /// # Errors
     /// All faults of the configuration, the first line of the file first; or of the certificates.
     pub fn read(command_line: &CommandLine) -> Result<Draft, Vec<String>> {
-        let config = read_config(&command_line.config, command_line)?;
+        let mut config = read_config(&command_line.config, command_line)?;
+        note_command_line(&mut config, command_line);
         let (users, mut user_faults) = UsersFile::default().refresh(config.main.auth_file.as_deref());
         let access = AccessFiles::read(&config.main);
         user_faults.extend(access.faults);
@@ -189,7 +190,8 @@ impl ConfigState {
     pub fn draft_reload(&self) -> Result<Draft, Vec<String>> {
         let path = self.rules.config.main.conffile.as_deref().unwrap_or(&self.command_line.config);
         let read = read_config(path, &self.command_line)?;
-        let diff = self.rules.config.diff(&read);
+        let mut diff = self.rules.config.diff(&read);
+        note_command_line(&mut diff.merged, &self.command_line);
         let warnings = diff.warnings.iter().map(ToString::to_string).collect();
         self.draft(diff.merged, warnings)
     }
@@ -292,13 +294,22 @@ fn obey(config: &mut Config, command_line: &CommandLine) {
     config.handed_over = HandedOver(command_line.overlay.handed_over());
     if let Some(user) = &command_line.user {
         config.main.user = Some(user.clone());
-        config.given.insert("user", Place::outside("command line"));
     }
     if !config.given.contains_key("verbose") {
         config.main.verbose = u32::from(command_line.verbosity);
-        if command_line.verbosity > 0 {
-            config.given.insert("verbose", Place::outside("command line"));
-        }
+    }
+}
+
+/// Notes which values are those of the command line, for SHOW CONFIG_EXTENDED. A reload compares before it: a value that SET has changed
+/// lasts if the new file does not give it.
+fn note_command_line(config: &mut Config, command_line: &CommandLine) {
+    let place = || Place::outside("command line");
+    if command_line.user.is_some() {
+        config.given.insert("user", place());
+    }
+    let is_ours = config.main.verbose == u32::from(command_line.verbosity);
+    if command_line.verbosity > 0 && is_ours {
+        config.given.entry("verbose").or_insert_with(place);
     }
 }
 
@@ -468,6 +479,21 @@ mod tests {
             (config_state.rules().config.main.user.clone(), config_state.rules().config.main.verbose)
         };
         assert_eq!(seen(&config_state), (Some("from_option".to_owned()), 2));
+        let source = |config_state: &ConfigState, key: &str| {
+            let rows = config_state.rules().config.show();
+            rows.into_iter().find(|row| row.key == key).expect("a setting").source
+        };
+        assert_eq!(
+            (source(&config_state, "user"), source(&config_state, "verbose")),
+            ("command line".into(), "command line".into())
+        );
+        let Ok(SetDraft::Ready(draft)) = config_state.draft_set("verbose", "3") else {
+            panic!("it can be changed")
+        };
+        config_state.adopt(*draft);
+        let draft = config_state.draft_reload().expect("good");
+        config_state.adopt(draft);
+        assert_eq!(seen(&config_state).1, 3, "what SET says lasts if the file says nothing");
         files.write("user = other\nverbose = 1");
         let draft = config_state.draft_reload().expect("good");
         assert_eq!(draft.warnings, Vec::<String>::new());

@@ -24,7 +24,8 @@ pub(crate) fn read(variables: &[(String, String)], reader: &mut Reader<'_, '_>) 
     let meant: Vec<&(String, String)> =
         variables.iter().filter(|(key, text)| !is_of_kubernetes(key, text)).collect();
     for (key, text) in &meant {
-        let Some(name) = key.strip_prefix(OURS) else { continue };
+        // It completes the file that is written from the others.
+        let Some(name) = key.strip_prefix(OURS).filter(|name| *name != "INI") else { continue };
         if is_known(name) {
             add(name, text);
         } else {
@@ -238,6 +239,10 @@ mod tests {
             ("PGBOUNCER_MAX_DB_CONNECTIONS", "7"),
         ]);
         assert!(ini.contains("pool_mode = statement\n") && ini.contains("max_db_connections = 7\n"), "{ini}");
+        assert!(
+            !self::ini(&[URL, ("PGWEIR_INI", "[databases]")]).contains("INI"),
+            "it is read after the file"
+        );
         let said = faults(&[URL, ("PGWEIR_POOL_MOD", "hunter2")]);
         assert!(said.contains("unknown variable PGWEIR_POOL_MOD; did you mean \"pool_mode\"?"), "{said}");
         assert!(!said.contains("hunter2"), "{said}");

@@ -61,7 +61,7 @@ pub(super) fn read(table: &Table, reader: &mut Reader<'_, '_>) {
     match given("PGPASSWORD") {
         Some(password) => reader.secret(0, user, password),
         None => {
-            reader.fault(0, "PGPASSWORD is not set: it is the password of PGUSER, who looks up the others")
+            reader.fault(0, "PGPASSWORD is not set: it is the password of PGUSER, who looks up the others");
         }
     }
     reader.set("server_tls_sslmode", "require");
