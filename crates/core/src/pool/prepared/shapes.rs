@@ -69,7 +69,8 @@ pub(crate) enum Misfit {
 pub(crate) struct Doubts {
     /// The group ([`Ledger::group`]) in which the client has asked for the columns of a statement last, and the ticket of the name.
     described: Option<(u64, u32)>,
-    /// The portal that the client has bound last, with the statement and the ticket of its name.
+    /// The portal that the client has bound last, with the statement and the ticket of its name. `None` after any other Bind: the portal
+    /// of that one may have the same name.
     portal: Option<(Box<[u8]>, StatementId, u32)>,
     /// The client's next message is a Bind that waits for a description. The features that look at the text have done so.
     bind_waits: bool,
@@ -108,6 +109,15 @@ impl Pool {
         }
     }
 
+    /// The client binds a portal of a statement that is no doubtful one: what is remembered of an earlier portal may not hold for it.
+    #[inline]
+    pub(crate) fn forget_doubtful_portal(&mut self, id: ClientId) {
+        let state = self.clients.get_mut(id).map(|client| &mut client.state);
+        if let Some(ClientState::Linked(Link { doubts: Some(doubts), .. })) = state {
+            doubts.portal = None;
+        }
+    }
+
     /// The entry of a Describe of this portal, if the client may be told something new by its answer.
     pub(crate) fn doubtful_portal(&self, id: ClientId, portal: &[u8]) -> Option<Entry> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
@@ -134,6 +144,7 @@ impl Pool {
         if found != Bind::Passes {
             return found;
         }
+        self.forget_doubtful_portal(id);
         if settles {
             self.tell_name(id, known.ticket, Told::AsStatement);
         } else if let Some(doubts) = self.doubts_of(id) {

@@ -384,6 +384,9 @@ impl Pool {
         let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
         let portal = cursor.rest().get(HEADER_LEN + 1..header.total().saturating_sub(1));
         let doubtful = portal.and_then(|portal| self.doubtful_portal(id, portal));
+        if kind == Some(Kind::Bind) {
+            self.forget_doubtful_portal(id);
+        }
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
         if let Some(kind) = kind {
             let unnamed = kind == Kind::Parse && cursor.rest().get(HEADER_LEN) == Some(&0);

@@ -172,6 +172,8 @@ impl Pool {
                     return step;
                 }
             }
+        } else {
+            self.forget_doubtful_portal(id);
         }
         let tail = &body[head.tail..];
         let tail_len = header.body_len as usize - head.tail;
