@@ -66,7 +66,6 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let (surrendered, successors) = mpsc::channel();
     let auth_workers =
         AuthWorkers::new(events.clone(), log, pgweir_net::pam::check_password, pgweir_net::verified_by);
-
     let sources = Sources::new(events.clone(), log, pgweir_net::addresses_of, pgweir_net::verified_by);
     let commands = Commands::new(events.clone(), log);
 

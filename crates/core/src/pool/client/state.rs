@@ -382,6 +382,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// The messages that are being sent are the client's first try at a standby.
+    pub(crate) fn is_sending_try(&self) -> bool {
+        self.first_try == FirstTry::Sending
+    }
+
     /// A new one.
     pub(crate) fn new(server: ServerId, made_in: PoolMode) -> Link {
         Link {

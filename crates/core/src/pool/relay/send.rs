@@ -283,8 +283,7 @@ impl Pool {
         let is_named = matches!(route, Route::Bind(_) | Route::Prepared);
         let uncertain = is_named && names_are_uncertain(link, &server.ledger);
         // A first try may run on another node instead, as a whole: it is sent as a whole, too.
-        let full =
-            link.first_try != FirstTry::Sending && owes_enough(&server.ledger, cx.env.limits.ledger_entries);
+        let full = !link.is_sending_try() && owes_enough(&server.ledger, cx.env.limits.ledger_entries);
         if uncertain || full {
             link.waits.set(Waits::HELD, uncertain);
             link.waits.set(Waits::FULL, full);
