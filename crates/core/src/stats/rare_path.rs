@@ -71,7 +71,7 @@ rare_paths! {
     /// The statement at the head takes long, so the groups behind it run elsewhere.
     Rescued: Seeds, "queued groups left a head that took long";
     /// A stranger's cancel request may have hit the statement, so it runs again.
-    StrangersCancel: Seeds, "a statement ran again after a stranger's cancel request";
+    StrangersCancel: Conversations, "a statement ran again after a stranger's cancel request";
     /// A read that a standby refused, or did not answer, runs on the primary.
     SecondTry: ClusterSeeds, "a read ran on the primary after a standby";
     /// Only a part of a transaction's first group is here, which says where the transaction runs.

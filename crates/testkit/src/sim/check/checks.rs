@@ -394,6 +394,11 @@ impl Checks {
         self.cancels.entry(client).or_default().0 += 1;
     }
 
+    /// A client is gone: the pooler may cancel the statement that it has left.
+    pub fn may_be_cancelled(&mut self, client: u32) {
+        self.cancels.entry(client).or_default().0 += 1;
+    }
+
     /// A cancel request hit a statement.
     pub fn cancel_hit(&mut self, pid: usize, tag: &Tag) {
         self.count("cancels hit", 1);

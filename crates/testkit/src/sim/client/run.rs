@@ -579,6 +579,7 @@ impl Client {
 
     fn disconnected(&mut self, cx: &mut SimContext, text: Option<&ErrorText>) {
         let Some(link) = self.link.filter(|_| self.phase != Phase::Gone) else { return };
+        cx.checks.may_be_cancelled(self.script.id);
         if self.said_goodbye {
             cx.checks.vanished(true);
         }
@@ -648,6 +649,7 @@ impl Client {
 
     fn close(&mut self, cx: &mut SimContext, end: End) {
         self.phase = Phase::Gone;
+        cx.checks.may_be_cancelled(self.script.id);
         cx.notify_check.left(self.script.id);
         if let Some(link) = self.link {
             cx.end(link, Dir::ToPooler, end);
