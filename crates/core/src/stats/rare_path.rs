@@ -77,7 +77,7 @@ rare_paths! {
     /// Only a part of a transaction's first group is here, which says where the transaction runs.
     AwaitsFirstGroup: ClusterSeeds, "a client waited for the rest of its transaction's first group";
     /// A transaction that has read at a standby goes on at the primary.
-    LeftStandby: ClusterSeeds, "a transaction left its standby for the primary";
+    LeftStandby: Conversations, "a transaction left its standby for the primary";
     /// The server of a read was lost, and the read runs on another one.
     ReadAfterLoss: ClusterSeeds, "a read ran again after its server was lost";
     /// The primary was lost at COMMIT, and its outcome is asked for.
