@@ -8,7 +8,7 @@ use pgweir_core::driver::{
 use pgweir_core::mail::{Mail, Question};
 use pgweir_core::stats::rare_path::RarePath;
 
-use super::context::{Event, LinkId, Moving, PoolerEnd, SimContext};
+use super::context::{Event, LinkId, Moving, PeerEnd, PoolerEnd, SimContext};
 use crate::sim::model::nodes::Nodes;
 use crate::sim::network::net::{Dir, End};
 
@@ -308,6 +308,10 @@ impl Driver for SimDriver<'_> {
             self.sim_worker.remove(conn);
             return;
         };
+        if let PeerEnd::Client(client) = self.cx.link_mut(link).peer {
+            let id = self.cx.plan.clients[client].id;
+            self.cx.checks.may_be_cancelled(id);
+        }
         let (side, now_us) = (sock.side, self.cx.now_us);
         self.cx.checks.pooler_closed(link, side, now_us);
         if mode == CloseMode::Flush && !sock.out.is_empty() {

@@ -606,6 +606,7 @@ impl Client {
     }
 
     fn leave(&mut self, cx: &mut SimContext) {
+        cx.checks.may_be_cancelled(self.script.id);
         if self.waits_for_news(cx) {
             return;
         }
