@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from harness import hidden
 from harness.machine import eventually
 from harness.wire import SYNC, bind, execute, group, parse, query
 
@@ -327,6 +328,7 @@ create function mixed(int) returns int language sql stable as 'select 1';
 create function mixed(text) returns int language plpgsql as 'begin return 1; end';
 create function trig() returns trigger language plpgsql as 'begin return new; end';
 create function step(int, int) returns int language sql volatile as 'select 1';
+create function of_both(int, text) returns bool language plpgsql volatile as 'begin return true; end';
 create aggregate total(int) (sfunc = int4pl, stype = int);
 create aggregate odd_total(int) (sfunc = step, stype = int);
 create table plain (a int, b text);
@@ -356,34 +358,115 @@ create foreign table part partition of parted for values in (1) server nowhere;
 create materialized view kept as select vol();
 """
 
-BARRED = {"vol", "mixed", "step", "odd_total", "guarded", "locked", "v_vol", "v_above", "v_locking", "v_system", "v_draws"}
+BARRED = {"vol", "of_both", "mixed", "step", "odd_total", "guarded", "locked", "v_vol", "v_above", "v_locking", "v_system", "v_draws"}
 BARRED |= {"v_guarded", "checked", "above_checked", "v_domain", "elsewhere", "parted", "part"}
 
 
-def names_question(*parts):
-    """The question that pgweir asks for what names stand for, put together as it does."""
-    catalog = SOURCES / "core/src/pool/catalog"
-    question = "SELECT 'g', NULL, NULL WHERE false" + (catalog / "reach.sql").read_text()
-    for kind, first in parts:
-        question += (catalog / "reach_names.sql").read_text().replace("$kind", kind).replace("$first", (catalog / first).read_text())
-    return question.encode()
+QUESTION = SOURCES / "core/src/pool/catalog/question"
+OPERATORS = set("!~* !~ ~* ~ <> >= <= ->> = < > &".split())
+
+
+def catalog_question():
+    """The question that pgweir asks for the names of a database, put together as `question/mod.rs` does."""
+    part = {path.stem: path.read_text() for path in QUESTION.glob("*.sql")}
+    names = [part["names"].replace("$kind", kind).replace("$marks", marks) for kind, marks in (("v", "v,w"), ("s", "p"))]
+    plain = "(WITH RECURSIVE\n" + part["routines"] + part["trees"] + part["edges"] + "UNION ALL ".join([part["sessions"], part["known"], *names]) + ")"
+    lines = (line.lstrip().split(" ") for line in plain.splitlines() if not line.startswith("--"))
+    text = "".join(f"OPERATOR(pg_catalog.{word}) " if word in OPERATORS else f"{word} " for line in lines for word in line)
+    patterns = []
+    for line in (QUESTION / "patterns.txt").read_text().splitlines():
+        if line.startswith(" "):
+            patterns[-1][1] += line[1:]
+        elif line.startswith("$"):
+            name, value = line.split(" =", 1)
+            patterns.append([name, value.lstrip()])
+    for name, value in patterns:
+        text = text.replace(name, value)
+    return f"SELECT 'g', NULL, NULL WHERE false UNION ALL {text}".encode()
+
+
+def names_of(connection):
+    """The answer's names by kind; an object that changes sessions is of kind `o`."""
+    found = {}
+    for kind, name, value in connection.execute(catalog_question()):
+        found.setdefault(kind, set()).update([value] if kind == "o" else (name or "").split("\n"))
+    return found
 
 
 def test_the_catalog_tells_which_names_may_do_more_than_read(any_pg):
     """The question that pgweir asks, on each version, about everything that can run code."""
-    question = names_question(("v", "reach_more.sql"))
     with any_pg.connect("app") as connection:
-        before = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
+        before = names_of(connection)
         connection.execute(OBJECTS)
         try:
-            after = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
-            assert after.keys() == {"v", "r"}
-            assert after["v"] - before["v"] == BARRED
+            after = names_of(connection)
+            plain = {name for name in after["v"] - before["v"] if not name.startswith("_")}
+            assert plain == BARRED and after.keys() >= {"v", "r"}
             assert {"stab", "total"} <= after["r"] and not after["r"] & {"vol", "mixed", "trig", "step"}
             connection.execute("create operator reach.=== (leftarg = int, rightarg = int, function = reach.step)")
-            assert "x" in {kind for kind, *_ in connection.execute(question)}
+            assert "===" in names_of(connection)["v"]
+            connection.execute("create operator reach.= (leftarg = int, rightarg = text, function = reach.of_both)")
+            assert names_of(connection)["v"] == {""}, "any text may use it"
         finally:
             connection.execute("drop schema reach cascade; drop foreign data wrapper nowhere cascade")
+
+
+def test_the_catalog_tells_which_names_lead_to_code_that_changes_sessions(any_pg):
+    """On each version, one object of each kind; and nothing that leads nowhere."""
+    with any_pg.connect("app") as connection:
+        act = "create function hunt.act() returns int language plpgsql as 'begin perform set_config(''a.b'', ''c'', false); return 1; end';"
+        connection.execute(hidden.OBJECTS.replace("{act}", act) + "create table hunt.plain (a serial primary key, b text default 'x')")
+        try:
+            found = {name.replace('"', "") for name in names_of(connection)["o"]}
+            texts = [text.replace('"', "").replace("hunt.", "") for text in [*hidden.READS.values(), *hidden.CHANGES.values()]]
+            lacking = [text for text in texts if not found & set(re.findall(r"\w+|#+", text))]
+            assert lacking == ["select standard()"], "it is not there"
+            assert not found & {"plain", "plain_pkey", "plain_a_seq", "wanted", "quiet"}
+        finally:
+            connection.execute(hidden.GONE)
+
+
+ORDINARY = """
+create schema ordinary;
+set search_path = ordinary;
+create table pgbench_branches (bid int not null primary key, bbalance int, filler char(88)) with (fillfactor=100);
+create table pgbench_accounts (aid int not null primary key, bid int references pgbench_branches, abalance int, filler char(84));
+create table pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22)) partition by range (aid);
+create table pgbench_history_1 partition of pgbench_history for values from (1) to (100);
+create table auth_user (id integer primary key generated by default as identity, password varchar(128) not null, last_login timestamptz,
+  is_superuser bool not null, username varchar(150) unique not null, date_joined timestamptz not null default now());
+create index auth_user_username_like on auth_user (username varchar_pattern_ops);
+create index auth_user_upper on auth_user (upper(username)) where is_superuser;
+create table django_session (session_key varchar(40) primary key, session_data text not null, expire_date timestamptz not null);
+create type mood as enum ('sad', 'ok');
+create domain email as text check (value ~ '@');
+create table shop_order (id bigserial primary key, user_id integer not null references auth_user deferrable initially deferred,
+  quantity int not null check (quantity >= 0), data jsonb default '{}', token uuid default gen_random_uuid(), mood mood, mail email,
+  total numeric generated always as (quantity * 2) stored, tenant text, updated_at timestamptz);
+alter table shop_order enable row level security;
+create policy tenants on shop_order using (tenant = current_setting('app.tenant', true)) with check (tenant = current_setting('app.tenant'));
+create function touch() returns trigger language plpgsql as $$ begin new.updated_at := now(); return new; end $$;
+create trigger touch before update on shop_order for each row execute function touch();
+create function for_now(t text) returns text language plpgsql as $$ begin return set_config('app.tenant', t, true); end $$;
+create function audit() returns trigger language plpgsql as
+  $$ begin execute format('insert into ordinary.%I select $1.*', tg_table_name || '_log') using new; return null; end $$;
+create trigger audit after insert on auth_user for each row execute function audit();
+create view orders as select o.id, u.username from shop_order as o join auth_user as u on u.id = o.user_id;
+create materialized view sums as select user_id, sum(quantity) from shop_order group by 1;
+"""
+
+
+def test_ordinary_schemas_lead_to_nothing(any_pg):
+    """pgbench's tables, Django's, triggers that note the time or write a log: no statement about them is in doubt."""
+    with any_pg.connect("app") as connection:
+        before = names_of(connection)
+        connection.execute(ORDINARY)
+        try:
+            after = names_of(connection)
+            assert after["v"] - before["v"] <= {"for_now", ""} and "o" not in after
+            assert {name for name in after["s"] - before["s"] if not name.endswith("_seq")} <= {""}
+        finally:
+            connection.execute("drop schema ordinary cascade")
 
 
 AT_PRIMARY = """
@@ -397,6 +480,7 @@ create function types() returns text language sql stable as 'select pg_typeof(1)
 create function names() returns bigint language sql stable as 'select count(*) as xpg_a from plain';
 create function tenant() returns text language sql stable as 'select current_setting($$app.tenant$$)';
 create function new_style() returns xid8 language sql stable return pg_current_xact_id_if_assigned();
+create function calls() returns text language sql stable as 'select shows()';
 create function new_plain() returns bigint language sql stable begin atomic select count(*) from plain; end;
 create view v_sequence as select last_value from plain_id_seq;
 create view v_scratch as select * from scratch;
@@ -410,15 +494,14 @@ create policy guard on guarded using (a = current_setting('app.tenant'));
 
 def test_the_catalog_tells_which_names_mean_something_else_on_a_standby(any_pg):
     """On each version: sequences, unlogged tables, what shows a server's state; not what is the same everywhere."""
-    question = names_question(("s", "reach_primary.sql"))
     with any_pg.connect("app") as connection:
-        before = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
+        before = names_of(connection)
         connection.execute(AT_PRIMARY)
         try:
-            after = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
-            expected = {"plain_id_seq", "scratch", "shows", "draws", "types", "new_style", "v_sequence", "v_scratch", "v_above", "v_snapshot"}
-            assert after["s"] - before["s"] == expected
+            after = names_of(connection)
+            expected = {"plain_id_seq", "scratch", "shows", "draws", "types", "new_style", "v_sequence", "v_scratch", "v_above", "v_snapshot", "calls"}
+            assert {name for name in after["s"] - before["s"] if not name.startswith("_")} == expected
             connection.execute("set standard_conforming_strings = off")
-            assert {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)} == after
+            assert names_of(connection) == after
         finally:
             connection.execute("drop schema reach cascade")

@@ -176,12 +176,18 @@ pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 /// them names this number.
 pub const ROUTINES_MAX: usize = 1000;
 
-/// Routines of a pool that are known to change their session, and tables with triggers that do; with more,
-/// every statement is taken for one that calls such a routine. The question for them names this number.
-pub const CHANGERS_MAX: usize = 3000;
+/// Names of a pool's database that are known to lead to code that changes sessions; with more, every statement is taken for one that
+/// runs such code. The question for them names this number.
+pub const CHANGERS_MAX: usize = 20_000;
 
 /// After so long (µs) the catalog is asked for these again: it reads all bodies.
 pub const CHANGERS_AGE_US: u64 = 600_000_000;
+
+/// After an answer, the catalog is not asked again for so many times the time that it took ...
+pub const CATALOG_REST: u64 = 3;
+
+/// ... and for so long (µs) at most.
+pub const CATALOG_REST_US_MAX: u64 = 5_000_000;
 
 /// After so long (µs) the catalog may be asked again for routines that ask for drawn values.
 pub const ROUTINES_AGE_US: u64 = 60_000_000;

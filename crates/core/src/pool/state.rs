@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pgweir_settings::{Config, Database};
 
+use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::catalog::reach::Reach;
 use crate::pool::catalog::routines::Routines;
@@ -56,6 +57,8 @@ pub(crate) struct PoolState {
     pub(crate) routines: Routines,
     /// What its database says of names, so that of a text it is known whether it only reads.
     pub(crate) reach: Reach,
+    /// What is known of them while that is in doubt: nothing.
+    no_reach: Reach,
     /// A client's reads go to standbys (`route=auto`): names are known as they are there, too.
     pub(crate) balances: bool,
     /// Which clients listen to which channels, if any does.
@@ -138,6 +141,7 @@ impl PoolState {
             session_checks: SessionChecks::default(),
             routines: Routines::default(),
             reach: Reach::default(),
+            no_reach: Reach::default(),
             balances: false,
             notify_listener: None,
             empty_us: now_us,
@@ -194,6 +198,15 @@ impl PoolState {
         self.known.startup_checks.clear();
         self.known.known_sets.clear();
         self.routines.doubt();
+    }
+
+    /// What is known of names, for a statement that comes now: nothing, if code was made since the catalog was asked.
+    #[inline]
+    pub(crate) fn reach_now(&self, env: &Env) -> &Reach {
+        match self.routines.are_current(env.shared.routines()) {
+            true => &self.reach,
+            false => &self.no_reach,
+        }
     }
 
     /// Clients and questions that cannot go on before there is a server of this node.

@@ -35,7 +35,7 @@ fn no_client_gets_a_server_before_it_has_said_what_changes_sessions() {
     rig.send(client, &fe::query("select set_tenant('a')"));
     let asked = rig.gets(server);
     assert!(asked.len() == 1 && asked[0].contains("bytes"), "the question is a long text: {asked:?}");
-    rig.send(server, &be::answer(&[&["g", "set_tenant", ""], &["u", "app.tenant", ""]]));
+    rig.send(server, &be::answer(&[&["o", "1", "set_tenant"], &["g", "1", ""], &["u", "app.tenant", ""]]));
     assert_eq!(rig.gets(server), ["Query select set_tenant('a')"]);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     assert_eq!(rig.gets(server).len(), 1, "its session is asked");
@@ -148,12 +148,156 @@ fn one_server_is_asked_at_a_time() {
         rig.gets(server)
     };
     assert_eq!(makes(one, first).len(), 1, "it is asked");
-    assert!(makes(two, second).is_empty(), "the other one is not");
-    assert!(run(&mut rig, two, second, "select 1").is_empty());
-    rig.send(first, &be::answer(&[&["g", "set_tenant", ""]]));
+    assert_eq!(makes(two, second).len(), 1, "the other one is asked for its session");
+    rig.send(second, &be::answer(&[&["s", "role", "none"]]));
+    assert!(rig.gets(second).is_empty(), "and for nothing else");
+    rig.gets_raw(two);
+    assert_eq!(audited(&mut rig, two, second, "select 1"), 1, "what the code does is not known yet");
+    rig.send(first, &be::answer(&[&["o", "1", "set_tenant"], &["g", "1", ""]]));
     assert_eq!(rig.gets(first), Vec::<String>::new());
     // What was made since the question is still to be read.
-    assert_eq!(run(&mut rig, one, first, "select 2").len(), 1);
+    assert_eq!(audited(&mut rig, one, first, "select 2"), 1);
+    assert_eq!(rig.gets(first).len(), 1, "it is asked again");
+    rig.send(first, &be::answer(&[&["o", "1", "set_tenant"], &["g", "1", ""]]));
+    assert!(run(&mut rig, one, first, "select 3").is_empty());
+}
+
+/// Runs a statement; returns how often its session was asked after it.
+fn audited(rig: &mut Rig, client: End, server: End, text: &str) -> usize {
+    let asked = run(rig, client, server, text).len();
+    if asked > 0 {
+        rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+        assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+    }
+    asked
+}
+
+#[test]
+fn names_lead_to_code_by_what_runs_it() {
+    let rows = [
+        ["g", "setter", ""],
+        ["d", "caller", "bsetter"],
+        ["o", "caller", "log_in"],
+        ["d", "trigger", "rsetter"],
+        ["d", "visits", "wtrigger"],
+        ["o", "visits", "visits"],
+        ["d", "shown", "rcaller"],
+        ["o", "shown", "Shown"],
+        ["d", "operator", "rsetter"],
+        ["o", "operator", "###"],
+    ];
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &rows);
+    for text in [
+        "select log_in('a')",
+        "table shown",
+        "select a###b",
+        "insert into visits values (1)",
+        "with a as (delete from visits) select 1",
+    ] {
+        assert_eq!(audited(&mut rig, client, server, text), 1, "{text}");
+    }
+    for text in ["select a from visits", "insert into visit values (1)", "select a ## b"] {
+        assert_eq!(audited(&mut rig, client, server, text), 0, "{text}");
+    }
+}
+
+#[test]
+fn the_length_of_a_message_is_no_letter_of_its_text() {
+    let rows = [["g", "setter", ""], ["d", "visits", "wsetter"], ["o", "visits", "visits"]];
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &rows);
+    // With the length itself and the NUL: a letter.
+    let text = format!("{:1$}", "delete from visits", usize::from(b'A') - 5);
+    for _ in 0..3 {
+        assert_eq!(audited(&mut rig, client, server, &text), 1);
+    }
+}
+
+#[test]
+fn code_that_runs_without_being_named_is_run_by_any_text() {
+    let rows = [["g", "setter", ""], ["d", "0.0", "rsetter"]];
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &rows);
+    assert_eq!(audited(&mut rig, client, server, "select 1"), 1);
+    let rows = [["g", "setter", ""], ["d", "0.3", "rsetter"], ["o", "0.3", "comment"]];
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &rows);
+    for (text, asked) in [("select 1", 0), ("comment on table t is 'x'", 1), ("select a into t from u", 1)] {
+        assert_eq!(audited(&mut rig, client, server, text), asked, "{text}");
+    }
+}
+
+#[test]
+fn values_of_a_type_of_users_may_run_code() {
+    for (rows, asked) in [(vec![], 0), (vec![["g", "setter", ""]], 1)] {
+        let (mut rig, client, server) = with_catalog("default_pool_size = 1", &rows);
+        for (name, oid, asked) in [("", 23, 0), ("", 99_999, asked), ("p", 23, 0), ("q", 99_999, asked)] {
+            let group =
+                [fe::parse_typed(name, "select $1", &[oid]), fe::bind(name), fe::execute(), fe::sync()];
+            rig.send(client, &group.concat());
+            rig.gets_raw(server);
+            let done = [be::parse_complete(), be::bind_complete(), be::complete("SELECT 1"), be::ready('I')];
+            rig.send(server, &done.concat());
+            assert_eq!(rig.gets(server).len(), asked, "{name} {oid} {rows:?}");
+            if asked > 0 {
+                rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+            }
+            rig.gets_raw(client);
+        }
+        rig.send(client, &[fe::bind("q"), fe::execute(), fe::sync()].concat());
+        rig.gets_raw(server);
+        rig.send(server, &[be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat());
+        assert_eq!(rig.gets(server).len(), asked, "{rows:?}");
+    }
+}
+
+#[test]
+fn code_that_a_transaction_makes_may_run_in_it() {
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &[]);
+    let mut transaction = |texts: &[&str]| {
+        let mut asked = 0;
+        for text in texts {
+            rig.send(client, &fe::query(text));
+            rig.gets(server);
+            let (tag, status) = match text.split(' ').next() {
+                Some("begin") => ("BEGIN", 'T'),
+                Some("commit") => ("COMMIT", 'I'),
+                Some("create") if text.contains(';') => ("CREATE FUNCTION", 'I'),
+                Some("create") => ("CREATE FUNCTION", 'T'),
+                _ => ("SELECT 1", 'T'),
+            };
+            rig.send(server, &[be::complete(tag), be::ready(status)].concat());
+            asked = rig.gets(server).len();
+            if asked > 0 {
+                rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+            }
+            rig.gets_raw(client);
+        }
+        asked
+    };
+    let make = "create function f() returns text language sql as 'select set_config(''a.b'', ''c'', false)'";
+    assert_eq!(transaction(&["begin", make, "select f()", "commit"]), 1);
+    assert_eq!(transaction(&[&format!("{make}; select f()")]), 1);
+    let plain = "create function f() returns int language sql as 'select 1'";
+    assert_eq!(transaction(&["begin", plain, "select f()", "commit"]), 0);
+}
+
+#[test]
+fn temporary_tables_put_nothing_in_doubt() {
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1\nsession_state = preserve", &[]);
+    rig.catalog = None;
+    for (text, follows) in
+        [("create temp table t (a int) on commit drop", false), ("create table t (a int)", true)]
+    {
+        rig.send(client, &fe::query(text));
+        rig.gets(server);
+        rig.send(server, &[be::complete("CREATE TABLE"), be::ready('I')].concat());
+        let mut asked = rig.gets(server);
+        if !follows {
+            assert_eq!(asked.len(), 1, "its session is asked: {asked:?}");
+            rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+            asked = rig.gets(server);
+        }
+        assert_eq!(asked.len(), usize::from(follows), "{text}: {asked:?}");
+        rig.gets_raw(client);
+    }
 }
 
 #[test]
@@ -206,6 +350,7 @@ fn rows_that_were_not_asked_for_name_nothing() {
         &[],
         &["x", "select", ""],
         &["g", "", ""],
+        &["o", "set_tenant", "set_tenant"],
         &["g", "set_tenant", "x"],
     ];
     rig.send(server, &be::answer(rows));

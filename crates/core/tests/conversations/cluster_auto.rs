@@ -439,6 +439,26 @@ fn a_pool_whose_clients_do_not_ask_for_it_is_not_asked_for_names_of_standbys() {
 }
 
 #[test]
+fn no_read_goes_to_a_standby_by_what_the_catalog_said_before_a_change() {
+    let (mut stage, client, primary, standby) = balanced("");
+    runs_on(&mut stage, client, standby, "select 1");
+    stage.rig.catalog = None;
+    stage.rig.send(client, &fe::query("alter function f() volatile"));
+    stage.rig.gets_raw(primary);
+    stage.rig.send(primary, &[be::complete("ALTER FUNCTION"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), ["Complete ALTER FUNCTION", "Ready I"]);
+    assert_eq!(stage.rig.gets(primary).len(), 1, "the catalog is asked");
+    stage.rig.send(client, &fe::query("select 2"));
+    stage.rig.gets_nothing(standby);
+    stage.rig.send(primary, &be::answer(&[&["v", "f", ""], &["r", "", ""], &["s", "", ""]]));
+    let ran = stage.rig.gets(primary);
+    assert_eq!(ran.last().map(String::as_str), Some("Query select 2"), "it waited: {ran:?}");
+    stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), answered("1"));
+    runs_on(&mut stage, client, standby, "select 3");
+}
+
+#[test]
 fn a_hint_goes_before_the_route() {
     let (mut stage, client, primary, standby) = balanced("");
     for text in [

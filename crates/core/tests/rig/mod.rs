@@ -226,7 +226,10 @@ impl Rig {
             // Its database has no code of users of which nothing is said here.
             let names = [["v", "", ""], ["r", "", ""]];
             let names = names.iter().filter(|name| !catalog.iter().any(|row| row[0] == name[0]));
-            let rows: Vec<&[&str]> = catalog.iter().chain(names).map(|row| &row[..]).collect();
+            // Code is called as it is numbered.
+            let named: Vec<_> =
+                catalog.iter().filter(|row| row[0] == "g").map(|row| ["o", row[1], row[1]]).collect();
+            let rows: Vec<&[&str]> = catalog.iter().chain(names).chain(&named).map(|row| &row[..]).collect();
             let answer = self.described(worker, conn, &be::answer(&rows));
             self.turn(worker, |machine, driver| machine.received(driver, conn, &answer));
         }

@@ -1,4 +1,9 @@
-//! What the pool's database says of names: which routines change sessions or ask for drawn values, and which texts only read.
+//! What the pool's database says of names: which of them lead to code that changes sessions or asks for drawn values, and which texts
+//! only read. One question for the graph of its objects answers both.
+
+mod graph;
+mod names;
+mod question;
 
 pub(crate) mod query;
 pub mod reach;

@@ -1,25 +1,24 @@
-//! Which routines change their sessions: the catalog is asked when a pool's first server is logged in, before any client gets
-//! it, and at a release when other routines were made through the pooler, or some time has passed. A text that names one is
-//! looked at after its transaction as CALL is. Routines that were made past the pooler meanwhile are left to the looks
-//! (`session_check.rs`).
+//! Which names lead to code that changes sessions, or does more than read: the catalog is asked when a pool's first server is logged in,
+//! before any client gets it, and at a release when other code was made through the pooler, or some time has passed. A text with a
+//! name that leads to a change is looked at after its transaction as CALL is. Code that was made past the pooler meanwhile is left
+//! to the looks (`session_check.rs`).
 
 use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::ids::ServerId;
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::pool::Pool;
-use crate::pool::catalog::reach::{self, NameLists, Reach};
-use crate::pool::catalog::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
+use crate::pool::catalog::graph::Graph;
+use crate::pool::catalog::question::question;
+use crate::pool::catalog::reach::{NameLists, Reach};
+use crate::pool::catalog::routines::SETTINGS_QUESTION;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::state::{CatalogQuery, Replies, Server, ServerState};
 
-/// The parts of the question are added to this one: no row.
-const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
-
 const TOO_MANY: &str =
-    "has so many routines that change their session that not all are known; each client keeps its server";
+    "has so much code that changes sessions that not all of it is known; each client keeps its server";
 
 const NAMES_REFUSED: &str = "does not tell which names stand for more than a read";
 
@@ -55,14 +54,15 @@ impl Pool {
             return false;
         }
         server.active_us = cx.env.now.mono_us;
-        self.state.routines.begin_reading(cx.env.now.mono_us, age);
+        self.state.routines.begin_reading(cx.env.now.mono_us);
         self.set_server_state(
             id,
             ServerState::QueryingCatalog(Box::new(CatalogQuery { answer: Replies::default(), age })),
         );
-        let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
-        let names = if names { reach::question(at_standbys) } else { String::new() };
-        let text = [&[NOTHING], &routines[..], &[names.as_bytes()]].concat().concat();
+        let mut text = question(at_standbys).into_bytes();
+        if routines {
+            text.extend_from_slice(SETTINGS_QUESTION);
+        }
         let text = own_settings::question(self.servers[id].at.version, Asks::Catalog, &text);
         self.send_hidden(cx, id, Purpose::Audit, &text);
         self.server_unpause(cx, id);
@@ -86,6 +86,10 @@ impl Pool {
                 self.state.routines.read(now_us, age);
                 self.learn_routines(&answer);
                 let pool = &mut self.state;
+                let graph = Graph::of(&answer.rows);
+                if pool.session_checks.are_wanted() {
+                    pool.routines.learn(&graph);
+                }
                 if answer.bytes > SERVER_ERROR_BYTES_MAX {
                     pool.reach = Reach::default();
                     pool.routines.cut();
@@ -94,7 +98,7 @@ impl Pool {
                         Some(_) => NameLists::of(cx.env.rules.config.name_lists(&pool.config, &pool.user)),
                         None => NameLists::default(),
                     };
-                    pool.reach.follow(Reach::of(&answer.rows, lists));
+                    pool.reach.follow(Reach::of(&answer.rows, &graph, lists));
                 }
                 let cut = pool.routines.are_too_many();
                 self.judge_waiting_anew();

@@ -1,6 +1,10 @@
 //! What the catalog of a pool's database says of names, so that of a text it is known whether it only reads: which names stand
 //! for something that runs code which may do more (a volatile function, a view or policy that calls one, a view that locks
 //! rows, a foreign table), and which functions are known to be less. Values only; `query.rs` has the catalog asked.
+//!
+//! Rows of its answer: names that may do more than read (`v`), names that mean something else on a standby (`s`), and functions of users that
+//! are not volatile (`r`), one in a line. No names instead of none: there are too many, or such code runs without being named.
+//! PostgreSQL's own functions are not among them: `pgweir_sql` knows those.
 
 use std::collections::VecDeque;
 
@@ -9,24 +13,7 @@ use pgweir_sql::{
 };
 
 use crate::limits::{BARRED_TEXTS_MAX, REACH_NAMES_BYTES_MAX, REACH_NAMES_MAX};
-
-/// Parts of a question for routines that tell what names stand for: one row of names that may do more (`v`), one of functions
-/// that do not (`r`), and one (`x`) if code that may do more runs without being named. `at_standbys`: one more row (`s`) of names
-/// that only read, but mean something else on a standby, or nothing: sequences, unlogged tables, what shows a server's own state.
-///
-/// Built-in functions are not among them, `pgweir_sql` knows those; in views and policies they are found by their numbers in the
-/// stored expression, as PostgreSQL notes no dependency on what is built in. NULL instead of names: there are too many.
-pub(crate) fn question(at_standbys: bool) -> String {
-    let names = |kind: &str, first: &str| {
-        include_str!("reach_names.sql").replace("$kind", kind).replace("$first", first)
-    };
-    let mut text = include_str!("reach.sql").to_owned();
-    text.push_str(&names("v", include_str!("reach_more.sql")));
-    if at_standbys {
-        text.push_str(&names("s", include_str!("reach_primary.sql")));
-    }
-    text
-}
+use crate::pool::catalog::graph::{Effects, Graph};
 
 /// Words that stand for something else on a standby, whatever the catalog says: the settings of the server, and what a sequence
 /// holds.
@@ -40,6 +27,8 @@ pub(crate) struct Reach {
     known: Box<[u64]>,
     /// What is another thing on a standby. `None`: it is not known.
     at_primary: Option<Box<[u64]>>,
+    /// The operators among them. They are looked for as they stand in a text.
+    symbols: Vec<(Reads, Box<[u8]>)>,
     /// Its two lowest bits are 0; 0: nothing is known, so nothing only reads.
     identity: u64,
     lists: NameLists,
@@ -151,44 +140,54 @@ impl NameLists {
 }
 
 impl Reach {
-    /// From the rows of the answer (kind and names), and what the configuration says.
-    pub(crate) fn of(rows: &[Vec<Option<Box<[u8]>>>], lists: NameLists) -> Reach {
-        let (mut barred, mut known, mut at_primary) = (None, None, None);
-        let mut trusted: Vec<u64> = lists.reads.0.iter().map(|name| name_hash(name.as_bytes())).collect();
-        for row in rows {
-            match row.as_slice() {
-                [Some(kind), Some(names), _] if **kind == *b"v" => {
-                    let listed =
-                        names.split(|byte| *byte == b'\n').filter(|name| lists.reads.match_name(name));
-                    trusted.extend(listed.map(name_hash));
-                    barred = hashes(names, true);
-                }
-                [Some(kind), Some(names), _] if **kind == *b"r" => known = hashes(names, false),
-                [Some(kind), Some(names), _] if **kind == *b"s" => {
-                    at_primary = hashes(names, true).map(with_fixed_words);
-                }
-                [Some(kind), ..] if **kind == *b"x" => return Reach::default(),
-                _ => {}
-            }
+    /// From the rows of the answer, what the same answer says of code that changes sessions, and what the configuration says.
+    pub(crate) fn of(rows: &[Vec<Option<Box<[u8]>>>], graph: &Graph<'_>, lists: NameLists) -> Reach {
+        let names = |wanted: &[u8]| {
+            rows.iter().find_map(|row| match row.as_slice() {
+                [Some(kind), Some(names), _] if **kind == *wanted => Some(&**names),
+                _ => None,
+            })
+        };
+        let at_standbys = names(b"s");
+        let (Some(more), Some(known)) = (names(b"v"), names(b"r")) else { return Reach::default() };
+        if graph.unnamed() != Effects::default() || graph.is_cut {
+            return Reach::default();
         }
-        match (barred, known) {
-            (Some(mut barred), Some(mut known)) => {
-                trusted.retain(|name| *name != 0);
-                barred.retain(|name| !trusted.contains(name));
-                known.extend(trusted);
-                known.sort_unstable();
-                let mix = |hash: u64, name: &u64| (hash ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let words = |words: Option<&[u64]>| words.unwrap_or(&[0, u64::MAX]).to_vec();
-                let all =
-                    [&barred[..], &[u64::MAX], &known, &[u64::MAX], &words(at_primary.as_deref())].concat();
-                let said: Vec<u64> = lists.hashes().collect();
-                let identity = (all.iter().chain(&said).fold(1, mix) & !3).max(4);
-                let at_primary = at_primary.map(Vec::into);
-                let (barred, known) = (barred.into(), known.into());
-                Reach { barred, known, at_primary, identity, lists, barred_texts: VecDeque::new() }
-            }
-            _ => Reach::default(),
-        }
+        // Code that changes a session does more than read.
+        let more = [more, &graph.changing().collect::<Vec<_>>().join(&b'\n')].join(&b'\n');
+        let (Some(mut barred), Some(mut known)) = (hashes(&more, true), hashes(known, false)) else {
+            return Reach::default();
+        };
+        let listed = lines(&more).filter(|name| lists.reads.match_name(name)).map(name_hash);
+        let mut trusted: Vec<u64> = listed.collect();
+        trusted.extend(lists.reads.0.iter().map(|name| name_hash(name.as_bytes())));
+        trusted.retain(|name| *name != 0);
+        barred.retain(|name| !trusted.contains(name));
+        known.extend(trusted);
+        known.sort_unstable();
+        let at_primary = at_standbys.and_then(|names| hashes(names, true)).map(with_fixed_words);
+        let mut symbols = symbols(Reads::InDoubt, &more);
+        symbols.extend(self::symbols(Reads::AtPrimary, at_standbys.unwrap_or_default()));
+        let mut reach = Reach {
+            barred: barred.into(),
+            known: known.into(),
+            at_primary: at_primary.map(Vec::into),
+            symbols,
+            identity: 0,
+            lists,
+            barred_texts: VecDeque::new(),
+        };
+        reach.identity = reach.hash();
+        reach
+    }
+
+    /// A number that is another one for other names.
+    fn hash(&self) -> u64 {
+        let mix = |hash: u64, name: &u64| (hash ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let words = self.at_primary.as_deref().unwrap_or(&[0, u64::MAX]);
+        let all = [&self.barred[..], &[u64::MAX], &self.known, &[u64::MAX], words].concat();
+        let said: Vec<u64> = self.lists.hashes().collect();
+        (all.iter().chain(&said).fold(1, mix) & !3).max(4)
     }
 
     /// The catalog was read again. Texts that are barred stay so, if it says the same as before.
@@ -218,7 +217,7 @@ impl Reach {
     #[cfg(test)]
     pub(crate) fn of_nothing_special() -> Reach {
         let row = |kind: &[u8]| vec![Some(kind.into()), Some(Box::default()), None];
-        Reach::of(&[row(b"v"), row(b"r")], NameLists::default())
+        Reach::of(&[row(b"v"), row(b"r")], &Graph::default(), NameLists::default())
     }
 
     /// What is known of `text`. `before` is what was found in it before, and is kept up to date. `traits` are the text's.
@@ -234,7 +233,9 @@ impl Reach {
     /// The word of a text for which it does not certainly read, or for which a standby might give another answer; and which of both.
     /// `None`: it reads anywhere. A text that is no single query has no such word.
     pub(crate) fn doubt<'a>(&self, text: &'a [u8]) -> Option<(Reads, &'a [u8])> {
-        if let Some(word) = self.lists.writes.named_in(text) {
+        let symbol = self.symbol_in(text);
+        let barred = symbol.filter(|(reads, _)| *reads == Reads::InDoubt).map(|(_, symbol)| symbol);
+        if let Some(word) = self.lists.writes.named_in(text).or(barred) {
             return Some((Reads::InDoubt, word));
         }
         let mut other = None;
@@ -242,7 +243,7 @@ impl Reach {
         let at_primary = || {
             let listed = self.lists.at_primary.named_in(text);
             let named = |hash| find_name(text, |name| has_hash(name, hash)).unwrap_or_default();
-            let word = listed.or(other.map(named))?;
+            let word = listed.or(other.map(named)).or(symbol.map(|(_, symbol)| symbol))?;
             Some((Reads::AtPrimary, word))
         };
         doubtful.map(|part| (Reads::InDoubt, part)).or_else(at_primary)
@@ -252,7 +253,17 @@ impl Reach {
     pub(crate) fn at_standby<'a>(&self, text: &'a [u8]) -> AtStandby<'a> {
         let found = at_standby(text, |name| self.is_other_at_standbys(name));
         let listed = || self.lists.writes.named_in(text).or_else(|| self.lists.at_primary.named_in(text));
-        AtStandby { differs: found.differs.or_else(listed), ..found }
+        let symbol = || self.symbol_in(text).map(|(_, symbol)| symbol);
+        AtStandby { differs: found.differs.or_else(listed).or_else(symbol), ..found }
+    }
+
+    /// The operator in a text that decides what is known of it: one that may do more than read, else one that means something else on a
+    /// standby.
+    fn symbol_in<'a>(&self, text: &'a [u8]) -> Option<(Reads, &'a [u8])> {
+        self.symbols.iter().find_map(|(reads, symbol)| {
+            let part = text.windows(symbol.len()).find(|part| **part == **symbol)?;
+            Some((*reads, part))
+        })
     }
 
     /// The catalog says of a name that it may do more than read, or is another thing on a standby. Settings are the client's own.
@@ -292,7 +303,10 @@ impl Reach {
             && self.lists.writes.named_in(text).is_none();
         let is_same_at_standbys = self.at_primary.is_some() && other.is_none();
         let is_same_at_standbys = is_same_at_standbys && self.lists.at_primary.named_in(text).is_none();
-        match (certainly, is_same_at_standbys) {
+        let symbol =
+            if self.symbols.is_empty() { None } else { self.symbol_in(text).map(|(reads, _)| reads) };
+        let is_same_at_standbys = is_same_at_standbys && symbol.is_none();
+        match (certainly && symbol != Some(Reads::InDoubt), is_same_at_standbys) {
             (false, _) => Reads::InDoubt,
             (true, false) => Reads::AtPrimary,
             (true, true) => Reads::Anywhere,
@@ -317,11 +331,20 @@ fn hashes(names: &[u8], foreign: bool) -> Option<Vec<u64>> {
     if names.len() > REACH_NAMES_BYTES_MAX {
         return None;
     }
-    let names = names.split(|byte| *byte == b'\n').filter(|name| !name.is_empty());
-    let mut hashes: Vec<u64> = names.map(name_hash).filter(|&hash| foreign || hash != 0).collect();
+    let mut hashes: Vec<u64> = lines(names).map(name_hash).filter(|&hash| foreign || hash != 0).collect();
     hashes.sort_unstable();
     hashes.dedup();
     (hashes.len() <= REACH_NAMES_MAX).then_some(hashes)
+}
+
+fn lines(names: &[u8]) -> impl Iterator<Item = &[u8]> {
+    names.split(|byte| *byte == b'\n').filter(|name| !name.is_empty())
+}
+
+/// The operators among the names.
+fn symbols(reads: Reads, names: &[u8]) -> Vec<(Reads, Box<[u8]>)> {
+    let is_operator = |name: &&[u8]| name.iter().all(|byte| b"+-*/<>=~!@#%^&|`?".contains(byte));
+    lines(names).filter(is_operator).map(|name| (reads, name.into())).collect()
 }
 
 #[cfg(test)]
@@ -330,7 +353,7 @@ mod tests {
 
     /// The configuration says nothing.
     fn plain(rows: &[Vec<Option<Box<[u8]>>>]) -> Reach {
-        Reach::of(rows, NameLists::default())
+        Reach::of(rows, &Graph::of(rows), NameLists::default())
     }
 
     fn rows(of: &[(&str, Option<&str>)]) -> Vec<Vec<Option<Box<[u8]>>>> {
@@ -373,7 +396,7 @@ mod tests {
             rows(&[("r", Some(""))]),
             rows(&[("v", None), ("r", Some(""))]),
             rows(&[("v", Some("")), ("r", None)]),
-            rows(&[("v", Some("")), ("r", Some("")), ("x", None)]),
+            rows(&[("v", Some("")), ("r", Some("")), ("z", None)]),
             rows(&[("v", Some(&many)), ("r", Some(""))]),
         ] {
             assert!(!reads(&plain(&rows), "select 1"), "{rows:?}");
@@ -426,12 +449,49 @@ mod tests {
     }
 
     #[test]
+    fn code_that_changes_sessions_does_more_than_read() {
+        let row = |kind: &str, id: &str, value: &str| {
+            [kind, id, value].iter().map(|value| Some(Box::from(value.as_bytes()))).collect::<Vec<_>>()
+        };
+        let mut all = rows(&[("v", Some("")), ("r", Some("set_tenant\nother")), ("s", Some(""))]);
+        all.extend([
+            row("g", "f", ""),
+            row("o", "f", "set_tenant"),
+            row("d", "t", "wf"),
+            row("o", "t", "visits"),
+        ]);
+        let found = |rows: &[Vec<Option<Box<[u8]>>>], text| ask(&plain(rows), text, &mut Verdict::default());
+        assert_eq!(found(&all, "select set_tenant()"), Reads::InDoubt);
+        assert_eq!(found(&all, "select other() from visits"), Reads::Anywhere);
+        all.push(row("d", "0.0", "rf"));
+        assert_eq!(found(&all, "select 1"), Reads::InDoubt);
+    }
+
+    #[test]
+    fn operators_are_names_too() {
+        let reach = plain(&rows(&[("v", Some("###\n<>")), ("r", Some("")), ("s", Some("@@@"))]));
+        for (text, expected, part) in [
+            ("select a ### b from t", Reads::InDoubt, "###"),
+            ("select a operator(s.###) b", Reads::InDoubt, "###"),
+            ("select a<>b", Reads::InDoubt, "<>"),
+            ("select a @@@ b", Reads::AtPrimary, "@@@"),
+            ("select a # b", Reads::Anywhere, ""),
+        ] {
+            assert_eq!(ask(&reach, text, &mut Verdict::default()), expected, "{text}");
+            let doubt = reach.doubt(text.as_bytes());
+            assert_eq!(doubt.map_or(Reads::Anywhere, |(reads, _)| reads), expected, "{text}");
+            assert_eq!(doubt.map_or(&b""[..], |(_, part)| part), part.as_bytes());
+            assert_eq!(reach.at_standby(text.as_bytes()).differs.is_some(), expected != Reads::Anywhere);
+        }
+    }
+
+    #[test]
     fn the_configuration_has_the_last_word() {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (reads, writes) = (list(&["Note_*", "other"]), list(&["total"]));
         let lists = NameLists::of([&reads, &writes, &list(&["audit*", "log"])]);
         let catalog = rows(&[("v", Some("note_it\nsend")), ("r", Some("total\ncount_it")), ("s", Some(""))]);
-        let reach = Reach::of(&catalog, lists);
+        let reach = Reach::of(&catalog, &Graph::default(), lists);
         let found = |text: &str| ask(&reach, text, &mut Verdict::default());
         for (text, expected) in [
             ("select note_it(a), OTHER(b), count_it(c) from t", Reads::Anywhere),

@@ -1,12 +1,19 @@
-//! What the catalog of a pool's database says of its routines, because no text of a client does: which of
-//! them ask for drawn values inside of their bodies, so that a text that names one may ask; which of them
-//! change their session, so that the session is asked for after a text that names one; and which custom
-//! settings (`app.tenant`) they set, as PostgreSQL has no list of those that a session has. Values only;
-//! `catalog/query.rs` and `session/audit.rs` have the catalog asked.
+//! What the catalog of a pool's database says of its code, because no text of a client does: which names lead to code that changes
+//! sessions, so that the session is asked for after a text with such a name; which routines ask for drawn values, so that a text
+//! that names one may ask; and which custom settings (`app.tenant`) code sets, as PostgreSQL has no list of those that a session
+//! has. Values only; `catalog/query.rs` and `session/audit.rs` have the catalog asked.
 
-use pgweir_sql::SettingNames;
+use pgweir_sql::Marks;
+use pgweir_wire::frontend::{Parse, tag};
 
-use crate::limits::{CHANGERS_AGE_US, CHANGERS_MAX, ROUTINE_SETTINGS_MAX, ROUTINES_AGE_US, ROUTINES_MAX};
+use crate::limits::{
+    CATALOG_REST, CATALOG_REST_US_MAX, CHANGERS_AGE_US, CHANGERS_MAX, ROUTINE_SETTINGS_MAX, ROUTINES_AGE_US,
+    ROUTINES_MAX,
+};
+use crate::pool::catalog::graph::{Effects, Graph};
+use crate::pool::catalog::names::Names;
+use crate::pool::prepared::statements::are_built_in;
+use crate::pool::relay::group::whole_messages;
 
 /// Another part of the question for everything: names of such routines. Those of a body in standard SQL are found by its text.
 pub(crate) const QUESTION: &[u8] =
@@ -28,121 +35,55 @@ AS found(parts) WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS known \
 WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name)";
 
-/// Another part: routines that change their session beyond their transaction ('g'), those that call them or
-/// run SQL that is put together ('e'), with their bodies in lower case (NULL: a body that is too long); and
-/// tables with triggers that call them ('w'), each with the name of the routine. By words, as texts of
-/// clients are read: what is only prepared to be undone (SET LOCAL, ON COMMIT DROP) is no change. A body
-/// written in standard SQL is read as PostgreSQL spells it.
-pub(crate) const CHANGES_QUESTION: &[u8] =
-    b" UNION ALL SELECT changer.kind, changer.name, changer.value FROM (WITH RECURSIVE bodies AS (SELECT oid, proname::pg_catalog.text AS name, \
-pg_catalog.lower(CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END) AS body \
-FROM pg_catalog.pg_proc WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog.oid[]) \
-AND pronamespace OPERATOR(pg_catalog.<>) '11'), \
-own AS (SELECT oid, name, body OPERATOR(pg_catalog.~) pg_catalog.concat(\
-'set_config\"?[[:space:]]*[(](?!(?:(?!set_config)[^;])*,[[:space:]]*true[[:space:]]*[)])\
-|(?:^|[;''$]|[[:<:]](?:begin|then|else|loop|as|return|do)[[:>:]])(?:[[:space:]]|--[^',pg_catalog.chr(10),']*',pg_catalog.chr(10),')*\
-(?:set[[:space:]]+(?!(?:local|transaction|constraints)[[:>:]])|(?:reset|discard|listen|unlisten|prepare|deallocate)[[:space:]])\
-|advisory_(?:un)?lock\
-|[[:<:]](?:temp|temporary)[[:space:]]+(?:table|view|sequence)[[:>:]](?![^;]*on[[:space:]]+commit[[:space:]]+drop)\
-|into[[:space:]]+(?:temp|temporary)[[:>:]]|[[:<:]]with[[:space:]]+hold[[:>:]]') AS changes, \
-body OPERATOR(pg_catalog.~) '[[:<:]]execute[[:space:]]+(?!(?:on|function|procedure)[[:>:]])(?!(?:format[[:space:]]*[(][[:space:]]*)?[$e]*''[[:space:]]*\
-(?:alter|analyze|cluster|comment|copy|create|delete|drop|grant|insert|lock|merge|notify|refresh|reindex|revoke|truncate|update|vacuum|with|select)[[:>:]])' \
-AS runs FROM bodies), \
-changing AS (SELECT oid, name FROM own WHERE changes OR runs \
-UNION SELECT caller.oid, caller.name FROM bodies AS caller, changing WHERE pg_catalog.length(changing.name) OPERATOR(pg_catalog.>) 2 \
-AND pg_catalog.strpos(caller.body, pg_catalog.lower(changing.name)) OPERATOR(pg_catalog.>) 0) \
-SELECT CASE WHEN own.changes THEN 'g' ELSE 'e' END AS kind, own.name, CASE WHEN pg_catalog.sum(pg_catalog.octet_length(bodies.body)) \
-OVER (ORDER BY pg_catalog.octet_length(bodies.body), own.oid) OPERATOR(pg_catalog.<) '500000' THEN bodies.body END AS value \
-FROM own, bodies WHERE bodies.oid OPERATOR(pg_catalog.=) own.oid AND own.oid IN (SELECT changing.oid FROM changing) \
-UNION ALL SELECT DISTINCT 'w', relname::pg_catalog.text, changing.name FROM pg_catalog.pg_trigger, pg_catalog.pg_class, changing \
-WHERE tgfoid OPERATOR(pg_catalog.=) changing.oid AND pg_class.oid OPERATOR(pg_catalog.=) tgrelid LIMIT 3000) AS changer";
-
-/// Names that texts are searched for.
+/// The names that lead to code with an effect.
 #[derive(Default)]
-struct Names {
-    /// In lower case, in order.
-    words: Vec<Box<[u8]>>,
-    /// The names that are no single word.
-    others: Vec<Box<[u8]>>,
+struct Leading {
+    /// In any statement.
+    always: Names,
+    /// In statements that change rows: by triggers, defaults, constraints.
+    on_change: Names,
 }
 
-impl Names {
+impl Leading {
+    fn to(graph: &Graph<'_>, effect: Effects) -> Leading {
+        let (always, on_change) = graph.names(effect);
+        Leading { always, on_change }
+    }
+
     fn len(&self) -> usize {
-        self.words.len() + self.others.len()
+        self.always.len() + self.on_change.len()
     }
 
-    fn learn(&mut self, name: &[u8], max: usize) {
-        let name = name.to_ascii_lowercase();
-        if name.is_empty() || self.len() >= max {
-            return;
-        }
-        let names = if name.iter().all(|byte| is_word(*byte)) { &mut self.words } else { &mut self.others };
-        if let Err(place) = names.binary_search_by(|known| (**known).cmp(&*name)) {
-            names.insert(place, name.into());
-        }
-    }
-
-    /// What calls one of them is one, too: names and bodies.
-    fn learn_callers(&mut self, mut callers: Vec<(&[u8], &[u8])>) {
-        let mut known = 0;
-        while self.len() > known {
-            known = self.len();
-            callers.retain(|(name, body)| {
-                let calls = self.are_named_in(body);
-                if calls {
-                    self.learn(name, CHANGERS_MAX);
-                }
-                !calls
-            });
-        }
-    }
-
-    /// One of them stands in it, in whatever case.
     #[inline]
     fn are_named_in(&self, bytes: &[u8]) -> bool {
-        self.len() > 0 && self.stand_in(bytes)
-    }
-
-    fn stand_in(&self, bytes: &[u8]) -> bool {
-        let mut lower = [0; NAME_BYTES_MAX];
-        let mut is_known = |word: &[u8]| {
-            let lower = &mut lower[..word.len().min(NAME_BYTES_MAX)];
-            lower.copy_from_slice(&word[..lower.len()]);
-            lower.make_ascii_lowercase();
-            self.words.binary_search_by(|known| (**known).cmp(lower)).is_ok()
-                || lower.len() > CUT_BYTES_MIN && self.is_cut_to_one(lower)
-        };
-        let words = !self.words.is_empty() && bytes.split(|byte| !is_word(*byte)).any(&mut is_known);
-        let stands = |name: &[u8]| bytes.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
-        words || self.others.iter().any(|name| stands(name))
-    }
-
-    /// PostgreSQL cuts a longer word to one of these.
-    #[cold]
-    fn is_cut_to_one(&self, word: &[u8]) -> bool {
-        self.words.iter().any(|name| name.len() >= CUT_BYTES_MIN && word.starts_with(name))
+        self.always.are_named_in(bytes) || self.on_change.are_named_in(bytes) && may_change_rows(bytes)
     }
 }
 
-/// A word longer than PostgreSQL's names (`NAMEDATALEN`), unless it was built for that, is looked at up to
-/// here.
-const NAME_BYTES_MAX: usize = 256;
+/// Words without which no statement changes rows. A routine that a query calls may do so: then its own name leads there.
+const CHANGE_ROWS: [&[u8]; 15] = [
+    b"alter",
+    b"analyze",
+    b"call",
+    b"copy",
+    b"create",
+    b"delete",
+    b"do",
+    b"execute",
+    b"insert",
+    b"merge",
+    b"refresh",
+    b"reindex",
+    b"truncate",
+    b"update",
+    b"vacuum",
+];
 
-/// A word that is too long is cut to 63 bytes, and before a character that would be cut in two
-/// (`truncate_identifier` in `scansup.c`).
-const CUT_BYTES_MIN: usize = 60;
-
-fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
-}
-
-/// What the catalog says of a routine.
-pub(crate) struct Body<'a> {
-    pub(crate) name: &'a [u8],
-    /// `None`: it is too long.
-    pub(crate) text: Option<&'a [u8]>,
-    /// Its words say that it changes its session.
-    pub(crate) changes: bool,
+/// A text, or what carries one, may change rows.
+fn may_change_rows(bytes: &[u8]) -> bool {
+    let mut words =
+        bytes.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'$' | 0x80..));
+    words.any(|word| CHANGE_ROWS.iter().any(|known| known.eq_ignore_ascii_case(word)))
 }
 
 /// What is known of the routines that change their sessions.
@@ -161,18 +102,30 @@ enum Changes {
 #[derive(Default)]
 pub(crate) struct Routines {
     currval_routines: Names,
-    changers: Names,
-    /// The changers that set settings with names that their bodies do not tell.
-    hiders: Names,
+    /// They change sessions.
+    changers: Leading,
+    /// They set settings with names that cannot be told.
+    hiders: Leading,
+    /// They change what PostgreSQL tells nobody.
+    unseen: Leading,
+    /// What any text may do, as code runs without being named.
+    unnamed: Effects,
+    /// What commands do that event triggers follow.
+    commands: Effects,
     /// Settings of the users' own that routines set, letters in lower case.
     settings: Vec<Box<[u8]>>,
     /// There are more than the known ones.
     are_cut: bool,
     changes: Changes,
-    /// When the catalog is to be read again (monotonic, µs) ...
+    /// When the catalog is to be read again (monotonic, µs), if no code is made before.
     due_us: u64,
-    /// ... unless routines are of another age before.
-    age: u64,
+    /// What is known is of this age of code. `None`: it is doubted.
+    known_age: Option<u64>,
+    /// The age of code that the catalog's answer on changes of sessions is of. `None`: it was not asked for them.
+    changes_age: Option<u64>,
+    /// When a server was asked last (monotonic, µs), and before when no other one is.
+    begun_us: u64,
+    rests_until_us: u64,
     asked_us: Option<u64>,
 }
 
@@ -191,32 +144,50 @@ impl Routines {
     /// ask again.
     #[inline]
     pub(crate) fn are_to_be_read(&self, now_us: u64, age: u64) -> bool {
-        now_us >= self.due_us || age != self.age
+        (now_us >= self.due_us || self.known_age != Some(age)) && now_us >= self.rests_until_us
     }
 
-    /// A server is asked, at this age of routines. As long as there is no answer to the first question, others are asked, too.
-    pub(crate) fn begin_reading(&mut self, now_us: u64, age: u64) {
+    /// What is known holds for a statement that comes now: no code was made through the pooler since a server was asked.
+    #[inline]
+    pub(crate) fn are_current(&self, age: u64) -> bool {
+        self.known_age == Some(age)
+    }
+
+    /// Any text may run code that changes its session, as code was made since a server was asked.
+    #[inline]
+    pub(crate) fn are_outdated(&self, age: u64) -> bool {
+        self.changes_age.is_some_and(|changes_age| changes_age != age)
+    }
+
+    /// A server is asked. As long as there is no answer to the first question, others are asked, too.
+    pub(crate) fn begin_reading(&mut self, now_us: u64) {
+        self.begun_us = now_us;
         if let Changes::Read = self.changes {
-            (self.due_us, self.age) = (now_us.saturating_add(CHANGERS_AGE_US), age);
+            self.due_us = now_us.saturating_add(CHANGERS_AGE_US);
         }
     }
 
-    /// A server has answered; [`Routines::learn_bodies`] is told what.
+    /// A server has answered; [`Routines::learn`] is told what.
     pub(crate) fn read(&mut self, now_us: u64, age: u64) {
+        // While code is made all the time, servers are busy with this question for a part of the time only.
+        let took_us = now_us.saturating_sub(self.begun_us).min(CATALOG_REST_US_MAX / CATALOG_REST);
+        let follows = matches!(self.changes, Changes::Read);
+        self.rests_until_us = if follows { now_us.saturating_add(took_us * CATALOG_REST) } else { 0 };
         self.changes = Changes::Read;
-        (self.due_us, self.age) = (now_us.saturating_add(CHANGERS_AGE_US), age);
-        self.changers = Names::default();
-        self.hiders = Names::default();
+        (self.due_us, self.known_age) = (now_us.saturating_add(CHANGERS_AGE_US), Some(age));
+        self.learn(&Graph::default());
+        self.changes_age = None;
         self.settings.clear();
-        self.are_cut = false;
     }
 
     /// A server could not answer: for a while no other one is asked. Returns whether that is news.
     pub(crate) fn give_up(&mut self, now_us: u64, age: u64) -> bool {
         let news = matches!(self.changes, Changes::Unread);
-        if !matches!(self.changes, Changes::Read) {
+        if let Changes::Read = self.changes {
+            self.rests_until_us = now_us.saturating_add(CATALOG_REST_US_MAX);
+        } else {
             self.changes = Changes::Refused;
-            (self.due_us, self.age) = (now_us.saturating_add(ROUTINES_AGE_US), age);
+            (self.due_us, self.known_age) = (now_us.saturating_add(ROUTINES_AGE_US), Some(age));
         }
         news
     }
@@ -233,7 +204,7 @@ impl Routines {
 
     /// The configuration was read again: so is the catalog.
     pub(crate) fn doubt(&mut self) {
-        self.due_us = 0;
+        (self.due_us, self.rests_until_us, self.known_age) = (0, 0, None);
     }
 
     /// This one asks for drawn values.
@@ -241,38 +212,21 @@ impl Routines {
         self.currval_routines.learn(name, ROUTINES_MAX);
     }
 
-    /// There is none that changes its session.
+    /// There is no code that changes sessions.
     pub(crate) fn none_changes(&self) -> bool {
-        self.changers.len() == 0 && !self.are_unknown()
+        let effects = self.unnamed == Effects::default() && self.commands == Effects::default();
+        self.changers.len() + self.unseen.len() == 0 && effects && !self.are_unknown()
     }
 
-    /// Takes in what the catalog says of routines and of tables with triggers that call them. The routines
-    /// that change their session, that set settings of unknown names, and all that call one of them, are
-    /// known from here on.
-    pub(crate) fn learn_bodies(&mut self, bodies: &[Body<'_>], tables: &[(&[u8], &[u8])]) {
-        self.are_cut |= bodies.len() + tables.len() >= CHANGERS_MAX;
-        let mut callers = Vec::new();
-        for Body { name, text, changes } in bodies {
-            let found = text.map(SettingNames::of_body);
-            let hides = found.as_ref().is_none_or(|found| found.unreadable || !found.parameters.is_empty());
-            if hides {
-                self.hiders.learn(name, CHANGERS_MAX);
-            }
-            if hides || *changes {
-                self.changers.learn(name, CHANGERS_MAX);
-            }
-            found.iter().flat_map(|found| &found.names).for_each(|name| self.learn_setting(name));
-            callers.extend(text.map(|text| (*name, text)));
-        }
-        self.changers.learn_callers(callers.clone());
-        self.hiders.learn_callers(callers);
-        for (table, routine) in tables {
-            for names in [&mut self.changers, &mut self.hiders] {
-                if names.are_named_in(routine) {
-                    names.learn(table, CHANGERS_MAX);
-                }
-            }
-        }
+    /// Takes in what the catalog says of code that changes sessions.
+    pub(crate) fn learn(&mut self, graph: &Graph<'_>) {
+        self.changers = Leading::to(graph, Effects::CHANGES);
+        self.hiders = Leading::to(graph, Effects::HIDES);
+        self.unseen = Leading::to(graph, Effects::UNSEEN);
+        (self.unnamed, self.commands) = (graph.unnamed(), graph.commands());
+        self.are_cut = graph.is_cut || self.changers.len() >= CHANGERS_MAX;
+        self.changes_age = self.known_age;
+        graph.settings.iter().for_each(|name| self.learn_setting(name));
     }
 
     /// The catalog has more than it could say.
@@ -299,22 +253,64 @@ impl Routines {
         self.currval_routines.are_named_in(bytes) || self.currval_routines.len() >= ROUTINES_MAX
     }
 
-    /// A text, or what carries one, may call one that changes its session.
+    /// A text, or what carries one, may run code that changes its session.
     #[inline]
     pub(crate) fn changes_in(&self, bytes: &[u8]) -> bool {
-        self.changers.are_named_in(bytes) || self.are_unknown()
+        self.changers.are_named_in(bytes)
+            || self.unseen.are_named_in(bytes)
+            || self.unnamed != Effects::default()
+            || self.are_unknown()
     }
 
-    /// A text, or what carries one, may call one that sets settings of unknown names.
+    /// The marks that a text has for the code that it may run; `marks` are those of its words.
+    #[inline]
+    pub(crate) fn marks_in(&self, bytes: &[u8], marks: Marks) -> Marks {
+        let mut inside = Marks::NONE;
+        let follows = self.commands != Effects::default() && marks.contains(Marks::READS_LOCALLY);
+        if follows || self.changes_in(bytes) {
+            inside.add(Marks::ROUTINES);
+        }
+        let effects = if follows { self.commands } else { self.unnamed };
+        if effects.has(Effects::UNSEEN) || self.unseen.are_named_in(bytes) {
+            inside.add(Marks::SEED);
+        }
+        inside
+    }
+
+    /// A text, or what carries one, may run code that sets settings of unknown names.
     pub(crate) fn hides_in(&self, bytes: &[u8]) -> bool {
         let many = self.settings.len() >= ROUTINE_SETTINGS_MAX;
-        self.hiders.are_named_in(bytes) || many && self.changers.are_named_in(bytes) || self.are_unknown()
+        let unnamed = self.unnamed.has(Effects::HIDES) || self.commands.has(Effects::HIDES);
+        self.hiders.are_named_in(bytes)
+            || unnamed
+            || many && self.changers.are_named_in(bytes)
+            || self.are_unknown()
     }
 
     /// Any text may call one: the catalog has more than are kept, or was not told.
     #[inline]
     fn are_unknown(&self) -> bool {
         self.are_too_many() || matches!(self.changes, Changes::Refused)
+    }
+
+    /// Whole messages of a client may run code that changes its session, or that asks: by the names in them, or by the types of values.
+    #[inline]
+    pub(crate) fn may_run_in(&self, messages: &[u8]) -> bool {
+        (!self.none_changes() || self.currval_routines.len() > 0) && self.may_any_run(messages)
+    }
+
+    fn may_any_run(&self, messages: &[u8]) -> bool {
+        // The bytes of a header could be taken for the beginning of a word.
+        whole_messages(messages).any(|(header, body, _)| {
+            let types = || Parse::parse(body).ok().map(|parse| parse.param_types);
+            self.are_named_in(body) || header.tag == tag::PARSE && self.run_with(types)
+        })
+    }
+
+    /// Values of these types may run code that changes the session: of a domain, no name need stand in the text.
+    #[inline]
+    pub(crate) fn run_with<'a>(&self, types: impl FnOnce() -> Option<&'a [u8]>) -> bool {
+        !self.none_changes() && types().is_some_and(|types| !are_built_in(types))
     }
 
     /// It is one of either kind.
@@ -328,64 +324,70 @@ impl Routines {
 mod tests {
     use super::*;
 
+    type Rows = Vec<Vec<Option<Box<[u8]>>>>;
+
+    fn rows(of: &[[&str; 3]]) -> Rows {
+        let row = |row: &[&str; 3]| row.iter().map(|value| Some(Box::from(value.as_bytes()))).collect();
+        of.iter().map(row).collect()
+    }
+
+    /// With objects that are called as they are numbered.
+    fn changing(names: &[&str]) -> Rows {
+        let row = |name: &&str| [["o", *name, *name].map(str::to_owned), ["g", *name, ""].map(str::to_owned)];
+        let all =
+            names.iter().flat_map(row).map(|row| row.map(|value| Some(value.into_bytes().into())).to_vec());
+        all.collect()
+    }
+
     impl Routines {
-        fn learn_routine(&mut self, name: &[u8]) {
-            self.learn_bodies(&[Body { name, text: Some(b""), changes: true }], &[]);
+        fn learn_rows(&mut self, rows: &Rows) {
+            self.learn(&Graph::of(rows));
         }
     }
 
     #[test]
-    fn a_text_that_names_one_is_found() {
+    fn a_text_that_asks_is_found() {
         let mut routines = Routines::default();
         assert!(routines.is_due(5) && !routines.is_due(6) && routines.is_due(5 + ROUTINES_AGE_US));
         assert!(!routines.asks_in(b"select last_id()"));
         for name in [&b"last_id"[..], b"last_id", b"", b"Of Quotes"] {
             routines.learn_currval_routine(name);
         }
-        assert!(routines.asks_in(b"select app.LAST_ID()") && !routines.asks_in(b"select last()"));
-        assert!(!routines.asks_in(b"select last_ids, a_last_id"), "a name is a whole word");
-        assert!(routines.asks_in(b"select \"of quotes\"()") && !routines.changes_in(b"select last_id()"));
-        (0..2 * ROUTINES_MAX)
-            .for_each(|number| routines.learn_currval_routine(format!("f{number}").as_bytes()));
-        assert_eq!(routines.currval_routines.len(), ROUTINES_MAX);
-    }
-
-    #[test]
-    fn a_word_that_is_too_long_is_the_name_that_it_is_cut_to() {
-        let mut routines = Routines::default();
-        let name = "n".repeat(63);
-        routines.learn_routine(name.as_bytes());
-        assert!(routines.changes_in(name.as_bytes()) && !routines.changes_in(&name.as_bytes()[1..]));
-        for more in ["s", "_of_a_tenant", &"x".repeat(300)] {
-            assert!(
-                routines.changes_in(format!("select {name}{more}()").to_uppercase().as_bytes()),
-                "{more}"
-            );
+        assert!(routines.asks_in(b"select app.LAST_ID()") && routines.asks_in(b"select \"of quotes\"()"));
+        assert!(!routines.asks_in(b"select last()") && !routines.changes_in(b"select last_id()"));
+        for number in 0..ROUTINES_MAX - 2 {
+            assert!(!routines.asks_in(b"select 1"), "{number}");
+            routines.learn_currval_routine(format!("f{number}").as_bytes());
         }
-        routines.learn_routine(b"short");
-        assert!(!routines.changes_in(b"select shorts()") && !routines.changes_in("x".repeat(400).as_bytes()));
+        assert!(routines.asks_in(b"select 1"));
     }
 
     #[test]
     fn those_that_change_sessions_are_read_before_anything_else_and_again_when_there_are_others() {
         let mut routines = Routines::default();
         assert!(routines.are_to_be_read(5, 0), "nothing is known");
-        routines.begin_reading(5, 0);
+        routines.begin_reading(5);
         assert!(routines.are_to_be_read(6, 0), "an answer may never come");
         routines.read(7, 0);
-        routines.learn_routine(b"Set_Tenant");
+        routines.learn_rows(&changing(&["Set_Tenant"]));
         assert!(routines.changes_in(b"select SET_tenant('x')") && routines.are_named_in(b"set_tenant"));
         assert!(!routines.are_to_be_read(8, 0) && routines.are_to_be_read(8, 1), "others were made");
-        routines.begin_reading(8, 1);
+        routines.begin_reading(8);
+        assert!(routines.changes_in(b"set_tenant"), "what is known counts meanwhile");
         assert!(
-            !routines.are_to_be_read(9, 1) && routines.changes_in(b"set_tenant"),
-            "what is known counts meanwhile"
+            routines.are_current(0) && !routines.are_current(1) && routines.are_outdated(1),
+            "and more may count"
         );
         routines.read(10, 1);
-        assert!(!routines.changes_in(b"set_tenant"), "it is gone");
+        assert!(
+            routines.are_current(1) && !routines.are_outdated(2),
+            "no server was asked which code changes sessions"
+        );
+        assert!(!routines.changes_in(b"set_tenant") && routines.none_changes(), "it is gone");
         assert!(routines.are_to_be_read(10 + CHANGERS_AGE_US, 1) && !routines.give_up(12, 1));
         routines.doubt();
         assert!(routines.are_to_be_read(11 + CHANGERS_AGE_US, 1));
+        assert!(!routines.are_current(1), "it is doubted");
         let mut refused = Routines::default();
         assert!(refused.give_up(5, 7) && !refused.are_to_be_read(6, 7));
         assert!(refused.are_to_be_read(5 + ROUTINES_AGE_US, 7) && !refused.give_up(6, 7));
@@ -398,58 +400,72 @@ mod tests {
     }
 
     #[test]
+    fn continuous_changes_leave_servers_some_time() {
+        let mut routines = Routines::default();
+        routines.begin_reading(0);
+        routines.read(1000, 0);
+        assert!(routines.are_to_be_read(1000, 1), "the first change is looked at now");
+        routines.begin_reading(1000);
+        routines.read(2000, 1);
+        assert!(!routines.are_to_be_read(2000 + 1000 * CATALOG_REST - 1, 2));
+        assert!(routines.are_to_be_read(2000 + 1000 * CATALOG_REST, 2) && !routines.are_current(2));
+        routines.begin_reading(5_000_000);
+        routines.read(600_000_000, 2);
+        assert!(routines.are_to_be_read(600_000_000 + CATALOG_REST_US_MAX, 3), "not for long");
+    }
+
+    #[test]
     fn with_more_than_are_kept_any_text_may_name_one() {
         let mut routines = Routines::default();
-        routines.read(1, 0);
         let names: Vec<_> = (0..CHANGERS_MAX).map(|number| format!("f{number}")).collect();
-        let body = |name| Body { name, text: Some(&b""[..]), changes: true };
-        let bodies: Vec<_> = names.iter().map(|name| body(name.as_bytes())).collect();
-        routines.learn_bodies(&bodies[1..], &[]);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        routines.learn_rows(&changing(&names[1..]));
         assert!(!routines.are_too_many() && !routines.changes_in(b"select 1") && !routines.none_changes());
         assert!(routines.changes_in(b"select f2999()") && !routines.hides_in(b"select f2999()"));
-        routines.read(2, 0);
-        routines.learn_bodies(&bodies, &[]);
-        assert!(
-            routines.are_too_many() && routines.changes_in(b"select 1") && routines.hides_in(b"select 1")
-        );
-        for number in 0..ROUTINES_MAX {
-            assert!(!routines.asks_in(b"select 1"), "{number}");
-            routines.learn_currval_routine(format!("g{number}").as_bytes());
+        let more = rows(&[["z", "", ""]]);
+        for rows in [&changing(&names), &more] {
+            routines.learn_rows(rows);
+            assert!(
+                routines.are_too_many() && routines.changes_in(b"select 1") && routines.hides_in(b"select 1")
+            );
         }
-        assert!(routines.asks_in(b"select 1"));
-        routines.read(3, 0);
-        routines.learn_bodies(&bodies[1..2], &[]);
+        routines.learn_rows(&changing(&names[1..2]));
         (0..ROUTINE_SETTINGS_MAX).for_each(|number| routines.learn_setting(format!("a.{number}").as_bytes()));
         assert!(routines.hides_in(b"select f1()") && !routines.hides_in(b"select 1"));
     }
 
     #[test]
-    fn what_a_body_hides_is_hidden_by_those_that_call_it() {
+    fn code_of_triggers_runs_when_rows_change() {
         let mut routines = Routines::default();
-        routines.read(1, 0);
-        let body = |name, text: &'static str, changes| Body { name, text: Some(text.as_bytes()), changes };
-        routines.learn_bodies(
-            &[
-                body(b"outer", "select middle()", false),
-                body(b"middle", "select inner_one('x')", false),
-                body(b"inner_one", "select set_config('a.' || $1, 'x', false)", true),
-                body(b"given", "select set_config($1, 'x', false)", true),
-                body(b"plain", "select set_config('App.Tenant', 'x', false)", true),
-                body(b"runs", "begin execute what; end", false),
-                body(b"strings", "declare v text; begin v := 'drop table t'; execute v; end", false),
-                Body { name: b"long", text: None, changes: false },
-            ],
-            &[(b"visits", b"plain"), (b"notes", b"outer"), (b"facts", b"strings")],
+        routines.learn_rows(&rows(&[["g", "f", ""], ["d", "t", "wf"], ["o", "t", "Visits"]]));
+        for text in [
+            "insert into visits values (1)",
+            "with a as (DELETE FROM \"visits\") select 1",
+            "copy visits from stdin",
+        ] {
+            assert!(routines.changes_in(text.as_bytes()), "{text}");
+        }
+        for text in ["select * from visits", "select updated from visits", "insert into visit values (1)"] {
+            assert!(!routines.changes_in(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn code_that_is_not_named_is_run_by_any_text() {
+        let mut routines = Routines::default();
+        routines.learn_rows(&rows(&[["g", "f", ""], ["d", "0.0", "rf"]]));
+        assert!(
+            routines.changes_in(b"select 1") && !routines.hides_in(b"select 1") && !routines.none_changes()
         );
-        for name in ["outer", "middle", "inner_one", "given", "runs", "long", "notes"] {
-            assert!(routines.hides_in(name.as_bytes()) && routines.changes_in(name.as_bytes()), "{name}");
-        }
-        for name in ["plain", "visits"] {
-            assert!(!routines.hides_in(name.as_bytes()) && routines.changes_in(name.as_bytes()), "{name}");
-        }
-        for name in ["strings", "facts"] {
-            assert!(!routines.changes_in(name.as_bytes()), "{name}");
-        }
-        assert_eq!(routines.settings(), [Box::from(&b"app.tenant"[..])]);
+        routines.learn_rows(&rows(&[
+            ["g", "f", ""],
+            ["l", "f", ""],
+            ["d", "0.3", "rf"],
+            ["o", "0.3", "comment"],
+        ]));
+        let both = Marks::ROUTINES.and(Marks::SEED);
+        assert_eq!(routines.marks_in(b"select a into b", Marks::READS_LOCALLY), both);
+        assert_eq!(routines.marks_in(b"comment on table a is 'x'", Marks::NONE), both);
+        assert_eq!(routines.marks_in(b"select 1", Marks::NONE), Marks::NONE);
     }
 }

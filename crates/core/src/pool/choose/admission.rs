@@ -55,12 +55,13 @@ impl Pool {
             return None;
         }
         let routines = &self.state.routines;
-        let reach = &self.state.reach;
+        let reach = self.state.reach_now(env);
         let group = group_at_front(bytes, &mut env.texts, reach, |name| {
             // What its client was told may have to be compared first.
             let meaning = account.named(name).filter(|meaning| meaning.knows != Knows::AnotherShape)?;
             let known = env.statements.get(meaning.statement)?;
-            let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
+            let runs_code = routines.are_named_in(&known.query) || routines.run_with(|| Some(&known.types));
+            let traits = known.traits.as_ref().filter(|_| !runs_code)?;
             Some((traits, known.reads(reach)))
         });
         // If sessions are kept, pgweir must look at its server before any other client may have it.
@@ -69,7 +70,8 @@ impl Pool {
                 || !(group.may_touch()
                     || group.asks()
                     || group.draws() && self.keeps_draws(account)
-                    || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)])
+                    || routines.are_outdated(env.shared.routines())
+                    || routines.may_run_in(&bytes[..bytes.len().min(group.len as usize)])
                     || self.is_group_watched(env, group))
         })
     }

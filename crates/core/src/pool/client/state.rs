@@ -18,6 +18,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::route::Routing;
 use crate::pool::listen::notify_listener::Listener;
 use crate::pool::prepared::parse_contexts;
+use crate::pool::prepared::schema_version::Makes;
 use crate::pool::prepared::shapes::Doubts;
 use crate::pool::prepared::statements::{ClientStatements, Meaning};
 use crate::pool::relay::group::Group;
@@ -373,6 +374,8 @@ pub(crate) struct Link {
     /// Texts may mean something else in this transaction: it changed settings for itself (SET LOCAL), or has
     /// tables that other sessions lack.
     pub(crate) reads_locally: bool,
+    /// What the texts of its transaction make, of tables, functions and similar objects.
+    pub(crate) makes: Makes,
     /// What it did with sequences.
     pub(crate) drawing: Drawing,
     /// It keeps the server when its transaction is over.
@@ -406,6 +409,7 @@ impl Link {
             touched: None,
             changed: ChangedParameters::default(),
             reads_locally: false,
+            makes: Makes::Nothing,
             drawing: Drawing::Nothing,
             pin: None,
             ready_due: false,

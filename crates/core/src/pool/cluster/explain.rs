@@ -68,7 +68,7 @@ impl Pool {
     /// Why `route=auto` keeps a transaction at the primary that a BEGIN with these modes begins.
     fn keeps_transaction_at_primary(&self, env: &Env, modes: TransactionModes) -> Option<&'static str> {
         let pool = &self.state;
-        let is_due = pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines());
+        let is_due = !pool.routines.are_current(env.shared.routines());
         match modes {
             _ if pool.policy.keeps_server() => Some("session pooling"),
             _ if pool.policy.without_server == BeginsWithoutServer::None => Some("defer_begin"),
@@ -90,7 +90,7 @@ impl Pool {
     fn keeps_at_primary<'a>(&self, env: &Env, text: &'a [u8]) -> Option<(&'static str, Option<&'a [u8]>)> {
         let pool = &self.state;
         let traits = pgweir_sql::traits(text);
-        let is_due = pool.routines.are_to_be_read(env.now.mono_us, env.shared.routines());
+        let is_due = !pool.routines.are_current(env.shared.routines());
         if pool.policy.keeps_server() {
             return Some(("session pooling", None));
         }

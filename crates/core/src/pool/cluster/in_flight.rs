@@ -473,7 +473,7 @@ impl Pool {
     ) -> Found {
         let mut found = Found::NOTHING;
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return Found::ALL };
-        let reach = &self.state.reach;
+        let reach = self.state.reach_now(env);
         let look = |text: &[u8], env: &mut Env| {
             env.texts.look(text, |traits, verdict| {
                 Effect::of(text, traits, reach.reads(text, traits, verdict).certainly())

@@ -359,7 +359,7 @@ impl PoolState {
         if !std::mem::replace(&mut self.balances, true) {
             self.routines.doubt();
         }
-        !self.routines.are_to_be_read(env.now.mono_us, env.shared.routines())
+        self.routines.are_current(env.shared.routines())
             && self.balances_reads()
             && self.reach.knows_standbys()
     }

@@ -18,7 +18,7 @@
 //!
 //! DROP ROLE is noted here, too: `server/recycle.rs` says what follows.
 
-use pgweir_sql::Marks;
+use pgweir_sql::{Marks, Statements, traits};
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
 use crate::context::{Cx, Effect, Env};
@@ -54,30 +54,35 @@ const CHANGES: [&[u8]; 12] = [
 /// about them.
 const DROPS: [&[u8]; 3] = [b"DROP TABLE", b"DROP VIEW", b"DROP FUNCTION"];
 
-/// Commands that can make a routine that changes its session, or have one called, or have another name stand for something that does
-/// more than read, by the beginning of their tag. (A DO block may hide them.)
-const MAKES: [&[u8]; 20] = [
-    b"CREATE FUNCTION",
-    b"CREATE PROCEDURE",
-    b"CREATE TRIGGER",
-    b"CREATE EXTENSION",
-    b"CREATE AGGREGATE",
-    b"CREATE CAST",
-    b"CREATE DOMAIN",
-    b"CREATE FOREIGN TABLE",
-    b"CREATE OPERATOR",
-    b"CREATE POLICY",
-    b"CREATE VIEW",
-    b"ALTER FUNCTION",
-    b"ALTER PROCEDURE",
-    b"ALTER AGGREGATE",
-    b"ALTER DOMAIN",
-    b"ALTER FOREIGN TABLE",
-    b"ALTER POLICY",
-    b"ALTER TABLE",
-    b"ALTER VIEW",
-    b"IMPORT FOREIGN SCHEMA",
+/// Objects that lead to no code, and settings: commands that make or alter them change no answer about code, by the rest of their tags.
+const WITHOUT_CODE: [&[u8]; 20] = [
+    b"ACCESS METHOD",
+    b"COLLATION",
+    b"CONVERSION",
+    b"DATABASE",
+    b"DEFAULT PRIVILEGES",
+    b"INDEX",
+    b"LANGUAGE",
+    b"LARGE OBJECT",
+    b"PUBLICATION",
+    b"ROLE",
+    b"RULE",
+    b"SCHEMA",
+    b"SERVER",
+    b"STATISTICS",
+    b"SUBSCRIPTION",
+    b"SYSTEM",
+    b"TABLESPACE",
+    b"TRANSFORM",
+    b"TRIGGER",
+    b"USER MAPPING",
 ];
+
+/// Of these, the ones that do when they are made.
+const MADE_WITH_CODE: [&[u8]; 6] = [b"CONVERSION", b"INDEX", b"LANGUAGE", b"RULE", b"SCHEMA", b"TRIGGER"];
+
+/// Objects that are often temporary.
+const OFTEN_TEMPORARY: [&[u8]; 4] = [b"CREATE TABLE", b"CREATE VIEW", b"CREATE SEQUENCE", b"CREATE INDEX"];
 
 /// The tag of DROP ROLE, DROP USER and DROP GROUP.
 const DROP_ROLE: &[u8] = b"DROP ROLE";
@@ -88,10 +93,56 @@ pub(crate) fn is_schema_change(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
 }
 
-/// The tag of a command that can change the results of questions to the catalog.
+/// The tag of a command that can make code, or have a name lead to it: it changes the answers of questions to the catalog. (A routine
+/// or a DO block may hide such commands.)
 #[inline]
 pub(crate) fn makes_routines(tag: &[u8]) -> bool {
-    matches!(tag.first(), Some(b'A' | b'C' | b'I')) && MAKES.iter().any(|make| tag.starts_with(make))
+    let is_one_of = |list: &[&[u8]], kind: &[u8]| list.iter().any(|known| kind.starts_with(known));
+    match tag.first() {
+        Some(b'A') => tag.strip_prefix(b"ALTER ").is_some_and(|kind| !is_one_of(&WITHOUT_CODE, kind)),
+        Some(b'C') => tag
+            .strip_prefix(b"CREATE ")
+            .is_some_and(|kind| !is_one_of(&WITHOUT_CODE, kind) || is_one_of(&MADE_WITH_CODE, kind)),
+        Some(b'I') => tag.starts_with(b"IMPORT FOREIGN SCHEMA"),
+        _ => false,
+    }
+}
+
+/// What the texts of a client's transaction make, by their words.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Makes {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Temporary objects, and perhaps indexes.
+    Temporary,
+    /// Other objects, or it is not known.
+    Any,
+}
+
+impl Makes {
+    /// A text with these marks is sent. It may be missing, or be only a beginning.
+    pub(crate) fn note(&mut self, marks: Marks, text: &[u8]) {
+        if !marks.intersects(Marks::READS_LOCALLY.and(Marks::ROUTINES)) || *self == Makes::Any {
+            return;
+        }
+        let traits = traits(text);
+        if !text.is_empty() && !traits.marks.intersects(Marks::READS_LOCALLY.and(Marks::ROUTINES)) {
+            // It calls a routine.
+            return;
+        }
+        let begins =
+            |words: &[u8]| text.get(..words.len()).is_some_and(|own| own.eq_ignore_ascii_case(words));
+        let is_temporary =
+            traits.marks.contains(Marks::TEMPORARY) || *self == Makes::Temporary && begins(b"create index");
+        let is_one = traits.statements == Statements::One && traits.marks.contains(Marks::READS_LOCALLY);
+        let drops = traits.statements == Statements::One && begins(b"drop ");
+        *self = match is_one && is_temporary {
+            true => Makes::Temporary,
+            false if drops => *self,
+            false => Makes::Any,
+        };
+    }
 }
 
 /// Where a client's request is sent again.
@@ -121,10 +172,11 @@ impl Pool {
             return;
         }
         let drops = DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id);
+        let makes = makes_routines(tag) && !self.makes_temporary(id, tag);
         let Some(server) = self.servers.get_mut(id) else { return };
         let changes = &mut server.work.changes;
         changes.add(SchemaChanges::STATEMENTS, drops || is_schema_change(tag));
-        changes.add(SchemaChanges::ROUTINES, makes_routines(tag));
+        changes.add(SchemaChanges::ROUTINES, makes);
         changes.add(SchemaChanges::ROLES, tag.starts_with(DROP_ROLE));
     }
 
@@ -137,6 +189,16 @@ impl Pool {
         let touches = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::TEMPORARY));
         let has = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::TEMPORARY));
         self.state.policy.keeps_sessions() && !touches && !has
+    }
+
+    /// An object that the client of this server makes is temporary: no text of its transaction makes another one. It leads to what its
+    /// own statement names.
+    #[cold]
+    fn makes_temporary(&self, id: ServerId, tag: &[u8]) -> bool {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        let client = client.and_then(|id| self.clients.get(id)).map(|client| &client.state);
+        matches!(client, Some(ClientState::Linked(link)) if link.makes == Makes::Temporary)
+            && OFTEN_TEMPORARY.iter().any(|object| tag.starts_with(object))
     }
 
     /// ReadyForQuery.
@@ -302,5 +364,66 @@ fn is_outdated(fields: &ErrorFields<'_>) -> bool {
         Some(b"0A000") => fields.field(b'R') == Some(b"RevalidateCachedQuery"),
         Some(b"XX000") => fields.message().is_some_and(gone),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_make_code_are_known_by_their_tags() {
+        for tag in [
+            "CREATE FUNCTION",
+            "CREATE TABLE",
+            "CREATE OPERATOR CLASS",
+            "CREATE EVENT TRIGGER",
+            "CREATE RULE",
+            "CREATE INDEX",
+            "ALTER TABLE",
+            "ALTER FUNCTION",
+            "ALTER ROUTINE",
+            "ALTER TYPE",
+            "ALTER EXTENSION",
+            "IMPORT FOREIGN SCHEMA",
+            "CREATE SCHEMA",
+        ] {
+            assert!(makes_routines(tag.as_bytes()), "{tag}");
+        }
+        for tag in [
+            "CREATE ROLE",
+            "CREATE DATABASE",
+            "ALTER INDEX",
+            "ALTER SYSTEM",
+            "COMMIT",
+            "COPY 3",
+            "INSERT 0 1",
+            "SELECT 1",
+            "DROP TABLE",
+            "",
+        ] {
+            assert!(!makes_routines(tag.as_bytes()), "{tag}");
+        }
+    }
+
+    #[test]
+    fn temporary_objects_are_told_from_others() {
+        let made = |texts: &[&str]| {
+            let mut makes = Makes::default();
+            texts.iter().for_each(|text| makes.note(traits(text.as_bytes()).marks, text.as_bytes()));
+            makes
+        };
+        assert_eq!(made(&["select 1", "insert into t values (1)"]), Makes::Nothing);
+        let temporary = "create temp table t (a int) on commit drop";
+        assert_eq!(made(&[temporary, "create index on t (a)", "drop table t", temporary]), Makes::Temporary);
+        for texts in [
+            &["create table t (a int)"][..],
+            &[temporary, "create table u (a int)"],
+            &[temporary, "do $$ begin end $$"],
+            &["create index on t (a)", temporary],
+            &["create temp table t (a int); create table u (a int default f())"],
+        ] {
+            assert_eq!(made(texts), Makes::Any, "{texts:?}");
+        }
     }
 }

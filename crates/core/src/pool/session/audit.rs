@@ -16,9 +16,10 @@ use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
 use crate::pool::Pool;
-use crate::pool::catalog::routines::{self, Body};
+use crate::pool::catalog::routines;
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::prepared::parse_contexts::ParseContext;
+use crate::pool::prepared::schema_version::Makes;
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::relay::own_settings::{Asks, plan_as_usual, question};
 use crate::pool::server::state::{Auditing, Probe, Question, Replies, ServerState, Stage};
@@ -119,6 +120,7 @@ impl Pool {
         };
         let pinned = link.pin.is_some();
         link.reads_locally = false;
+        link.makes = Makes::Nothing;
         let Some(mut touched) = link.touched.take() else { return SessionAtRest::Known { stays: pinned } };
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
         let sticky = match touched.told {
@@ -392,24 +394,15 @@ impl Pool {
         }
     }
 
-    /// The names of routines, and of the settings that routines set, in an answer.
+    /// The names of routines that ask, and of the settings that routines set, in an answer.
     pub(crate) fn learn_routines(&mut self, answer: &Replies) {
         let routines = &mut self.state.routines;
-        let (mut bodies, mut tables) = (Vec::new(), Vec::new());
         for row in &answer.rows {
-            let [Some(kind), Some(name), value] = row.as_slice() else { continue };
-            match (&**kind, value) {
-                (b"f", _) => routines.learn_currval_routine(name),
-                (b"g" | b"e", text) => {
-                    bodies.push(Body { name, text: text.as_deref(), changes: **kind == *b"g" });
-                }
-                (b"w", Some(routine)) => tables.push((&**name, &**routine)),
-                (b"u", _) => routines.learn_setting(name),
+            match row.as_slice() {
+                [Some(kind), Some(name), _] if **kind == *b"f" => routines.learn_currval_routine(name),
+                [Some(kind), Some(name), _] if **kind == *b"u" => routines.learn_setting(name),
                 _ => {}
             }
-        }
-        if !bodies.is_empty() {
-            routines.learn_bodies(&bodies, &tables);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The possible effects of a client's messages on its session, noted while they pass.
 
 use pgweir_sql::{Kind, Lexeme, Lexer, Marks, SettingNames, Traits, assignments, traits};
-use pgweir_wire::frontend::{BindHead, tag};
+use pgweir_wire::frontend::{BindHead, Parse, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Env;
@@ -41,16 +41,25 @@ impl Pool {
         if body.len() < header.body_len as usize {
             return self.note_beginning(env, id, traits.marks, body);
         }
-        let marks = self.marks_of(env, text, &traits);
+        let mut marks = self.marks_of(env, text, &traits);
+        let types = || Parse::parse(body).ok().map(|parse| parse.param_types);
+        if header.tag == tag::PARSE && self.state.routines.run_with(types) {
+            marks.add(Marks::ROUTINES);
+        }
         if !marks.is_empty() {
             self.note_marks(env, id, marks, text, header.tag == tag::QUERY);
         }
     }
 
-    /// A routine that changes its session is named in a text of this client's.
+    /// The marks that a text of this client's has for the code that it may run.
     #[inline]
-    pub(crate) fn changes_inside(&self, text: &[u8]) -> bool {
-        self.state.routines.changes_in(text)
+    pub(crate) fn marks_inside(&self, env: &Env, text: &[u8], marks: Marks) -> Marks {
+        let routines = &self.state.routines;
+        let inside = routines.marks_in(text, marks);
+        // Code that its transaction makes is not in the catalog yet, and may run in it.
+        let makes = marks.contains(Marks::READS_LOCALLY) && spells_change(text);
+        let is_doubted = makes || routines.are_outdated(env.shared.routines());
+        if is_doubted { inside.and(Marks::ROUTINES) } else { inside }
     }
 
     /// A text that came earlier is executed now: its possible effects are noted as if it came now.
@@ -64,8 +73,8 @@ impl Pool {
 
     #[inline]
     fn marks_of(&self, env: &Env, text: &[u8], traits: &Traits) -> Marks {
-        let mut marks = traits.marks;
-        if self.is_watched(env, traits.fingerprint) || self.changes_inside(text) {
+        let mut marks = traits.marks.and(self.marks_inside(env, text, traits.marks));
+        if self.is_watched(env, traits.fingerprint) {
             // It is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
@@ -133,9 +142,10 @@ impl Pool {
     pub(crate) fn note_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
         self.measure_statement(env, id, statement);
         let Some(known) = env.statements.get(statement) else { return };
-        let watched = known.traits.is_some_and(|traits| self.is_watched(env, traits.fingerprint))
-            || self.changes_inside(&known.query);
-        let marks = if watched { known.marks().and(Marks::ROUTINES) } else { known.marks() };
+        let watched = known.traits.is_some_and(|traits| self.is_watched(env, traits.fingerprint));
+        let marks = known.marks().and(self.marks_inside(env, &known.query, known.marks()));
+        let is_doubted = watched || self.state.routines.run_with(|| Some(&known.types));
+        let marks = if is_doubted { marks.and(Marks::ROUTINES) } else { marks };
         if marks.is_empty() {
             return;
         }
@@ -180,6 +190,7 @@ impl Pool {
         };
         let keeps = self.state.policy.keeps_sessions();
         link.reads_locally |= marks.contains(Marks::READS_LOCALLY);
+        link.makes.note(marks, text);
         if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
             let is_first = link.touched.is_none();
             note_touched(link, marks, text);
@@ -286,6 +297,35 @@ impl Pool {
         }
         found
     }
+}
+
+/// Words that stand in code that changes a session, or hides what it does.
+const CHANGE: [&[u8]; 17] = [
+    b"set_config",
+    b"advisory_",
+    b"setseed",
+    b"temp",
+    b"execute",
+    b"listen",
+    b"prepare",
+    b"deallocate",
+    b"discard",
+    b"reset",
+    b"_to_xml",
+    b"ts_stat",
+    b"with hold",
+    b"language c",
+    b"language internal",
+    b"spi",
+    b"plpy",
+];
+
+/// A text that makes an object spells out code that may change a session: in a body, a default, a constraint.
+#[cold]
+fn spells_change(text: &[u8]) -> bool {
+    let has = |word: &[u8]| text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
+    let is_word = |word: &[u8]| text.split(|byte| !is_name(*byte)).any(|own| own.eq_ignore_ascii_case(word));
+    (is_word(b"create") || is_word(b"alter")) && (is_word(b"set") || CHANGE.iter().any(|word| has(word)))
 }
 
 /// Functions of large objects, which libpq and drivers call by number (`pg_proc.dat`): they set nothing.

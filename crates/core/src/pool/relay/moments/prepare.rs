@@ -303,7 +303,7 @@ impl Pool {
             self.use_sequences(cx.env, id, server_id, (&text, &traits), false);
             self.send_ahead(cx, server_id);
         }
-        let inside = if self.changes_inside(&text) { Marks::ROUTINES } else { Marks::NONE };
+        let inside = self.marks_inside(cx.env, &text, traits.marks);
         let marks = traits.marks.without(Marks::PREPARED).and(inside);
         if !marks.is_empty() {
             self.note_marks(cx.env, id, marks, &text, false);
