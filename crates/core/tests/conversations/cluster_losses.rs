@@ -523,6 +523,19 @@ fn a_begin_under_way_goes_to_the_next_primary() {
     }
 }
 
+/// The client was not told that a transaction is open, so none is lost.
+#[test]
+fn a_begin_that_is_answered_in_part_is_interrupted() {
+    let (mut rig, client, server) = served();
+    rig.send(client, &[fe::parse("", "begin"), fe::bind(""), fe::execute(), fe::sync()].concat());
+    rig.gets_raw(server);
+    rig.send(server, &[be::parse_complete(), be::bind_complete()].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "BindComplete"]);
+    lose(&mut rig, server, true);
+    assert_eq!(rig.gets(client), [INTERRUPTED, "Ready I"]);
+    clusters::goes_on(&mut rig, client);
+}
+
 #[test]
 fn a_name_whose_parse_was_not_answered_is_free_again() {
     let (mut rig, client, server) = bound();

@@ -260,13 +260,17 @@ fn after_repeatable(
     }
     // The client has seen that a transaction is open: its next statement is told.
     let begun = Some(AfterLoss::Ends { whole: true, status: TxStatus::InTransaction });
+    let is_first_answer = matches!(link.opening, Opening::Done)
+        && server.ledger.head().is_some_and(|head| head.kind == Kind::Query);
     match owed_group(server, id)? {
         Owed::Part => None,
         Owed::Ready if in_flight.sent() == Sent::BeginAlone && !in_flight.has_failed(server) => begun,
         Owed::Ready => Some(AfterLoss::ReadEnds),
         Owed::Group if in_flight.has_failed(server) => Some(AfterLoss::ReadEnds),
         Owed::Group if is_unanswered => Some(AfterLoss::RunsAgain),
-        Owed::Group if in_flight.sent() == Sent::BeginAlone => begun,
+        // The first answer to a BEGIN in a Query is its CommandComplete. In an extended group, and if the client's session went ahead,
+        // other answers come before.
+        Owed::Group if in_flight.sent() == Sent::BeginAlone && is_first_answer => begun,
         Owed::Group => Some(AfterLoss::Interrupted),
     }
 }

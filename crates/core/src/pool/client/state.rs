@@ -385,9 +385,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The messages that are being sent are the client's first try at a standby.
-    pub(crate) fn is_sending_try(&self) -> bool {
-        self.first_try == FirstTry::Sending
+    /// Whether the group that is being sent must not be cut at a full ledger: it is the client's first try at a standby, or a change that
+    /// pgweir has put into a transaction of its own.
+    pub(crate) fn sends_whole_group(&self) -> bool {
+        self.first_try == FirstTry::Sending || matches!(self.opening, Opening::Change(_))
     }
 
     /// A new one.
