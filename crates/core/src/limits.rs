@@ -28,7 +28,7 @@ impl Default for Limits {
 /// slowly then does not hold a server while it does so. Larger ones stream.
 pub const HOLD_MESSAGE_BYTES: usize = NAMES_BYTES_MAX;
 
-/// See [`Limits::inbox_bytes`].
+/// The default of [`Limits::inbox_bytes`].
 pub const INBOX_BYTES_MAX: usize = 64 * 1024;
 
 /// A message that must be understood as a whole (a named Parse, with the text that is the key of a prepared
@@ -42,10 +42,10 @@ pub const SMALL_BODY_BYTES_MAX: usize = 10_000 - 4;
 /// Portal and statement names at the front of Bind, and Describe and Close as a whole: a name of 16 kB, and what is around it.
 pub const NAMES_BYTES_MAX: usize = 16 * 1024 + 64;
 
-/// See [`Limits::backlog_bytes`].
+/// The default of [`Limits::backlog_bytes`].
 pub const BACKLOG_HIGH_BYTES: usize = 256 * 1024;
 
-/// See [`Limits::ledger_entries`].
+/// The default of [`Limits::ledger_entries`].
 pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
 
 /// A message of a server that must be understood is read whole up to this size; a larger one ends the

@@ -122,7 +122,7 @@ pub enum Mail {
     /// The process that took our place is gone before everything was handed over: the clients that are here
     /// are served here.
     SuccessorGone,
-    /// What is known of a cluster has changed: [`Shared::views`](crate::Shared) has it.
+    /// The view of a cluster has changed: [`Shared::views`](crate::Shared) has the new one.
     Views,
     /// The source of a cluster has answered, or could not be asked.
     Source(Arc<SourceReport>),

@@ -91,13 +91,13 @@ impl From<&Warning> for Message {
 /// What is wrong with a configuration, and what its administrator should know.
 pub(crate) struct Report {
     file: String,
-    /// What was read after the file, and what it changed.
+    /// The sources that were read after the file, and what they changed.
     overlay: Vec<LayerEffect>,
     pub(crate) faults: Vec<Message>,
     pub(crate) warnings: Vec<Message>,
 }
 
-/// What is wrong with a file alone.
+/// Faults of a file alone.
 pub(crate) fn report(config: &Path) -> Report {
     examine(config, &OverlayOptions { is_off: true, ..OverlayOptions::default() }).0
 }
@@ -120,7 +120,7 @@ pub(crate) fn examine(config: &Path, overlay: &OverlayOptions) -> (Report, Exami
     (Report { file, overlay: seen.config.overlay.clone(), faults, warnings }, seen)
 }
 
-/// What a start itself does not warn of.
+/// Warnings that a start itself does not give.
 pub(crate) fn advice_of(config: &Path, overlay: &OverlayOptions) -> Vec<Message> {
     counsel(&examine(config, overlay).1)
 }

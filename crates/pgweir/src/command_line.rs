@@ -52,7 +52,7 @@ pub(crate) struct CheckOptions {
     pub(crate) json: bool,
     /// `--user`: the user for databases that force none.
     pub(crate) user: Option<String>,
-    /// What is read after the file.
+    /// Sources that are read after the file.
     pub(crate) overlay: OverlayOptions,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct DoctorOptions {
     pub(crate) json: bool,
     /// `--user`: the user for databases that force none.
     pub(crate) user: Option<String>,
-    /// What is read after the file.
+    /// Sources that are read after the file.
     pub(crate) overlay: OverlayOptions,
 }
 
@@ -86,11 +86,11 @@ pub(crate) struct RunOptions {
     pub(crate) takeover: bool,
     /// The number of `-v`.
     pub(crate) verbosity: u8,
-    /// What is read after the file.
+    /// Sources that are read after the file.
     pub(crate) overlay: OverlayOptions,
 }
 
-/// What is read after the configuration file.
+/// Sources that are read after the configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OverlayOptions {
     /// `--overlay`: directories beside `/etc/pgweir/conf.d`.

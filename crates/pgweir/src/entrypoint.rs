@@ -56,7 +56,7 @@ pub(crate) fn entrypoint(options: EntrypointOptions) -> ExitCode {
     run::run(RunOptions { config, ..run })
 }
 
-/// Says that scripts are not run: whoever mounted them expects what they do.
+/// Warns that mounted scripts are not run: an administrator who mounts them expects them to run.
 fn refuse_scripts(log: &Log) {
     for folder in SCRIPTS {
         let mut names = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -83,7 +83,7 @@ fn folder(named: Option<PathBuf>) -> Result<PathBuf, Vec<String>> {
     }
 }
 
-/// A directory that only this user can enter. One that is there counts only if nobody else can have made or changed it.
+/// A directory that only this user can enter. A directory that exists counts only if no other user can have made or changed it.
 fn own_folder(parent: &Path) -> Result<PathBuf, Vec<String>> {
     let user = geteuid().as_raw();
     let folder = parent.join(format!("pgweir-{user}"));

@@ -205,7 +205,7 @@ pub(crate) fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileErro
     }
 }
 
-/// What is read after the configuration file.
+/// Sources that are read after the configuration file.
 pub(crate) fn overlay(options: &OverlayOptions, log: &Log) -> Result<Overlay, StartError> {
     options.overlay().map_err(|faults| {
         faults.iter().for_each(|fault| log.write(Level::Error, fault));

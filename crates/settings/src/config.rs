@@ -47,9 +47,9 @@ pub struct Config {
     pub node_places: BTreeMap<String, Place>,
     /// Where the lines of `[routes]` are.
     pub route_places: BTreeMap<String, Place>,
-    /// What was read after the file, in that order, and what each of them changed.
+    /// The sources that were read after the file, in that order, and what each of them changed.
     pub overlay: Vec<LayerEffect>,
-    /// What a process that takes this one's place needs to read the same sources.
+    /// The sources, for a process that takes this one's place.
     pub handed_over: HandedOver,
 }
 

@@ -29,7 +29,7 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
 
-    /// What can be understood of the files and of the layers that are read after them, and all their faults. With faults, the
+    /// Everything that can be understood of the files and of the layers that are read after them, and all their faults. With faults, the
     /// configuration is good for a report only: what else is wrong with it, and where the faults can be logged.
     ///
     /// In a layer a line takes the place of the line of that name as a whole, and `name += key=value` adds keys to it.
@@ -93,7 +93,7 @@ struct Loader {
     errors: Vec<LoadError>,
     /// The values of the entries as they are written, by section and name, for lines that add to them.
     written: BTreeMap<(&'static str, String), (String, Place)>,
-    /// What the layer that is read has changed; `None` while the file itself is read.
+    /// Changes by the layer that is read; `None` while the file itself is read.
     effect: Option<LayerEffect>,
 }
 
@@ -267,7 +267,7 @@ impl Loader {
         self.config.overlay.extend(self.effect.take());
     }
 
-    /// What `+=` is not for.
+    /// Reports a `+=` on a setting: it adds pairs to entries only.
     fn refuse_merge(&mut self, key: &str, place: &Place) {
         if self.effect.is_none() {
             return self.errors.push(ini::broken(place));

@@ -19,7 +19,7 @@ const INI: &str = "PGWEIR_INI";
 /// Settings that a variable cannot set: the name of the file is known before the variables are read.
 const NOT_BY_VARIABLE: [&str; 1] = ["conffile"];
 
-/// What our image sets for itself (deploy/Dockerfile): with a mounted file these mean nothing, and nobody has to be told so.
+/// Variables that the image of pgweir sets itself (deploy/Dockerfile). With a mounted file they have no effect, and no warning names them.
 const OF_OUR_IMAGE: [(&str, &str); 2] = [("HTTP_LISTEN", "0.0.0.0:9127"), ("SHUTDOWN_DRAIN_SECONDS", "1")];
 
 /// One source that is read after the configuration file.
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Layer {
     }
 }
 
-/// What another process needs to have the same sources: directories, each with an empty name, and variables with their texts.
+/// The sources as another process needs them: directories, each with an empty name, and variables with their texts.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct HandedOver(pub Vec<(String, String)>);
 
@@ -51,12 +51,12 @@ impl std::fmt::Debug for HandedOver {
     }
 }
 
-/// What one layer changed.
+/// Changes by one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerEffect {
     /// The file or the variable.
     pub name: String,
-    /// What has another value now, in the order of the layer.
+    /// The settings that have another value now, in the order of the layer.
     pub changed: Vec<Changed>,
 }
 
@@ -97,7 +97,7 @@ pub struct Variables {
 pub struct Remark {
     /// The variable.
     pub variable: String,
-    /// What is to be known of it. The variable's value is not in it.
+    /// A warning about the variable. The text does not have the variable's value.
     pub text: String,
 }
 
@@ -153,7 +153,7 @@ fn setting_of(variable: &str) -> Option<&'static str> {
     (!NOT_BY_VARIABLE.contains(&row.name)).then_some(row.name)
 }
 
-/// What is to be known of a variable that has no effect on a configuration file, if it seems to be meant for pgweir. The values of such
+/// A warning about a variable that has no effect on a configuration file, if it seems to be meant for pgweir. The values of such
 /// variables are never shown.
 fn remark(variable: &str) -> Option<String> {
     let settings = || MAIN_ROWS.iter().map(|row| row.name);

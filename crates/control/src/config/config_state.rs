@@ -24,7 +24,7 @@ pub struct CommandLine {
     pub user: Option<String>,
     /// Number of `-v`: holds where the file does not set `verbose`.
     pub verbosity: u8,
-    /// What is read after the file.
+    /// Sources that are read after the file.
     pub overlay: Overlay,
 }
 

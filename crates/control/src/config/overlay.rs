@@ -1,5 +1,5 @@
-//! What completes a configuration file that somebody else writes: directories of ini files, and variables. The files are read at the
-//! start and at each reload; the variables are those of the start.
+//! Sources that complete a configuration file which an operator or a chart writes: directories of ini files, and variables. The files are
+//! read at the start and at each reload; the variables are those of the start.
 //!
 //! A file that another user could have written is never used: with it, that user would decide whom pgweir lets in.
 
@@ -52,7 +52,7 @@ impl Overlay {
             let Ok(key) = key.into_string() else { continue };
             match text.into_string() {
                 Ok(text) => texts.push((key, text)),
-                // A text that is not known to be one of ours is nobody's fault.
+                // A text that is not known to be a source of pgweir's is not reported as a fault.
                 Err(_) if Layer::of_variable(&key, String::new()).is_some() => {
                     faults.push(format!("variable {key} is not UTF-8 text"));
                 }
@@ -68,7 +68,7 @@ impl Overlay {
         Ok(Overlay { folders, variables: Variables::of(&texts) })
     }
 
-    /// What the administrator should know of the variables.
+    /// Warnings for the administrator about the variables.
     pub fn remarks(&self) -> impl Iterator<Item = &str> {
         self.variables.remarks.iter().map(|remark| remark.text.as_str())
     }
@@ -142,7 +142,7 @@ enum Unusable {
     For(String),
 }
 
-/// Whose files are used.
+/// The users whose files are read.
 struct Trust {
     owners: BTreeSet<u32>,
     groups: BTreeSet<u32>,
@@ -182,7 +182,7 @@ impl Trust {
     }
 }
 
-/// Whether nobody can write below this path, whatever the modes: Kubernetes mounts ConfigMaps and Secrets so.
+/// Whether no user can write below this path, whatever the modes: Kubernetes mounts ConfigMaps and Secrets read-only.
 fn is_read_only(path: &Path) -> bool {
     statvfs(path).is_ok_and(|found| found.flags().contains(FsFlags::ST_RDONLY))
 }

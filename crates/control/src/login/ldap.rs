@@ -110,7 +110,7 @@ fn value_in(text: &str, option: &str) -> Option<String> {
     text.lines().filter_map(value).next_back()
 }
 
-/// What a warning about a certificate says of a `TLS_REQCERT` that would have OpenLDAP's library accept it; empty without one.
+/// The part of a warning about a certificate that names a `TLS_REQCERT` that would have OpenLDAP's library accept it; empty without one.
 fn ignored_laxness() -> String {
     let from_environment = env::var("LDAPTLS_REQCERT").ok();
     let value = from_environment.or_else(|| value_in(&ldap_conf()?, "TLS_REQCERT"));

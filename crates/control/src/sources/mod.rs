@@ -46,7 +46,7 @@ pub struct Sources {
     outside: Outside,
 }
 
-/// What the data plane knows of names and certificates.
+/// Functions of the data plane for names and certificates.
 #[derive(Clone, Copy)]
 struct Outside {
     look_up: LookUp,

@@ -103,7 +103,7 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// What was committed in the other term is in the history of this one: the same server under another name, or after a restart in place.
+    /// Whether commits of the other term are in the history of this one: the same server under another name, or after a restart in place.
     pub(crate) fn continues(&self, other: &Term) -> bool {
         let history = |term: &Term| (term.run.system_identifier, term.run.timeline);
         let is_same_server = self.node == other.node || self.run.started_us == other.run.started_us;

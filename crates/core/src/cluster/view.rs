@@ -138,7 +138,7 @@ impl View {
         }
     }
 
-    /// What becomes of a server of the primary that was opened in this term; `None`: it is not known in which.
+    /// The fate of a server of the primary that was opened in this term. `None`: the term is not known.
     ///
     /// While no primary is known, a server stays unless a newer timeline is: the same primary may be confirmed a moment later.
     pub(crate) fn retirement(&self, opened_in: Option<&Term>) -> Retirement {

@@ -46,7 +46,7 @@ pub(crate) struct PoolState {
     pub(crate) numbers: Numbers,
     pub(crate) due: Due,
     pub(crate) known: Known,
-    /// What servers are when they are new: the newest server's is told to every client that logs in.
+    /// Parameters of new servers: those of the newest server are told to every client that logs in.
     pub(crate) greeting: Option<Arc<ServerGreeting>>,
     /// When a server last confirmed the greeting.
     pub(crate) freshness: Freshness,
@@ -57,7 +57,7 @@ pub(crate) struct PoolState {
     pub(crate) routines: Routines,
     /// What its database says of names, so that of a text it is known whether it only reads.
     pub(crate) reach: Reach,
-    /// What is known of them while that is in doubt: nothing.
+    /// The knowledge of names while it is in doubt: none.
     no_reach: Reach,
     /// A client's reads go to standbys (`route=auto`): names are known as they are there, too.
     pub(crate) balances: bool,
@@ -200,7 +200,7 @@ impl PoolState {
         self.routines.doubt();
     }
 
-    /// What is known of names, for a statement that comes now: nothing, if code was made since the catalog was asked.
+    /// The knowledge of names for a statement that comes now: none, if code was made since the catalog was asked.
     #[inline]
     pub(crate) fn reach_now(&self, env: &Env) -> &Reach {
         match self.routines.are_current(env.shared.routines()) {

@@ -39,7 +39,7 @@ impl World {
         World { stage, client, primary: 0, standby: 1, nodes }
     }
 
-    /// Everybody answers until nobody has more to say.
+    /// Every server answers until no server has more to say.
     pub(super) fn settle(&mut self) {
         loop {
             self.stage.answer_watches();

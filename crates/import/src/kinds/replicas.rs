@@ -7,14 +7,14 @@ use crate::plan::{Cluster, Database, Node, Plan, Pool, Secret};
 use crate::reader::Reader;
 use crate::resolve::is_stored;
 
-/// The user of the checks if the configuration names nobody who could log in.
+/// The user of the checks if the configuration names no user who could log in.
 const CHECK_USER: &str = "pgweir_check";
 
-/// What is said of pools that read from standbys in transaction pooling only.
+/// The finding about pools that read from standbys in transaction pooling only.
 const SESSION: &str =
     "in session pooling `route=auto` keeps all statements at the primary; set `pool_mode = transaction`";
 
-/// What a file says of a server's part in replication.
+/// A server's part in replication, as the file tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Primary,

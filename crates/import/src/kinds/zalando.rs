@@ -5,7 +5,7 @@ use crate::plan::{Database, Pool};
 use crate::reader::Reader;
 use crate::tree::Table;
 
-/// What the operator's variables begin with.
+/// The prefix of the operator's variables.
 pub(super) const PREFIX: &str = "CONNECTION_POOLER_";
 
 /// The variables, and the setting that each becomes.

@@ -5,7 +5,7 @@
 //! followed from object to object.
 //!
 //! Rows: `o` (object, one of its names), `d` (object, the objects whose code it runs, each behind the kind of that edge), `g` (object,
-//! body: its words change the session), `e` (object, body: it runs SQL that may), `l` (object: it changes what PostgreSQL tells nobody),
+//! body: its words change the session), `e` (object, body: it runs SQL that may), `l` (object: it changes state that PostgreSQL does not tell),
 //! `z`: there are too many. An object is a word of the server's, which is compared and nothing else.
 
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ use crate::pool::catalog::names::Names;
 pub(crate) struct Effects(u8);
 
 impl Effects {
-    /// It changes in a way that PostgreSQL tells if it is asked.
+    /// The session changes in a way that PostgreSQL tells if it is asked.
     pub(crate) const CHANGES: Effects = Effects(1);
-    /// It sets settings whose names cannot be told.
+    /// The code sets settings whose names cannot be told.
     pub(crate) const HIDES: Effects = Effects(1 << 1);
-    /// It changes in a way that PostgreSQL does not tell (`setseed`, LOAD).
+    /// The session changes in a way that PostgreSQL does not tell (`setseed`, LOAD).
     pub(crate) const UNSEEN: Effects = Effects(1 << 2);
 
     pub(crate) fn has(self, other: Effects) -> bool {
@@ -35,7 +35,7 @@ impl Effects {
     }
 }
 
-/// What the code does that a name leads to.
+/// Effects of the code that a name leads to.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Code {
     /// In any statement.
@@ -50,7 +50,7 @@ impl Code {
         self.on_change = self.on_change.and(other.on_change);
     }
 
-    /// What an object does that runs this code, by the kind of its edge.
+    /// The effects of an object that runs this code, by the kind of its edge.
     fn through(self, kind: u8) -> Code {
         let Code { always, on_change } = self;
         let nothing = Effects::default();
@@ -75,13 +75,13 @@ struct Object<'a> {
     code: Code,
 }
 
-/// What an object that stands for code which runs without being named is called.
+/// The id of the object that stands for code which runs without being named.
 const UNNAMED: &[u8] = b"0.0";
 
-/// That of code which event triggers run.
+/// The id of the object that stands for code which event triggers run.
 const COMMANDS: &[u8] = b"0.3";
 
-/// See the head of this file.
+/// Objects of the database with the effects of their code, as far as they lead to code that changes sessions.
 #[derive(Default)]
 pub(crate) struct Graph<'a> {
     objects: Vec<Object<'a>>,
@@ -156,7 +156,7 @@ impl<'a> Graph<'a> {
         self.settings.extend(found.into_iter().flat_map(|found| found.names));
     }
 
-    /// What an object does, each does that runs its code. It ends, as effects are only added.
+    /// Passes the effects of each object on to the objects that run its code. The loop ends, because effects are only added.
     fn follow(&mut self) {
         let mut due: Vec<usize> = (0..self.objects.len()).collect();
         while let Some(number) = due.pop() {
@@ -191,12 +191,12 @@ impl<'a> Graph<'a> {
         changing.flat_map(|object| object.names.iter().copied())
     }
 
-    /// What any text may do.
+    /// The effects that any text may have.
     pub(crate) fn unnamed(&self) -> Effects {
         self.effects_of(UNNAMED)
     }
 
-    /// What each command may do that event triggers follow.
+    /// The effects of each command that event triggers follow.
     pub(crate) fn commands(&self) -> Effects {
         self.effects_of(COMMANDS)
     }

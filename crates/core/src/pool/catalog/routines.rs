@@ -102,15 +102,15 @@ enum Changes {
 #[derive(Default)]
 pub(crate) struct Routines {
     currval_routines: Names,
-    /// They change sessions.
+    /// Names that lead to code which changes sessions.
     changers: Leading,
-    /// They set settings with names that cannot be told.
+    /// Names that lead to code which sets settings whose names cannot be told.
     hiders: Leading,
-    /// They change what PostgreSQL tells nobody.
+    /// Names that lead to code which changes state that PostgreSQL does not tell.
     unseen: Leading,
-    /// What any text may do, as code runs without being named.
+    /// The effects that any text may have, because code runs without being named.
     unnamed: Effects,
-    /// What commands do that event triggers follow.
+    /// The effects of commands that event triggers follow.
     commands: Effects,
     /// Settings of the users' own that routines set, letters in lower case.
     settings: Vec<Box<[u8]>>,
@@ -119,7 +119,7 @@ pub(crate) struct Routines {
     changes: Changes,
     /// When the catalog is to be read again (monotonic, µs), if no code is made before.
     due_us: u64,
-    /// What is known is of this age of code. `None`: it is doubted.
+    /// The age of code of which the last answer speaks. `None`: the answer is in doubt.
     known_age: Option<u64>,
     /// The age of code that the catalog's answer on changes of sessions is of. `None`: it was not asked for them.
     changes_age: Option<u64>,
@@ -147,7 +147,7 @@ impl Routines {
         (now_us >= self.due_us || self.known_age != Some(age)) && now_us >= self.rests_until_us
     }
 
-    /// What is known holds for a statement that comes now: no code was made through the pooler since a server was asked.
+    /// Whether the last answer holds for a statement that comes now: no code was made through the pooler since a server was asked.
     #[inline]
     pub(crate) fn are_current(&self, age: u64) -> bool {
         self.known_age == Some(age)

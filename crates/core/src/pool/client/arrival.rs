@@ -18,9 +18,9 @@ use crate::pool::startup::check::Known;
 use crate::pool::startup::checked::CheckedStartup;
 use crate::pool::{Branch, Pool};
 
-/// What becomes of a client that logs in.
+/// The next step for a client that logs in.
 pub(crate) enum Admission {
-    /// It is told this, with the outcome of its startup parameters if it has some.
+    /// The client is told this greeting, with the outcome of its startup parameters if it has some.
     Greet(Arc<ServerGreeting>, Option<Arc<CheckedStartup>>),
     /// No server can be opened to find out what it is to be told.
     Refuse(Fault),
@@ -106,7 +106,7 @@ impl Pool {
         Some(id)
     }
 
-    /// What becomes of a client that logs in at this node now, if clients are told this greeting (`None`: it is not known).
+    /// The next step for a client that logs in at this node now. `greeting` is what clients are told; `None`: no server has told it yet.
     pub(crate) fn admission(
         &self,
         env: &Env,

@@ -36,9 +36,9 @@ enum AfterLoss {
     Ended(BlockGroup),
     /// It asked for a rollback behind other statements, and gets what it was not told of the answer.
     RollsBack(Vec<u8>),
-    /// What it asked for only reads, and runs on another server.
+    /// The client asked for a read, which runs on another server.
     RunsAgain,
-    /// What it asked for only reads, and it has seen a part of the answer: it is told to try again.
+    /// The client asked for a read and has seen a part of the answer: it is told to try again.
     Interrupted,
     /// The same, and all is answered but the end of its group.
     ReadEnds,

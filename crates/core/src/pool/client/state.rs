@@ -301,8 +301,8 @@ impl ChangedParameters {
     }
 }
 
-/// What a linked client's messages wait for: a set. Each reason has a bit of its own, so that the end of one reason cannot end the wait
-/// for another one. `Pool::resume_held` looks at them after each answer.
+/// The reasons for which a linked client's messages wait, as a set. Each reason has a bit of its own, so that the end of one reason cannot
+/// end the wait for another one. `Pool::resume_held` looks at them after each answer.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Waits(u8);
 
@@ -315,7 +315,7 @@ impl Waits {
     /// server owes half of them.
     pub(crate) const FULL: Waits = Waits(4);
 
-    /// This is one of the reasons, or not.
+    /// Adds this reason, or takes it out of the set.
     #[inline]
     pub(crate) fn set(&mut self, reason: Waits, is_so: bool) {
         self.0 = self.0 & !reason.0 | if is_so { reason.0 } else { 0 };
@@ -356,7 +356,7 @@ pub(crate) struct Link {
     pub(crate) kept: usize,
     /// Whether they run on the primary if this server, of a standby, does not run them.
     pub(crate) first_try: FirstTry,
-    /// What it asked about statements that may have another shape on this server; `None` if it used none.
+    /// Questions of the client about statements that may have another shape on this server; `None` if it used no such statement.
     pub(crate) doubts: Option<Box<Doubts>>,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
@@ -374,7 +374,7 @@ pub(crate) struct Link {
     /// Texts may mean something else in this transaction: it changed settings for itself (SET LOCAL), or has
     /// tables that other sessions lack.
     pub(crate) reads_locally: bool,
-    /// What the texts of its transaction make, of tables, functions and similar objects.
+    /// The kinds of objects (tables, functions and others) that the texts of its transaction make.
     pub(crate) makes: Makes,
     /// What it did with sequences.
     pub(crate) drawing: Drawing,
@@ -451,7 +451,7 @@ impl Account {
         self.listener.as_deref().is_some_and(|listener| !listener.own.is_empty())
     }
 
-    /// What a name stands for under which it prepared a statement.
+    /// The meaning of a name under which the client has prepared a statement.
     pub(crate) fn named(&self, name: &[u8]) -> Option<Meaning> {
         self.statements.as_ref()?.named(name)
     }

@@ -189,8 +189,9 @@ fn is_at_work(server: &Server) -> bool {
     is_counted && server.state.kind() != ServerKind::Login && !server.is_at_rest()
 }
 
-/// What this server has still to answer changes nothing: it belongs to a read outside of a transaction whose answer its client has seen in
-/// part, so that it cannot run again, or to a question of pgweir's after the end of a transaction that its client knows of.
+/// Whether everything that this server has still to answer changes nothing: it belongs to a read outside of a transaction whose answer its
+/// client has seen in part, so that it cannot run again, or to a question of pgweir's after the end of a transaction that its client knows
+/// of.
 fn only_reads(server: &Server) -> bool {
     match &server.state {
         ServerState::Busy(client) => {

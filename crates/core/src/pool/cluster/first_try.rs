@@ -18,7 +18,7 @@ pub(crate) enum FirstTry {
     None,
     /// It was not sent yet.
     Unsent,
-    /// It is being sent, message by message.
+    /// The group is being sent, message by message.
     Sending,
     /// It was sent, and nothing of its answer was shown.
     Unshown,

@@ -323,7 +323,7 @@ impl Pool {
         self.client_named(id, name).map(|meaning| meaning.statement)
     }
 
-    /// What a name of the client's stands for.
+    /// The meaning of a name of the client's.
     pub(crate) fn client_named(&self, id: ClientId, name: &[u8]) -> Option<Meaning> {
         self.clients.get(id)?.account.statements.as_ref()?.named(name)
     }

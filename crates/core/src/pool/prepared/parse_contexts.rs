@@ -81,7 +81,7 @@ impl ParseContexts {
         ParseContext(NonZeroU64::MIN.saturating_add(self.last))
     }
 
-    /// That of a session of this pool with these settings; none if there are so many that they are not remembered.
+    /// The context of a session of this pool with these settings. It has none if the settings are too long to be remembered.
     pub(crate) fn find(
         &mut self,
         pool: PoolId,

@@ -108,7 +108,7 @@ pub(crate) fn makes_routines(tag: &[u8]) -> bool {
     }
 }
 
-/// What the texts of a client's transaction make, by their words.
+/// The objects that the texts of a client's transaction make, by their words.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Makes {
     /// Nothing.

@@ -50,7 +50,7 @@ impl Columns {
 /// The numbers after a column's name: table, column (2 bytes), type, length (2 bytes), modifier, format (2 bytes).
 const COLUMN_NUMBERS: usize = 18;
 
-/// What PostgreSQL's answer to Describe says of a statement.
+/// Parameters and columns of a statement, as PostgreSQL's answer to Describe tells them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     /// The type of each parameter, four bytes each: none is left open.
@@ -59,7 +59,7 @@ pub(crate) struct Shape {
     pub(crate) columns: Option<Columns>,
 }
 
-/// What a client knows of a statement that it has prepared.
+/// Knowledge that a client has of the parameters and columns of a statement.
 #[derive(Clone, Default)]
 pub(crate) enum Told {
     /// Nothing: pgweir has answered its Parse without a server. The first server that runs the statement decides.
@@ -67,12 +67,12 @@ pub(crate) enum Told {
     /// The shape of the statement that its name stands for.
     #[default]
     AsStatement,
-    /// This shape: its name has come to stand for another statement since.
+    /// The client was told this shape, and its name has come to stand for another statement since.
     Shape(Arc<Shape>),
 }
 
 impl Told {
-    /// What the client knows if its name stands for another statement from here on. `before`: the shape of the statement until here.
+    /// The knowledge of the client if its name stands for another statement from here on. `before`: the shape of the statement until here.
     pub(crate) fn before_renewal(self, before: Option<&Arc<Shape>>) -> Told {
         match (self, before) {
             (Told::AsStatement, Some(shape)) => Told::Shape(Arc::clone(shape)),

@@ -53,18 +53,18 @@ pub(crate) enum Bind {
     IsRefused,
 }
 
-/// What follows if a server describes a statement in another way than its client was told, and the client's group was sent already.
+/// The consequence if a server describes a statement in another way than its client was told, and the client's group was sent already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Misfit {
-    /// It is this client's first try at a standby: it runs on the primary.
+    /// The group is this client's first try at a standby: it runs on the primary.
     FirstTry(ClientId),
     /// The group's bytes are kept, and nothing of its answer was shown: it runs again.
     Kept(ClientId),
-    /// It can neither run again nor be answered: the server is given up.
+    /// The group can neither run again nor be answered: the server is given up.
     Sent,
 }
 
-/// What a linked client has asked about statements that may have another shape on its server than the client was told.
+/// Questions and portals of a linked client that concern statements that may have another shape on its server than the client was told.
 #[derive(Default)]
 pub(crate) struct Doubts {
     /// The group ([`Ledger::group`]) in which the client has asked for the columns of a statement last, and the ticket of the name.

@@ -42,7 +42,7 @@ pub(crate) struct Statement {
     /// The pool whose client prepared it first: the bytes count there.
     pool: PoolId,
     hash: u64,
-    /// What the first server that prepared it said of its parameters and columns. `None`: no server has answered yet.
+    /// Parameters and columns as the first server that prepared the statement told them. `None`: no server has answered yet.
     shape: Option<Arc<Shape>>,
 }
 
@@ -89,7 +89,7 @@ impl Statement {
         self.query.len() + self.types.len() + shape
     }
 
-    /// What clients that prepared it were told of its parameters and columns; `None` if no server has said so yet.
+    /// Parameters and columns of which clients were told; `None` if no server has told them yet.
     pub(crate) fn shape(&self) -> Option<&Arc<Shape>> {
         self.shape.as_ref()
     }
@@ -376,13 +376,13 @@ struct Named {
     statement: StatementId,
     /// Of the Parse that gave the name, so that exactly this name goes if that Parse fails.
     ticket: u32,
-    /// What the client was told last of the statement's parameters and columns.
+    /// The client's last knowledge of the statement's parameters and columns.
     told: Told,
     /// Of its name, text and parameter types.
     bytes: usize,
 }
 
-/// What a client's name stands for.
+/// The meaning of a client's name for a statement.
 #[derive(Clone, Copy)]
 pub(crate) struct Meaning {
     pub(crate) statement: StatementId,
@@ -441,7 +441,7 @@ impl ClientStatements {
         self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| name.into())
     }
 
-    /// What the client was told of the statement that the name with this ticket stands for, and that statement. Names that are being
+    /// The client's knowledge of the statement that the name with this ticket stands for, and that statement. Names that are being
     /// closed count.
     pub(crate) fn told(&self, ticket: u32) -> Option<(&Told, StatementId)> {
         let closing = self.closing.iter().map(|(_, named)| named);
@@ -481,7 +481,7 @@ impl ClientStatements {
         self.names.iter().chain(closing).find(|(_, named)| named.ticket == ticket).map(|(name, _)| name)
     }
 
-    /// What a name stands for.
+    /// The meaning of a name.
     #[inline]
     pub(crate) fn named(&self, name: &[u8]) -> Option<Meaning> {
         self.names.get(name).map(|named| Meaning {
@@ -574,19 +574,19 @@ struct Held {
     copy: ServerCopy,
 }
 
-/// What is known of a statement as one server has prepared it.
+/// State of a statement on one server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ServerCopy {
     /// The server has not yet said what its shape is there.
     Unconfirmed,
-    /// It has the shape that clients were told; after that PostgreSQL itself refuses to run it if it changes.
+    /// The statement has the shape that clients were told; after that PostgreSQL itself refuses to run it if it changes.
     Confirmed,
-    /// It has another shape on this server, or the server did not say: it must be closed and prepared again.
+    /// The statement has another shape on this server, or the server did not say: it must be closed and prepared again.
     Outdated,
 }
 
 impl ServerStatements {
-    /// What the server has of it, if anything; notes the use.
+    /// The server's copy of the statement, if it has one. Notes the use.
     #[inline]
     pub(crate) fn touch(&mut self, id: StatementId) -> Option<ServerCopy> {
         self.clock += 1;

@@ -17,7 +17,7 @@ pub(crate) const ISOLATION: &[u8] = b"SET TRANSACTION ISOLATION LEVEL READ COMMI
 /// A setting, its value for questions, and the first version of PostgreSQL that has it.
 type Own = (&'static str, &'static str, u16);
 
-/// What every question sets. `SHOW` tells the session's own values ahead of that, if the question asks for them.
+/// Settings of every question. `SHOW` tells the session's own values ahead of that, if the question asks for them.
 const EACH: [Own; 4] = [
     ("statement_timeout", "0", 0),
     ("lock_timeout", "0", 0),
@@ -25,7 +25,7 @@ const EACH: [Own; 4] = [
     ("transaction_timeout", "0", 17),
 ];
 
-/// What questions set that read much of the catalog: PostgreSQL's defaults of what decides on a plan.
+/// Settings of questions that read much of the catalog: PostgreSQL's defaults of what decides on a plan.
 const PLANS: [Own; 24] = [
     ("enable_bitmapscan", "on", 0),
     ("enable_hashagg", "on", 0),
@@ -53,7 +53,7 @@ const PLANS: [Own; 24] = [
     ("max_parallel_workers_per_gather", "0", 0),
 ];
 
-/// What a question asks for, as far as its settings depend on it.
+/// The kind of a question, as far as its settings depend on it.
 #[derive(Clone, Copy)]
 pub(crate) enum Asks<'a> {
     /// The values of these settings, among other things. They are not set.
@@ -93,7 +93,7 @@ pub fn question_in(text: &str) -> &str {
     rest
 }
 
-/// What goes ahead of a question in the same Query message.
+/// The statements that go ahead of a question in the same Query message.
 fn begin_question(out: &mut Vec<u8>, version: u16, asks: Asks<'_>) {
     if version < BLOCK_SINCE {
         return;

@@ -282,8 +282,7 @@ impl Pool {
         let route = route(header, rest, tracking);
         let is_named = matches!(route, Route::Bind(_) | Route::Prepared);
         let uncertain = is_named && names_are_uncertain(link, &server.ledger);
-        // A first try may run on another node instead, and the question for a change's number goes behind all of it: both are sent as a
-        // whole.
+        // A first try may run on another node, and the question for a change's number goes after all of it: neither is cut.
         let full = !link.sends_whole_group() && owes_enough(&server.ledger, cx.env.limits.ledger_entries);
         if uncertain || full {
             link.waits.set(Waits::HELD, uncertain);

@@ -17,7 +17,7 @@ use crate::stats::rare_path::RarePath;
 /// Why a server is closed whose client left it while a statement ran.
 pub(crate) const NOT_READY: &str = "client disconnect while server was not ready";
 
-/// What a client that is gone has left running on its server.
+/// Work that a client that is gone has left running on its server.
 pub(crate) struct Abandoned {
     /// The client.
     pub(crate) client: ClientId,
@@ -130,7 +130,7 @@ impl Pool {
         self.dial_cancel(cx, None, client, id);
     }
 
-    /// What the client left has run for longer than it may.
+    /// Whether the work that the client left has run for longer than it may.
     fn is_cancel_due<D: Driver>(&self, cx: &Cx<'_, D>, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let Some(abandoned) = server.abandoned.as_deref() else { return false };

@@ -16,7 +16,7 @@ const LOOK: &[u8] = b"SELECT 'o', NULL";
 const NOT_ASKED: [&[u8]; 4] =
     [IN_HOT_STANDBY, b"is_superuser", b"session_authorization", b"application_name"];
 
-/// See the file's head.
+/// The time at which a server confirmed the greeting, and what servers said of it.
 #[derive(Default)]
 pub(crate) struct Freshness {
     /// When a server last said what new clients are to be told (monotonic, µs).
@@ -26,11 +26,11 @@ pub(crate) struct Freshness {
     wanted_us: Option<u64>,
     /// PostgreSQL gives new connections other values than those in the greeting: only the login of a new server can tell them.
     pub(crate) is_outdated: bool,
-    /// What servers said, by the run of the PostgreSQL server that they belong to.
+    /// Answers of servers, by the run of the PostgreSQL server that they belong to.
     seen: VecDeque<(Box<[u8]>, Facts)>,
 }
 
-/// What a server says of the values that new connections begin with.
+/// A server's answer about the values that new connections begin with.
 #[derive(Default)]
 struct Facts {
     /// `reset_val` of parameters, as the configuration files have it.
@@ -44,7 +44,7 @@ struct Facts {
 /// The name and the value of a setting.
 type Fact = (Box<[u8]>, Box<[u8]>);
 
-/// What an answer means for the greeting.
+/// The meaning of an answer for the greeting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// The greeting is still right, or the server cannot say.

@@ -69,7 +69,7 @@ pub(crate) struct Server {
     /// Why it is to be closed at its next rest, if so.
     pub(crate) retire: Option<&'static str>,
     pub(crate) ending: Ending,
-    /// What a client that is gone has left running here, if so.
+    /// Work that a client that is gone has left running here, if any.
     pub(crate) abandoned: Option<Box<Abandoned>>,
     pub(crate) serves: Serves,
     /// Its client may have reset startup values, which are then to be put back.
@@ -267,7 +267,7 @@ pub(crate) struct Locating {
     pub(crate) asked_us: u64,
 }
 
-/// What new connections begin with is being asked.
+/// The server is asked for the values that new connections begin with.
 pub(crate) struct Looking {
     pub(crate) answer: Replies,
     /// Since when the server was unused: that counts on after the answer (monotonic, µs).

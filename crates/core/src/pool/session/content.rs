@@ -250,7 +250,7 @@ impl Session {
         statements
     }
 
-    /// What goes ahead of a query in a session with such settings: PostgreSQL would compile the query by JIT, or have it wait for
+    /// The statements that go ahead of a query in a session with such settings: PostgreSQL would compile the query by JIT, or have it wait for
     /// other transactions.
     fn own_settings(&self) -> impl Iterator<Item = Vec<u8>> {
         let holds = |prefix: &[u8]| self.settings.iter().any(|setting| setting.name.starts_with(prefix));

@@ -172,7 +172,7 @@ pub struct CarriedClient {
     pub(crate) told: Option<Vec<(ByteVec, CarriedShape)>>,
 }
 
-/// What a client was told of a prepared statement.
+/// A client's knowledge of a prepared statement.
 #[derive(Encode, Decode, Clone, PartialEq, Eq)]
 #[cbor(map)]
 pub(crate) struct CarriedShape {

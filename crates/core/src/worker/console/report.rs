@@ -322,7 +322,7 @@ impl Worker {
             .collect()
     }
 
-    /// What a process that takes this one's place needs to read the same sources. The values may be secrets: `run_command` shows them
+    /// The sources of the configuration, for a process that takes this one's place. The values may be secrets: `run_command` shows them
     /// to a process of the same user only.
     fn overlay_rows(&self, env: &Env) -> Vec<Row> {
         let handed_over = &env.rules.config.handed_over.0;

@@ -12,7 +12,7 @@ use crate::pool::client::state::{Account, ClientState};
 use crate::pool::cluster::route::{Aim, first_text};
 use crate::pool::relay::group::{is_partial_group, whole_messages};
 
-/// What comes behind a BEGIN in the bytes that are here.
+/// The messages that follow a BEGIN in the bytes that are here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BehindBegin {
     /// A group that a standby may run.

@@ -18,7 +18,7 @@ struct Moment {
     read_bytes: Vec<u64>,
 }
 
-/// See the module's head.
+/// The timelines that the pooler knows, with the times.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Known {
     moments: BTreeMap<u32, Moment>,
