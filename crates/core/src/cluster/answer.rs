@@ -18,7 +18,34 @@ pub(crate) const QUESTION: &str = "SELECT r::text, \
     (SELECT system_identifier FROM pg_catalog.pg_control_system())::text, \
     (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text, \
     pg_catalog.current_setting('server_version_num'), \
-    (r AND CASE WHEN r THEN pg_catalog.pg_is_wal_replay_paused() END)::text FROM pg_catalog.pg_is_in_recovery() AS r";
+    CASE WHEN NOT r THEN 'none' WHEN pg_catalog.pg_is_wal_replay_paused() THEN 'paused' \
+    WHEN pg_catalog.current_setting('default_transaction_isolation') OPERATOR(pg_catalog.=) 'serializable' THEN 'serializable' \
+    ELSE 'none' END FROM pg_catalog.pg_is_in_recovery() AS r";
+
+/// Why a standby that answers serves its clients badly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hindrance {
+    /// `pg_wal_replay_pause` was called.
+    Paused,
+    /// New sessions are SERIALIZABLE, in which PostgreSQL refuses every read at a standby. The question itself is asked in another
+    /// isolation level.
+    Serializable,
+}
+
+impl Hindrance {
+    /// The text for an administrator.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Hindrance::Paused => {
+                "its replay is paused, so its reads get older; pg_wal_replay_resume() ends that"
+            }
+            Hindrance::Serializable => {
+                "sessions begin with default_transaction_isolation=serializable, so their reads fail: cannot use serializable mode in a \
+                 hot standby (SQLSTATE 0A000)"
+            }
+        }
+    }
+}
 
 /// A position in the write-ahead log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -36,8 +63,8 @@ pub(crate) struct Answer {
     pub(crate) run: Run,
     /// As `server_version_num`.
     pub(crate) version: u32,
-    /// A standby on which `pg_wal_replay_pause` was called.
-    pub(crate) is_paused: bool,
+    /// What hinders a standby; `None` if nothing does, and for a primary.
+    pub(crate) hindrance: Option<Hindrance>,
 }
 
 impl Answer {
@@ -46,7 +73,7 @@ impl Answer {
     /// # Errors
     /// Which column is not what it must be.
     pub(crate) fn read(columns: &[Option<Box<[u8]>>]) -> Result<Answer, &'static str> {
-        let [role, position, received, replayed, timeline, identifier, started, version, paused] = columns
+        let [role, position, received, replayed, timeline, identifier, started, version, hindrance] = columns
         else {
             return Err("number of columns");
         };
@@ -72,7 +99,12 @@ impl Answer {
             replayed: lsn(replayed, "replay position")?,
             run,
             version: number(text(version).as_deref()).ok_or("server_version_num")?,
-            is_paused: boolean(text(paused).as_deref()).ok_or("pg_is_wal_replay_paused")?,
+            hindrance: match text(hindrance).as_deref() {
+                Some("none") => None,
+                Some("paused") => Some(Hindrance::Paused),
+                Some("serializable") => Some(Hindrance::Serializable),
+                _ => return Err("hindrance"),
+            },
         })
     }
 }
@@ -123,7 +155,7 @@ mod tests {
         "7612345678901234567",
         "1700000000000001",
         "150003",
-        "false",
+        "none",
     ];
 
     #[test]
@@ -132,11 +164,11 @@ mod tests {
         assert!(!primary.in_recovery && primary.replayed.is_none());
         assert_eq!((primary.run.timeline, primary.version), (10, 150_003));
         assert_eq!(primary.position.map(|lsn| lsn.to_string()).as_deref(), Some("0/3000060"));
-        let standby = ["true", "1/2", "1/3", "1/2", "a", "7612345678901234567", "-5", "180000", "true"];
+        let standby = ["true", "1/2", "1/3", "1/2", "a", "7612345678901234567", "-5", "180000", "paused"];
         let standby = Answer::read(&columns(standby)).expect("a good row");
         assert!(standby.in_recovery && standby.received > standby.replayed);
         assert_eq!((standby.run.timeline, standby.run.started_us), (10, -5));
-        assert_eq!((primary.is_paused, standby.is_paused), (false, true));
+        assert_eq!((primary.hindrance, standby.hindrance), (None, Some(Hindrance::Paused)));
     }
 
     #[test]
@@ -150,7 +182,7 @@ mod tests {
             (5, "-1", "system_identifier"),
             (6, "1.5", "pg_postmaster_start_time"),
             (7, "", "server_version_num"),
-            (8, "?", "pg_is_wal_replay_paused"),
+            (8, "?", "hindrance"),
         ] {
             let mut row = PRIMARY;
             row[at] = wrong;

@@ -133,14 +133,11 @@ pub(crate) enum Refusal {
     /// Versions before 14 do not say whether they are in recovery when a client logs in.
     TooOld { version: u32 },
 }
-
 /// So many failed checks make a node down, at least.
 const FAILURES_MIN: u32 = 3;
 /// So many good checks in a row end that.
 const GOOD_MIN: u32 = 2;
-/// What is said of a standby whose replay is paused.
-pub(crate) const PAUSED: &str =
-    "its replay is paused, so its reads get older; pg_wal_replay_resume() ends that";
+
 /// What is said of a standby that should have told its lag.
 pub(crate) const LAG_UNKNOWN: &str = "its lag is not known";
 /// What is said of a standby that follows the primary and still names the timeline before.
@@ -303,8 +300,8 @@ impl Node {
             NodeState::Refused(Refused { why: Refusal::LoginRefused, .. }) => self.last_error.clone(),
             NodeState::Refused(refused) => Some(refused.why.to_string()),
             NodeState::Standby(member) if self.last_error.is_none() => {
-                let paused = member.answer.is_paused.then(|| PAUSED.to_owned());
-                paused.or_else(|| self.lag_error.clone())
+                let hindrance = member.answer.hindrance.map(|hindrance| hindrance.text().to_owned());
+                hindrance.or_else(|| self.lag_error.clone())
             }
             _ => self.last_error.clone(),
         }

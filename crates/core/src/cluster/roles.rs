@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use crate::cluster::answer::Answer;
 use crate::cluster::node::{
-    Doubt, LAG_UNKNOWN, Member, Node, NodeState, PAUSED, Refusal, Refused, TIMELINE_UNKNOWN, Unsure,
+    Doubt, LAG_UNKNOWN, Member, Node, NodeState, Refusal, Refused, TIMELINE_UNKNOWN, Unsure,
 };
 use crate::cluster::source::Standing;
 use crate::cluster::view::Switch;
@@ -323,8 +324,8 @@ impl Cluster {
             NodeState::Refused(refused) => (Level::Error, Some(refused.why.to_string())),
             NodeState::Unsure(unsure) => (Level::Warning, Some(unsure.why.to_string())),
             NodeState::Down(_) | NodeState::Starting(_) => (Level::Warning, None),
-            NodeState::Standby(member) if member.answer.is_paused => {
-                (Level::Warning, Some(PAUSED.to_owned()))
+            NodeState::Standby(Member { answer: Answer { hindrance: Some(hindrance), .. }, .. }) => {
+                (Level::Warning, Some(hindrance.text().to_owned()))
             }
             // Only once: the error may have another text each time.
             NodeState::Standby(_) if node.lag_error.is_some() => {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use pgweir_settings::NodeOptions;
 
-use super::answer::{Answer, Lsn};
+use super::answer::{Answer, Hindrance, Lsn};
 use super::lag::LagLimits;
 use super::node::{Doubt, NodeState, Observation, Refusal};
 use super::view::{Retirement, Switch};
@@ -111,7 +111,7 @@ pub(super) fn answer(in_recovery: bool, timeline: u32, node: usize, identifier: 
         replayed: None,
         run: Run { system_identifier: identifier, timeline, started_us },
         version: 150_000,
-        is_paused: false,
+        hindrance: None,
     }
 }
 
@@ -248,13 +248,16 @@ fn a_replay_that_is_paused_is_said_once() {
     rig.primary(1, 1);
     rig.standby(2, 1);
     rig.cluster.take_remarks();
-    let paused = Answer { is_paused: true, ..answer(true, 1, 2, 7) };
+    let paused = Answer { hindrance: Some(Hindrance::Paused), ..answer(true, 1, 2, 7) };
     rig.see(2, &Observation::Answered(paused));
     rig.see(2, &Observation::Answered(paused));
     let said: Vec<String> = rig.cluster.take_remarks().into_iter().map(|remark| remark.text).collect();
     assert!(said.len() == 1 && said[0].contains("node m2 is standby: its replay is paused"), "{said:?}");
     assert_eq!(rig.word(2), "standby");
     assert!(rig.cluster.nodes[1].trouble().is_some_and(|text| text.contains("paused")));
+    let serializable = Answer { hindrance: Some(Hindrance::Serializable), ..answer(true, 1, 2, 7) };
+    rig.see(2, &Observation::Answered(serializable));
+    assert!(rig.cluster.nodes[1].trouble().is_some_and(|text| text.contains("serializable")));
     rig.standby(2, 1);
     assert_eq!(rig.cluster.nodes[1].trouble(), None);
 }

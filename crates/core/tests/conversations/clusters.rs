@@ -47,7 +47,7 @@ fn row(
         Some(b"7000000000000000001"),
         Some(started.as_bytes()),
         Some(b"180000"),
-        Some(b"false"),
+        Some(b"none"),
     ];
     [be::columns(), be::row_values(&columns), be::complete("SELECT 1"), be::ready('I')].concat()
 }

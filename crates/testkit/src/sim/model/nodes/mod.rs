@@ -465,7 +465,7 @@ impl Nodes {
             Some(IDENTIFIER.to_owned()),
             Some(node.started.to_string()),
             Some("180000".to_owned()),
-            Some("false".to_owned()),
+            Some("none".to_owned()),
         ];
         let mut description = Body::new().int16(9);
         let mut row = Body::new().int16(9);
