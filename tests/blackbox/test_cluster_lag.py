@@ -58,7 +58,7 @@ def test_a_slow_statement_takes_no_node_down(nodes, reading):  # noqa: F811
     """The role is asked at each check, however long the lag takes."""
     two = nodes(2)
     primary, standby = two.all
-    pooler = reading(two, options={"lag_query": "'select 0 from pg_sleep(60)'"})
+    pooler = reading(two, options={"lag_query": "'select 0 from pg_sleep(60)'"}, takes_reads=False)
     eventually(lambda: "in time" in (row(pooler)["last_error"] or ""), "it has taken too long")
     assert (row(pooler)["state"], row(pooler)["share"]) == ("standby", "0")
     with pooler.raw(database="app_prefer") as session:

@@ -115,7 +115,7 @@ def test_limits_hold_for_each_node(watched):
     _, http = watched(2, default_pool_size=3)
     with http.pooler.raw() as session:
         session.query("select 1")
-        [entry] = http.get("/api/v1/overview")["databases"]
+        [entry] = eventually(lambda: http.get("/api/v1/overview")["databases"], "the database is seen")
         assert entry["servers"]["limit"] == 3, "no read goes to the standby"
     with http.pooler.raw(options="-c pgweir.route=standby") as session:
         session.query("select 1")

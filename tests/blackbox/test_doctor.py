@@ -39,7 +39,7 @@ def findings(*arguments, **how):
 
 def test_nothing_is_found_where_all_is_well(pooled, pg):
     """A pooler with limits that fit its server: no errors, no warnings, exit code 0."""
-    with pg.configured(statement_timeout="20s"):
+    with pg.configured(statement_timeout="20s", client_connection_check_interval="10s"):
         pooler = pooled(**WELL)
         with pooler.connect() as client:
             client.execute("select 1")

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 import socket
 import ssl
 import time
@@ -13,9 +14,9 @@ from http.client import HTTPConnection
 import pytest
 
 from harness.cluster import PASSWORDS
-from harness.machine import eventually, free_port
+from harness.machine import eventually, free_port, scratch_folder
 from harness.pooler import kind
-from harness.wire import Raw, query, startup
+from harness.wire import query
 
 pytestmark = pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no HTTP server")
 
@@ -568,9 +569,12 @@ def test_other_methods_are_told_which_there_are(http):
         assert (status, headers["Allow"]) == (405, methods), path
 
 
-def test_why_a_client_is_in_its_state(http):
+def test_why_a_client_is_in_its_state(http, pg):
     """A client idle in a transaction comes before one that works, which has its statement's fingerprint; the reason says more."""
-    http = http(default_pool_size=2, databases={"gone": "host=127.0.0.1 port=1"}, query_wait_timeout=60)
+    folder = scratch_folder("socket")
+    door = folder / f".s.PGSQL.{pg.port}"
+    door.symlink_to(f"{pg.folder}/.s.PGSQL.{pg.port}")
+    http = http(default_pool_size=2, databases={"gone": f"host={folder} port={pg.port} dbname=app"}, query_wait_timeout=60)
 
     def reasons(database="app"):
         clients = http.get(f"/api/v1/clients?database={database}")["clients"]
@@ -600,12 +604,17 @@ def test_why_a_client_is_in_its_state(http):
         say(fourth, "select 1")
         eventually(lambda: reasons("app2") == [("fourth", "waiting", "its database is paused")], "the reason while paused")
         http.pooler.admin("RESUME app2")
-    with Raw(http.pooler.address) as fifth:
-        fifth.send(startup({"user": "alice", "database": "gone"}))
-        eventually(lambda: reasons("gone") == [(None, "waiting", "connections to the server cannot be opened")], "the reason while there is no server")
+    with http.pooler.raw("gone", application_name="fifth") as fifth:
+        # A client that logs in is told at once that no server can be reached; one that has asked for something waits.
+        door.unlink()
+        http.pooler.admin("RECONNECT gone")
+        eventually(lambda: not http.pooler.servers(database="gone"), "the old connection is closed")
+        say(fifth, "select 1")
+        eventually(lambda: reasons("gone") == [("fifth", "waiting", "connections to the server cannot be opened")], "the reason while there is no server")
         failing = eventually(lambda: [p for p in http.get("/api/v1/pools")["pools"] if p["connect_failing"]], "the pool says that it fails")
         assert [one["database"] for one in failing] == ["gone"]
-        assert 0 <= failing[0]["next_connect_us"] <= 15_000_000 and "refused" in failing[0]["last_connect_error"]
+        assert 0 <= failing[0]["next_connect_us"] <= 15_000_000 and "No such file" in failing[0]["last_connect_error"]
         [hidden] = [p for p in json.loads(http.ask("/api/v1/pools")[2])["pools"] if p["database"] == "gone"]
         assert hidden["connect_failing"] and hidden["last_connect_error"] is None and hidden["next_connect_us"] is not None
     assert http.ask("/api/v1/series?user=alice", user="stats")[0] == 400, "a user alone has no series"
+    shutil.rmtree(folder)

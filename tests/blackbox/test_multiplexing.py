@@ -144,7 +144,8 @@ def test_what_is_taken_for_self_contained_leaves_nothing_behind(pooled, scratch,
 
 
 def test_a_backend_that_hangs_does_not_keep_its_place(pooled):
-    """query_timeout ends every multiplexed client, and the pool's one server with them: later clients get another."""
+    """query_timeout ends every multiplexed client, and the pool's one server with them. While PostgreSQL does not end its statement in spite
+    of cancel requests, the server counts; then later clients get another."""
     pooler = pooled(default_pool_size=1, query_timeout=1)
     multiplexed = [pooler.raw() for _ in range(4)]
     for session in multiplexed:
@@ -157,7 +158,8 @@ def test_a_backend_that_hangs_does_not_keep_its_place(pooled):
             session.send(query("select 1"))
         for session in multiplexed:
             session.until_closed()
-        with pooler.raw() as later:
+        pooler.admin("SET query_timeout = 0")
+        with pooler.raw(timeout_s=60) as later:
             assert int(later.value("select pg_backend_pid()")) != backend
         eventually(lambda: len(pooler.show("SERVERS", database="app")) == 1, "the old one is gone")
     finally:
@@ -463,7 +465,7 @@ def test_ordinary_schemas_lead_to_nothing(any_pg):
         connection.execute(ORDINARY)
         try:
             after = names_of(connection)
-            assert after["v"] - before["v"] <= {"for_now", ""} and "o" not in after
+            assert after["v"] - before["v"] <= {"for_now", ""} and after.get("o", set()) <= before.get("o", set())
             assert {name for name in after["s"] - before["s"] if not name.endswith("_seq")} <= {""}
         finally:
             connection.execute("drop schema ordinary cascade")

@@ -9,12 +9,14 @@ from harness.pooler import kind
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not look at sessions")
 
 SNEAKY = """
+create table if not exists sneaks (a text);
+grant all on sneaks to public;
 create or replace function set_what(name text, value text) returns text language plpgsql as $$
-begin execute concat('se', 't ', name, ' = ', quote_literal(value)); return 'done'; end $$;
+begin execute 'insert into sneaks select ' || 'set_con' || 'fig(' || quote_literal(name) || ', ' || quote_literal(value) || ', false)'; return 'done'; end $$;
 create or replace function set_both(value text) returns bool language plpgsql as $$
 begin perform set_what('work_mem', value); perform set_what('sneaky.who', value); return true; end $$;
 create or replace function keep_some(value text) returns bool language plpgsql as $$
-begin execute concat('select pg_advisory', '_lock(4711)'); execute concat('create te', 'mp table if not exists hoarded (a int)'); return true; end $$;
+begin execute 'insert into sneaks select ' || 'pg_advi' || 'sory_lock(4711)::text'; execute 'create ' || 'te' || 'mp table if not exists hoarded (a int)'; return true; end $$;
 do $$ begin create domain sneak as text check (set_both(value)); create domain hoards as text check (keep_some(value));
 exception when duplicate_object then end $$;
 create or replace function sneaky(value text) returns text language plpgsql as 'begin return value::sneak; end';
@@ -24,7 +26,8 @@ create or replace function hoard() returns text language plpgsql as $$ begin ret
 
 @pytest.fixture
 def functions(pg):
-    """Functions of the users' own that change their session, by the constraint of a domain: no word in their bodies tells."""
+    """Functions of the users' own that change their session, by the constraint of a domain. No word in their bodies tells: what changes it
+    is put together behind INSERT and CREATE. (session-state.md, What is not seen.)"""
     with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
         admin.execute(SNEAKY)
 

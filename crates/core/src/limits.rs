@@ -104,8 +104,9 @@ pub const STANDSTILL_US: u64 = 1_000_000;
 /// PostgreSQL is asked to cancel what a client left running so often (µs) ...
 pub const CANCEL_AGAIN_US: u64 = 1_000_000;
 
-/// ... and for so long (µs). Then pgweir closes the server and counts it no longer.
-pub const ABANDONED_US: u64 = 60_000_000;
+/// ... and for so long (µs). A statement that PostgreSQL has not ended by then hangs: pgweir closes the server and counts it no longer, as
+/// otherwise a hanging backend would keep its place in a pool.
+pub const ABANDONED_US: u64 = 10_000_000;
 
 /// A cancel secret of ours for protocol 3.2 clients; 3.0 clients get 4 bytes, as the protocol says.
 pub const CANCEL_KEY_BYTES: usize = 32;

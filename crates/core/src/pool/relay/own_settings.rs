@@ -25,8 +25,10 @@ const EACH: [Own; 4] = [
     ("transaction_timeout", "0", 17),
 ];
 
-/// Settings of questions that read much of the catalog: PostgreSQL's defaults of what decides on a plan.
-const PLANS: [Own; 24] = [
+/// Settings of questions that read much of the catalog: PostgreSQL's defaults of what decides on a plan. And no messages: with
+/// `debug_print_plan` PostgreSQL sends the plan of such a question, which is larger than any message that pgweir takes.
+const PLANS: [Own; 25] = [
+    ("client_min_messages", "error", 0),
     ("enable_bitmapscan", "on", 0),
     ("enable_hashagg", "on", 0),
     ("enable_hashjoin", "on", 0),

@@ -30,7 +30,7 @@ impl Pool {
             paused: pool.gate == Gate::Paused,
             // `pool_size` holds for each node.
             size: env.rules.config.pool_size(&pool.config, &pool.user).saturating_mul(count(
-                1 + pool.standby_branches().filter(|branch| branch.is_standby()).count(),
+                pool.nodes().filter(|node| node.servers_total() > 0).count().max(1),
             )),
             clients: ClientNumbers {
                 linked: pool.count.linked,
