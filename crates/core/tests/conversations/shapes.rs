@@ -699,3 +699,26 @@ fn in_session_pooling_nothing_is_asked() {
     rig.send(client, &[fe::parse("s", TEXT), fe::sync()].concat());
     assert_eq!(rig.gets(server), [format!("Parse s {TEXT}"), "Sync".to_owned()]);
 }
+
+#[test]
+fn an_unnamed_statement_after_a_doubtful_one_stays_the_groups_own() {
+    let mut two = two("");
+    let unnamed = [fe::parse("", "select 1"), fe::bind(""), fe::execute()].concat();
+    let group = [fe::describe("s"), fe::bind("s"), fe::execute(), unnamed, fe::sync()].concat();
+    let sent = two.sends(&group);
+    assert_eq!(
+        sent,
+        [
+            PARSED,
+            "Describe S PGWEIR_1",
+            "Describe S PGWEIR_1",
+            "Bind PGWEIR_1",
+            "Execute",
+            "Parse  select 1",
+            "Bind ",
+            "Execute",
+            "Sync"
+        ],
+        "nothing is closed or prepared between the last Parse and its Bind"
+    );
+}

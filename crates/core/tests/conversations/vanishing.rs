@@ -165,9 +165,9 @@ fn each_statement_that_a_vanished_client_has_sent_is_canceled() {
 fn a_server_that_ends_nothing_gives_its_place_back_in_the_end() {
     let (mut rig, client, server) = running("server_connect_timeout = 5");
     rig.eof(client);
-    rig.pass_s(40);
+    rig.pass_s(9);
     assert_eq!((rig.is_closed(server), servers(&rig)), (false, 1));
-    rig.pass_s(30);
+    rig.pass_s(5);
     assert!(rig.is_closed(server) && rig.logged("not canceled in time"));
     assert_eq!(servers(&rig), 0);
 }

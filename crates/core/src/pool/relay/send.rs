@@ -246,7 +246,7 @@ impl Pool {
         if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
             return Passed::NoMore;
         }
-        // A client that sends a message is not idle, even if the message has no answer.
+        // Even a message without an answer shows that the client is not idle.
         server.active_us = cx.env.now.mono_us;
         if link.streaming > 0 {
             let used = link.streaming.min(cursor.rest().len());
@@ -297,11 +297,9 @@ impl Pool {
         let kind = match route {
             Route::Pass(kind) => kind,
             Route::Unnamed(kind) => {
-                if !server.is_replication() {
-                    cursor.flush(cx.driver, server.conn);
-                    if !self.prepare_unnamed(cx, id, server_id, kind) {
-                        return Passed::NoMore;
-                    }
+                let is_ready = server.is_replication() || self.sends_unnamed(cx, id, server_id, kind, cursor);
+                if !is_ready {
+                    return Passed::NoMore;
                 }
                 Some(kind)
             }
@@ -331,6 +329,23 @@ impl Pool {
             }
         };
         self.pass_unchanged(cx, id, server_id, header, kind, cursor)
+    }
+
+    /// Whether a message about the unnamed statement may be sent: the server has the client's own. A group that was looked at as a whole
+    /// prepares it itself.
+    fn sends_unnamed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        kind: Kind,
+        cursor: &mut Cursor<'_>,
+    ) -> bool {
+        if cursor.is_judged() {
+            return true;
+        }
+        self.flush_cursor(cx, server_id, cursor);
+        self.prepare_unnamed(cx, id, server_id, kind)
     }
 
     /// A message that cannot be passed on ends its client.

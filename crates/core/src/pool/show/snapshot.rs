@@ -29,9 +29,11 @@ impl Pool {
             mode: pool.policy.mode,
             paused: pool.gate == Gate::Paused,
             // `pool_size` holds for each node.
-            size: env.rules.config.pool_size(&pool.config, &pool.user).saturating_mul(count(
-                pool.nodes().filter(|node| node.servers_total() > 0).count().max(1),
-            )),
+            size: env
+                .rules
+                .config
+                .pool_size(&pool.config, &pool.user)
+                .saturating_mul(count(pool.nodes().filter(|node| node.servers_total() > 0).count().max(1))),
             clients: ClientNumbers {
                 linked: pool.count.linked,
                 pinned: pool.count.pinned,
