@@ -45,6 +45,7 @@ fn the_counts_are_those_of_pgbouncer() {
     let ours: BTreeSet<&str> = origin(Origin::Ours).map(|row| row.name).collect();
     let expected = [
         "allow_discovered_hosts",
+        "cancel_vanished_after",
         "defer_begin",
         "etcd_endpoints",
         "etcd_password",
