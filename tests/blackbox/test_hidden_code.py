@@ -50,6 +50,7 @@ def hunted(pg):
         connection.execute("create role hunted; grant hunted to alice; grant all on all tables in schema hunt to hunted")
         yield connection
         connection.execute(hidden.GONE)
+        assert connection.execute("select to_regnamespace('hunt')").fetchone() == (None,)
         connection.execute("drop owned by hunted; drop role hunted")
 
 

@@ -417,6 +417,7 @@ def test_the_catalog_tells_which_names_lead_to_code_that_changes_sessions(any_pg
     """On each version, one object of each kind; and nothing that leads nowhere."""
     with any_pg.connect("app") as connection:
         act = "create function hunt.act() returns int language plpgsql as 'begin perform set_config(''a.b'', ''c'', false); return 1; end';"
+        connection.execute(hidden.GONE)
         connection.execute(hidden.OBJECTS.replace("{act}", act) + "create table hunt.plain (a serial primary key, b text default 'x')")
         try:
             found = {name.replace('"', "") for name in names_of(connection)["o"]}

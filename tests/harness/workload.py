@@ -25,7 +25,9 @@ class Pgbench:
         self.ended_s = []
 
     def __enter__(self):
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        # A shell's background jobs ignore SIGINT, and so would pgbench, which reports when it gets one.
+        heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **heard)
         self.goes_on()
         return self
 

@@ -2,6 +2,7 @@
 //! until it is over.
 
 use pgweir_core::driver::Closed;
+use pgweir_core::limits::Limits;
 
 use crate::rig::{End, Rig, be, fe};
 
@@ -237,4 +238,23 @@ fn a_session_that_idles_is_ended() {
     rig.pass_s(2);
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("FATAL 57P05 client_idle_timeout"));
     assert!(!rig.is_closed(server), "another client can have it");
+}
+
+#[test]
+fn a_server_that_waits_for_a_client_is_read_again_when_the_client_is_gone() {
+    let mut rig = Rig::new("").limit_by(Limits { ledger_entries: 1, ..Limits::default() });
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.gets(server);
+    rig.stop_taking(client);
+    rig.send(client, &[fe::query("insert into t values (2)"), fe::terminate()].concat());
+    while !rig.is_paused(server) {
+        rig.send(server, &be::notice(&"x".repeat(10_000)));
+    }
+    rig.eof(client);
+    assert!(rig.is_closed(client) && !rig.is_paused(server));
+    rig.send(server, &answer());
+    let got = rig.gets(server);
+    assert!(got.contains(&"Query insert into t values (2)".to_owned()), "{got:?}");
 }

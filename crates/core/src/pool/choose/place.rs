@@ -49,6 +49,10 @@ impl Pool {
         server.work.waited_us = waited_us;
         server.work.unseen = server.work.unseen.saturating_add(1);
         server.work.followed.clear();
+        if let Some(in_flight) = &mut server.in_flight {
+            // Even what this client itself has sent to the server before is of another transaction.
+            in_flight.forget();
+        }
         client.account.draws.use_server(id, server_id, &mut server.users);
         let replication = client.account.replication;
         if server.kept_for.is_some() || client.account.own.is_some() {

@@ -102,10 +102,10 @@ impl Pool {
     /// stays.
     fn departs<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let waits = match &client.state {
-            ClientState::Waiting(_) | ClientState::QueuedBehind(_) => true,
-            ClientState::Linked(link) => link.streaming == 0,
-            _ => false,
+        let (waits, server) = match &client.state {
+            ClientState::Waiting(_) | ClientState::QueuedBehind(_) => (true, None),
+            ClientState::Linked(link) => (link.streaming == 0, Some(link.server)),
+            _ => (false, None),
         };
         if client.departed || !waits || client.replication() != Replication::None {
             return client.departed;
@@ -117,6 +117,10 @@ impl Pool {
         cx.driver.reached(RarePath::Departed);
         cx.env.clear_role(client.conn);
         cx.driver.close(client.conn, CloseMode::Now);
+        if let Some(server) = server {
+            // It may have been paused because the client did not read.
+            self.server_unpause(cx, server);
+        }
         true
     }
 

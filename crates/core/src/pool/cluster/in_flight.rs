@@ -168,6 +168,11 @@ impl InFlight {
         InFlight { sent, number: Number::NotNeeded, received_bytes, ..InFlight::new(client) }
     }
 
+    /// Its transaction is over: what is known of it says nothing of the next one.
+    pub(crate) fn forget(&mut self) {
+        *self = InFlight::new(self.client);
+    }
+
     /// Bytes that answer nothing came to its client.
     pub(crate) fn pass_unasked(&mut self, bytes: usize) {
         self.received_bytes += bytes as u64;

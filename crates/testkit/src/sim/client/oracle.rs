@@ -370,7 +370,7 @@ impl Oracle {
     }
 }
 
-/// The same session, at a standby: there it has all but its channels.
+/// The same session, at a server that is a standby by the last that it has told: it has all but its channels.
 fn is_same_at_standby(due: &[u8], got: &[u8]) -> bool {
     let (due, got) = (String::from_utf8_lossy(due), String::from_utf8_lossy(got));
     let due = due.split(';').filter(|part| !part.starts_with("channel "));

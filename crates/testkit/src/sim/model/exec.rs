@@ -34,7 +34,7 @@ pub(super) struct Run {
 /// Locks of tables and rows, behind the keys of advisory locks.
 const TABLE_LOCKS: u64 = 1 << 32;
 
-/// At the end of what a standby says of a session: it listens to no channel.
+/// At the end of what a server says of a session, if it has told of a standby: it listens to no channel.
 pub const AT_STANDBY: &str = ";at a standby";
 
 /// The unit in which a COMMIT says how long after it is committed it is answered.
@@ -344,7 +344,7 @@ fn row_id(tag: &Tag, row: u32) -> String {
 /// What of a session its server reports to no client.
 fn silent_column(session: &Session) -> String {
     let mut line = session.settings.silent_line() + &session.holdings.line();
-    if session.is_in_recovery() {
+    if session.told_recovery() {
         line.push_str(AT_STANDBY);
     }
     line

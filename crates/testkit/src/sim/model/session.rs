@@ -570,7 +570,12 @@ impl Session {
 
     /// Its node is a standby, as far as it has told.
     pub(super) fn is_in_recovery(&self) -> bool {
-        self.behaviour.in_hot_standby == Some(true) && !self.has_left_recovery
+        self.told_recovery() && !self.has_left_recovery
+    }
+
+    /// Its node is a standby by the last that it has told: it may be promoted, and the pooler, which cannot know, replays no LISTEN.
+    pub(super) fn told_recovery(&self) -> bool {
+        self.behaviour.in_hot_standby == Some(true)
     }
 
     /// The transaction is over.
