@@ -215,3 +215,16 @@ fn a_console_that_waits_is_not_read_without_end() {
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     assert!(!rig.is_paused(console));
 }
+
+#[test]
+fn a_console_that_did_not_read_may_end_a_suspend() {
+    let mut rig = Rig::new("");
+    let (console, other) = (rig.console(), rig.console());
+    rig.stop_taking(console);
+    while !rig.is_paused(console) {
+        rig.send(console, &fe::query("SHOW CONFIG"));
+    }
+    rig.command(other, "SUSPEND");
+    rig.take_again(console);
+    assert!(!rig.is_paused(console));
+}

@@ -24,10 +24,11 @@ impl Worker {
         }
     }
 
-    /// Reads from a client again, if nothing speaks against it.
+    /// Reads from a client again, if nothing speaks against it. SUSPEND keeps no console waiting: it is to say RESUME.
     pub(crate) fn unpause_unpooled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         let Some(client) = self.unpooled.get_mut(id) else { return };
-        if !client.reads_paused || cx.env.activity == Activity::Suspended {
+        let is_suspended = cx.env.activity == Activity::Suspended && client.console().is_none();
+        if !client.reads_paused || is_suspended {
             return;
         }
         if client.inbox.len() > cx.env.limits.inbox_bytes && client.is_stalled()
