@@ -63,7 +63,7 @@ pub(crate) struct Answer {
     pub(crate) run: Run,
     /// As `server_version_num`.
     pub(crate) version: u32,
-    /// What hinders a standby; `None` if nothing does, and for a primary.
+    /// The reason why a standby serves its clients badly; `None` if there is none, and for a primary.
     pub(crate) hindrance: Option<Hindrance>,
 }
 

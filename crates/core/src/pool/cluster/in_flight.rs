@@ -168,7 +168,7 @@ impl InFlight {
         InFlight { sent, number: Number::NotNeeded, received_bytes, ..InFlight::new(client) }
     }
 
-    /// Its transaction is over: what is known of it says nothing of the next one.
+    /// Forgets everything about the client's last transaction, which says nothing of the next one. Called when a client gets a server.
     pub(crate) fn forget(&mut self) {
         *self = InFlight::new(self.client);
     }
