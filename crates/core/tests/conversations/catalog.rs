@@ -119,6 +119,36 @@ fn what_is_made_meanwhile_is_read_at_the_next_release() {
 }
 
 #[test]
+fn what_waited_while_code_was_made_is_judged_anew() {
+    let (mut rig, maker, first) = with_catalog("default_pool_size = 2", &[]);
+    let (busy, caller) = (rig.client("alice"), rig.client("alice"));
+    assert!(run(&mut rig, caller, first, "select set_tenant('a')").is_empty());
+    rig.send(maker, &fe::query("begin"));
+    rig.gets(first);
+    rig.send(first, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(maker);
+    rig.send(busy, &fe::query("begin"));
+    let second = rig.dialed();
+    rig.greet(second);
+    assert_eq!(rig.gets(second), ["Query begin"]);
+    rig.send(caller, &fe::query("select set_tenant('b')"));
+    rig.catalog = None;
+    for (text, tag, status) in
+        [("create or replace function set_tenant", "CREATE FUNCTION", 'T'), ("commit", "COMMIT", 'I')]
+    {
+        rig.send(maker, &fe::query(text));
+        assert_eq!(rig.gets(first), [format!("Query {text}")]);
+        rig.send(first, &[be::complete(tag), be::ready(status)].concat());
+        assert_eq!(rig.gets(maker), [format!("Complete {tag}"), format!("Ready {status}")]);
+    }
+    assert_eq!(rig.gets(first).len(), 1, "the catalog is asked");
+    rig.send(second, &[be::error("57014", "canceled"), be::ready('I')].concat());
+    assert_eq!(rig.gets(second), ["Query select set_tenant('b')"]);
+    rig.send(second, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(second).len(), 1, "its session is asked");
+}
+
+#[test]
 fn one_server_is_asked_at_a_time() {
     let (mut rig, one, first) = with_catalog("default_pool_size = 2", &[]);
     let two = rig.client("alice");

@@ -459,6 +459,38 @@ fn no_read_goes_to_a_standby_by_what_the_catalog_said_before_a_change() {
 }
 
 #[test]
+fn a_read_whose_standby_was_chosen_before_code_was_made_runs_on_the_primary() {
+    for is_known_again in [false, true] {
+        let (mut stage, client, primary) = auto("default_pool_size = 1", "app_auto");
+        stage.rig.send(client, &fe::query("select a from t"));
+        let (standby, node) = stage.dialed();
+        assert!(node > 1, "it waits for a standby's server");
+        let other = stage.rig.knock("alice", "app_auto");
+        stage.rig.gets_raw(other);
+        stage.rig.catalog = None;
+        stage.rig.send(other, &fe::query("create view t"));
+        stage.rig.gets_raw(primary);
+        stage.rig.send(primary, &[be::complete("CREATE VIEW"), be::ready('I')].concat());
+        assert_eq!(stage.rig.gets(other), ["Complete CREATE VIEW", "Ready I"]);
+        assert_eq!(stage.rig.gets(primary).len(), 1, "the catalog is asked");
+        let catalog = be::answer(&[&["v", "f", ""], &["r", "", ""], &["s", "", ""]]);
+        if is_known_again {
+            stage.rig.send(primary, &catalog);
+        }
+        stage.greet(standby, true);
+        stage.rig.gets_nothing(standby);
+        if !is_known_again {
+            stage.rig.send(primary, &catalog);
+        }
+        let ran = stage.rig.gets(primary);
+        assert_eq!(ran.last().map(String::as_str), Some("Query select a from t"), "{ran:?}");
+        stage.rig.send(primary, &[be::one_row("1"), be::ready('I')].concat());
+        assert_eq!(stage.rig.gets(client), answered("1"));
+        runs_on(&mut stage, client, standby, "select 1");
+    }
+}
+
+#[test]
 fn a_hint_goes_before_the_route() {
     let (mut stage, client, primary, standby) = balanced("");
     for text in [

@@ -1,7 +1,7 @@
 //! The queue, served at the end of each turn: the client that waits longest gets the place that `selector` chose for it, and a
 //! pool without enough servers opens more, within every limit.
 
-use crate::context::{Activity, Cx};
+use crate::context::{Activity, Cx, Env};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
@@ -87,7 +87,7 @@ impl Pool {
     /// Places for the clients that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of
     /// their own.
     fn serve_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, replicates: bool) -> bool {
-        while let Some(client) = self.next_waiter(branch) {
+        while let Some(client) = self.next_judged(cx.env, branch) {
             if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
@@ -109,6 +109,30 @@ impl Pool {
             }
         }
         true
+    }
+
+    /// The client that is next to get a server of this node. What it asks for was judged before it began to wait: if code was made since,
+    /// its messages are judged one by one when they are sent, and its read goes to the primary.
+    fn next_judged(&mut self, env: &Env, branch: Branch) -> Option<ClientId> {
+        loop {
+            let id = self.next_waiter(branch)?;
+            let client = self.clients.get_mut(id)?;
+            if !client.account.is_outdated(env) {
+                return Some(id);
+            }
+            if let ClientState::Waiting(waiting) = &mut client.state {
+                waiting.group = None;
+            }
+            if branch.is_primary() || !client.account.asks_to_read() {
+                return Some(id);
+            }
+            client.account.forget_asked();
+            self.place_client(env, id, Branch::PRIMARY);
+            self.notice();
+            if self.clients.get(id)?.account.branch == branch {
+                return Some(id);
+            }
+        }
     }
 
     /// Greets clients that waited for the pool's first server, as its login says what to tell them; or tells them why there is none,

@@ -29,6 +29,7 @@ impl Pool {
         };
         let account = &mut client.account;
         account.request_us = now_us;
+        account.code_age = cx.env.shared.routines();
         account.refused_servers = 0;
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());

@@ -73,6 +73,7 @@ impl Pool {
                 draws: crate::pool::sequences::state::Draws::default(),
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
                 request_us: now_us,
+                code_age: 0,
                 active_us: now_us,
                 counted,
             },

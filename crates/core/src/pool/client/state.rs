@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pgweir_settings::PoolMode;
 
 use crate::client_handoff::{Counted, Login, Origin, Replication};
+use crate::context::Env;
 use crate::driver::{ConnId, Peer};
 use crate::ids::{ServerId, StatementId};
 use crate::pool::Branch;
@@ -74,6 +75,8 @@ pub(crate) struct Account {
     pub(crate) cancel_key: CancelKey,
     /// When it last began to ask for something (monotonic, µs).
     pub(crate) request_us: u64,
+    /// The age of code when it last asked for a server: what was judged of its messages then holds as long as that stays.
+    pub(crate) code_age: u64,
     /// Last activity, for `client_idle_timeout`.
     pub(crate) active_us: u64,
     pub(crate) counted: Counted,
@@ -446,6 +449,12 @@ pub(crate) struct Own {
 }
 
 impl Account {
+    /// Code was made since it asked for a server: what was judged of its messages then may not hold any more.
+    #[inline]
+    pub(crate) fn is_outdated(&self, env: &Env) -> bool {
+        self.code_age != env.shared.routines()
+    }
+
     /// Its own notifications have not all come from the notify listener.
     pub(crate) fn owes_notifications(&self) -> bool {
         self.listener.as_deref().is_some_and(|listener| !listener.own.is_empty())

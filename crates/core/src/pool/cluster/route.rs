@@ -105,6 +105,12 @@ pub(crate) struct Routing {
 }
 
 impl Account {
+    /// It asks for something that a standby may run.
+    pub(crate) fn asks_to_read(&self) -> bool {
+        let asked = self.routing.as_deref().map(|routing| routing.asked);
+        matches!(asked, Some(Asked::Read(_) | Asked::Transaction(_)))
+    }
+
     /// Nothing is known any more of what it asks for at present.
     pub(crate) fn forget_asked(&mut self) {
         if let Some(routing) = self.routing.as_deref_mut() {
@@ -245,7 +251,7 @@ impl Pool {
     }
 
     /// A client that waits is asked again which node it waits for; `home` is where it stays if nothing is much better.
-    pub(super) fn place_client(&mut self, env: &Env, id: ClientId, home: Branch) {
+    pub(crate) fn place_client(&mut self, env: &Env, id: ClientId, home: Branch) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let from = client.account.branch;
         let waits = matches!(client.state, ClientState::Waiting(_) | ClientState::AwaitingServer(_));

@@ -267,6 +267,7 @@ impl Pool {
             listener: None,
             cancel_key: key,
             request_us: now_us,
+            code_age: 0,
             active_us: now_us,
             counted,
             refused_servers: 0,

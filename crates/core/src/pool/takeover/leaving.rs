@@ -177,6 +177,7 @@ impl Pool {
             draws: _,
             listener,
             request_us: _,
+            code_age: _,
             active_us: _,
             counted: _,
             refused_servers: _,
