@@ -92,6 +92,10 @@ class Difference:
         first = next((p for p in itertools.zip_longest(self.wanted, self.got) if p[0] != p[1]), (None, None))
         return tuple(m and (m[0], dict(m[1]).get("C") if m[0] in ("E", "N") else None) for m in first)
 
+    def is_of_end(self):
+        """Only the pooler says that a connection has ended."""
+        return any(tag == "E" and dict(fields).get("S") == "FATAL" for tag, fields in self.got)
+
     def __str__(self):
         lines = [f"client {self.client}, its answer {self.group + 1}:"]
         lines += ["  PostgreSQL: " + " ".join(map(rules.shown, self.wanted))]
@@ -195,13 +199,20 @@ class Arena:
     def compare(self, played):
         """Plays the round on both sides; the first difference of any client, or None."""
         try:
-            direct, pooled = self.direct(played), self.pooled(played)
+            found = self._difference(played, self.direct(played), self.pooled(played))
+            if found and found.is_of_end():
+                # A crash of PostgreSQL behind the pooler, perhaps. It ends the connection beside the rounds a moment later.
+                self.beside.execute("select pg_sleep(1)")
         except psycopg.OperationalError as error:
             # The crash of one backend ends them all, and so the connection beside them.
             self.incomparable += 1
             self.crashes.append(played)
             self.beside = eventually(self._beside, "PostgreSQL is up again", timeout_s=30)
             raise Invalid(str(played)) from error
+        return found
+
+    def _difference(self, played, direct, pooled):
+        """The first difference of any client, or None."""
         made_up = self.settings.get("pool_mode") == "session"
         for number in played.startups:
             wanted, got = (rules.groups(side[number], self.lasting, made_up) for side in (direct, pooled))
