@@ -147,6 +147,26 @@ fn a_statement_of_another_shape_fails_before_anything_runs() {
 }
 
 #[test]
+fn columns_that_become_those_again_that_the_client_was_told_are_asked_for_once() {
+    let mut two = two("");
+    two.sends(&run("s"));
+    assert_eq!(two.changes(), REFUSED);
+    two.says(&fails('I'));
+    // `alter table t alter b type int`, and a server that has to prepare the statement after that.
+    two.rig.eof(two.second);
+    two.rig.send(two.client, &run("s"));
+    two.second = two.rig.dialed();
+    two.rig.greet(two.second);
+    assert_eq!(two.gets()[0], format!("Parse PGWEIR_2 {TEXT} [23]"));
+    assert!(two.says(&[be::parse_complete(), before()].concat()).is_empty());
+    assert_eq!(two.gets()[0], format!("Parse PGWEIR_3 {TEXT}"));
+    assert!(two.says(&[be::parse_complete(), before()].concat()).is_empty());
+    assert_eq!(two.gets(), ["Bind PGWEIR_3", "Execute", "Sync"]);
+    assert_eq!(two.says(&ran('I')), told("Ready I"));
+    assert_eq!(two.sends(&run("s")), ["Bind PGWEIR_3", "Execute", "Sync"]);
+}
+
+#[test]
 fn the_error_has_what_drivers_look_for() {
     let mut two = two("");
     two.sends(&run("s"));

@@ -336,7 +336,15 @@ impl Pool {
         if settles {
             self.tell_name(client, entry.ticket, Told::AsStatement);
         }
-        if misleads { self.shape_changed(env, id, client, (statement, entry.ticket, fits)) } else { None }
+        if misleads {
+            return self.shape_changed(env, id, client, (statement, entry.ticket, fits));
+        }
+        if !fits {
+            // The columns have become those again that the client was told at first. Without a new statement the server would be asked
+            // for the description of this one again and again.
+            self.renew_changed(env, id, client, (statement, entry.ticket));
+        }
+        None
     }
 
     /// A client has prepared a text that had another shape before: its name stands for a statement of the new shape.
