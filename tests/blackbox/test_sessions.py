@@ -4,14 +4,16 @@ What fails is made small and printed: save it as a file in `sessions/cases` to k
 `python -m sessions.fuzz --replay FILE`. For hours of it: `make fuzz-sessions`.
 """
 
+import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.cluster import DISTRIBUTION, Cluster
 from harness.machine import REPOSITORY
 from harness.pooler import kind
-from sessions import rules, words
+from sessions import rules, told, words
 from sessions.arena import Arena
 from sessions.fuzz import allowed, attempt, search
 from sessions.generate import FEATURES, round_of
@@ -153,6 +155,11 @@ def failed(routine):
     return [*error(C="25P02", R=routine)[:1], ("Z", b"E")]
 
 
+def changed(**fields):
+    """PostgreSQL's refusal to run a statement that has other columns now."""
+    return error(C="0A000", R="RevalidateCachedQuery", **fields)
+
+
 def row(length):
     """A group that is one row of one value without bytes."""
     return [("D", b"\0\1" + length), ("Z", b"I")]
@@ -165,6 +172,7 @@ def column(name, table):
 
 BEGAN = b"\0\0\0\5began"
 NULL, EMPTY = b"\xff\xff\xff\xff", b"\0\0\0\0"
+CHANGED_OURS = [("E", tuple(f for f in changed()[0][1] if f[0] != "L")), ("Z", b"I")]
 OURS = [("E", tuple(f for f in error()[0][1] if f[0] not in "FLR")), ("Z", b"I")]
 
 EXCUSED = {
@@ -183,6 +191,9 @@ EXCUSED = {
     "rows of a prepared EXECUTE": ([("C", b"SELECT 1\0"), ("Z", b"I")], [*row(EMPTY)[:1], ("C", b"SELECT 1\0"), ("Z", b"I")]),
     "a notification in another encoding": ([("Z", b"I")], error(C="0A000", M="in the client_encoding")),
     "why a client kept its server": (error(), error(D="Lost with the server, which")),
+    "a statement whose columns have changed": (changed(), [("2", b""), ("Z", b"I")]),
+    "columns that changed and changed back": ([("2", b""), ("Z", b"I")], CHANGED_OURS),
+    "parameters of a text that was prepared before": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], [("t", b"\0\1\0\0\0\x19"), ("Z", b"I")]),
     "a temporary schema that is there": (error(C="3F000", M='schema "pg_temp" does not exist'), error(C="42883", M="no function")),
 }
 NOT_EXCUSED = {
@@ -201,6 +212,9 @@ NOT_EXCUSED = {
     "rows of a prepared EXECUTE": ([("C", b"SELECT 1\0"), ("Z", b"I")], [("Z", b"I")]),
     "a notification in another encoding": ([("Z", b"I")], error(C="0A000", M="no")),
     "why a client kept its server": (error(), error(D="something")),
+    "a statement whose columns have changed": (changed(), [("D", b""), ("Z", b"I")]),
+    "columns that changed and changed back": ([("D", b""), ("Z", b"I")], CHANGED_OURS),
+    "parameters of a text that was prepared before": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], [("t", b"\0\0"), ("Z", b"I")]),
     "a temporary schema that is there": (error(C="3F000", M='schema "x" does not exist'), error(C="42883", M="no function")),
 }
 
@@ -216,13 +230,37 @@ def test_what_is_excused_is_documented():
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.name)
 def test_a_rule_excuses_what_it_says_only(rule):
     """Each rule has an example of what it excuses, and of what is near it."""
-    prepared = ["execute x"]
+    prepared = ["execute x", "alter table x drop column y"]
     wanted, got = EXCUSED[rule.name]
     assert rules.difference([wanted], [got], set(), prepared=prepared) is None
     assert rules.difference([wanted], [got], set(), [r for r in rules.RULES if r is not rule], prepared) is not None
     assert (rules.difference([wanted], [got], set()) is None) == (rule.prepares is None)
     wanted, got = NOT_EXCUSED[rule.name]
     assert rules.difference([wanted], [got], set(), prepared=prepared) is not None
+
+
+def described(kind):
+    """Answers to a client that describes its statement: one column of this type."""
+    return [("1", b""), ("t", b"\0\0"), ("T", b"\0\1v\0" + struct.pack("!IhIhih", 0, 0, kind, 4, -1, 0)), ("Z", b"I")]
+
+
+def test_a_client_that_is_misled_is_found():
+    """A driver describes a statement once; each row after that is of those columns."""
+    said = [("P", "p", "select v", []), ("D", "S", "p"), ("S",), ("B", "", "p", [], [1]), ("E", "", 0), ("S",)]
+    rows = {"int": struct.pack("!hii", 1, 4, 7), "real": struct.pack("!hif", 1, 4, 7), "two": struct.pack("!hiiii", 2, 4, 7, 4, 7)}
+    for kind, fitting in ((told.INT4, "int"), (told.FLOAT4, "real")):
+        for name, sent in rows.items():
+            answer = [("2", b""), ("D", sent), ("C", b"SELECT 1\0"), ("Z", b"I")]
+            client = SimpleNamespace(
+                said=[("connect",), *said],
+                told=[("connect", b""), ("R", b""), ("Z", b"I"), *described(kind), *answer],
+            )
+            assert (told.misled(client) is None) == (name == fitting), (kind, name)
+            client.told[-4:] = [*CHANGED_OURS]
+            assert told.misled(client) is None
+            client.told[-2:] = [("3", b""), ("Z", b"I")]
+            with pytest.raises(told.Misread):
+                told.misled(client)
 
 
 def report(name, shown):
@@ -268,6 +306,7 @@ def test_rounds_have_everything():
     made = [round_of(seed) for seed in range(300)]
     kinds = {said[0] for played in made for turn in played.turns for said in turn.messages}
     assert kinds == {"Q", "P", "B", "D", "E", "C", "S", "H", "copy", *CONNECTION}
+    assert any(len(turn.messages[0]) == 3 for played in made for turn in played.turns if turn.connection == "meanwhile")
     texts = "\n".join(text for played in made for text in played.texts()).lower()
     for word in ("discard all", "pg_advisory_lock", "with hold", "listen", "currval", "lastval", "copy c", "pg_prepared_statements", "set role",
                  "session authorization", "fz.", "do $$", "deallocate", "savepoint", '"tenant"', "u&", "null, false", "many.n69",

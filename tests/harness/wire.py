@@ -51,9 +51,9 @@ def parse(name, sql, types=()):
     return message("P", cstr(name) + cstr(sql) + struct.pack(f"!h{len(types)}i", len(types), *types))
 
 
-def bind(portal, name, values=(), result_formats=()):
-    """Bind, with text parameters (None is NULL)."""
-    body = cstr(portal) + cstr(name) + struct.pack("!hh", 0, len(values))
+def bind(portal, name, values=(), result_formats=(), value_formats=()):
+    """Bind, with text parameters (None is NULL), or bytes in other formats."""
+    body = cstr(portal) + cstr(name) + struct.pack(f"!h{len(value_formats)}h", len(value_formats), *value_formats) + struct.pack("!h", len(values))
     for value in values:
         if value is None:
             body += struct.pack("!i", -1)

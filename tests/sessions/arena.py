@@ -11,7 +11,7 @@ import psycopg
 
 from harness.machine import eventually
 from harness.pooler import Pooler
-from sessions import rules
+from sessions import rules, told
 from sessions.play import Player
 
 DATABASE = "sessions"
@@ -48,6 +48,7 @@ grant all on schema c{n} to public;
 create table c{n}.t (id serial primary key, v text);
 create table c{n}.watched (v text);
 create trigger on_insert before insert on c{n}.watched for each row execute function fz.on_insert();
+create table c{n}.shaped (id int, v int);
 create sequence c{n}.s;
 grant all on all tables in schema c{n} to public;
 grant all on all sequences in schema c{n} to public;
@@ -72,6 +73,14 @@ begin
     end loop;
 end $$
 """
+
+RESHAPE = """
+drop table c{n}.shaped;
+create table c{n}.shaped (id int, v int);
+grant all on c{n}.shaped to public;
+insert into c{n}.shaped select g, g from generate_series(1, 3) g;
+"""
+"""The table whose columns change, as it is at first."""
 
 
 class Invalid(Exception):
@@ -103,6 +112,24 @@ class Difference:
         return "\n".join(lines)
 
 
+@dataclass
+class Misled:
+    """A row that a client would take for something else, because it was told other columns."""
+
+    row: str
+
+    def signature(self):
+        """What kind of difference it is."""
+        return ("misled",)
+
+    def is_of_end(self):
+        """It is of a row."""
+        return False
+
+    def __str__(self):
+        return f"a client is misled {self.row}"
+
+
 WATCH = "check_interval_ms=100 check_timeout_ms=5000 down_after_ms=20000 primary_max_age_ms=60000"
 """How the pooler watches nodes to which nothing happens, on a machine that may be slow."""
 
@@ -129,7 +156,7 @@ class Arena:
     def _beside(self):
         """A connection beside the rounds, or None while PostgreSQL recovers."""
         try:
-            return self.cluster.connect(DATABASE)
+            return self.cluster.connect(DATABASE, options="-c lock_timeout=5s -c synchronous_commit=on")
         except psycopg.OperationalError:
             return None
 
@@ -172,14 +199,25 @@ class Arena:
         """PostgreSQL 18 is the first to report search_path. (session-state.md, What is not seen.)"""
         return {"track_extra_parameters": "IntervalStyle,search_path"} if int(self.cluster.major) >= 18 else {}
 
-    def clean(self):
+    def clean(self, played):
         """Everything as it was before the first round."""
         self.beside.execute(CLEAN.replace("{last}", str(CLIENTS - 1)))
+        for n in played.startups:
+            if any(f"c{n}.shaped" in text for text in played.texts()):
+                self._do_beside(RESHAPE.format(n=n))
+
+    def _await_standbys(self):
+        """Waits until each standby has replayed what the connection beside the rounds has done: the pooler knows nothing of it."""
+        if self.standbys:
+            ((written,),) = self.beside.execute("select pg_current_wal_flush_lsn()::text").fetchall()
+            for standby in self.standbys:
+                replayed = lambda: standby.sql("select pg_last_wal_replay_lsn() >= %s::pg_lsn", [written]) == [(True,)]  # noqa: B023
+                eventually(replayed, "the standby has replayed it")
 
     def direct(self, played):
         """The clients, played to PostgreSQL itself."""
-        self.clean()
-        player = Player(f"{self.cluster.folder}/.s.PGSQL.{self.cluster.port}", DATABASE)
+        self.clean(played)
+        player = Player(f"{self.cluster.folder}/.s.PGSQL.{self.cluster.port}", DATABASE, lambda sql, then=None: self._do_beside(sql))
         clients = player.play(played)
         if player.hung or any(tag == "E" and CONFUSED in body for client in clients.values() for tag, body in client.told):
             self.incomparable += 1
@@ -189,15 +227,30 @@ class Arena:
     def pooled(self, played):
         """The clients, played through a pool that has just been opened."""
         pooler = self.pooler(played.servers)
-        self.clean()
+        self.clean(played)
         database = f"round{next(self.numbers)}"
+        console = self.consoles[played.servers]
+
+        def meanwhile(sql, then=None):
+            self._do_beside(sql)
+            if then:
+                assert not console.query(f"{then} {database}").errors
+
         try:
-            return Player(pooler.unix_address, database).play(played)
+            return Player(pooler.unix_address, database, meanwhile).play(played)
         finally:
-            self.consoles[played.servers].query(f"RECONNECT {database}")
+            console.query(f"RECONNECT {database}")
+
+    def _do_beside(self, sql):
+        """Another session's SQL, without going through the pooler."""
+        try:
+            self.beside.execute(sql)
+        except psycopg.errors.LockNotAvailable as error:
+            raise Invalid(sql) from error
+        self._await_standbys()
 
     def compare(self, played):
-        """Plays the round on both sides; the first difference of any client, or None."""
+        """Plays the round on both sides; the first difference of any client, or what misleads one, or None."""
         try:
             found = self._difference(played, self.direct(played), self.pooled(played))
             if found and found.is_of_end():
@@ -212,7 +265,14 @@ class Arena:
         return found
 
     def _difference(self, played, direct, pooled):
-        """The first difference of any client, or None."""
+        """What misleads a client, or the first difference of any, or None."""
+        for name, clients in (("PostgreSQL", direct), ("the pooler", pooled)):
+            try:
+                misled = next(filter(None, map(told.misled, clients.values())), None)
+            except told.Misread as error:
+                misled = f"answers that fit no message: {error}"
+            if misled:
+                return Misled(f"by {name}: {misled}")
         made_up = self.settings.get("pool_mode") == "session"
         for number in played.startups:
             wanted, got = (rules.groups(side[number], self.lasting, made_up) for side in (direct, pooled))

@@ -33,6 +33,7 @@ class Client:
         self.startup = startup
         self.todo = deque()
         self.told = []
+        self.said = []
         self.settled = 0
         self.pids = []
         self.socket = None
@@ -48,11 +49,14 @@ class Client:
         self.flushed = False
         self.waits = False
         self.ended = False
+        self.status = b"I"
 
     def ready(self):
         """Whether its next turn may be played."""
         if self.leaving:
             return self.socket is None
+        if self.todo and self.todo[0].connection == "meanwhile":
+            self.await_all()
         return not self.waits or self.socket is None or self._is_answered()
 
     def _is_answered(self):
@@ -65,6 +69,7 @@ class Client:
         self.player.open(self)
         self._forget()
         self.told.append(("connect", b""))
+        self.said.append(("connect",))
         self.socket.sendall(startup({"user": "alice", "database": self.player.database, **parameters}))
         self.owed, self.waits = 1, True
 
@@ -80,8 +85,13 @@ class Client:
             self.say_goodbye()
         elif kind == "hang up":
             self.leave()
+        elif kind == "meanwhile":
+            # In a transaction this client may hold a lock that the other session would wait for.
+            if self.socket is not None and self.status == b"I":
+                self.player.meanwhile(*turn.messages[0][1:])
         elif self.socket is not None:
             self._count(turn)
+            self.said += turn.messages
             self._send(turn.encoded())
 
     def _count(self, turn):
@@ -118,6 +128,7 @@ class Client:
             self.waits = True
             if self.sent:
                 self.owed, self.sent, self.flushed = self.owed + 1, 0, False
+                self.said.append(("S",))
                 self._send([SYNC])
 
     def leave(self):
@@ -156,6 +167,7 @@ class Client:
         if tag == b"Z":
             self.owed -= 1
             self.answered, self.failed = 0, False
+            self.status = body
         elif tag == b"E":
             self.failed = True
         elif tag == b"K":
@@ -167,8 +179,9 @@ class Client:
 class Player:
     """Plays one round to one socket path and database."""
 
-    def __init__(self, path, database):
-        self.path, self.database = path, database
+    def __init__(self, path, database, meanwhile):
+        """`meanwhile`: runs another session's SQL without going through the pooler; its second argument is None or a command of the console."""
+        self.path, self.database, self.meanwhile = path, database, meanwhile
         self.poll = select.poll()
         self.by_socket = {}
         self.hung = False

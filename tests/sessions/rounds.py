@@ -14,17 +14,27 @@ A line that begins with `#` is a remark.
 
 import json
 import re
+import struct
 from dataclasses import dataclass, field, replace
 
 from harness.wire import FLUSH, SYNC, bind, close, copy_data, copy_fail, describe, execute, message, parse, query
 
-CONNECTION = ("connect", "terminate", "hang up")
-"""Turns that are no messages: another login (with its own startup parameters), an orderly goodbye, a closed socket."""
+CONNECTION = ("connect", "terminate", "hang up", "meanwhile")
+"""Turns that are no messages: another login (with its own startup parameters), an orderly goodbye, a closed socket, and another session's SQL
+that does not go through the pooler, while this client waits for nothing and has no transaction; `RECONNECT` behind it replaces the pool's
+servers."""
+
+def bound(portal, name, values=(), formats=()):
+    """Bind. A value that is a number is sent as a binary int4, as drivers do that were told this type; all others are text."""
+    binary = [isinstance(value, int) for value in values]
+    sent = [struct.pack("!i", value) if is_binary else value for value, is_binary in zip(values, binary)]
+    return bind(portal, name, sent, formats, list(map(int, binary)) if any(binary) else ())
+
 
 ENCODERS = {
     "Q": query,
     "P": parse,
-    "B": lambda portal, name, values=(), formats=(): bind(portal, name, values, formats),
+    "B": bound,
     "D": describe,
     "E": execute,
     "C": close,
@@ -46,7 +56,7 @@ class Turn:
 
     @property
     def connection(self):
-        """`connect`, `terminate`, `hang up`, or None for a turn of messages."""
+        """`connect`, `terminate`, `hang up`, `meanwhile`, or None for a turn of messages."""
         return self.messages[0][0] if self.messages and self.messages[0][0] in CONNECTION else None
 
     def encoded(self):
@@ -92,8 +102,9 @@ class Round:
         return {name for startup in [self.startups[client], *(each[0] for each in later if each)] for name in startup}
 
     def prepared(self, client):
-        """The SQL texts that this client prepares through the protocol."""
-        return [m[2] for turn in self.turns if turn.client == client for m in turn.messages if m[0] == "P"]
+        """The SQL texts that this client prepares through the protocol, and those that another session runs meanwhile."""
+        texts = {"P": 2, "meanwhile": 1}
+        return [m[texts[m[0]]] for turn in self.turns if turn.client == client for m in turn.messages if m[0] in texts]
 
     def texts(self):
         """All SQL texts in it."""

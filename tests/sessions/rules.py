@@ -93,7 +93,7 @@ class Rule:
     last: bool = False
     """Whether nothing after it can be compared: one side did what the other did not, or is closed."""
     prepares: re.Pattern | None = None
-    """It holds only for a client that prepares a text like this through the protocol."""
+    """It holds only for a client that prepares a text like this through the protocol, or for whose tables another session runs one."""
 
 
 PLACES = set("FLR")
@@ -102,7 +102,7 @@ PLACES = set("FLR")
 
 def _other_place(wanted, got):
     """The same error, from the pooler itself, or of a Parse that the pooler sent ahead: with no place in PostgreSQL's sources, or another."""
-    if not (wanted[0] == got[0] == "E") or ("R" in dict(got[1]) and dict(got[1])["R"] != "exec_parse_message"):
+    if not (wanted[0] == got[0] == "E") or ("L" in dict(got[1]) and dict(got[1])["R"] != "exec_parse_message"):
         return False
     return [f for f in wanted[1] if f[0] not in PLACES] == [f for f in got[1] if f[0] not in PLACES]
 
@@ -192,6 +192,26 @@ def _not_in_this_encoding(wanted, got):
     return wanted[0] == "Z" and got[0] == "E" and dict(got[1])["C"] == "0A000" and "client_encoding" in dict(got[1])["M"]
 
 
+def _prepared_again(wanted, got):
+    """A statement whose columns have changed: the pooler has prepared it again, and the client asks for the columns (`told.py` looks)."""
+    return _is_changed_result(wanted) and got[0] in "2tT"
+
+
+def _columns_are_back(wanted, got):
+    """Columns that changed back: the pooler goes by what the statement was when a server described it last."""
+    return _is_changed_result(got) and "L" not in dict(got[1]) and wanted[0] in "2tT"
+
+
+def _earlier_parameters(wanted, got):
+    """A text that was prepared before the table changed past the pooler: it takes the parameters that it took then."""
+    return wanted[0] == got[0] == "t" and len(wanted[1]) == len(got[1])
+
+
+def _is_changed_result(message):
+    """PostgreSQL's "cached plan must not change result type"."""
+    return message[0] == "E" and dict(message[1]).get("R") == "RevalidateCachedQuery"
+
+
 def _says_why_it_was_kept(wanted, got):
     """The last error of a server that its client kept."""
     if not (wanted[0] == got[0] == "E"):
@@ -201,6 +221,8 @@ def _says_why_it_was_kept(wanted, got):
 
 
 EXECUTES = re.compile(r"\s*execute\b", re.IGNORECASE)
+ALTERS = re.compile(r"alter table \S+ ", re.IGNORECASE)
+ALTERS_BACK = re.compile(r"alter table \S+ (alter v type int|drop column)", re.IGNORECASE)
 
 RULES = [
     Rule("places in PostgreSQL's sources", "an error that pgweir raises in PostgreSQL's place", _other_place),
@@ -218,6 +240,9 @@ RULES = [
     Rule("rows of a prepared EXECUTE", "and it returns rows only if that had rows", _execute_returns, last=True, prepares=EXECUTES),
     Rule("a notification in another encoding", "any other one disconnects it (SQLSTATE 0A000)", _not_in_this_encoding, ends=True, last=True),
     Rule("why a client kept its server", "Lost with the server", _says_why_it_was_kept),
+    Rule("a statement whose columns have changed", "pgweir prepares it again, and the client is told the new columns", _prepared_again, last=True),
+    Rule("columns that changed and changed back", "the client gets 0A000 until it prepares the statement again", _columns_are_back, last=True, prepares=ALTERS_BACK),
+    Rule("parameters of a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters, prepares=ALTERS),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
 NOTICE_MISSING = "the notice is missing if pgweir answers the `Parse` itself"
@@ -256,7 +281,7 @@ def excused(wanted, got, rules):
 def difference(wanted, got, started, rules=RULES, prepared=()):
     """The first group that differs and that no rule excuses: (its number, PostgreSQL's, the pooler's). None: the answers are equal.
 
-    `started`: the names in the client's startup packets; `prepared`: the texts that it prepares through the protocol.
+    `started`: the names in the client's startup packets; `prepared`: the texts that it prepares through the protocol, and another session's.
     """
     rules = [rule for rule in rules if rule.prepares is None or any(map(rule.prepares.match, prepared))]
     reports, notices = Reports(started), Notifications()
