@@ -305,7 +305,7 @@ def test_rounds_have_everything():
     """A guard for the generator: every topic, every kind of message and of turn appears."""
     made = [round_of(seed) for seed in range(300)]
     kinds = {said[0] for played in made for turn in played.turns for said in turn.messages}
-    assert kinds == {"Q", "P", "B", "D", "E", "C", "S", "H", "copy", *CONNECTION}
+    assert kinds == {"Q", "P", "B", "D", "E", "C", "S", "H", "X", "copy", *CONNECTION}
     assert any(len(turn.messages[0]) == 3 for played in made for turn in played.turns if turn.connection == "meanwhile")
     texts = "\n".join(text for played in made for text in played.texts()).lower()
     for word in ("discard all", "pg_advisory_lock", "with hold", "listen", "currval", "lastval", "copy c", "pg_prepared_statements", "set role",

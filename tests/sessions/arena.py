@@ -217,7 +217,7 @@ class Arena:
     def direct(self, played):
         """The clients, played to PostgreSQL itself."""
         self.clean(played)
-        player = Player(f"{self.cluster.folder}/.s.PGSQL.{self.cluster.port}", DATABASE, lambda sql, then=None: self._do_beside(sql))
+        player = Player(f"{self.cluster.folder}/.s.PGSQL.{self.cluster.port}", DATABASE, lambda sql, then=None: self._do_beside(sql), lambda clients: True)
         clients = player.play(played)
         if player.hung or any(tag == "E" and CONFUSED in body for client in clients.values() for tag, body in client.told):
             self.incomparable += 1
@@ -236,8 +236,12 @@ class Arena:
             if then:
                 assert not console.query(f"{then} {database}").errors
 
+        def are(clients):
+            shown = console.query("SHOW CLIENTS")
+            return [row[shown.columns.index("database")] for row in shown.rows].count(database) == clients
+
         try:
-            return Player(pooler.unix_address, database, meanwhile).play(played)
+            return Player(pooler.unix_address, database, meanwhile, are).play(played)
         finally:
             console.query(f"RECONNECT {database}")
 

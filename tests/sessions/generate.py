@@ -3,7 +3,7 @@
 import random
 import re
 
-from sessions import words
+from sessions import drivers, words
 from sessions.rounds import Round, Turn
 
 STARTUPS = {
@@ -18,7 +18,7 @@ FEATURES = {
     "comments", "quoted names", "null settings", "many names", "resets in a body", "prepared in a body", "pg_prepared_statements",
     "unnamed without parse", "mixed names", "errors in a group", "computed names", "backslashes", "prepared settings",
     "long identifiers",
-    "pipelined rollback", "names of three parts", "custom startup parameters", "changed columns",
+    "pipelined rollback", "names of three parts", "custom startup parameters", "changed columns", "drivers",
 }  # fmt: skip
 """What can be left out of rounds by name, while it is known to fail."""
 
@@ -43,7 +43,7 @@ class Client:
         self.values = 0
         self.key = 1000 * number + chance.randrange(10) * 10
         self.named = []
-        self.changes = False
+        self.changes, self.drives = False, False
 
     def may(self, feature):
         """Whether rounds may have this."""
@@ -246,43 +246,6 @@ class Client:
             turns.append(self.turn(said if said[0][0] == "Q" else [*said, ("S",)]))
         return turns if self.chance.random() < 0.3 else [self.turn([("Q", "begin")]), *turns, self.turn([("Q", "commit")])]
 
-    def changed(self):
-        """A client describes its statement once and never again, as pgjdbc and asyncpg do, while another session changes the table."""
-        table, name = f"c{self.client}.shaped", f"w{self.chance.randrange(3)}"
-        text = self.pick([
-            f"select id, v from {table} where id = $1", f"select * from {table} where id >= $1 order by id",
-            f"insert into {table} (id, v) values ($1, 7) returning v", f"insert into {table} (id) values ($1) returning *",
-            f"update {table} set id = id where id = $1 returning *", f"select count(*) from {table} where id > $1",
-            f"insert into {table} (id, v) values (1, $1)",
-        ])  # fmt: skip
-        # A driver encodes values by the types that it was told: that of v is another one each time.
-        formats, binary = self.pick([[], [1], [0]]), self.chance.random() < 0.5 and "(1, $1)" not in text
-        asks = self.chance.random() < 0.25
-
-        def run():
-            number = self.pick([1, 2, 9])
-            asked = [("D", "P", "")] if asks or self.chance.random() < 0.05 else []
-            return [("B", "", name, [number if binary else str(number)], formats), *asked, ("E", "", 0)]
-
-        turns = [self.turn([("C", "S", name), ("P", name, text, []), ("D", "S", name), *run(), ("S",)], True)]
-        for _ in range(self.pick([1, 1, 2, 3])):
-            change = self.pick([
-                f"alter table {table} alter v type real using v::text::real", f"alter table {table} alter v type text using v::text",
-                f"alter table {table} alter v type int using v::text::numeric::int", f"alter table {table} add column if not exists x int default 5",
-                f"alter table {table} drop column if exists x", f"alter table {table} alter v set default 3", f"analyze {table}", "select 1",
-            ])  # fmt: skip
-            # Clients that listen are disconnected by RECONNECT. (session-state.md, LISTEN and NOTIFY)
-            then = [] if "listening" in self.topics else self.pick([[], ["RECONNECT"], ["RECONNECT"]])
-            turns.append(Turn(self.client, (("meanwhile", change, *then),)))
-            how = self.chance.random()
-            if how < 0.5:
-                turns += [self.turn([*run(), ("S",)], True) for _ in range(self.pick([1, 2]))]
-            elif how < 0.7:
-                turns.append(self.turn([*run(), ("S",), *run(), ("S",)], True))
-            else:
-                turns += [self.turn([("Q", "begin")], True), self.turn([*run(), *run(), ("S",)], True), self.turn([("Q", "commit")], True)]
-        return [*turns, self.turn([("Q", f"select id from {table} order by id")], True)]
-
     def block(self, depth=0):
         """A transaction."""
         said = lambda text: self.turn([("Q", text)] if self.chance.random() < 0.7 else [*self.run(words.Statement(text)), ("S",)])  # noqa: E731
@@ -343,7 +306,9 @@ class Client:
         if "sequences" in self.topics:
             ways.append((self.asks, 4))
         if self.changes:
-            ways.append((self.changed, 4))
+            ways.append((lambda: drivers.changed(self), 4))
+        if self.drives:
+            ways += [((lambda way=way: way(self)), weight) for way, weight in drivers.WAYS]
         made = []
         for _ in range(acts):
             made += self.act(self.chance.choices([way for way, _ in ways], [weight for _, weight in ways])[0])
@@ -380,6 +345,7 @@ def round_of(seed, clients=4, features=FEATURES):
         player.secretive, player.custom = secretive, custom
         player.started = startup(chance, features, chosen)
         player.changes = "changed columns" in features and seed % 5 == 2
+        player.drives = "drivers" in features and seed % 5 == 3
     startups = {player.client: player.started for player in players}
     left = {player.client: player.turns(chance.choice([2, 3, 4, 6, 9])) for player in players}
     turns = []

@@ -38,6 +38,8 @@ class Client:
         self.pids = []
         self.socket = None
         self.leaving = False
+        self.ends_work = False
+        """Its last connection had Terminate behind statements, which may still run."""
         self._forget()
 
     def _forget(self):
@@ -55,6 +57,8 @@ class Client:
         """Whether its next turn may be played."""
         if self.leaving:
             return self.socket is None
+        if self.ends_work:
+            return self.player.are(len(self.player.by_socket))
         if self.todo and self.todo[0].connection == "meanwhile":
             self.await_all()
         return not self.waits or self.socket is None or self._is_answered()
@@ -80,6 +84,7 @@ class Client:
             self.settled = len(self.told)
         if kind == "connect":
             self.leave()
+            self.ends_work = False
             self.connect(turn.messages[0][1] if len(turn.messages[0]) > 1 else self.startup)
         elif kind == "terminate":
             self.say_goodbye()
@@ -93,6 +98,8 @@ class Client:
             self._count(turn)
             self.said += turn.messages
             self._send(turn.encoded())
+            if turn.messages[-1][0] == "X":
+                self.leaving = self.ends_work = True
 
     def _count(self, turn):
         for said in turn.messages:
@@ -102,7 +109,7 @@ class Client:
                 self.sent, self.flushed = 0, False
             elif kind == "H":
                 self.flushed = True
-            elif kind != "copy":
+            elif kind not in ("copy", "X"):
                 self.sent += 1
                 self.flushed = False
         self.waits = turn.waits and (self.sent == 0 or self.flushed)
@@ -137,7 +144,7 @@ class Client:
             self.player.shut(self)
             self.socket.close()
             self.socket = None
-            if not self.ended and not (self.waits and self._is_answered()):
+            if not self.ended and (self.ends_work or not (self.waits and self._is_answered())):
                 del self.told[self.settled :]
         self.leaving = False
 
@@ -179,9 +186,12 @@ class Client:
 class Player:
     """Plays one round to one socket path and database."""
 
-    def __init__(self, path, database, meanwhile):
-        """`meanwhile`: runs another session's SQL without going through the pooler; its second argument is None or a command of the console."""
-        self.path, self.database, self.meanwhile = path, database, meanwhile
+    def __init__(self, path, database, meanwhile, are):
+        """`meanwhile`: runs another session's SQL without going through the pooler; its second argument is None or a command of the console.
+
+        `are`: whether there are just so many clients, counting those that have left and whose statements still run.
+        """
+        self.path, self.database, self.meanwhile, self.are = path, database, meanwhile, are
         self.poll = select.poll()
         self.by_socket = {}
         self.hung = False
@@ -234,6 +244,14 @@ class Player:
                 client.leave()
         return clients
 
+    def _stirs(self, clients):
+        """Waits for a byte from anywhere, or until one of these clients can go on."""
+        until = time.monotonic() + HANG_S
+        while time.monotonic() < until:
+            if self.pump(0.05) or any(client.ready() for client in clients):
+                return True
+        return False
+
     def _finish(self, clients):
         while True:
             for client in clients:
@@ -252,7 +270,7 @@ class Player:
             for client in clients:
                 if client not in going:
                     client.leave()
-            if not self.pump(HANG_S):
+            if not self._stirs(going):
                 self.hung = True
                 for client in going:
                     client.told.append(("hangs", b""))

@@ -17,7 +17,7 @@ import re
 import struct
 from dataclasses import dataclass, field, replace
 
-from harness.wire import FLUSH, SYNC, bind, close, copy_data, copy_fail, describe, execute, message, parse, query
+from harness.wire import FLUSH, SYNC, TERMINATE, bind, close, copy_data, copy_fail, describe, execute, message, parse, query
 
 CONNECTION = ("connect", "terminate", "hang up", "meanwhile")
 """Turns that are no messages: another login (with its own startup parameters), an orderly goodbye, a closed socket, and another session's SQL
@@ -40,6 +40,7 @@ ENCODERS = {
     "C": close,
     "S": lambda: SYNC,
     "H": lambda: FLUSH,
+    "X": lambda: TERMINATE,
     "copy": lambda chunks, end=None: b"".join(map(copy_data, (c.encode() for c in chunks))) + (copy_fail(end) if end else message("c")),
 }
 """How each kind of message is written. `copy` is the data of one COPY with its end."""
