@@ -297,7 +297,7 @@ impl<F: Fleet> Plane<F> {
             .iter_mut()
             .filter_map(Option::take)
             .fold(Window::default(), |sum, one| sum.plus(&one));
-        let line = sum.log_line();
+        let line = sum.log_line(self.config_state.rules().config.main.compatible_with);
         supervisor::tell(&self.log, News::Status(&line));
         self.log.write(Level::Log, &line);
     }

@@ -104,6 +104,8 @@ pub(crate) struct Env {
     pub(crate) effects: Vec<Effect>,
     /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
     pub(crate) write_time: Option<WriteTime>,
+    /// See [`crate::Machine::of_version`].
+    pub(crate) version: &'static str,
 }
 
 /// What is known of clusters, by name.
@@ -191,8 +193,7 @@ pub(crate) enum Activity {
 
 impl Env {
     pub(crate) fn new(setup: Setup) -> Env {
-        let extra = setup.rules.config.main.track_extra_parameters.iter().map(String::as_str);
-        let tracked = Arc::new(Tracked::new(extra));
+        let tracked = Arc::new(Tracked::of(&setup.rules.config.main));
         let measured = Measured {
             estimates: Estimates::default(),
             stats: StatementStats::new(share_bytes(&setup.rules.config.main, &setup.shared)),
@@ -225,6 +226,7 @@ impl Env {
             answers: None,
             effects: Vec::new(),
             write_time: None,
+            version: "",
         }
     }
 

@@ -9,6 +9,8 @@ pub(crate) mod statements;
 pub mod times;
 pub mod trace;
 
+use pgweir_settings::CompatibleWith;
+
 /// What SHOW STATS counts. Times in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -146,13 +148,17 @@ impl Window {
         Window { change: self.change.plus(&other.change), elapsed_us: self.elapsed_us.max(other.elapsed_us) }
     }
 
-    /// The line of `log_stats`, in exactly the form of PgBouncer 1.25: pgBadger 13.2 takes no line with a further number in it.
+    /// The line of `log_stats`, in exactly the form of that version: pgBadger 13.2 takes no line with a number that 1.25 does not have.
     #[must_use]
-    pub fn log_line(&self) -> String {
+    pub fn log_line(&self, compatible_with: CompatibleWith) -> String {
         let averages = Stats::from_columns(self.averages());
+        let logins = match compatible_with.counts_logins() {
+            true => format!("{} client logins/s, ", averages.client_logins),
+            false => String::new(),
+        };
         format!(
             "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, \
-             in {} B/s, out {} B/s, xact {} us, query {} us, wait {} us",
+             {logins}in {} B/s, out {} B/s, xact {} us, query {} us, wait {} us",
             averages.xacts,
             averages.queries,
             averages.client_parses,
@@ -181,12 +187,16 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_that_of_pgbouncer_1_25() {
+    fn the_line_is_that_of_the_version() {
         let change = Stats { xacts: 1, client_logins: 77, ..Stats::default() };
-        let line = Window { change, elapsed_us: 1_000_000 }.log_line();
+        let window = Window { change, elapsed_us: 1_000_000 };
         assert_eq!(
-            line,
+            window.log_line(CompatibleWith::V1_25),
             "stats: 1 xacts/s, 0 queries/s, 0 client parses/s, 0 server parses/s, 0 binds/s, in 0 B/s, out 0 B/s, xact 0 us, query 0 us, wait 0 us"
+        );
+        assert_eq!(
+            window.log_line(CompatibleWith::V1_26),
+            "stats: 1 xacts/s, 0 queries/s, 0 client parses/s, 0 server parses/s, 0 binds/s, 77 client logins/s, in 0 B/s, out 0 B/s, xact 0 us, query 0 us, wait 0 us"
         );
     }
 }

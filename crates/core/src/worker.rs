@@ -125,6 +125,13 @@ impl Machine {
         self
     }
 
+    /// From now on SHOW VERSION can say this version of pgweir.
+    #[must_use]
+    pub fn of_version(mut self, version: &'static str) -> Machine {
+        self.env.version = version;
+        self
+    }
+
     /// From now on groups that certainly only read may be answered by this, and their answers go to it.
     #[must_use]
     pub fn answer_by(mut self, answers: Box<dyn KnownAnswers>) -> Machine {

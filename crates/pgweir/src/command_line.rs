@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// Load and comparison tools.
     Bench(Vec<OsString>),
     /// `-V`
-    Version,
+    Version(VersionOptions),
     /// `-h`
     Help,
     /// `import -h`
@@ -86,6 +86,15 @@ pub(crate) struct RunOptions {
     pub(crate) takeover: bool,
     /// The number of `-v`.
     pub(crate) verbosity: u8,
+    /// Sources that are read after the file.
+    pub(crate) overlay: OverlayOptions,
+}
+
+/// What `-V` reads to say which version it is compatible with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct VersionOptions {
+    /// The configuration file, if one is named.
+    pub(crate) config: Option<PathBuf>,
     /// Sources that are read after the file.
     pub(crate) overlay: OverlayOptions,
 }
@@ -454,7 +463,7 @@ fn parse_run(args: Vec<OsString>) -> Result<Command, UsageError> {
             Short('v') | Long("verbose") => options.verbosity = options.verbosity.saturating_add(1),
             Long("overlay") => options.overlay.folders.push(parser.value()?.into()),
             Long("no-overlay") => options.overlay.is_off = true,
-            Short('V') | Long("version") => return Ok(Command::Version),
+            Short('V') | Long("version") => return Ok(version(parser, config, options.overlay)),
             Short('h') | Long("help") => return Ok(Command::Help),
             Value(value) => take_config(&mut config, value)?,
             other => return Err(other.unexpected().into()),
@@ -462,6 +471,19 @@ fn parse_run(args: Vec<OsString>) -> Result<Command, UsageError> {
     }
     options.config = config.ok_or(UsageError::NoConfig)?;
     Ok(Command::Run(options))
+}
+
+/// `-V`, whatever comes after it: a file and `--overlay` are used, anything else is not looked at.
+fn version(mut parser: lexopt::Parser, mut config: Option<PathBuf>, mut overlay: OverlayOptions) -> Command {
+    while let Ok(Some(arg)) = parser.next() {
+        match arg {
+            Long("overlay") => overlay.folders.extend(parser.value().map(PathBuf::from)),
+            Long("no-overlay") => overlay.is_off = true,
+            Value(file) => config = config.or(Some(file.into())),
+            _ => {}
+        }
+    }
+    Command::Version(VersionOptions { config, overlay })
 }
 
 fn take_config(config: &mut Option<PathBuf>, value: OsString) -> Result<(), UsageError> {
@@ -482,6 +504,10 @@ mod tests {
 
     fn check(config: &str) -> CheckOptions {
         CheckOptions { config: config.into(), ..CheckOptions::default() }
+    }
+
+    fn version_of(config: Option<&str>) -> Command {
+        Command::Version(VersionOptions { config: config.map(PathBuf::from), ..VersionOptions::default() })
     }
 
     fn run(config: &str) -> RunOptions {
@@ -509,8 +535,9 @@ mod tests {
             ("--user postgres a.ini", Command::Run(RunOptions { user, ..run("a.ini") })),
             ("-- -d", Command::Run(run("-d"))),
             ("./demo", Command::Run(run("./demo"))),
-            ("a.ini -V", Command::Version),
-            ("--version", Command::Version),
+            ("a.ini -V", version_of(Some("a.ini"))),
+            ("-V a.ini -x", version_of(Some("a.ini"))),
+            ("--version", version_of(None)),
             ("-h -x", Command::Help),
             ("--help", Command::Help),
             ("check a.ini", Command::Check(check("a.ini"))),

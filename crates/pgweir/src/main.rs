@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Ok(Command::Entrypoint(options)) => entrypoint::entrypoint(options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
         Ok(Command::Bench(args)) => pgweir_bench::bench(args),
-        Ok(Command::Version) => show(&version::page()),
+        Ok(Command::Version(options)) => show(&version::page(&options)),
         Ok(Command::Help) => show(command_line::HELP),
         Ok(Command::ImportHelp) => show(command_line::IMPORT_HELP),
         Ok(Command::CheckHelp) => show(command_line::CHECK_HELP),

@@ -96,10 +96,10 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         questions,
         surrendered,
         machine: move |worker: WorkerId, now: Now| {
-            let (rules, shared) = (rules.clone(), Arc::clone(&machines_shared));
-            let log = clock.clone();
+            let (rules, shared, log) = (rules.clone(), Arc::clone(&machines_shared), clock.clone());
             Machine::new(pgweir_core::Setup { worker, rules, shared, now })
                 .show_times_by(Arc::new(move |seconds| log.moment(seconds)))
+                .of_version(pgweir_version::VERSION)
         },
     })?;
     let web_doors = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
@@ -128,7 +128,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
             version: pgweir_version::VERSION,
         })?;
     }
-    log.write(Level::Log, &version::process_up());
+    log.write(Level::Log, &version::process_up(&config_state.rules().config.main));
     supervisor::tell(log, News::Ready);
     let plane = Plane::new(WorkerFleet(workers), config_state, log.clone(), quiet);
     let plane = plane

@@ -2,17 +2,33 @@
 
 use std::fmt::Write as _;
 
+use pgweir_control::{CommandLine, Draft};
+use pgweir_core::console::version_text;
+use pgweir_settings::{Main, VersionText};
 use pgweir_version::VERSION;
 
-/// The PgBouncer release whose behaviour is the measure.
-const COMPATIBLE_WITH: &str = "PgBouncer 1.25.2";
+use crate::command_line::VersionOptions;
 
 /// The versions that this binary was built with.
 const LOCK_FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock"));
 
-/// What `-V` prints. The first line is what SHOW VERSION answers, as in PgBouncer: tools compare the two.
-pub(crate) fn page() -> String {
-    let mut page = format!("{COMPATIBLE_WITH}\npgweir {VERSION}\n");
+/// The page for `-V`: of the configuration file, if the command line names one, and of the sources that are read after any file.
+pub(crate) fn page(options: &VersionOptions) -> String {
+    let command_line = CommandLine {
+        // A file without a line: the other sources alone.
+        config: options.config.as_ref().map_or("/dev/null".to_owned(), |file| file.display().to_string()),
+        overlay: options.overlay.overlay().unwrap_or_default(),
+        ..CommandLine::default()
+    };
+    page_of(&Draft::glimpse(&command_line))
+}
+
+/// The first line is what SHOW VERSION answers, as in PgBouncer: tools compare the two.
+fn page_of(main: &Main) -> String {
+    let mut page = format!("{}\n", version_text(main, VERSION));
+    if main.version_text == VersionText::Pgbouncer {
+        let _ = writeln!(page, "pgweir {VERSION}");
+    }
     for part in PARTS {
         let _ = writeln!(page, "{}: {}", part.does, part.name_and_version());
     }
@@ -21,10 +37,11 @@ pub(crate) fn page() -> String {
 }
 
 /// The log line that says the process is ready, in PgBouncer's form.
-pub(crate) fn process_up() -> String {
+pub(crate) fn process_up(main: &Main) -> String {
     let parts: Vec<String> =
         PARTS.iter().map(|part| format!("{}: {}", part.does, part.name_and_version())).collect();
-    format!("process up: pgweir {VERSION} (compatible with {COMPATIBLE_WITH}), {}", parts.join(", "))
+    let release = main.compatible_with.release();
+    format!("process up: pgweir {VERSION} (compatible with PgBouncer {release}), {}", parts.join(", "))
 }
 
 struct Part {
@@ -67,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_first_line_is_what_the_console_shows() {
-        let page = page();
+        let page = page_of(&Main::default());
         let mut lines = page.lines();
         assert_eq!(lines.next(), Some("PgBouncer 1.25.2"));
         assert!(lines.next().is_some_and(|line| line.starts_with("pgweir ")), "{page}");

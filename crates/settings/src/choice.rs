@@ -71,6 +71,44 @@ choice! {
 }
 
 choice! {
+    /// The PgBouncer release whose version, columns, statistics line and tracked parameters tools and clients find.
+    CompatibleWith {
+        /// The default.
+        V1_25 = "1.25",
+        /// Counts logins of clients in SHOW STATS and in the statistics line, and tracks every parameter that clients can change and
+        /// PostgreSQL reports.
+        V1_26 = "1.26",
+    }
+}
+
+impl CompatibleWith {
+    /// The latest release of this version.
+    #[must_use]
+    pub fn release(self) -> &'static str {
+        match self {
+            CompatibleWith::V1_25 => "1.25.2",
+            CompatibleWith::V1_26 => "1.26.1",
+        }
+    }
+
+    /// Whether the statistics of this version count logins of clients.
+    #[must_use]
+    pub fn counts_logins(self) -> bool {
+        self == CompatibleWith::V1_26
+    }
+}
+
+choice! {
+    /// Whose name SHOW VERSION and `--version` begin with.
+    VersionText {
+        /// PgBouncer's, and nothing else: tools parse it.
+        Pgbouncer = "pgbouncer",
+        /// pgweir's, then the version of PgBouncer that it is compatible with.
+        Pgweir = "pgweir",
+    }
+}
+
+choice! {
     /// When a server connection goes back to its pool.
     PoolMode {
         /// When the client disconnects.

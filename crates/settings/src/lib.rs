@@ -26,9 +26,9 @@ mod table;
 
 pub use auto::AutoCount;
 pub use choice::{
-    Anonymous, AuthType, Balance, BeginUndeclared, CausalReads, CommitOutcome, DeferBegin, Discovery,
-    LoadBalanceHosts, LogFormat, PoolMode, SequenceAffinity, ServerProtocol, SessionState, SourceLost,
-    SslMode, WorkerScheduling,
+    Anonymous, AuthType, Balance, BeginUndeclared, CausalReads, CommitOutcome, CompatibleWith, DeferBegin,
+    Discovery, LoadBalanceHosts, LogFormat, PoolMode, SequenceAffinity, ServerProtocol, SessionState,
+    SourceLost, SslMode, VersionText, WorkerScheduling,
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};

@@ -72,6 +72,8 @@ fn each_setting_is_either_taken_or_kept() {
             "json",
             "off",
             "prompt",
+            "1.26",
+            "pgweir",
         ]
         .iter()
         .find_map(|text| {

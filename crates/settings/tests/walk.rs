@@ -46,6 +46,7 @@ fn the_counts_are_those_of_pgbouncer() {
     let expected = [
         "allow_discovered_hosts",
         "cancel_vanished_after",
+        "compatible_with",
         "defer_begin",
         "etcd_endpoints",
         "etcd_password",
@@ -76,6 +77,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "standby_listen_port",
         "statement_stats_bytes",
         "trace_one_in",
+        "version_text",
         "worker_busy_poll_us",
         "worker_io_uring",
         "worker_scheduling",

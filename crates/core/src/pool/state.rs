@@ -172,6 +172,14 @@ impl PoolState {
         self.greeting = Some(greeting);
     }
 
+    /// Whether servers report this parameter and the settings say that it is tracked. If servers do not report it, its value belongs to what
+    /// a session holds besides, as if the settings did not name it.
+    pub(crate) fn is_tracked(&self, tracked: &Tracked, name: &[u8]) -> bool {
+        tracked.position(name).is_some_and(|position| {
+            self.greeting.as_deref().is_none_or(|greeting| greeting.params.get(position).is_some())
+        })
+    }
+
     /// A server has logged in: new clients are told what it reports.
     pub(crate) fn greeting_renewed(&mut self, now: &ServerGreeting, tracked: &Tracked, opened: &Opened) {
         let renewed = self.greeting.as_deref().and_then(|greeting| greeting.renewed_by(now, tracked, opened));

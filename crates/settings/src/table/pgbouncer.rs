@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
 use crate::{
-    Anonymous, AuthType, AutoCount, DeferBegin, LogFormat, Password, PoolMode, SequenceAffinity,
-    ServerProtocol, SessionState, SslMode, WorkerScheduling,
+    Anonymous, AuthType, AutoCount, CompatibleWith, DeferBegin, LogFormat, Password, PoolMode,
+    SequenceAffinity, ServerProtocol, SessionState, SslMode, VersionText, WorkerScheduling,
 };
 
 settings! {
@@ -26,6 +26,13 @@ settings! {
         user: Option<String> = NULL, Kind::Text, Restart, PgBouncer, InEffect;
         /// The name of the service.
         job_name: String = "pgbouncer", Kind::Text, Restart, PgBouncer, InEffect;
+        /// The version of PgBouncer that tools and clients find: what `SHOW VERSION` and `--version` say, the columns of `SHOW STATS` and
+        /// its relatives, the statistics line of the log and, with a global `session_state=pgbouncer`, the parameters that are tracked for
+        /// each client. Tools choose by the version or by the number of columns.
+        compatible_with: CompatibleWith = "1.25", Kind::Choice(CompatibleWith::WORDS), Restart, Ours, InEffect;
+        /// Whose name `SHOW VERSION` and `--version` begin with: `pgbouncer` as tools that parse it expect, or `pgweir`, for scanners that
+        /// look for vulnerabilities of PgBouncer by its version.
+        version_text: VersionText = "pgbouncer", Kind::Choice(VersionText::WORDS), Restart, Ours, InEffect;
         /// Whether log lines go to syslog.
         syslog: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The tag of the lines in syslog.

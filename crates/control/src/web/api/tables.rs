@@ -50,7 +50,7 @@ impl House {
     pub(in super::super) async fn show(&self, topic: Topic) -> Result<Vec<Shown>, Refusal> {
         match self.worker_rpc.operate(Command::Show(topic)).await {
             Ok(rows) => {
-                let names: Rc<[&str]> = column_names(topic).into();
+                let names: Rc<[&str]> = column_names(topic, self.config().main.compatible_with).into();
                 Ok(rows.into_iter().map(|cells| Shown { names: Rc::clone(&names), cells }).collect())
             }
             Err(NotDone::Late) => Err(Refusal::Unavailable("A worker did not answer in time.")),

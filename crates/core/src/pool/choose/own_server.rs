@@ -44,6 +44,8 @@ impl Pool {
 
     /// The parameters that its login asks for, noted once.
     pub(super) fn note_opening(&mut self, env: &Env, id: ClientId, greeting: &ServerGreeting) {
+        // A login that must be refused for its parameters is refused when it is admitted.
+        let _ = self.sort_startup(env, id, greeting);
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::AwaitingServer(login), account) = (&client.state, &mut client.account) else {
             return;

@@ -109,12 +109,15 @@ impl Pool {
 
     /// The next step for a client that logs in at this node now. `greeting` is what clients are told; `None`: no server has told it yet.
     pub(crate) fn admission(
-        &self,
+        &mut self,
         env: &Env,
         branch: Branch,
         id: ClientId,
         greeting: Option<&Arc<ServerGreeting>>,
     ) -> Admission {
+        if let Some(Err(fault)) = greeting.map(|greeting| self.sort_startup(env, id, greeting)) {
+            return Admission::Refuse(fault);
+        }
         match greeting.map(|greeting| (greeting, self.known_startup(env, id, greeting))) {
             Some((greeting, Known::Plain)) => Admission::Greet(Arc::clone(greeting), None),
             Some((greeting, Known::CheckedStartup(known))) => {

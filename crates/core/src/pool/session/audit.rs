@@ -178,8 +178,8 @@ impl Pool {
         if marks.is_empty() {
             return None;
         }
-        names.retain(|name| env.tracked.position(name).is_none());
         let pool = &self.state;
+        names.retain(|name| !pool.is_tracked(&env.tracked, name));
         let known = || names.iter().all(|name| name.contains(&b'.') || pool.known.settable.contains(name));
         if more || pinned || marks != Marks::SETTINGS || is_unsure && !known() {
             return Some((Question::Everything, names));
@@ -467,7 +467,7 @@ impl Pool {
     pub(crate) fn learn_value(&self, env: &Env, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
         let user = self.state.user.as_bytes();
         match (name, value) {
-            _ if env.tracked.position(name).is_some() || OF_TRANSACTIONS.contains(&name) => {}
+            _ if self.state.is_tracked(&env.tracked, name) || OF_TRANSACTIONS.contains(&name) => {}
             (b"role", Some(b"none")) => session.unset(name),
             (b"session_authorization", Some(value)) if value == user => session.unset(name),
             (_, Some(value)) => session.set(name, value),

@@ -4,11 +4,18 @@
 
 use std::sync::Arc;
 
+use pgweir_settings::{CompatibleWith, Main, SessionState};
 use pgweir_wire::backend::encode_parameter_status;
 
 /// The parameters that are always kept true per client, as PgBouncer does; `track_extra_parameters` adds to them.
 pub const ALWAYS_TRACKED: [&str; 5] =
     ["DateStyle", "client_encoding", "TimeZone", "standard_conforming_strings", "application_name"];
+
+/// The parameters that PgBouncer 1.26 tracks besides: those that clients can change and PostgreSQL reports (`search_path` since
+/// PostgreSQL 18, `scram_iterations` since 16, `default_transaction_read_only` since 14). `session_authorization` is not among them: a
+/// SET of it also resets the role, so it can only be kept together with the role, as `session_state=preserve` does.
+const TRACKED_SINCE_1_26: [&str; 4] =
+    ["default_transaction_read_only", "IntervalStyle", "scram_iterations", "search_path"];
 
 /// Which parameters are tracked; fixed for the life of the process.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,6 +24,16 @@ pub struct Tracked {
 }
 
 impl Tracked {
+    /// What the settings say. If sessions are preserved, the parameters of PgBouncer 1.26 need not be tracked: each session has its own values
+    /// of all parameters, whether PostgreSQL reports them or not.
+    #[must_use]
+    pub fn of(main: &Main) -> Tracked {
+        let as_1_26 =
+            main.compatible_with == CompatibleWith::V1_26 && main.session_state == SessionState::Pgbouncer;
+        let since_1_26 = TRACKED_SINCE_1_26.into_iter().filter(|_| as_1_26);
+        Tracked::new(since_1_26.chain(main.track_extra_parameters.iter().map(String::as_str)))
+    }
+
     /// [`ALWAYS_TRACKED`] and `extra`, without doubles.
     pub fn new<'a>(extra: impl IntoIterator<Item = &'a str>) -> Tracked {
         let mut names: Vec<Box<str>> = Vec::new();

@@ -88,7 +88,7 @@ impl Pool {
         let Some(server) = self.servers.get(id) else { return false };
         let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
         for Setting { name, value } in startup.settings() {
-            match cx.env.tracked.position(name) {
+            match cx.env.tracked.position(name).filter(|_| self.state.is_tracked(&cx.env.tracked, name)) {
                 // A server that has the client's value as its own was told nothing, and does not list it. Only a change from
                 // another value can be a reset; a change from that value may have been rolled back.
                 Some(position) if !answer.holds(name) && link.changed.tells_of_reset(position) => {

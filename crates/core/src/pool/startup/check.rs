@@ -49,6 +49,31 @@ impl Pool {
         pool.known.startup_checks.get(&asked).map_or(Known::Unknown, Known::CheckedStartup)
     }
 
+    /// Parameters of a startup packet that the settings say are tracked, but that servers do not report, become part of the client's session.
+    /// If sessions are not kept, the login must be refused: PostgreSQL would never be told of them.
+    pub(crate) fn sort_startup(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        greeting: &ServerGreeting,
+    ) -> Result<(), Fault> {
+        let keeps = self.state.policy.tries_startup();
+        let Some(client) = self.clients.get_mut(id) else { return Ok(()) };
+        let ClientState::AwaitingServer(login) = &mut client.state else { return Ok(()) };
+        for (position, name) in env.tracked.names().enumerate() {
+            if greeting.params.get(position).is_some() {
+                continue;
+            }
+            let Some(value) = login.params.get(position).map(Box::<[u8]>::from) else { continue };
+            if !keeps {
+                return Err(Fault::UnsupportedParameter(name.to_owned()));
+            }
+            login.params.unset(position);
+            login.session.set(name.as_bytes(), &value);
+        }
+        Ok(())
+    }
+
     /// Tries the startup parameters of a client on a free server.
     pub(crate) fn check_startup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get(id) else { return };

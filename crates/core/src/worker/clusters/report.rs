@@ -10,9 +10,9 @@ use crate::pool::Pool;
 use crate::pool::cluster::counters::{AtNode, FellBack, SentReads};
 use crate::pool::show::rows::time_text;
 use crate::worker::Worker;
-use crate::worker::console::command::{Outcome, Topic};
+use crate::worker::console::command::Outcome;
 use crate::worker::console::report::{Row, cell};
-use crate::worker::console::table::column_names;
+use crate::worker::console::table::NODES;
 
 /// The places of columns among those of SHOW CLUSTERS.
 const EPOCH: usize = 2;
@@ -173,7 +173,7 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
 
 /// The row of a node that another worker watches, or that is none any more.
 fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
-    let mut row = vec![None; column_names(Topic::Nodes).len()];
+    let mut row = vec![None; NODES.len()];
     (row[0], row[1]) = (cell(cluster), cell(node));
     let SentReads { reads, guards, guard_misses, second_tries, misrouted } = at.sent;
     let own = [at.active, at.idle, at.waiting].map(cell);

@@ -32,12 +32,13 @@ impl Worker {
     ) -> Step {
         let key = cx.new_cancel_key(KeyOwner::Console(id), 0, None);
         let application = cx.env.application_name(&login.params).map(Box::from);
+        let server_version = console::server_version(&cx.env.rules.config.main);
         let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
         let out = &mut cx.env.scratch;
         out.clear();
         backend::encode_auth_ok(out);
         for (name, value) in [
-            ("server_version", console::VERSION),
+            ("server_version", &*server_version),
             ("client_encoding", "UTF8"),
             ("server_encoding", "UTF8"),
             ("DateStyle", "ISO"),
@@ -74,7 +75,8 @@ impl Worker {
             Command::Show(Topic::Help) => return self.say_help(cx, id),
             Command::ShowParameter(index) => {
                 let row = vec![Some(FIXED_PARAMETERS[*index].1.to_owned())];
-                return self.say_rows(cx, id, &table::columns_of(&command), vec![row]);
+                let columns = table::columns_of(&command, cx.env.rules.config.main.compatible_with);
+                return self.say_rows(cx, id, &columns, vec![row]);
             }
             Command::Set { key, .. } if command::is_ignored(key) => {
                 cx.env.scratch.clear();

@@ -119,7 +119,8 @@ impl Worker {
             return Err(Complaint(SqlState::PROTOCOL_VIOLATION, text));
         }
         let formats = Formats::new(tail.binary_results());
-        let columns = command.as_ref().map_or(0, |command| table::columns_of(command).len());
+        let compatible_with = env.rules.config.main.compatible_with;
+        let columns = command.as_ref().map_or(0, |command| table::columns_of(command, compatible_with).len());
         if columns > 0 && !formats.fit(columns) {
             let text = format!("bind message has result formats that do not fit {columns} columns");
             return Err(Complaint(SqlState::PROTOCOL_VIOLATION, text));
@@ -150,7 +151,9 @@ impl Worker {
                 (&portal.command, portal.formats.clone())
             }
         };
-        let columns = command.as_ref().map(table::columns_of).unwrap_or_default();
+        let compatible_with = env.rules.config.main.compatible_with;
+        let columns =
+            command.as_ref().map(|command| table::columns_of(command, compatible_with)).unwrap_or_default();
         if describe.target == Target::Statement {
             backend::encode_parameter_description(&mut env.scratch, &[]);
         }
@@ -205,7 +208,7 @@ impl Worker {
             Progress::Rest(rows) => rows,
             Progress::Done => VecDeque::new(),
         };
-        let columns = table::columns_of(&command);
+        let columns = table::columns_of(&command, cx.env.rules.config.main.compatible_with);
         self.say_part(cx.env, id, &columns, execute.portal, &formats, max_rows, rest);
         self.send_scratch(cx, id);
         true

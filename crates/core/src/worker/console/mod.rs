@@ -15,9 +15,10 @@ pub(crate) mod report;
 pub(crate) mod say;
 pub(crate) mod session;
 pub(crate) mod statements;
+pub(crate) mod statistics;
 pub(crate) mod table;
 
-use pgweir_settings::{AuthType, Config, Main};
+use pgweir_settings::{AuthType, CompatibleWith, Config, Main, VersionText};
 
 /// The database's name, as PgBouncer has it.
 pub(crate) const DATABASE: &str = "pgbouncer";
@@ -26,12 +27,25 @@ pub(crate) const DATABASE: &str = "pgbouncer";
 const DATABASE_ALIAS: &str = "pgweir";
 
 /// What the console reports as `server_version`: drivers parse it.
-pub const VERSION: &str = "1.25.2/bouncer";
+#[must_use]
+pub fn server_version(main: &Main) -> String {
+    format!("{}/bouncer", main.compatible_with.release())
+}
+
+/// What SHOW VERSION answers, which is also the first line of `--version`. `version` is pgweir's own.
+#[must_use]
+pub fn version_text(main: &Main, version: &str) -> String {
+    let release = main.compatible_with.release();
+    match main.version_text {
+        VersionText::Pgbouncer => format!("PgBouncer {release}"),
+        VersionText::Pgweir => format!("pgweir {version} (compatible with PgBouncer {release})"),
+    }
+}
 
 /// The columns of a SHOW, in order.
 #[must_use]
-pub fn column_names(topic: command::Topic) -> Vec<&'static str> {
-    table::column_names(topic)
+pub fn column_names(topic: command::Topic, compatible_with: CompatibleWith) -> Vec<&'static str> {
+    table::column_names(topic, compatible_with)
 }
 
 /// Whether a database is the console. A configured database that has the other name wins over it.

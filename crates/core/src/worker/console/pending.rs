@@ -146,12 +146,13 @@ impl Worker {
             }
             command => pending.outcomes.iter().find_map(|outcome| failure_of(command, outcome)),
         };
+        let compatible_with = cx.env.rules.config.main.compatible_with;
         let id = match pending.source {
             CommandSource::Console(id) => id,
             CommandSource::Control(ticket) => {
                 let result = match (failure, &pending.command) {
                     (Some((_, text)), _) => Err(text),
-                    (None, Command::Show(topic)) => Ok(self.merge(*topic, pending.outcomes)),
+                    (None, Command::Show(topic)) => Ok(self.merge(*topic, compatible_with, pending.outcomes)),
                     (None, _) => Ok(Vec::new()),
                 };
                 return cx.driver.ask(Question::Operated { ticket, result });
@@ -163,8 +164,8 @@ impl Worker {
         match (failure, &pending.command) {
             (Some((code, text)), _) => self.say_error(cx, id, code, &text),
             (None, Command::Show(topic)) => {
-                let rows = self.merge(*topic, pending.outcomes);
-                let columns = table::columns_of(&pending.command);
+                let rows = self.merge(*topic, compatible_with, pending.outcomes);
+                let columns = table::columns_of(&pending.command, compatible_with);
                 if *topic == Topic::Fds && self.gets_descriptors(id) {
                     self.say_descriptors(cx, id, &columns, &rows);
                 } else {
@@ -179,7 +180,7 @@ impl Worker {
                     );
                     self.say_error(cx, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, &text);
                 } else {
-                    self.say_rows(cx, id, &table::columns_of(&pending.command), rows);
+                    self.say_rows(cx, id, &table::columns_of(&pending.command, compatible_with), rows);
                 }
             }
             (None, command) => {

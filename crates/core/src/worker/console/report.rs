@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use pgweir_settings::CompatibleWith;
+
 use crate::context::Activity;
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, NamesSeen};
@@ -16,7 +18,8 @@ use crate::worker::clusters::report::{merged_clusters, merged_nodes};
 use crate::worker::console::command::{Outcome, Topic};
 use crate::worker::console::hosts::{host_rows, zone_rows};
 use crate::worker::console::statements::statement_rows;
-use crate::worker::console::table::{TOTALS, column_names};
+use crate::worker::console::table::column_names;
+use crate::worker::console::{self, statistics};
 
 pub(crate) type Row = Vec<Option<String>>;
 
@@ -63,7 +66,10 @@ impl Worker {
             Topic::ConfigExtended => Outcome::Rows(self.config_rows(cx.env, true)),
             Topic::Overlay => Outcome::Rows(self.overlay_rows(cx.env)),
             Topic::State => Outcome::Rows(self.state_rows(cx.env)),
-            Topic::Version => Outcome::Rows(vec![vec![cell("PgBouncer 1.25.2")]]),
+            Topic::Version => Outcome::Rows(vec![vec![cell(console::version_text(
+                &cx.env.rules.config.main,
+                cx.env.version,
+            ))]]),
             Topic::Peers => Outcome::Rows(self.peer_rows(cx.env)),
             Topic::Help => Outcome::Rows(Vec::new()),
         }
@@ -80,15 +86,20 @@ impl Worker {
     }
 
     /// Puts the workers' answers together.
-    pub(crate) fn merge(&self, topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
-        let mut rows = Worker::merged(topic, outcomes);
+    pub(crate) fn merge(
+        &self,
+        topic: Topic,
+        compatible_with: CompatibleWith,
+        outcomes: Vec<Outcome>,
+    ) -> Vec<Row> {
+        let mut rows = Worker::merged(topic, compatible_with, outcomes);
         // Rows are made for the extended tables. The other ones lack the columns at the end.
-        let width = column_names(topic).len();
+        let width = column_names(topic, compatible_with).len();
         rows.iter_mut().for_each(|row| row.truncate(width));
         rows
     }
 
-    fn merged(topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
+    fn merged(topic: Topic, compatible_with: CompatibleWith, outcomes: Vec<Outcome>) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
         let mut stats: Vec<(String, Stats, Window)> = Vec::new();
@@ -109,12 +120,10 @@ impl Worker {
         match topic {
             Topic::Lists => sums.into_iter().map(|(name, sum)| vec![cell(name), cell(sum)]).collect(),
             Topic::Mem => sums.chunks(2).filter_map(memory_row).collect(),
-            Topic::Stats | Topic::StatsExtended => {
-                stats.iter().map(|one| stats_row(one, true, true)).collect()
+            Topic::Stats | Topic::StatsExtended | Topic::StatsTotals | Topic::StatsAverages => {
+                stats.iter().map(|one| statistics::row(topic, compatible_with, one)).collect()
             }
-            Topic::StatsTotals => stats.iter().map(|one| stats_row(one, true, false)).collect(),
-            Topic::StatsAverages => stats.iter().map(|one| stats_row(one, false, true)).collect(),
-            Topic::Totals => total_rows(&stats),
+            Topic::Totals => statistics::total_rows(compatible_with, &stats),
             Topic::PeerPools => sum_rows(rows),
             Topic::Clusters => merged_clusters(rows),
             Topic::Statements => statement_rows(statements),
@@ -407,28 +416,6 @@ fn add_stats(all: &mut Vec<(String, Stats, Window)>, (name, stats, window): (Str
         }
         None => all.push((name, stats, window)),
     }
-}
-
-/// PgBouncer's counters, then the logins, which only the extended table shows.
-fn stats_row((name, stats, window): &(String, Stats, Window), totals: bool, averages: bool) -> Row {
-    let parts = [(totals, stats.columns()), (averages, window.averages())];
-    let shown = || parts.iter().filter(|(shown, _)| *shown).map(|(_, columns)| columns);
-    let theirs = shown().flat_map(|columns| &columns[..TOTALS.len()]);
-    let ours = shown().flat_map(|columns| &columns[TOTALS.len()..]);
-    std::iter::once(cell(name)).chain(theirs.chain(ours).map(cell)).collect()
-}
-
-fn total_rows(stats: &[(String, Stats, Window)]) -> Vec<Row> {
-    let mut sum = Stats::default();
-    let mut window = Window::default();
-    for (_, one, change) in stats {
-        sum = sum.plus(one);
-        window = window.plus(change);
-    }
-    let row = |prefix: &str, name: &str, value: u64| vec![cell(format!("{prefix}_{name}")), cell(value)];
-    let totals = TOTALS.iter().zip(sum.columns()).map(|(name, value)| row("total", name, value));
-    let averages = TOTALS.iter().zip(window.averages()).map(|(name, value)| row("avg", name, value));
-    totals.chain(averages).collect()
 }
 
 /// One row of SHOW MEM: the sizes are those of the objects' fixed parts.

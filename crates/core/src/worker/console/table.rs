@@ -1,13 +1,16 @@
 //! The tables that SHOW answers with: column names and types.
 //!
-//! A table that PgBouncer has, has exactly the columns of PgBouncer 1.25, in its order: tools read them by position. What pgweir
+//! A table that PgBouncer has, has exactly PgBouncer's columns, in its order, as of the version that `compatible_with` names: tools
+//! read them by position, or tell the version by their number. What pgweir
 //! adds to such a table is in a second table, `<name>_extended`: PgBouncer's columns first, then pgweir's.
 
 use std::borrow::Cow;
 
+use pgweir_settings::CompatibleWith;
 use pgweir_wire::backend::{Column, encode_data_row, encode_row_description};
 
 use crate::worker::console::command::{Command, FIXED_PARAMETERS, Topic};
+use crate::worker::console::statistics;
 
 /// A column's type, as it is announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,36 +74,6 @@ const SOCKET_BUFFERS: [(&str, Type); 7] = [
     ("send_avail", Int4),
 ];
 
-const STATS: [(&str, Type); 23] = [
-    ("database", Text),
-    ("total_server_assignment_count", Numeric),
-    ("total_xact_count", Numeric),
-    ("total_query_count", Numeric),
-    ("total_received", Numeric),
-    ("total_sent", Numeric),
-    ("total_xact_time", Numeric),
-    ("total_query_time", Numeric),
-    ("total_wait_time", Numeric),
-    ("total_client_parse_count", Numeric),
-    ("total_server_parse_count", Numeric),
-    ("total_bind_count", Numeric),
-    ("avg_server_assignment_count", Numeric),
-    ("avg_xact_count", Numeric),
-    ("avg_query_count", Numeric),
-    ("avg_recv", Numeric),
-    ("avg_sent", Numeric),
-    ("avg_xact_time", Numeric),
-    ("avg_query_time", Numeric),
-    ("avg_wait_time", Numeric),
-    ("avg_client_parse_count", Numeric),
-    ("avg_server_parse_count", Numeric),
-    ("avg_bind_count", Numeric),
-];
-
-/// What STATS_EXTENDED adds.
-const STATS_OURS: [(&str, Type); 2] =
-    [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
-
 const CLUSTERS: [(&str, Type); 21] = [
     ("cluster", Text),
     ("primary", Text),
@@ -134,7 +107,7 @@ const ROUTE: [(&str, Type); 6] = [
     ("word", Text),
 ];
 
-const NODES: [(&str, Type); 25] = [
+pub(crate) const NODES: [(&str, Type); 25] = [
     ("cluster", Text),
     ("node", Text),
     ("host", Text),
@@ -160,51 +133,6 @@ const NODES: [(&str, Type); 25] = [
     ("misrouted", Int8),
     ("last_check", Text),
     ("last_error", Text),
-];
-
-const STATS_AVERAGES: [(&str, Type); 12] = [
-    ("database", Text),
-    ("server_assignment_count", Numeric),
-    ("xact_count", Numeric),
-    ("query_count", Numeric),
-    ("bytes_received", Numeric),
-    ("bytes_sent", Numeric),
-    ("xact_time", Numeric),
-    ("query_time", Numeric),
-    ("wait_time", Numeric),
-    ("avg_client_parse_count", Numeric),
-    ("avg_server_parse_count", Numeric),
-    ("avg_bind_count", Numeric),
-];
-
-const STATS_TOTALS: [(&str, Type); 12] = [
-    ("database", Text),
-    ("server_assignment_count", Numeric),
-    ("xact_count", Numeric),
-    ("query_count", Numeric),
-    ("bytes_received", Numeric),
-    ("bytes_sent", Numeric),
-    ("xact_time", Numeric),
-    ("query_time", Numeric),
-    ("wait_time", Numeric),
-    ("client_parse_count", Numeric),
-    ("server_parse_count", Numeric),
-    ("bind_count", Numeric),
-];
-
-/// The counters by the names of SHOW TOTALS, which differ from the columns of SHOW STATS.
-pub(crate) const TOTALS: [&str; 11] = [
-    "server_assignment_count",
-    "xact_count",
-    "query_count",
-    "client_bytes",
-    "server_bytes",
-    "xact_time",
-    "query_time",
-    "wait_time",
-    "ps_client_parse_count",
-    "ps_server_parse_count",
-    "ps_bind_count",
 ];
 
 const POOLS: [(&str, Type); 17] = [
@@ -329,7 +257,7 @@ const STATEMENTS: [(&str, Type); 16] = [
 
 const CONFIG: [(&str, Type); 4] = [("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
 
-fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
+fn columns(topic: Topic, compatible_with: CompatibleWith) -> Vec<(&'static str, Type)> {
     match topic {
         Topic::Clients | Topic::Servers => SOCKET.to_vec(),
         Topic::ClientsExtended => [&SOCKET[..], &SOCKET_OURS, &CLIENTS_OURS].concat(),
@@ -362,10 +290,11 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
         Topic::PoolsExtended => [&POOLS[..], &POOLS_OURS].concat(),
         Topic::Statements => STATEMENTS.to_vec(),
         Topic::State => vec![("key", Text), ("value", Text)],
-        Topic::Stats => STATS.to_vec(),
-        Topic::StatsExtended => [&STATS[..], &STATS_OURS].concat(),
-        Topic::StatsAverages => STATS_AVERAGES.to_vec(),
-        Topic::StatsTotals => STATS_TOTALS.to_vec(),
+        Topic::Stats | Topic::StatsExtended | Topic::StatsAverages | Topic::StatsTotals => {
+            let names = statistics::column_names(topic, compatible_with);
+            let numbers = names.into_iter().map(|name| (name, Numeric));
+            std::iter::once(("database", Text)).chain(numbers).collect()
+        }
         Topic::Totals => vec![("name", Text), ("value", Numeric)],
         Topic::Users => USERS.to_vec(),
         Topic::Version => vec![("version", Text)],
@@ -373,8 +302,8 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
 }
 
 /// The names of a topic's columns.
-pub(crate) fn column_names(topic: Topic) -> Vec<&'static str> {
-    columns(topic).into_iter().map(|(name, _)| name).collect()
+pub(crate) fn column_names(topic: Topic, compatible_with: CompatibleWith) -> Vec<&'static str> {
+    columns(topic, compatible_with).into_iter().map(|(name, _)| name).collect()
 }
 
 impl Type {
@@ -466,9 +395,9 @@ impl Formats {
 }
 
 /// The columns of a command's answer; empty for one that answers without rows.
-pub(crate) fn columns_of(command: &Command) -> Columns {
+pub(crate) fn columns_of(command: &Command, compatible_with: CompatibleWith) -> Columns {
     match command {
-        Command::Show(topic) => columns(*topic),
+        Command::Show(topic) => columns(*topic, compatible_with),
         Command::ShowRoute { .. } => ROUTE.to_vec(),
         Command::ShowParameter(index) => vec![(FIXED_PARAMETERS[*index].0, Text)],
         _ => Vec::new(),
