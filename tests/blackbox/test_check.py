@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 
 import pytest
@@ -86,8 +87,47 @@ def test_what_parses_and_cannot_work(pooled):
     ):
         assert sum(words in line for line in lines) == 1, f"{words}\n{done.stdout}"
     assert sum(": auth_query has no parameter $1" in line and "asked" not in line for line in lines) == 1, done.stdout
-    assert len(lines) == 8 and all(f"{pooler.ini}:" in line for line in lines), done.stdout
+    assert sum("auth_query has no effect without auth_user" in line for line in lines) == 2, done.stdout
+    assert len(lines) == 10 and all(f"{pooler.ini}:" in line for line in lines), done.stdout
     assert check(pooler, "--strict").returncode == 1
+
+
+def test_what_newcomers_do(pooled):
+    """Lines that are there twice, no address, no database, no passwords, passwords for all, and more clients than files: a warning each."""
+    pooler = pooled(start=False)
+    file = pooler.folder / "new.ini"
+    file.write_text(
+        f"[databases]\n[pgbouncer]\nauth_type = scram-sha-256\nlisten_port = 1\nlisten_port = {pooler.port}\nunix_socket_dir = {pooler.folder}\n"
+        "max_client_conn = 600\n[users]\nbob = pool_size=1\nbob = pool_size=2\n"
+    )
+    done = subprocess.run([binary(), "check", file], capture_output=True, text=True, preexec_fn=few_files, env={})
+    lines = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
+    for words in (
+        "listen_port is set twice: line 4 has no effect",
+        '[users] "bob" is set twice: line 9 has no effect',
+        "listen_addr is not set: clients reach pgweir over the unix socket only",
+        "[databases] has no line: clients can connect to the console only",
+        "auth_type=scram-sha-256, but there is no source of passwords, so no client can log in",
+        "max_client_conn (600) is above the limit of open files (512)",
+    ):
+        assert sum(words in line for line in lines) == 1, f"{words}\n{done.stdout}"
+    assert len(lines) == 6 and done.returncode == 0, done.stdout
+    pooler.userlist_path.chmod(0o644)
+    assert "has passwords in plain text, and every user of this machine can read it: chmod 640" in check(pooler).stdout
+
+
+def test_one_line_in_two_files_is_no_slip(pooled):
+    """A file may replace lines of a file that it includes, and a layer those of the file."""
+    pooler = pooled(start=False)
+    base = pooler.folder / "base.ini"
+    base.write_text("default_pool_size = 7\n")
+    pooler.ini.write_text(pooler.ini.read_text() + f"\n[pgweir]\n%include {base}\ndefault_pool_size = 9\n")
+    assert "twice" not in check(pooler).stdout
+
+
+def few_files():
+    """A process that may open 512 files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
 
 
 def test_logins_in_one_table(pooled, pg, poolers):
@@ -107,7 +147,7 @@ def test_logins_in_one_table(pooled, pg, poolers):
     assert done.returncode == 1, done.stdout
     header, *lines = done.stdout.split("\n\n")[0].splitlines()
     assert tuple(header.split()) == ROW
-    assert len(lines) == 7, done.stdout
+    assert len(lines) == 7 and done.stdout.endswith("\n3 of 7 logins failed\n"), done.stdout
     said = done.stdout + done.stderr
     assert not any(secret in said for secret in ("wr0ng", *PASSWORDS.values())), said
 
@@ -126,7 +166,8 @@ def test_logins_in_one_table(pooled, pg, poolers):
 
 def test_all_logins_succeed(pooled, pg):
     """Then the exit code is 0; a user whose password is a SCRAM secret cannot be tried, and is no failure."""
-    assert check(pooled(start=False), "--connect").returncode == 0
+    done = check(pooled(start=False), "--connect")
+    assert done.returncode == 0 and done.stdout.endswith("\nall logins succeeded (3)\n"), done.stdout
     secret = pg.sql("select rolpassword from pg_authid where rolname = 'u_scram'")[0][0]
     pooler = pooled(start=False, userlist={"u_scram": secret, "admin": "x", "stats": "y"}, auth_type="scram-sha-256")
     code, rows = logins(pooler, "--user", "u_scram")

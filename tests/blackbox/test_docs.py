@@ -52,6 +52,11 @@ def test_example_files_are_good(page, certificates):
             for name, kept in (("server.crt", certificates.crt("server")), ("server.key", certificates.key("server")), ("ca.crt", certificates.crt("ca"))):
                 shutil.copy(kept, folder / name)
             text = re.sub(r"(/etc/pgweir/|(?<== ))(userlist\.txt|server\.crt|server\.key|ca\.crt)", rf"{folder}/\2", text)
+            (folder / "userlist.txt").chmod(0o640)
+            # What every configuration needs, if the page does not say it.
+            needed = {"listen_addr": "127.0.0.1", "auth_file": folder / "userlist.txt"}
+            lacking = [f"{name} = {value}\n" for name, value in needed.items() if not re.search(rf"^{name} *=", text, re.MULTILINE)]
+            text += "\n[pgweir]\n" + "".join(lacking)
             file = folder / "pgweir.ini"
             file.write_text(text)
             give(folder)

@@ -76,6 +76,7 @@ class Pooler:
         """Writes auth_file from user name to stored secret."""
         lines = ('"{}" "{}"\n'.format(name.replace('"', '""'), secret.replace('"', '""')) for name, secret in entries.items())
         self.userlist_path.write_text("".join(lines))
+        self.userlist_path.chmod(0o640)
         give(self.userlist_path)
 
     def write_ini(self, **changes):

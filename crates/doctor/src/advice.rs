@@ -15,6 +15,8 @@ pub fn advice(config: &Config, users: Option<&UserList>, access: &Access) -> Vec
     found.extend(users.into_iter().flat_map(|users| console_users(config, users, access)));
     found.extend(pool_sizes(config));
     found.extend(auth_queries(config));
+    found.extend(nowhere(config));
+    found.extend(users.and_then(|users| no_secrets(config, users, access)));
     found.extend(open_dashboard(config));
     found
 }
@@ -117,6 +119,26 @@ fn auth_queries(config: &Config) -> Vec<Warning> {
         let text = "auth_query has no parameter $1: it cannot ask for the user that logs in".to_owned();
         found.push(warning(config.given.get("auth_query"), text));
     }
+    let no_effect = "has no effect without auth_user, the user that asks the server";
+    let asked_for_some = databases(config).any(|(_, database, _)| database.auth_user.is_some());
+    if config.main.auth_user.is_none() {
+        let place = config.given.get("auth_query").filter(|_| !config.main.auth_query.is_empty());
+        found.extend(
+            place
+                .filter(|_| !asked_for_some)
+                .map(|place| warning(Some(place), format!("auth_query {no_effect}"))),
+        );
+        let lacking = |database: &Database| {
+            database.auth_user.is_none()
+                && database.auth_query.as_deref().is_some_and(|query| !query.is_empty())
+        };
+        let lacking = databases(config).filter(|(_, database, _)| lacking(database));
+        found.extend(
+            lacking.map(|(name, _, place)| {
+                warning(place, format!("database \"{name}\": auth_query {no_effect}"))
+            }),
+        );
+    }
     for (name, database, place) in databases(config) {
         if database.auth_query.as_deref().is_some_and(|query| !asks(query)) {
             let text = format!(
@@ -126,6 +148,46 @@ fn auth_queries(config: &Config) -> Vec<Warning> {
         }
     }
     found
+}
+
+/// A configuration that no client can use, or none of another machine.
+fn nowhere(config: &Config) -> Vec<Warning> {
+    let mut found = Vec::new();
+    if config.main.listen_addr.is_empty() {
+        let text = "listen_addr is not set: clients reach pgweir over the unix socket only (listen_addr = * is all addresses)";
+        found.push(warning(config.given.get("listen_addr"), text.to_owned()));
+    }
+    if databases(config).next().is_none() {
+        let text = "[databases] has no line: clients can connect to the console only (* = host=... is all databases of one server)";
+        found.push(warning(None, text.to_owned()));
+    }
+    found
+}
+
+/// Clients are asked for passwords, and nothing tells pgweir which ones are right.
+fn no_secrets(config: &Config, users: &UserList, access: &Access) -> Option<Warning> {
+    let main = &config.main;
+    let asks_for_passwords = match main.auth_type {
+        AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256 => true,
+        AuthType::Hba => {
+            let by_password = |method: &HbaMethod| {
+                matches!(method, HbaMethod::Password | HbaMethod::Md5 | HbaMethod::ScramSha256)
+            };
+            let rules = access.hba.rules();
+            !rules.is_empty() && rules.iter().all(|rule| by_password(&rule.method))
+        }
+        _ => false,
+    };
+    let has_asker =
+        main.auth_user.is_some() || databases(config).any(|(_, database, _)| database.auth_user.is_some());
+    if !asks_for_passwords || !users.is_empty() || has_asker {
+        return None;
+    }
+    let text = format!(
+        "auth_type={}, but there is no source of passwords, so no client can log in: set auth_file, or auth_user for auth_query",
+        main.auth_type
+    );
+    Some(warning(config.given.get("auth_type"), text))
 }
 
 /// A dashboard that shows everything to every machine.

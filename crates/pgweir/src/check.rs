@@ -34,7 +34,7 @@ pub(crate) fn check(options: &CheckOptions) -> ExitCode {
     } else {
         let hint =
             if options.connect && !is_usable { "no login was tried, because of the errors\n" } else { "" };
-        format!("{}{}{hint}", connect::table(&logins), report.text())
+        format!("{}{}{hint}{}", connect::table(&logins), report.text(), connect::summary(&logins))
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     let is_good = report.faults.is_empty() && !logins.iter().any(|login| login.outcome.is_failure());
@@ -127,7 +127,7 @@ pub(crate) fn advice_of(config: &Path, overlay: &OverlayOptions) -> Vec<Message>
 
 fn counsel(seen: &Examination) -> Vec<Message> {
     let advice = advice(&seen.config, seen.users.as_deref(), &seen.access);
-    advice.iter().map(Message::from).chain(files::warnings(&seen.config)).collect()
+    advice.iter().map(Message::from).chain(files::warnings(&seen.config, seen.users.as_deref())).collect()
 }
 
 /// TLS with servers as the configuration says; switched off if it cannot be built.
@@ -195,7 +195,8 @@ mod tests {
 
     fn checked(name: &str, main: &str) -> Report {
         let path = std::env::temp_dir().join(format!("pgweir-check-{}-{name}.ini", std::process::id()));
-        std::fs::write(&path, format!("[pgbouncer]\n{main}\n")).expect("writable");
+        let rest = "listen_addr = *\nauth_user = asker\n[databases]\n* = host=h";
+        std::fs::write(&path, format!("[pgbouncer]\n{main}\n{rest}\n")).expect("writable");
         let report = report(&path);
         std::fs::remove_file(&path).expect("it is there");
         report

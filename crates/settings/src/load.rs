@@ -281,11 +281,25 @@ impl Loader {
     fn note_entry(&mut self, section: &'static str, key: &str, value: &str, place: &Place) {
         let known = self.written.insert((section, key.to_owned()), (value.to_owned(), place.clone()));
         let (before, replaced) = known.unzip();
+        // A route with two lines is an error of its own.
+        if section != "routes" {
+            self.note_twice(&format!("[{section}] \"{key}\""), replaced.as_ref(), place);
+        }
         if let Some(effect) = &mut self.effect
             && before.as_deref() != Some(value)
         {
             effect.changed.push(Changed { what: format!("[{section}] {key}"), replaced });
         }
+    }
+
+    /// Two lines of one name in one file: the last one counts, as in PgBouncer. An included file, or a layer, may replace lines of another
+    /// file on purpose.
+    fn note_twice(&mut self, what: &str, replaced: Option<&Place>, place: &Place) {
+        let Some(first) = replaced.filter(|first| self.effect.is_none() && first.file == place.file) else {
+            return;
+        };
+        let text = format!("{what} is set twice: line {} has no effect", first.line);
+        self.config.warnings.push(place.warning(text));
     }
 
     /// What PgBouncer does at each repeated header: everything that has a default goes back to it. Our own
@@ -322,6 +336,7 @@ impl Loader {
         match row.assign(&mut self.config.main, entry.value) {
             Ok(()) => {
                 let replaced = self.config.given.insert(row.name, entry.place.clone());
+                self.note_twice(row.name, replaced.as_ref(), entry.place);
                 if let (Some(effect), Some(before)) = (&mut self.effect, before)
                     && !row.same(&before, &self.config.main)
                 {

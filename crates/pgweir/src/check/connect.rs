@@ -60,6 +60,18 @@ pub(super) fn table(logins: &[Login]) -> String {
     rows.iter().map(line).collect::<String>() + "\n"
 }
 
+/// The last line of a report: the number of logins that failed; nothing without logins.
+pub(super) fn summary(logins: &[Login]) -> String {
+    let tried = logins.iter().filter(|login| !matches!(login.outcome, Outcome::Untested(_))).count();
+    let failed = logins.iter().filter(|login| login.outcome.is_failure()).count();
+    match (tried, failed) {
+        _ if logins.is_empty() => String::new(),
+        (0, _) => "no login was tried\n".to_owned(),
+        (_, 0) => format!("all logins succeeded ({tried})\n"),
+        _ => format!("{failed} of {tried} logins failed\n"),
+    }
+}
+
 /// A row for machines.
 pub(super) fn json(login: &Login) -> Value {
     let [database, host, user, result, version, _, reason] = row(login);

@@ -4,8 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
-use pgweir_control::process::is_root;
+use pgweir_auth::{Secret, UserList};
+use pgweir_control::process::{expected_files, is_root};
 use pgweir_settings::{AuthType, Config, Main, SslMode};
 
 use super::Message;
@@ -13,10 +15,15 @@ use super::Message;
 /// Directories that a service manager makes when it starts the service.
 const MADE_AT_START: [&str; 2] = ["/run", "/var/run"];
 
+/// The user id that belongs to no user: what it can read, every user can.
+const NOBODY: u32 = 65534;
+
 /// Warnings about files and directories.
-pub(super) fn warnings(config: &Config) -> Vec<Message> {
+pub(super) fn warnings(config: &Config, users: Option<&UserList>) -> Vec<Message> {
     let main = &config.main;
     let mut found = directories(config);
+    found.extend(users.and_then(|users| passwords_for_all(config, users)));
+    found.extend(too_few_files(config));
     for Named { setting, path, unused } in named(main) {
         match (File::open(path), unused) {
             (Ok(_), _) => found.extend(unreadable_for_the_user(config, setting, path)),
@@ -29,6 +36,32 @@ pub(super) fn warnings(config: &Config) -> Vec<Message> {
         }
     }
     found
+}
+
+/// Plain passwords that every user of this machine can read.
+fn passwords_for_all(config: &Config, users: &UserList) -> Option<Message> {
+    let path = config.main.auth_file.as_deref()?;
+    let is_open = Reader::other().can_read(&fs::canonicalize(path).ok()?);
+    if !is_open || !users.iter().any(|(_, secret)| matches!(secret, Secret::Plain(_))) {
+        return None;
+    }
+    let text = format!(
+        "auth_file {path} has passwords in plain text, and every user of this machine can read it: chmod 640 {path}, or write SCRAM secrets"
+    );
+    Some(placed(config, "auth_file", text))
+}
+
+/// More clients than files that a process which is started from here may open.
+fn too_few_files(config: &Config) -> Option<Message> {
+    let (_, max) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    let clients = config.main.max_client_conn;
+    if expected_files(u64::from(clients), []) <= max {
+        return None;
+    }
+    let text = format!(
+        "max_client_conn ({clients}) is above the limit of open files ({max}) of a process that is started from here: raise it (ulimit -n, LimitNOFILE)"
+    );
+    Some(placed(config, "max_client_conn", text))
 }
 
 fn placed(config: &Config, setting: &str, text: String) -> Message {
@@ -110,6 +143,10 @@ struct Reader {
 }
 
 impl Reader {
+    fn other() -> Reader {
+        Reader { user: Uid::from_raw(NOBODY), groups: Vec::new() }
+    }
+
     fn named(name: &str) -> Option<Reader> {
         let user = User::from_name(name).ok()??;
         let groups = getgrouplist(&std::ffi::CString::new(name).ok()?, user.gid).ok()?;
@@ -146,7 +183,7 @@ mod tests {
     fn told(main: &str) -> Vec<String> {
         let text = format!("[pgbouncer]\n{main}\n");
         let config = Config::load("t.ini", &mut |_| Ok(text.clone())).expect("a good file");
-        warnings(&config).iter().map(ToString::to_string).collect()
+        warnings(&config, None).iter().map(ToString::to_string).collect()
     }
 
     #[test]

@@ -75,7 +75,13 @@ fn prepared(mut login: Login) -> Login {
 /// # Errors
 /// The last reason why none could be entered.
 pub(super) fn find(seen: &Examination) -> Result<Console, String> {
-    let mut why = "neither listen_addr nor unix_socket_dir is set".to_owned();
+    let main = &seen.config.main;
+    let mut why = if main.listen_addr.is_empty() && main.unix_socket_dir.is_empty() {
+        "neither listen_addr nor unix_socket_dir is set".to_owned()
+    } else {
+        "no user of admin_users or stats_users has a password in auth_file with which pgweir could log in over TCP, and there is no unix socket"
+            .to_owned()
+    };
     for login in logins(seen) {
         match Console::enter(&login) {
             Ok(console) => return Ok(console),
