@@ -49,6 +49,7 @@ def test_all_faults_at_once_and_no_password(pooled, pg, certificates):
         ': unknown setting "pool_mod"; did you mean "pool_mode"?',
         "invalid client_tls_cert_file: /no/such/cert",
         "server_tls_ciphers",
+        'for "url": a URL is not understood here; write host=... port=... dbname=...',
         'did you mean "password"?',
         'invalid value "http://***@127.0.0.1" for "stats_period"',
     ):

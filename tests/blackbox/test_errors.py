@@ -9,6 +9,7 @@ import time
 import pytest
 
 from harness.machine import eventually
+from harness.pooler import kind
 from harness.wire import Closed, Raw, query, startup
 
 pytestmark = pytest.mark.needs("PostgreSQL's error codes")
@@ -67,6 +68,7 @@ def test_the_console_is_not_for_every_user(pooled):
     """28000."""
     error = refusal(pooled(), "pgbouncer")
     assert (error["C"], error["M"]) == ("28000", "not allowed")
+    assert kind() == "pgbouncer" or error["H"] == "The console is for the users in admin_users and stats_users."
 
 
 def test_tls_is_required(pooled, certificates):

@@ -3,11 +3,13 @@
 import re
 import signal
 import socket
+import subprocess
 
+import psycopg
 import pytest
 
-from harness.machine import eventually
-from harness.pooler import kind
+from harness.machine import ACCOUNT, as_service, eventually
+from harness.pooler import binary, kind
 from harness.wire import Closed, Raw, query
 
 STAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \S+ \[\d+\] "
@@ -204,6 +206,31 @@ def test_a_refused_login_to_a_server(pooled, pg):
     turned_away(pooler, password=None)
     line(pooler, r'WARNING S-0x[0-9a-f]+: app/alice@127\.0\.0\.1:\d+ server login failed: FATAL database "nowhere" does not exist')
     line(pooler, r"LOG S-0x[0-9a-f]+: app/alice@127\.0\.0\.1:\d+ closing because: login failed \(age=\d+s\)")
+
+
+@pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not say what to write")
+@pytest.mark.parametrize("user, asked, said", [("u_scram", "scram-sha-256", "md5 hash, which answers md5 only"), ("u_md5", "md5", "SCRAM secret, which only checks passwords")])
+def test_a_secret_of_the_wrong_type(pooled, pg, user, asked, said):
+    """The client hears PgBouncer's words; the log says what the server asks for, what is known, and what to write where."""
+    [[secret]] = pg.sql("select rolpassword from pg_authid where rolname = 'u_scram'")
+    entries = {"u_scram": "md5" + "0" * 32, "u_md5": secret, "admin": "x", "stats": "y"}
+    pooler = pooled(auth_type="trust", userlist=entries)
+    with pytest.raises(psycopg.OperationalError, match="wrong password type"):
+        pooler.connect("app", user)
+    line(pooler, rf'WARNING the server asks user "{user}" for {asked}, but its entry is an? {said}.*: write the password itself in auth_file, or password= on the line of database "app"')
+
+
+@pytest.mark.skipif(kind() == "pgbouncer" or ACCOUNT is None, reason="PgBouncer does not say who it is; only root can make a file that it must not read")
+def test_a_permission_that_is_missing(pooled):
+    """The user who may not write a file is named, beside the file."""
+    pooler = pooled(start=False)
+    secret = pooler.folder / "secret"
+    secret.mkdir(mode=0o700)
+    pooler.write_ini(logfile=secret / "pooler.log")
+    done = subprocess.run(as_service(binary(), pooler.ini), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert re.search(r"could not open log file \S+/secret/pooler.log: Permission denied", done.stderr), done.stderr
+    assert re.search(r'WARNING pgweir runs as user( "\w+")? \(uid \d+, gid \d+\), who lacks that permission', done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("setting", ["client_tls_ciphers", "client_tls13_ciphers", "client_tls_ecdhcurve", "server_tls13_ciphers"])

@@ -323,6 +323,7 @@ def test_certificates_by_set(tls_pooled, certificates):
         assert answer.commands and not answer.notices
         assert served_certificate(pooler) != first
         assert console.query("SET client_tls_sslmode = 'nonsense'").error["M"] == "SET failed"
+        assert console.query("SET client_tls_sslmode = 'nonsense'").error["H"] == "Nothing has changed. pgweir's log says why."
         assert console.query("SET client_tls_cert_file = '/nonexistent'").notices
         assert served_certificate(pooler) != first
 

@@ -46,6 +46,22 @@ impl Credential {
         }
     }
 
+    /// Why this credential may not answer what a server asks for. It follows the user's name in a sentence for the administrator.
+    #[must_use]
+    pub fn shortcoming(&self) -> &'static str {
+        match self {
+            Self::None => "no password of it is known",
+            Self::Secret(Secret::Md5(_)) => "its entry is an md5 hash, which answers md5 only",
+            Self::Secret(Secret::Scram(_)) => {
+                "its entry is a SCRAM secret, which only checks passwords until a client has logged in with scram-sha-256"
+            }
+            Self::ScramKeys(_) => {
+                "only the SCRAM keys of a client's login are known, which answer SCRAM only"
+            }
+            Self::Secret(Secret::Plain(_)) | Self::Password(_) => "its password is empty or has a zero byte",
+        }
+    }
+
     fn suits_scram(&self) -> bool {
         self.password().is_some() || matches!(self, Self::ScramKeys(_))
     }

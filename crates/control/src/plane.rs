@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use pgweir_core::console::SET_FAILED;
 use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::ids::UnpooledId;
@@ -354,7 +355,7 @@ impl<F: Fleet> Plane<F> {
             }
             Err(faults) => {
                 self.log_faults(&faults);
-                Outcome::Failed("SET failed".to_owned())
+                Outcome::Failed(SET_FAILED.to_owned())
             }
         }
     }

@@ -285,6 +285,9 @@ impl Fault {
             Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) | Fault::UnknownParameter(_) => {
                 Some("Remove it from the connection string, or add its name to ignore_startup_parameters.")
             }
+            Fault::NotAllowedOnConsole => {
+                Some("The console is for the users in admin_users and stats_users.")
+            }
             Fault::TooManyClients("max_client_conn") => Some("Raise max_client_conn, or close idle clients."),
             Fault::CanNotMove(_) => {
                 Some("Keep it inside one transaction, use session pooling, or set session_state to preserve.")

@@ -36,7 +36,9 @@ pub(crate) fn run(options: RunOptions) -> ExitCode {
     let code = match start_and_serve(options, &log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log.write(Level::Fatal, &error.to_string());
+            let text = error.to_string();
+            log.write(Level::Fatal, &text);
+            start::note_user(&text, &log);
             ExitCode::FAILURE
         }
     };

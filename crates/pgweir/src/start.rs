@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 
+use nix::unistd::{User, getegid, geteuid};
 use pgweir_control::log::{Log, Targets};
 use pgweir_control::process::{
     BackgroundError, FilesLimit, PidFile, PidFileError, Standing, UserError, expected_files,
@@ -225,8 +226,22 @@ fn read(command_line: &CommandLine, options: &RunOptions, log: &Log) -> Result<D
         for fault in &faults {
             log.write(Level::Error, fault);
         }
+        note_user(&faults.join("\n"), log);
         StartError::Config
     })
+}
+
+/// A refused path says little without the user that was refused.
+pub(crate) fn note_user(fault: &str, log: &Log) {
+    if fault.contains("ermission denied") {
+        let (uid, gid) = (geteuid(), getegid());
+        let name = User::from_uid(uid).ok().flatten().map(|user| format!(" \"{}\"", user.name));
+        let name = name.unwrap_or_default();
+        log.write(
+            Level::Warning,
+            &format!("pgweir runs as user{name} (uid {uid}, gid {gid}), who lacks that permission"),
+        );
+    }
 }
 
 /// Opens the log early, where there is one beside standard error: what goes wrong next is said in it.
@@ -263,6 +278,7 @@ fn tell(draft: &Draft, log: &Log) {
     for fault in &draft.user_faults {
         log.write(Level::Error, fault);
     }
+    note_user(&draft.user_faults.join("\n"), log);
 }
 
 /// Another instance is noticed before its ports are touched.

@@ -81,6 +81,10 @@ pub(crate) fn database(entry: &Entry<'_>) -> Outcome<Database> {
         return Outcome::refused(entry.fault_of_pairs(DATABASE_ROWS, &reason));
     }
     let empty = Database { name: name.to_owned(), ..Database::default() };
+    if ["postgres://", "postgresql://"].iter().any(|scheme| entry.value.starts_with(scheme)) {
+        let reason = "a URL is not understood here; write host=... port=... dbname=..., and user=... password=... if all clients share a user";
+        return Outcome::refused(entry.fault_of_pairs(DATABASE_ROWS, reason));
+    }
     let mut outcome = options(entry, empty, DATABASE_ROWS, "connection");
     outcome.warnings.extend(empty_host(entry));
     outcome.faults.extend(beside_cluster(entry));

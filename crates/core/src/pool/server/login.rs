@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::{Credential, Learned, Proof, Prover, Secret};
+use pgweir_auth::{Credential, Learned, Proof, Prover, ProverError, Secret};
 use pgweir_settings::{PoolMode, ServerProtocol, SslMode};
 use pgweir_wire::backend::{
     Authentication, BackendKeyData, ErrorFields, Negotiate, ParameterStatus, TxStatus, parse_ready, tag,
@@ -271,9 +271,30 @@ impl Pool {
             }
             Proof::Waiting(prover) => login.prover = Some(prover),
             Proof::Done => login.proven = true,
-            Proof::Failed(error) => return Err(error.to_string()),
+            Proof::Failed(error) => {
+                if error == ProverError::WrongPasswordType {
+                    self.explain_password_type(cx, body);
+                }
+                return Err(error.to_string());
+            }
         }
         Ok(())
+    }
+
+    /// "wrong password type" is PgBouncer's text, and does not say what to write where.
+    fn explain_password_type<D: Driver>(&self, cx: &mut Cx<'_, D>, body: &[u8]) {
+        let asked = match Authentication::parse(body) {
+            Ok(Authentication::Md5 { .. }) => "md5",
+            Ok(Authentication::Cleartext) => "the password in plain text",
+            _ => "scram-sha-256",
+        };
+        let (user, shortcoming) = (&self.state.user, self.credential(cx.env).shortcoming());
+        let line = format!(
+            "the server asks user \"{user}\" for {asked}, but {shortcoming}: write the password itself in auth_file, or password= on the \
+             line of database \"{}\"",
+            self.state.config.name
+        );
+        cx.log(Level::Warning, &line);
     }
 
     fn reported(&mut self, id: ServerId, body: &[u8]) -> Result<(), String> {

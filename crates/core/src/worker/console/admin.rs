@@ -260,4 +260,4 @@ impl Worker {
 }
 
 /// The error for clients that may only look.
-const NOT_ADMIN: &str = "admin access needed";
+pub(crate) const NOT_ADMIN: &str = "admin access needed";

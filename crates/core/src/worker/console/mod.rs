@@ -26,6 +26,9 @@ pub(crate) const DATABASE: &str = "pgbouncer";
 /// The name it also goes by.
 const DATABASE_ALIAS: &str = "pgweir";
 
+/// The error of a SET that changes nothing, in PgBouncer's words.
+pub const SET_FAILED: &str = "SET failed";
+
 /// What the console reports as `server_version`: drivers parse it.
 #[must_use]
 pub fn server_version(main: &Main) -> String {

@@ -9,6 +9,8 @@ use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::UnpooledId;
 use crate::worker::Worker;
+use crate::worker::console::SET_FAILED;
+use crate::worker::console::admin::NOT_ADMIN;
 use crate::worker::console::session::{ConsoleSession, Progress, Reply};
 use crate::worker::console::table;
 use crate::worker::console::table::{Columns, Formats, Row};
@@ -28,7 +30,9 @@ impl Worker {
             cx.log(Level::Warning, &line);
         }
         cx.env.scratch.clear();
-        encode_error(&mut cx.env.scratch, &Report::error(code, text));
+        let mut report = Report::error(code, text);
+        report.hint = hint(text);
+        encode_error(&mut cx.env.scratch, &report);
         if let Some(console) = self.console_mut(id)
             && matches!(console.reply, Reply::Execute { .. })
         {
@@ -127,6 +131,15 @@ impl Worker {
         if let Some(client) = self.unpooled.get(id) {
             cx.driver.send(client.conn, &cx.env.scratch);
         }
+    }
+}
+
+/// What to do about an error that PgBouncer's text alone leaves open.
+fn hint(text: &str) -> Option<&'static str> {
+    match text {
+        NOT_ADMIN => Some("This command is for the users in admin_users."),
+        SET_FAILED => Some("Nothing has changed. pgweir's log says why."),
+        _ => None,
     }
 }
 
