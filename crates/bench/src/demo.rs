@@ -14,12 +14,12 @@ use lexopt::prelude::*;
 use crate::error::BenchError;
 use crate::pgbench::{Load, Outcome, Pgbench, Protocol, Script};
 use crate::processes::interrupt::Interrupt;
-use crate::processes::machine;
+use crate::processes::machine::{self, Business};
 use crate::processes::sampler::{ConnectionCounter, CpuMark};
 use crate::processes::scratch::{RunAs, Scratch};
 use crate::processes::tools::{self, PostgresTools};
 use crate::report::progress::{Progress, say};
-use crate::report::stats::short;
+use crate::report::stats::{made, short};
 use crate::report::table::Table;
 use crate::servers::cluster::{
     Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, free_port, port_is_free,
@@ -72,6 +72,17 @@ struct Options {
     pooler: Option<PoolerProgram>,
 }
 
+/// A load that was run, as the table and the sentences under it tell it.
+struct Ran {
+    script: Script,
+    through: Through,
+    clients: u32,
+    servers: u64,
+    tps: f64,
+    /// The cells of the table.
+    row: Vec<String>,
+}
+
 /// Everything that the demo has started. The fields go in this order: pooler, server, files.
 struct Stage {
     pooler: Pooler,
@@ -80,6 +91,8 @@ struct Stage {
     tools: PostgresTools,
     options: Options,
     interrupt: Interrupt,
+    /// The port of pgweir's page; `None` with another program in its place.
+    page_port: Option<u16>,
     _scratch: Scratch,
 }
 
@@ -178,16 +191,17 @@ impl Stage {
         progress.done(&format!("port {}, transaction pooling, pool of {POOL_SIZE}", pooler.port()));
         if let Some(port) = page_port {
             progress.phase("what happens, while it happens");
-            progress.done(&format!("http://127.0.0.1:{port}/"));
+            progress.done(&page_address(port));
         }
         let pgbench = Pgbench::new(&tools.pgbench, &scratch)?;
-        Ok(Self { pooler, cluster, pgbench, tools, options, interrupt, _scratch: scratch })
+        Ok(Self { pooler, cluster, pgbench, tools, options, interrupt, page_port, _scratch: scratch })
     }
 
     /// Runs every load both ways; gives the table.
     fn compare(&mut self, progress: &mut Progress) -> Result<String, BenchError> {
         let clients = self.options.clients;
         let direct_clients = clients.min(DIRECT_CLIENTS);
+        let business = Business::look();
         if clients > direct_clients {
             progress.phase(&format!("{clients} clients directly"));
             let refusal = self.pgbench.refusal(clients, &self.cluster.address(), &self.interrupt)?;
@@ -210,16 +224,24 @@ impl Stage {
         // All direct runs first: a pooler that has served keeps its server connections.
         for (through, clients) in [(Through::Direct, direct_clients), (Through::Pooler, clients)] {
             for script in [Script::SelectOnly, Script::TpcB] {
-                rows.push((script, self.run_load(script, through, clients, progress)?));
+                rows.push(self.run_load(script, through, clients, progress)?);
             }
         }
         let mut table = Table::new(&head, 2);
         for wanted in [Script::SelectOnly, Script::TpcB] {
-            for (_, row) in rows.iter().filter(|(script, _)| *script == wanted) {
-                table.row(row.clone());
+            for ran in rows.iter().filter(|ran| ran.script == wanted) {
+                table.row(ran.row.clone());
             }
         }
-        Ok(table.render())
+        let mut said: Vec<String> = [Script::SelectOnly, Script::TpcB]
+            .into_iter()
+            .filter_map(|wanted| {
+                let of = |through| rows.iter().find(|ran| ran.script == wanted && ran.through == through);
+                Some(comparison(of(Through::Direct)?, of(Through::Pooler)?))
+            })
+            .collect();
+        said.extend(business.map(Business::sentence));
+        Ok(format!("{}\n{}\n", table.render(), said.join("\n")))
     }
 
     fn run_load(
@@ -228,7 +250,7 @@ impl Stage {
         through: Through,
         clients: u32,
         progress: &mut Progress,
-    ) -> Result<Vec<String>, BenchError> {
+    ) -> Result<Ran, BenchError> {
         let load = Load {
             script,
             protocol: Protocol::Simple,
@@ -240,10 +262,7 @@ impl Stage {
             Through::Direct => ("direct", self.cluster.address(), None),
             Through::Pooler => ("pgweir", self.pooler.address(), Some(self.pooler.id())),
         };
-        let title = match script {
-            Script::SelectOnly | Script::SelectOne => "select",
-            Script::TpcB => "read and write",
-        };
+        let title = title_of(script);
         progress.phase(&format!("{title}, {clients} clients, {name}"));
         self.cluster.settle(&self.interrupt)?;
         let counter = ConnectionCounter::start(&self.cluster, name)?;
@@ -256,9 +275,11 @@ impl Stage {
         let servers = counter.peak();
         self.check()?;
         let outcome = outcome?;
-        progress.done(&format!("{:.0} TPS", outcome.tps));
+        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 transactions")]
+        let ended = (outcome.transactions + outcome.failed) as f64;
+        progress.done(&made(outcome.tps, ended));
         let pooler_us = before.pooler_us(&after).map(|used_us| used_us / transactions(&outcome));
-        Ok(vec![
+        let row = vec![
             title.to_owned(),
             name.to_owned(),
             clients.to_string(),
@@ -268,7 +289,8 @@ impl Stage {
             outcome.failed.to_string(),
             servers.to_string(),
             pooler_us.map_or_else(|| "-".to_owned(), short),
-        ])
+        ];
+        Ok(Ran { script, through, clients, servers, tps: outcome.tps, row })
     }
 
     /// An error if the server or the pooler has died.
@@ -281,11 +303,15 @@ impl Stage {
     fn serve(&mut self) -> Result<(), BenchError> {
         let psql = self.tools.psql.display();
         let (pooler, server) = (self.pooler.port(), self.cluster.port());
+        let page = self
+            .page_port
+            .map(|port| format!("its dashboard   {}\n", page_address(port)))
+            .unwrap_or_default();
         say!(
             "\nStill serving. In another terminal:\n\n\
              through pgweir  {psql} -h 127.0.0.1 -p {pooler} -U {USER} {DATABASE}\n\
              its console     {psql} -h 127.0.0.1 -p {pooler} -U {USER} pgbouncer -c 'SHOW POOLS'\n\
-             direct          {psql} -h 127.0.0.1 -p {server} -U {USER} {DATABASE}\n\n\
+             direct          {psql} -h 127.0.0.1 -p {server} -U {USER} {DATABASE}\n{page}\n\
              Ctrl-C stops and removes everything.\n",
         );
         while self.interrupt.sleep(Duration::from_millis(500)).is_ok() {
@@ -294,6 +320,36 @@ impl Stage {
         say!("\n");
         Ok(())
     }
+}
+
+fn title_of(script: Script) -> &'static str {
+    match script {
+        Script::SelectOnly | Script::SelectOne => "select",
+        Script::TpcB => "read and write",
+    }
+}
+
+/// Which way was faster, by how much, and with how many connections to PostgreSQL.
+fn comparison(direct: &Ran, pooled: &Ran) -> String {
+    let percent = (pooled.tps / direct.tps - 1.0) * 100.0;
+    let outcome = match percent {
+        _ if direct.tps <= 0.0 || pooled.tps <= 0.0 => "one of them ended no transaction".to_owned(),
+        _ if percent.abs() < 1.0 => "as many transactions a second".to_owned(),
+        _ if percent > 0.0 => format!("{percent:.0} % more transactions a second"),
+        _ => format!("{:.0} % fewer transactions a second", -percent),
+    };
+    format!(
+        "{}: {} clients through pgweir on {} server connections, against {} clients directly on {}: {outcome}.",
+        title_of(pooled.script),
+        pooled.clients,
+        pooled.servers,
+        direct.clients,
+        direct.servers,
+    )
+}
+
+fn page_address(port: u16) -> String {
+    format!("http://127.0.0.1:{port}/")
 }
 
 /// A page that shows what the pooler does; on this machine only, and the demo's users are no secret.
@@ -316,6 +372,21 @@ fn transactions(outcome: &Outcome) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ran(through: Through, clients: u32, servers: u64, tps: f64) -> Ran {
+        Ran { script: Script::TpcB, through, clients, servers, tps, row: Vec::new() }
+    }
+
+    #[test]
+    fn the_sentence_agrees_with_the_figures() {
+        let direct = ran(Through::Direct, 90, 90, 1000.0);
+        let said = |tps| comparison(&direct, &ran(Through::Pooler, 200, 20, tps));
+        let shared = "read and write: 200 clients through pgweir on 20 server connections, against 90 clients directly on 90: ";
+        assert_eq!(said(1250.0), format!("{shared}25 % more transactions a second."));
+        assert_eq!(said(500.0), format!("{shared}50 % fewer transactions a second."));
+        assert_eq!(said(1004.0), format!("{shared}as many transactions a second."));
+        assert_eq!(said(0.0), format!("{shared}one of them ended no transaction."));
+    }
 
     fn options(words: &[&str]) -> Result<Option<Options>, BenchError> {
         parse(words.iter().map(OsString::from).collect())

@@ -16,7 +16,7 @@ use crate::processes::sampler::CpuMark;
 use crate::processes::scratch::{RunAs, Scratch, prepare_output, write_output};
 use crate::processes::tools::{self, find_program};
 use crate::report::progress::{Progress, say};
-use crate::report::stats::{median, short};
+use crate::report::stats::{made, median, short};
 use crate::report::table::Table;
 use crate::servers::cluster::{Cluster, ClusterOptions, Entry};
 use crate::servers::pooler::{Pooler, PoolerOptions, PoolerProgram};
@@ -300,7 +300,9 @@ fn make(plan: &Plan, interrupt: &Interrupt, progress: &mut Progress) -> Result<O
     let outcome = load::run(plan, interrupt, &mut |elapsed, tps| {
         progress.detail(&format!("{:.0} s left, {tps:.0} TPS", (seconds - elapsed).max(0.0)));
     })?;
-    progress.done(&format!("{:.0} TPS", outcome.tps()));
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 transactions")]
+    let ended = (outcome.done + outcome.failed) as f64;
+    progress.done(&made(outcome.tps(), ended));
     Ok(outcome)
 }
 

@@ -29,6 +29,7 @@ use crate::processes::sampler::MachineCpu;
 use crate::processes::scratch::{self, RunAs, Scratch, write_output};
 use crate::processes::tools::{self, PostgresTools, find_pgbench};
 use crate::report::progress::{Progress, note, say};
+use crate::report::stats::made;
 use crate::servers::cluster::RESERVED;
 use crate::servers::pgpool;
 use crate::servers::pooler::{Pooler, PoolerOptions};
@@ -254,7 +255,7 @@ impl Bench {
         match self.one_run(experiment, server, scratch, results, step, target) {
             Ok(run) => {
                 let said = match (run.tps, &run.refusal) {
-                    (Some(tps), None) => format!("{tps:.0} TPS"),
+                    (Some(tps), None) => made(tps, run.transactions + run.failed),
                     (Some(tps), Some(reason)) => format!("{tps:.0} TPS, some refused: \"{reason}\""),
                     (None, reason) => format!("refused: \"{}\"", reason.as_deref().unwrap_or("no summary")),
                 };

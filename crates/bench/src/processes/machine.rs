@@ -9,6 +9,9 @@ use crate::error::BenchError;
 /// Files besides sockets that a load generator or a pooler has open.
 const SPARE_FILES: u64 = 200;
 
+/// Share of the processors from which on other work counts.
+const BUSY_SHARE: f64 = 0.25;
+
 /// What a reader needs to judge figures by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
@@ -36,6 +39,35 @@ impl Machine {
                 / 1024,
             kernel: text("/proc/sys/kernel/osrelease").trim().to_owned(),
         }
+    }
+}
+
+/// How busy the machine is with other work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Business {
+    /// Average number of processes that ran or wanted to run in the last minute.
+    load: f64,
+    cpus: usize,
+}
+
+impl Business {
+    /// Looks at this machine now; `None` if the kernel does not say.
+    #[must_use]
+    pub(crate) fn look() -> Option<Self> {
+        let text = fs::read_to_string("/proc/loadavg").ok()?;
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Some(Self { load: text.split(' ').next()?.parse().ok()?, cpus })
+    }
+
+    /// A sentence about it, with a warning if other work takes a noticeable part of the processors.
+    #[must_use]
+    pub(crate) fn sentence(self) -> String {
+        let Self { load, cpus } = self;
+        #[expect(clippy::cast_precision_loss, reason = "few processors")]
+        let is_busy = load > cpus as f64 * BUSY_SHARE;
+        let noun = if cpus == 1 { "CPU" } else { "CPUs" };
+        let warning = if is_busy { ": it was busy, so run this again when it is idle" } else { "" };
+        format!("The machine's load was {load:.1} on {cpus} {noun} before the runs{warning}.")
     }
 }
 
@@ -84,6 +116,14 @@ mod tests {
         let text = "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\nmodel name\t: other\n";
         assert_eq!(labelled(text, "model name").as_deref(), Some("Some CPU @ 3 GHz"));
         assert_eq!(labelled(text, "MemTotal"), None);
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        let said = |load, cpus| Business { load, cpus }.sentence();
+        assert_eq!(said(0.1, 1), "The machine's load was 0.1 on 1 CPU before the runs.");
+        assert!(said(0.6, 2).ends_with("before the runs: it was busy, so run this again when it is idle."));
+        assert!(Business::look().is_some());
     }
 
     #[test]

@@ -22,6 +22,17 @@ pub(crate) fn spread(values: &[f64]) -> Option<f64> {
     Some((largest - smallest) / middle.abs())
 }
 
+/// What a run made, for the line that ends it. If no transaction ended and none failed, the figure 0 would be no measurement.
+#[must_use]
+pub(crate) fn made(tps: f64, ended: f64) -> String {
+    match ended > 0.0 {
+        true => format!("{tps:.0} TPS"),
+        false => {
+            "no transaction ended: the clients were connecting all the time, so run it for longer".to_owned()
+        }
+    }
+}
+
 /// Three significant digits, with thousands kept whole: `0.0123`, `1.23`, `45.6`, `12345`.
 #[must_use]
 pub(crate) fn short(value: f64) -> String {
@@ -38,6 +49,12 @@ pub(crate) fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_without_transactions_has_no_rate() {
+        assert_eq!(made(1234.4, 5.0), "1234 TPS");
+        assert!(made(0.0, 0.0).starts_with("no transaction ended: the clients were connecting"));
+    }
 
     #[test]
     fn medians_of_odd_even_and_nothing() {
