@@ -228,6 +228,33 @@ mod tests {
         advice(&config, Some(&users), &access).iter().map(ToString::to_string).collect()
     }
 
+    /// The same, without what each of these short files lacks.
+    fn told_besides(main: &str, databases: &str, users: &str, hba: &str) -> Vec<String> {
+        let lacks = ["listen_addr is not set", "[databases] has no line", "no source of passwords"];
+        let mut told = told(main, databases, users, hba);
+        told.retain(|text| !lacks.iter().any(|lack| text.contains(lack)));
+        told
+    }
+
+    #[test]
+    fn a_configuration_that_no_client_can_use() {
+        let found = told("", "", "", "");
+        assert_eq!(found.len(), 3, "{found:?}");
+        let all = "listen_addr = *\nauth_type = md5";
+        assert_eq!(told(all, "a = host=h", "\"eve\" \"x\"\n", ""), Vec::<String>::new());
+        let found = told(all, "a = host=h", "", "");
+        assert!(
+            found.len() == 1 && found[0].starts_with("auth_type=md5, but there is no source"),
+            "{found:?}"
+        );
+        for asks in ["auth_type = trust", "auth_type = md5\nauth_user = a"] {
+            let main = format!("listen_addr = *\n{asks}");
+            assert_eq!(told(&main, "a = host=h", "", ""), Vec::<String>::new(), "{asks}");
+        }
+        let found = told("listen_addr = *\nauth_type = trust", "", "", "");
+        assert!(found.len() == 1 && found[0].starts_with("[databases] has no line"), "{found:?}");
+    }
+
     #[test]
     fn an_admin_that_no_login_can_succeed_for() {
         let admins = "admin_users = root, eve\nstats_users = eve\nauth_type = ";
@@ -237,47 +264,51 @@ mod tests {
             )
         };
         for auth_type in ["md5", "scram-sha-256", "plain", "trust"] {
-            let found = told(&format!("{admins}{auth_type}"), "", "\"eve\" \"x\"\n", "");
+            let found = told_besides(&format!("{admins}{auth_type}"), "", "\"eve\" \"x\"\n", "");
             assert_eq!(found, [missing("admin", "root", 2, auth_type)]);
         }
-        let found = told(&format!("{admins}md5"), "", "\"eve\" \"\"\n\"root\" \"x\"\n", "");
+        let found = told_besides(&format!("{admins}md5"), "", "\"eve\" \"\"\n\"root\" \"x\"\n", "");
         assert_eq!(found.len(), 2, "as admin and as stats user: {found:?}");
         assert!(found[1].contains("stats user \"eve\" has an empty password"), "{found:?}");
         for auth_type in ["any", "pam", "hba"] {
             assert_eq!(
-                told(&format!("{admins}{auth_type}"), "", "", ""),
+                told_besides(&format!("{admins}{auth_type}"), "", "", ""),
                 Vec::<String>::new(),
                 "{auth_type}"
             );
         }
         let asked = "\nauth_user = a\nauth_dbname = d";
         assert_eq!(
-            told(&format!("{admins}md5{asked}"), "", "", ""),
+            told_besides(&format!("{admins}md5{asked}"), "", "", ""),
             Vec::<String>::new(),
             "auth_query answers"
         );
-        assert_eq!(told("admin_users = pgbouncer", "", "", ""), Vec::<String>::new(), "by the unix socket");
+        assert_eq!(
+            told_besides("admin_users = pgbouncer", "", "", ""),
+            Vec::<String>::new(),
+            "by the unix socket"
+        );
     }
 
     #[test]
     fn rules_decide_whether_an_admin_has_to_be_listed() {
         let main = "admin_users = root\nauth_type = hba\nauth_hba_file = x";
-        assert_eq!(told(main, "", "", "host all all all md5\n").len(), 1);
-        assert_eq!(told(main, "", "", "local all all trust\nhost all all all pam\n").len(), 0);
+        assert_eq!(told_besides(main, "", "", "host all all all md5\n").len(), 1);
+        assert_eq!(told_besides(main, "", "", "local all all trust\nhost all all all pam\n").len(), 0);
     }
 
     #[test]
     fn a_min_pool_size_that_no_pool_reaches() {
         assert_eq!(
-            told("default_pool_size = 5\nmin_pool_size = 6", "a = host=h\n", "", ""),
+            told_besides("default_pool_size = 5\nmin_pool_size = 6", "a = host=h\n", "", ""),
             [
                 "min_pool_size (6) is above default_pool_size (5): pools do not grow beyond their size (t.ini:3)"
             ]
         );
-        assert_eq!(told("default_pool_size = 5\nmin_pool_size = 5", "a = host=h", "", "").len(), 0);
-        assert_eq!(told("default_pool_size = 0\nmin_pool_size = 5", "a = host=h", "", "").len(), 0);
+        assert_eq!(told_besides("default_pool_size = 5\nmin_pool_size = 5", "a = host=h", "", "").len(), 0);
+        assert_eq!(told_besides("default_pool_size = 0\nmin_pool_size = 5", "a = host=h", "", "").len(), 0);
         assert_eq!(
-            told("min_pool_size = 3", "a = pool_size=2\n* = pool_size=3 min_pool_size=4", "", ""),
+            told_besides("min_pool_size = 3", "a = pool_size=2\n* = pool_size=3 min_pool_size=4", "", ""),
             [
                 "database \"a\": min_pool_size (3) is above its pool_size (2): pools do not grow beyond their size (t.ini:4)",
                 "database \"*\": min_pool_size (4) is above its pool_size (3): pools do not grow beyond their size (t.ini:5)",
@@ -287,11 +318,17 @@ mod tests {
 
     #[test]
     fn an_auth_query_without_its_parameter() {
-        let found =
-            told("auth_query = SELECT 1", "a = auth_query='SELECT 2'\nb = auth_query='SELECT $1'", "", "");
+        let found = told_besides(
+            "auth_query = SELECT 1\nauth_user = a",
+            "a = auth_query='SELECT 2'\nb = auth_query='SELECT $1'",
+            "",
+            "",
+        );
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].ends_with("(t.ini:2)") && found[1].starts_with("database \"a\":"), "{found:?}");
-        assert_eq!(told("auth_query =", "", "", "").len(), 0, "switched off");
+        assert_eq!(told_besides("auth_query =", "", "", "").len(), 0, "switched off");
+        let found = told_besides("auth_query = SELECT $1", "", "", "");
+        assert!(found.len() == 1 && found[0].contains("no effect without auth_user"), "{found:?}");
     }
 
     #[test]
@@ -305,9 +342,9 @@ mod tests {
             ("10.0.0.5:9127", true),
             ("127.0.0.1:9127, db.example:9127", true),
         ] {
-            let found = told(&format!("http_listen = {listen}\nhttp_anonymous = all"), "", "", "");
+            let found = told_besides(&format!("http_listen = {listen}\nhttp_anonymous = all"), "", "", "");
             assert_eq!(found.len(), usize::from(public), "{listen}: {found:?}");
-            assert_eq!(told(&format!("http_listen = {listen}"), "", "", "").len(), 0, "numbers only");
+            assert_eq!(told_besides(&format!("http_listen = {listen}"), "", "", "").len(), 0, "numbers only");
         }
     }
 }
