@@ -29,10 +29,7 @@ const ACTS: [(&str, &[&str]); 4] = [
     // The notify listener is a server of its own: nothing else opens, asks or closes it.
     ("listen", &["audit_over", "close_server", "refuse_client", "send_hidden", "set_server_state"]),
     // A queued client's turn is a move.
-    (
-        "multiplex",
-        &["begin_tap", "leave_short", "server_unpause", "set_server_state", "take_off", "wait_again"],
-    ),
+    ("multiplex", &["begin_tap", "leave_short", "requeue", "server_unpause", "set_server_state", "take_off"]),
     // What is asked at the end of a transaction, and a replay's end.
     ("session", &["send_hidden", "send_hidden_aside", "send_sync"]),
 ];

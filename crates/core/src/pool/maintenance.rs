@@ -10,7 +10,7 @@ use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, ServerId};
-use crate::pool::client::state::{Account, Client, ClientState, Opening, QueuedBehind, Waiting};
+use crate::pool::client::state::{Account, Client, ClientState, Opening};
 use crate::pool::node::NodePool;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, ServerKind};
@@ -38,12 +38,11 @@ impl Pool {
             let told: Vec<ClientId> = self
                 .clients
                 .iter()
-                .filter(|(_, client)| match &client.state {
-                    ClientState::Waiting(waiting) => !waiting.notified && waited(waiting.since_us),
-                    ClientState::QueuedBehind(queued_behind) => {
-                        !queued_behind.notified && waited(queued_behind.since_us)
-                    }
-                    _ => false,
+                .filter(|(_, client)| {
+                    let waits =
+                        matches!(client.state, ClientState::Waiting(_) | ClientState::QueuedBehind(_));
+                    let request = &client.account.request;
+                    waits && !request.is_notified && waited(request.since_us)
                 })
                 .map(|(id, _)| id)
                 .collect();
@@ -60,8 +59,7 @@ impl Pool {
         let over = |limit, start_us| is_over(env, limit, start_us);
         match &client.state {
             ClientState::AwaitingServer(_) => {
-                let account = &client.account;
-                let overdue = self.wait_overdue(env, account, account.request_us);
+                let overdue = self.wait_overdue(env, &client.account);
                 overdue.or_else(|| self.login_overdue(env, client))
             }
             ClientState::DeferredBegin(deferred) => {
@@ -76,10 +74,7 @@ impl Pool {
                 over(config.client_idle_timeout(&account.user), account.active_us)
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
             }
-            ClientState::Waiting(Waiting { since_us, .. })
-            | ClientState::QueuedBehind(QueuedBehind { since_us, .. }) => {
-                self.wait_overdue(env, &client.account, *since_us)
-            }
+            ClientState::Waiting(_) | ClientState::QueuedBehind(_) => self.wait_overdue(env, &client.account),
             ClientState::Linked(link) => {
                 let server = self.servers.get(link.server).filter(|server| !server.is_replication())?;
                 let user = &self.state.user;
@@ -108,9 +103,10 @@ impl Pool {
         }
     }
 
-    /// The limits for a client that has waited for a server since this time, also for its pool's first one.
-    fn wait_overdue(&self, env: &Env, account: &Account, since_us: u64) -> Option<Fault> {
+    /// The limits for a client that waits for a server, also for its pool's first one.
+    fn wait_overdue(&self, env: &Env, account: &Account) -> Option<Fault> {
         let (config, pool) = (&env.rules.config, &self.state);
+        let since_us = account.request.since_us;
         if let Some(fault) =
             pool.cluster.as_ref().and_then(|cluster| cluster.overdue(env, account.branch, since_us))
         {
@@ -120,7 +116,7 @@ impl Pool {
         if is_over(env, config.query_wait_timeout(&pool.config, &account.user), since_us) {
             return Some(Fault::Unserved("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW, failure()));
         }
-        is_over(env, config.query_timeout(&pool.user), account.request_us)
+        is_over(env, config.query_timeout(&pool.user), since_us)
             .then(|| Fault::Unserved("query_timeout", SqlState::PROTOCOL_VIOLATION, failure()))
     }
 
@@ -130,7 +126,7 @@ impl Pool {
         if limit.is_zero() || !is_over(env, Some(limit), client.origin.since.mono_us) {
             return None;
         }
-        let failure = self.failure_while_waiting(env, client.account.branch, client.account.request_us);
+        let failure = self.failure_while_waiting(env, client.account.branch, client.account.request.since_us);
         Some(Fault::Unserved("client_login_timeout (server down)", SqlState::PROTOCOL_VIOLATION, failure))
     }
 

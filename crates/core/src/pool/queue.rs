@@ -36,9 +36,9 @@ impl Pool {
 
     /// The client that has waited longest for a server of this node, and since when (monotonic, µs).
     pub(crate) fn first_waiting(&self, branch: Branch) -> Option<(ClientId, u64)> {
-        self.state.node_at(branch).clients.iter().find_map(|&id| match &self.clients.get(id)?.state {
-            ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
-            _ => None,
+        self.state.node_at(branch).clients.iter().find_map(|&id| {
+            let client = self.clients.get(id)?;
+            matches!(client.state, ClientState::Waiting(_)).then_some((id, client.account.request.since_us))
         })
     }
 }

@@ -57,14 +57,19 @@ impl Stage {
     /// A client in a transaction that has changed something, and was asked for.
     fn changed(answer: &[u8]) -> Stage {
         let mut stage = Stage::begun();
-        stage.rig.send(stage.client, &fe::query("insert into t values (1)"));
-        let asked = text(&mut stage.rig, stage.server);
+        stage.changes(answer);
+        stage
+    }
+
+    /// The client changes something, and was asked for.
+    fn changes(&mut self, answer: &[u8]) {
+        self.rig.send(self.client, &fe::query("insert into t values (1)"));
+        let asked = text(&mut self.rig, self.server);
         assert!(asked.contains("insert into t values (1)\0Q"), "{asked}");
         assert!(asked.matches("txid_current_if_assigned").count() > 0, "{asked}");
         let told = [&be::complete("INSERT 0 1")[..], &be::ready('T'), answer].concat();
-        stage.rig.send(stage.server, &told);
-        assert_eq!(stage.rig.gets(stage.client), ["Complete INSERT 0 1", "Ready T"]);
-        stage
+        self.rig.send(self.server, &told);
+        assert_eq!(self.rig.gets(self.client), ["Complete INSERT 0 1", "Ready T"]);
     }
 
     fn begun() -> Stage {
@@ -73,7 +78,12 @@ impl Stage {
 
     /// The same with this `commit_outcome`.
     pub(super) fn begun_with(setting: &str) -> Stage {
-        let mut rig = Rig::with(MAIN, &cluster(setting), 1);
+        Stage::of("", setting)
+    }
+
+    /// The same with these settings of the pooler, too.
+    fn of(main: &str, setting: &str) -> Stage {
+        let mut rig = Rig::with(&format!("{MAIN}\n{main}"), &cluster(setting), 1);
         let watches = begin_with_primary(&mut rig);
         let (client, server) = served(&mut rig);
         begins(&mut rig, (client, server));
@@ -148,6 +158,24 @@ fn the_next_primary_tells_what_became_of_it() {
         assert_eq!(stage.rig.gets(stage.client), told, "{record} {status} {recovered}");
         stage.goes_on(server);
     }
+}
+
+#[test]
+fn the_time_of_its_transaction_is_not_held_against_a_commit() {
+    let mut stage = Stage::of("query_timeout = 2", "on");
+    for _ in 0..6 {
+        stage.rig.pass_us(500_000);
+        for (watch, answer) in stage.watches.into_iter().zip([says(false, 1, 1), says(true, 1, 2)]) {
+            if !stage.rig.raw(watch).is_empty() {
+                stage.rig.send(watch, &answer);
+            }
+        }
+    }
+    stage.changes(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&fe::query("commit"));
+    let server = stage.asks();
+    stage.rig.send(server, &outcome(Some("committed"), Some("0/3000060"), PROMOTED));
+    assert_eq!(stage.rig.gets(stage.client), COMMITTED);
 }
 
 #[test]
@@ -332,7 +360,8 @@ fn a_client_waits_for_as_long_as_others() {
         }
     }
     let told = stage.rig.gets(stage.client);
-    assert!(told[0].starts_with("FATAL 08007"), "{told:?}");
+    assert!(told[0].starts_with("NOTICE"), "it waits: {told:?}");
+    assert!(told[1].starts_with("FATAL 08007"), "{told:?}");
     assert!(stage.rig.is_closed(stage.client));
 }
 

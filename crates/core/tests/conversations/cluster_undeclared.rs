@@ -82,6 +82,24 @@ fn it_leaves_when_what_it_has_read_is_answered() {
 }
 
 #[test]
+fn the_time_that_it_has_read_is_not_held_against_what_it_asks_the_primary_for() {
+    let (mut stage, client, primary, standby) = reading("query_timeout = 3\ndefault_pool_size = 1");
+    let busy = stage.rig.knock("alice", "app_first");
+    stage.rig.gets_raw(busy);
+    stage.runs(busy, primary, "insert into t values (0); begin", "BEGIN", 'T');
+    stage.pass_us(2_000_000);
+    stage.runs(client, standby, "select b from t", "SELECT 1", 'T');
+    stage.pass_us(2_000_000);
+    stage.rig.send(client, &fe::query("insert into t values (1)"));
+    leaves(&mut stage, client, standby);
+    stage.pass_us(2_000_000);
+    stage.rig.gets_nothing(client);
+    stage.runs(busy, primary, "commit", "COMMIT", 'I');
+    let ran = stage.rig.gets(primary);
+    assert_eq!(ran.last().map(String::as_str), Some("Query insert into t values (1)"));
+}
+
+#[test]
 fn groups_of_the_extended_protocol_are_looked_at_as_a_whole() {
     let group = |text: &str| [fe::parse("", text), fe::bind(""), fe::execute(), fe::sync()].concat();
     let row = [be::parse_complete(), be::bind_complete(), be::row("1"), be::complete("SELECT 1")].concat();

@@ -118,6 +118,30 @@ fn what_cannot_be_restored_ends_this_client_alone() {
 }
 
 #[test]
+fn a_client_that_gets_another_server_is_told_once_that_it_waits() {
+    let mut rig = Rig::new("default_pool_size = 1\nquery_wait_notify = 3");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    rig.send(one, &fe::query("SET work_mem = '1MB'"));
+    rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
+    rig.send(server, &[be::one_row("1MB"), be::ready('I')].concat());
+    rig.send(one, &fe::query("select pg_sleep(5)"));
+    rig.gets(server);
+    rig.send(two, &fe::query("select 2"));
+    rig.pass_s(5);
+    assert!(rig.gets(two)[0].starts_with("NOTICE"));
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server).last().map(String::as_str), Some("Query select 2"));
+    rig.send(server, &be::error("22023", "role \"r\" does not exist"));
+    assert!(rig.is_closed(server));
+    let another = rig.dialed();
+    rig.pass_s(5);
+    rig.gets_nothing(two);
+    rig.greet(another);
+    assert_eq!(rig.gets(another), ["Query select 2"]);
+}
+
+#[test]
 fn a_begin_that_was_answered_goes_after_the_replay() {
     let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = server");
     let (one, two) = (rig.client("alice"), rig.client("alice"));

@@ -162,12 +162,10 @@ impl Pool {
     /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
     pub(super) fn has_waited_enough(&self, env: &Env, branch: Branch, id: ClientId) -> bool {
         let enough_us = self.state.node_at(branch).pace.wake_after_us();
-        match self.clients.get(id).map(|client| &client.state) {
-            Some(ClientState::Waiting(waiting)) => {
-                env.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
-            }
-            _ => false,
-        }
+        self.clients.get(id).is_some_and(|client| {
+            let waited_us = env.now.mono_us.saturating_sub(client.account.request.since_us);
+            matches!(client.state, ClientState::Waiting(_)) && waited_us >= enough_us
+        })
     }
 
     /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
@@ -182,12 +180,14 @@ impl Pool {
     ) {
         let node = self.state.node_at(branch);
         let enough_us = node.pace.wake_after_us();
-        let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
+        let Some(Client { state: ClientState::Waiting(_), account, .. }) = self.clients.get(id) else {
+            return;
+        };
         let now_us = env.now.mono_us;
         let heads = node.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
         let long_us = heads.map(|head| head.since_us.saturating_add(limits.max_us + 1));
         let long_us = long_us.filter(|&due_us| due_us > now_us).min().unwrap_or(u64::MAX);
-        let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);
+        let due_us = account.request.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);
         env.wake_at(due_us);
     }
 }

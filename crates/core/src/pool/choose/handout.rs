@@ -158,7 +158,7 @@ impl Pool {
                     continue;
                 }
             };
-            let since_us = self.clients.get(id).map(|client| client.account.request_us);
+            let since_us = self.clients.get(id).map(|client| client.account.request.since_us);
             let waited_us = cx.env.now.mono_us.saturating_sub(since_us.unwrap_or(cx.env.now.mono_us));
             self.state.numbers.stats.wait_us += waited_us;
             self.greet_client(cx, id, &greeting, checked.as_deref(), None);

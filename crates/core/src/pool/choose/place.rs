@@ -31,7 +31,7 @@ impl Pool {
         };
         let pool = &mut self.state;
         pool.numbers.stats.server_assignments += 1;
-        let waited_us = now_us.saturating_sub(waiting.since_us);
+        let waited_us = now_us.saturating_sub(client.account.request.since_us);
         pool.numbers.stats.wait_us += waited_us;
         let opening = match std::mem::take(&mut waiting.first) {
             First::Nothing if pool.policy.on_loss.asks() => change::opening_of(&client.account),
@@ -80,11 +80,10 @@ impl Pool {
             return;
         };
         let ClientState::Waiting(waiting) = &client.state else { return };
-        let (since_us, notified) = (waiting.since_us, waiting.notified);
         let Some(group) = waiting.group else { return };
         let inbox = std::mem::take(&mut client.inbox);
         client.account.draws.use_server(id, server_id, &mut server.users);
-        let queued_behind = QueuedBehind { server: server_id, since_us, notified, group };
+        let queued_behind = QueuedBehind { server: server_id, group };
         let pool = &mut self.state;
         pool.move_client(client, ClientState::QueuedBehind(queued_behind));
         pool.numbers.multiplexing.multiplexed += 1;

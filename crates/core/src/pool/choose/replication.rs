@@ -52,7 +52,7 @@ impl Pool {
     /// A server that becomes free is not for other clients then.
     pub(crate) fn next_replicating(&mut self, env: &Env) -> Option<ClientId> {
         let client = *self.state.queue.replicating.front()?;
-        let since_us = self.clients.get(client)?.account.request_us;
+        let since_us = self.clients.get(client)?.account.request.since_us;
         let first = self.first_waiting(Branch::PRIMARY);
         (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env, Branch::PRIMARY))
             .then_some(client)

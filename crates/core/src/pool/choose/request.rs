@@ -6,7 +6,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::mail::Shutdown;
 use crate::pool::choose::selector::Place;
-use crate::pool::client::state::{ClientState, First, Waiting};
+use crate::pool::client::state::{ClientState, First, Request, Waiting};
 use crate::pool::cluster::route::Asking;
 use crate::pool::relay::group::Group;
 use crate::pool::{Branch, Pool, Step};
@@ -21,21 +21,19 @@ impl Pool {
         bytes: &[u8],
         group: Option<Group>,
     ) -> Step {
-        let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let first = match &mut client.state {
             ClientState::DeferredBegin(deferred) => First::Begin(std::mem::take(&mut deferred.text)),
             _ => First::Nothing,
         };
         let account = &mut client.account;
-        account.request_us = now_us;
-        account.code_age = cx.env.shared.routines();
+        account.request = Request::new(cx.env);
         account.refused_servers = 0;
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
         let asking = Asking { begin: first.begin(), bytes, group: group.as_ref() };
         let branch = self.branch_of_request(cx.env, id, asking);
-        let waiting = Waiting { since_us: now_us, notified: false, group, first };
+        let waiting = Waiting { group, first };
         self.set_client_state(id, ClientState::Waiting(waiting));
         if self.state.policy.on_loss.asks() {
             self.run_in_block(cx.env, id, branch, bytes);

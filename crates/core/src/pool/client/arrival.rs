@@ -11,7 +11,7 @@ use crate::context::{Activity, Cx, Env, KeyOwner, Role};
 use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{Account, Client, ClientState};
+use crate::pool::client::state::{Account, Client, ClientState, Request};
 use crate::pool::cluster::route::Asking;
 use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting};
 use crate::pool::startup::check::Known;
@@ -72,8 +72,7 @@ impl Pool {
                 parse_context: None,
                 draws: crate::pool::sequences::state::Draws::default(),
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
-                request_us: now_us,
-                code_age: 0,
+                request: Request { since_us: now_us, ..Request::default() },
                 active_us: now_us,
                 counted,
             },

@@ -12,7 +12,7 @@ use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
-use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
+use crate::pool::client::state::{ClientState, First, Link, Opening};
 use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::first_try::FirstTry;
@@ -136,10 +136,9 @@ impl Pool {
         }
         // It was queued on this server, so its inbox has it.
         cx.driver.reached(RarePath::QueuedReadAgain);
-        let since_us = client.account.request_us;
         self.set_server_state(server_id, ServerState::Draining);
-        self.wait_again(id, since_us, true);
-        self.end_cancels_for(cx, id);
+        self.state.numbers.multiplexing.requeued += 1;
+        self.requeue(cx, id, First::Nothing);
         true
     }
 
@@ -222,15 +221,8 @@ impl Pool {
         cx.driver.reached(RarePath::ReadAfterLoss);
         again.extend_from_slice(&client.inbox);
         cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, again));
-        let since_us = client.account.request_us;
-        let waiting = Waiting { since_us, notified: false, group: None, first: First::Nothing };
-        self.set_client_state(id, ClientState::Waiting(waiting));
         self.set_server_state(server_id, ServerState::Draining);
-        let branch = self.clients[id].account.branch;
-        self.state.node_at_mut(branch).clients.push_front(id);
-        self.end_cancels_for(cx, id);
-        self.notice();
-        self.client_unpause(cx, id);
+        self.requeue(cx, id, First::Nothing);
         true
     }
 }

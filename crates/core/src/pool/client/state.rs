@@ -73,10 +73,7 @@ pub(crate) struct Account {
     pub(crate) listener: Option<Box<Listener>>,
     /// What its cancel requests must carry.
     pub(crate) cancel_key: CancelKey,
-    /// When it last began to ask for something (monotonic, µs).
-    pub(crate) request_us: u64,
-    /// The age of code when it last asked for a server: what was judged of its messages then holds as long as that stays.
-    pub(crate) code_age: u64,
+    pub(crate) request: Request,
     /// Last activity, for `client_idle_timeout`.
     pub(crate) active_us: u64,
     pub(crate) counted: Counted,
@@ -131,12 +128,26 @@ pub(crate) enum ClientState {
     Linked(Link),
 }
 
+/// What a client asked last for a server for. It stays the same when that has to wait again (`moves/requeue.rs`).
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Request {
+    /// When it was made (monotonic, µs). The client's timeouts while it waits count from here.
+    pub(crate) since_us: u64,
+    /// The client was told that it waits (`query_wait_notify`).
+    pub(crate) is_notified: bool,
+    /// The age of code at that time: what was judged of the client's messages then holds as long as that stays.
+    pub(crate) code_age: u64,
+}
+
+impl Request {
+    /// One that is made now.
+    pub(crate) fn new(env: &Env) -> Request {
+        Request { since_us: env.now.mono_us, is_notified: false, code_age: env.shared.routines() }
+    }
+}
+
 /// In a pool's queue.
 pub(crate) struct Waiting {
-    /// Since when (monotonic, µs).
-    pub(crate) since_us: u64,
-    /// It was told that it waits (`query_wait_notify`).
-    pub(crate) notified: bool,
     /// What it asks for, if that may share a server with others.
     pub(crate) group: Option<Group>,
     pub(crate) first: First,
@@ -177,10 +188,6 @@ impl First {
 /// answered: if the server dies before it looked at it, it is sent again to another server.
 pub(crate) struct QueuedBehind {
     pub(crate) server: ServerId,
-    /// As when it was waiting.
-    pub(crate) since_us: u64,
-    /// See [`Waiting::notified`].
-    pub(crate) notified: bool,
     pub(crate) group: Group,
 }
 
@@ -452,7 +459,7 @@ impl Account {
     /// Code was made since it asked for a server: what was judged of its messages then may not hold any more.
     #[inline]
     pub(crate) fn is_outdated(&self, env: &Env) -> bool {
-        self.code_age != env.shared.routines()
+        self.request.code_age != env.shared.routines()
     }
 
     /// Its own notifications have not all come from the notify listener.

@@ -79,7 +79,8 @@ impl Pool {
         let mut last: Vec<ClientId> =
             pool.nodes().flat_map(|node| node.clients.iter().rev()).filter(waits).copied().collect();
         if !pool.standbys.is_empty() {
-            let since_us = |id: &ClientId| clients.get(*id).map_or(0, |client| client.account.request_us);
+            let since_us =
+                |id: &ClientId| clients.get(*id).map_or(0, |client| client.account.request.since_us);
             last.sort_by_key(|id| std::cmp::Reverse(since_us(id)));
         }
         last.truncate(surplus);

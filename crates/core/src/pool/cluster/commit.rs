@@ -15,7 +15,7 @@ use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{NUMBER_QUESTIONS_MAX, OUTCOME_QUESTIONS_MAX};
 use crate::pool::begin::BlockGroup;
-use crate::pool::client::state::{ClientState, First, Link, Opening, Waiting};
+use crate::pool::client::state::{ClientState, First, Link, Opening, Request};
 use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::relay::own_settings::{self, Asks};
@@ -226,14 +226,11 @@ impl Pool {
     ) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.account.branch = Branch::PRIMARY;
+        // The COMMIT, not the whole transaction.
+        client.account.request = Request::new(cx.env);
         cx.driver.reached(RarePath::OutcomeAsked);
-        let first = First::Outcome(at);
-        let waiting = Waiting { since_us: cx.env.now.mono_us, notified: true, group: None, first };
-        self.set_client_state(id, ClientState::Waiting(waiting));
         self.set_server_state(server_id, ServerState::Draining);
-        self.state.node_at_mut(Branch::PRIMARY).clients.push_front(id);
-        self.end_cancels_for(cx, id);
-        self.notice();
+        self.requeue(cx, id, First::Outcome(at));
     }
 
     /// Waiting → Linked, with a server that is asked.

@@ -4,7 +4,7 @@
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{ClientState, First, Waiting};
+use crate::pool::client::state::{ClientState, First, Request};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::{Branch, Pool};
@@ -91,25 +91,22 @@ impl Pool {
         let first = First::of_begin(self.take_begin(id));
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
-        if !matches!(&client.state, ClientState::Linked(link) if link.first_try == FirstTry::Left) {
+        let has_left = matches!(&client.state, ClientState::Linked(link) if link.first_try == FirstTry::Left);
+        if has_left {
+            // What it sent last, not what its transaction has read.
+            account.request = Request::new(cx.env);
+            cx.driver.reached(RarePath::LeftStandby);
+        } else {
             self.state.note_second_try(account.branch);
             cx.driver.reached(RarePath::SecondTry);
             cx.log(Level::Debug, "a read that a standby did not run runs on the primary");
-        } else {
-            cx.driver.reached(RarePath::LeftStandby);
         }
         account.branch = Branch::PRIMARY;
         account.forget_asked();
         if let Some(must_see) = account.must_see.as_deref_mut() {
             must_see.is_sent_to_primary(cx.env.now.mono_us);
         }
-        let since_us = cx.env.now.mono_us;
-        let waiting = Waiting { since_us, notified: true, group: None, first };
-        self.set_client_state(id, ClientState::Waiting(waiting));
-        self.state.node_at_mut(Branch::PRIMARY).clients.push_front(id);
-        self.end_cancels_for(cx, id);
-        self.notice();
-        self.client_unpause(cx, id);
+        self.requeue(cx, id, first);
     }
 
     /// A linked client keeps its server though its group is answered: what was kept of that is not asked again.

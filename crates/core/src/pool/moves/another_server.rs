@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::ids::ServerId;
 use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, First, Opening, Waiting};
+use crate::pool::client::state::{ClientState, First, Opening};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::first_ask::FirstAsk;
 use crate::pool::server::state::ServerState;
@@ -43,23 +43,14 @@ impl Pool {
         }
         account.refused_servers += 1;
         cx.driver.reached(RarePath::SessionRefused);
-        let since_us = account.request_us;
         if !sent.is_empty() {
             sent.extend_from_slice(&client.inbox);
             cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
         }
-        if is_first_try {
-            self.wait_at_primary(cx, id);
-            return true;
+        match is_first_try {
+            true => self.wait_at_primary(cx, id),
+            false => self.requeue(cx, id, First::of_begin(begin)),
         }
-        let waiting = Waiting { since_us, notified: false, group: None, first: First::of_begin(begin) };
-        self.set_client_state(id, ClientState::Waiting(waiting));
-        let branch = self.clients[id].account.branch;
-        self.state.node_at_mut(branch).clients.push_front(id);
-        self.waits_again_at(branch);
-        self.end_cancels_for(cx, id);
-        self.notice();
-        self.client_unpause(cx, id);
         true
     }
 }

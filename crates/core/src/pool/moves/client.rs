@@ -7,8 +7,8 @@ use slotmap::SlotMap;
 use crate::client_handoff::Replication;
 use crate::context::{Activity, Cx, Env};
 use crate::driver::Driver;
-use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{Client, ClientState, First, Waiting};
+use crate::ids::ClientId;
+use crate::pool::client::state::{Client, ClientState};
 use crate::pool::node::Turn;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, PoolState};
@@ -83,8 +83,8 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return };
         let from = std::mem::replace(&mut client.account.branch, to);
         let is_before = |clients: &SlotMap<ClientId, Client>, other: ClientId| {
-            let own_us = clients.get(id).map_or(0, |client| client.account.request_us);
-            clients.get(other).is_none_or(|other| other.account.request_us <= own_us)
+            let own_us = clients.get(id).map_or(0, |client| client.account.request.since_us);
+            clients.get(other).is_none_or(|other| other.account.request.since_us <= own_us)
         };
         match &client.state {
             ClientState::Waiting(_) => {
@@ -157,12 +157,7 @@ impl Pool {
     /// `query_wait_notify`: tells a client, once, that it waits.
     pub(crate) fn notify_waiter<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let notified = match &mut client.state {
-            ClientState::Waiting(waiting) => &mut waiting.notified,
-            ClientState::QueuedBehind(queued_behind) => &mut queued_behind.notified,
-            _ => return,
-        };
-        if std::mem::replace(notified, true) {
+        if std::mem::replace(&mut client.account.request.is_notified, true) {
             return;
         }
         let text = "No server connection available in postgres backend, client being queued";
@@ -179,41 +174,6 @@ impl Pool {
         } else {
             PoolMode::Session
         }
-    }
-
-    /// The server is given up. The clients behind its head have only asked to read, and have seen no answer: their groups
-    /// run elsewhere, before anything else.
-    pub(crate) fn put_back_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let clients = server.pipelined.rescue();
-        self.take_off(cx, id, &clients);
-    }
-
-    /// QueuedBehind → Waiting, of these, in their order.
-    pub(crate) fn take_off<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, clients: &[ClientId]) {
-        for &client_id in clients.iter().rev() {
-            let Some(client) = self.clients.get(client_id) else { continue };
-            let ClientState::QueuedBehind(queued_behind) = &client.state else { continue };
-            debug_assert!(queued_behind.server == id, "it is queued on another server");
-            let (since_us, notified) = (queued_behind.since_us, queued_behind.notified);
-            self.wait_again(client_id, since_us, notified);
-            cx.driver.reached(RarePath::PutBack);
-        }
-        if !clients.is_empty() {
-            // One for a client that waits now need not wait for its turn.
-            self.next_cancel(cx);
-        }
-    }
-
-    /// To the front of its pool's queue, and from there to its own server.
-    pub(crate) fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
-        let waiting = Waiting { since_us, notified, group: None, first: First::Nothing };
-        self.set_client_state(id, ClientState::Waiting(waiting));
-        self.state.numbers.multiplexing.requeued += 1;
-        let branch = self.clients[id].account.branch;
-        self.state.node_at_mut(branch).clients.push_front(id);
-        self.waits_again_at(branch);
-        self.notice();
     }
 }
 

@@ -2,4 +2,5 @@
 
 pub(crate) mod another_server;
 pub(crate) mod client;
+pub(crate) mod requeue;
 pub(crate) mod server;

@@ -12,7 +12,7 @@ use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
-use crate::pool::client::state::{Account, ClientState, Link};
+use crate::pool::client::state::{Account, ClientState, First, Link};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::note_promoted;
 use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
@@ -33,7 +33,7 @@ impl PoolState {
         let bytes = server.work.received_bytes - head.received_bytes;
         env.measured.estimates.note(head.key, took_us, bytes, self.policy.long_us);
         if let (Some(account), Some(_)) = (account, head.estimate_us) {
-            let response_us = now_us.saturating_sub(account.request_us);
+            let response_us = now_us.saturating_sub(account.request.since_us);
             let wait_us = response_us.saturating_sub(took_us);
             if self.node_at_mut(server.branch).pace.note(now_us, response_us, wait_us) {
                 let size = env.rules.config.pool_size(&self.config, &self.user);
@@ -125,7 +125,8 @@ impl Pool {
         if queued.server != id {
             return false;
         }
-        let (waited_us, group) = (now_us.saturating_sub(queued.since_us), queued.group);
+        let waited_us = now_us.saturating_sub(client.account.request.since_us);
+        let group = queued.group;
         let from_bytes = server.work.running.from_bytes;
         server.note_begin(now_us);
         server.work.running.from_bytes = from_bytes;
@@ -270,11 +271,9 @@ impl Pool {
         reason: &str,
     ) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
-        if link.kept == 0 {
+        if !matches!(&client.state, ClientState::Linked(link) if link.kept > 0) {
             return;
         }
-        let since_us = account.request_us;
         let server = &mut self.servers[id];
         server.ledger.disown_head(Purpose::Rerun);
         (server.work.query_us, server.work.xact_us) = (0, 0);
@@ -282,7 +281,8 @@ impl Pool {
         if self.goes_to_primary(cx, client_id, id) {
             return;
         }
-        self.wait_again(client_id, since_us, true);
+        self.requeue(cx, client_id, First::Nothing);
+        self.state.numbers.multiplexing.requeued += 1;
         cx.log(Level::Debug, reason);
     }
 }

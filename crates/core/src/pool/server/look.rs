@@ -69,7 +69,7 @@ impl Pool {
         let node = self.state.node_at(Branch::PRIMARY);
         let waited_us = node.awaiting.iter().filter_map(|id| {
             let client = self.clients.get(*id)?;
-            Some(now_us.saturating_sub(client.account.request_us))
+            Some(now_us.saturating_sub(client.account.request.since_us))
         });
         let waits = waited_us.max().is_some_and(|waited_us| waited_us < GREETING_WAIT_US);
         let is_late = self.state.freshness.is_late(now_us);

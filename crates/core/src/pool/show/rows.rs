@@ -55,7 +55,7 @@ impl Pool {
             ClientState::Linked(_) if sockets => "cl_active",
             state => shown_state(state),
         };
-        let request_us = account.request_us;
+        let request_us = account.request.since_us;
         let wait_us = match &client.state {
             ClientState::Waiting(_) | ClientState::QueuedBehind(_) => {
                 env.now.mono_us.saturating_sub(request_us)

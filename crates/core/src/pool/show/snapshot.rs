@@ -94,15 +94,15 @@ impl Pool {
         let queued = pool.branches().filter_map(|branch| Some(self.first_waiting(branch)?.1));
         let awaiting = pool.nodes().filter_map(|node| node.awaiting.first());
         let at_login = awaiting.chain(pool.queue.replicating.front());
-        let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.request_us));
+        let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.request.since_us));
         let behind = pool
             .nodes()
             .flat_map(|node| &node.short)
             .filter_map(|&id| self.servers.get(id))
             .flat_map(|server| server.pipelined.behind());
-        let behind = behind.filter_map(|queued| match &self.clients.get(queued.client)?.state {
-            ClientState::QueuedBehind(queued_behind) => Some(queued_behind.since_us),
-            _ => None,
+        let behind = behind.filter_map(|queued| {
+            let client = self.clients.get(queued.client)?;
+            matches!(client.state, ClientState::QueuedBehind(_)).then_some(client.account.request.since_us)
         });
         let since_us = queued.chain(at_login).chain(behind).min();
         since_us.map_or(0, |since_us| env.now.mono_us.saturating_sub(since_us))

@@ -16,7 +16,7 @@ use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::state::{
-    Account, Client, ClientState, DeferredBegin, Link, Opening, Unnamed, UnnamedOnServer,
+    Account, Client, ClientState, DeferredBegin, Link, Opening, Request, Unnamed, UnnamedOnServer,
 };
 use crate::pool::node::Turn;
 use crate::pool::prepared::parse_contexts::ParseContext;
@@ -266,8 +266,7 @@ impl Pool {
             draws: Draws::default(),
             listener: None,
             cancel_key: key,
-            request_us: now_us,
-            code_age: 0,
+            request: Request { since_us: now_us, ..Request::default() },
             active_us: now_us,
             counted,
             refused_servers: 0,

@@ -176,8 +176,7 @@ impl Pool {
             // A server that has travelled is not known to be used by this client alone.
             draws: _,
             listener,
-            request_us: _,
-            code_age: _,
+            request: _,
             active_us: _,
             counted: _,
             refused_servers: _,

@@ -48,10 +48,7 @@ impl Client {
 
     /// Since when it waits with a statement (monotonic, µs).
     pub(in crate::pool::cluster) fn waits_since_us(&self) -> Option<u64> {
-        match &self.state {
-            ClientState::Waiting(waiting) => Some(waiting.since_us),
-            _ => None,
-        }
+        matches!(self.state, ClientState::Waiting(_)).then_some(self.account.request.since_us)
     }
 }
 
