@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from harness.cluster import PASSWORDS
@@ -18,10 +19,21 @@ pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="the image is pgwe
 DOCKERFILE = REPOSITORY / "deploy" / "Dockerfile"
 
 
+#: What the image has besides pgweir, for health checks and operators.
+TOOLS = ["psql", "pg_isready", "pkill", "pgrep"]
+
+
+def real(name):
+    """A program of this machine; Debian's wrapper of PostgreSQL's programs is none."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return found[-1] if found else shutil.which(name)
+
+
 def instructions():
-    """The instructions of the last stage: each its word and the rest, with continued lines joined."""
+    """The instructions of the image: each its word and the rest, with continued lines joined. The slim image is its first stage."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
-    stage = text[text.rindex("\nFROM ") + 1 :]
+    (beginning,) = re.finditer(r"^FROM \S+ AS slim$", text, re.MULTILINE)
+    stage = re.sub(r"^FROM .*\n", "", text[beginning.start() :], flags=re.MULTILINE)
     return [tuple(line.split(maxsplit=1)) for line in stage.splitlines() if line]
 
 
@@ -32,9 +44,12 @@ def one(word):
 
 
 def copy(machine, rest):
-    """A COPY: from the stage that builds, the program under test and this machine's certificates; else from the repository."""
+    """A COPY: from the stages that build, the program under test and what this machine has; else from the repository."""
     words = shlex.split(rest)
     options, (source, target) = [word for word in words if word.startswith("--")], [word for word in words if not word.startswith("--")]
+    if "--from=tools" in options:
+        assert target == "/"
+        return run("sh", REPOSITORY / "deploy" / "docker" / "tools.sh", machine.root, *(real(name) for name in TOOLS))
     file = REPOSITORY / source
     if "--from=build" in options:
         file = {"/src/target/dist/pgweir": binary(), "/etc/ssl/certs/ca-certificates.crt": DOCKERFILE}[source]
@@ -93,6 +108,14 @@ def test_the_container_serves(image, pg):
         process.kill()
         said = process.communicate()[0].decode()
     assert PASSWORDS["alice"] not in said
+
+
+def test_the_programs_of_health_checks_and_operators(image):
+    """psql, pg_isready and pkill run as the image's user, without Perl; they are those that the Dockerfile names."""
+    named = re.search(r"tools\.sh /out (.*)", DOCKERFILE.read_text())[1]
+    assert [word.rsplit("/", 1)[1] for word in named.split()] == TOOLS
+    for tool in TOOLS:
+        assert image.run(f"/usr/bin/{tool}", "--version", user=one("USER"))
 
 
 def test_the_dockerfile_has_no_secret():
