@@ -13,7 +13,10 @@ pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer has its
 
 #: What each version reports. The statistics line of 1.25 is the one that pgBadger 13.2 reads.
 RELEASES = {"1.25": "1.25.2", "1.26": "1.26.1"}
-LINE = r"LOG stats: \d+ xacts/s, \d+ queries/s, \d+ client parses/s, \d+ server parses/s, \d+ binds/s, {}in \d+ B/s, out \d+ B/s, xact \d+ us, query \d+ us, wait \d+ us\n"
+LINE = (
+    r"LOG stats: \d+ xacts/s, \d+ queries/s, \d+ client parses/s, \d+ server parses/s, \d+ binds/s, "
+    r"{}in \d+ B/s, out \d+ B/s, xact \d+ us, query \d+ us, wait \d+ us\n"
+)
 LINES = {"1.25": LINE.format(""), "1.26": LINE.format(r"\d+ client logins/s, ")}
 
 #: The columns of 1.26 that 1.25 does not have, and after which columns they come.

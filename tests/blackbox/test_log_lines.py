@@ -209,7 +209,10 @@ def test_a_refused_login_to_a_server(pooled, pg):
 
 
 @pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not say what to write")
-@pytest.mark.parametrize("user, asked, said", [("u_scram", "scram-sha-256", "md5 hash, which answers md5 only"), ("u_md5", "md5", "SCRAM secret, which only checks passwords")])
+@pytest.mark.parametrize(
+    "user, asked, said",
+    [("u_scram", "scram-sha-256", "md5 hash, which answers md5 only"), ("u_md5", "md5", "SCRAM secret, which only checks passwords")],
+)
 def test_a_secret_of_the_wrong_type(pooled, pg, user, asked, said):
     """The client hears PgBouncer's words; the log says what the server asks for, what is known, and what to write where."""
     [[secret]] = pg.sql("select rolpassword from pg_authid where rolname = 'u_scram'")
@@ -217,10 +220,11 @@ def test_a_secret_of_the_wrong_type(pooled, pg, user, asked, said):
     pooler = pooled(auth_type="trust", userlist=entries)
     with pytest.raises(psycopg.OperationalError, match="wrong password type"):
         pooler.connect("app", user)
-    line(pooler, rf'WARNING the server asks user "{user}" for {asked}, but its entry is an? {said}.*: write the password itself in auth_file, or password= on the line of database "app"')
+    advice = 'write the password itself in auth_file, or password= on the line of database "app"'
+    line(pooler, rf'WARNING the server asks user "{user}" for {asked}, but its entry is an? {said}.*: {advice}')
 
 
-@pytest.mark.skipif(kind() == "pgbouncer" or ACCOUNT is None, reason="PgBouncer does not say who it is; only root can make a file that it must not read")
+@pytest.mark.skipif(kind() == "pgbouncer" or ACCOUNT is None, reason="PgBouncer does not say who it is; only root can refuse it a file")
 def test_a_permission_that_is_missing(pooled):
     """The user who may not write a file is named, beside the file."""
     pooler = pooled(start=False)

@@ -100,7 +100,8 @@ def test_edoburu(pod, pg):
     pod.serves()
     # Health checks of compose files and charts run in the container.
     run(*pod.words("pg_isready", "-h", "127.0.0.1", "-p", pod.port, "-d", "bench"))
-    assert run(*pod.words("env", f"PGPASSWORD={PASSWORDS['alice']}", "psql", "-Atqh", "127.0.0.1", "-p", pod.port, "-U", "alice", "bench", "-c", "select 7")) == "7\n"
+    asked = pod.words("env", f"PGPASSWORD={PASSWORDS['alice']}", "psql", "-Atqh", "127.0.0.1", "-p", pod.port, "-U", "alice", "bench", "-c", "select 7")
+    assert run(*asked) == "7\n"
     assert "|3|" in pod.psql("pgbouncer", "ops", "SHOW DATABASES", "hunter3")
     assert pod.psql("pgbouncer", "watch", "SHOW VERSION", "hunter4").startswith("PgBouncer ")
     assert pod.psql("bench", "alice", "show timezone", PASSWORDS["alice"]) == "UTC"
@@ -245,8 +246,13 @@ def test_crunchys_operator_finds_the_process_by_its_name(pod, pg):
 
 #: The services of widely read articles, image name apart, each with PostgreSQL under the name that is replaced here.
 COMPOSE = {
-    "url": {"DATABASE_URL": "postgres://alice:{secret}@{host}:{port}/bench", "POOL_MODE": "transaction", "MAX_CLIENT_CONN": "200", "DEFAULT_POOL_SIZE": "10"},
-    "parts": {"DB_HOST": "{host}", "DB_PORT": "{port}", "DB_USER": "alice", "DB_PASSWORD": "{secret}", "DB_NAME": "bench", "AUTH_TYPE": "scram-sha-256"},
+    "url": {
+        "DATABASE_URL": "postgres://alice:{secret}@{host}:{port}/bench", "POOL_MODE": "transaction", "MAX_CLIENT_CONN": "200",
+        "DEFAULT_POOL_SIZE": "10",
+    },
+    "parts": {
+        "DB_HOST": "{host}", "DB_PORT": "{port}", "DB_USER": "alice", "DB_PASSWORD": "{secret}", "DB_NAME": "bench", "AUTH_TYPE": "scram-sha-256",
+    },
     "pools": {
         "DB_HOST": "{host}", "DB_PORT": "{port}", "DB_USER": "alice", "DB_PASSWORD": "{secret}", "POOL_MODE": "transaction", "ADMIN_USERS": "alice",
         "MAX_CLIENT_CONN": "1000", "DEFAULT_POOL_SIZE": "20", "MIN_POOL_SIZE": "2", "RESERVE_POOL_SIZE": "5", "SERVER_RESET_QUERY": "DISCARD ALL",
