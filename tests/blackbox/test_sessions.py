@@ -5,6 +5,7 @@ What fails is made small and printed: save it as a file in `sessions/cases` to k
 """
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 from harness.cluster import DISTRIBUTION, Cluster
 from harness.machine import REPOSITORY
 from harness.pooler import kind
-from sessions import rules, told, words
+from sessions import rules, swarm, told, words
 from sessions.arena import Arena
 from sessions.fuzz import allowed, attempt, search
 from sessions.generate import FEATURES, round_of
@@ -81,6 +82,24 @@ def test_random_rounds(arena_of, chunk):
     for finding in search(arena, range(chunk * ROUNDS, (chunk + 1) * ROUNDS), features=allowed(), tries=150):
         pytest.fail(f"with {CHUNKS[chunk]}: {finding}", pytrace=False)
     assert arena.incomparable < ROUNDS // 10, "rounds that hang with PostgreSQL itself compare nothing"
+
+
+def test_each_setting_is_drawn_or_has_a_reason(pooled):
+    """A new setting needs a row in one of the swarm's two tables."""
+    shown = {row["key"] for row in pooled().admin("SHOW CONFIG")}
+    assert shown == swarm.DRAWN.keys() | swarm.FIXED.keys()
+    assert not swarm.DRAWN.keys() & swarm.FIXED.keys() and all(swarm.FIXED.values())
+    drawn = [swarm.draw(number, clustered=True) for number in range(300)]
+    for name, values in {**swarm.DRAWN, **{f"cluster.{name}": values for name, values in swarm.CLUSTER.items()}}.items():
+        assert {draw[name] for draw in drawn if name in draw} == set(values), name
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_random_rounds_with_drawn_settings(arena_of, number):
+    """The answers do not depend on settings that are not about answers."""
+    seeds = range(10_000 + number * swarm.ROUNDS, 10_000 + number * swarm.ROUNDS + 25)
+    for finding in search(arena_of(), seeds, features=allowed(), tries=150, swarm_too=True):
+        pytest.fail(str(finding), pytrace=False)
 
 
 def test_another_answer_is_found(cluster_of):
@@ -297,7 +316,7 @@ def test_a_lost_or_foreign_notification_is_found():
 def test_the_text_of_a_round_is_the_round():
     """What is printed can be played again."""
     for seed in range(100):
-        played = round_of(seed)
+        played = replace(round_of(seed), settings=swarm.draw(seed % 3))
         assert read(str(played)) == played
 
 

@@ -142,6 +142,10 @@ class Arena:
         self.standbys = standbys
         self.options = {"route": "auto", "causal_reads": "database", "causal_wait_ms": 20000, **(options or {})}
         self.settings = settings
+        self.drawn = {}
+        """The settings of the round that was played last; those of the cluster have `cluster.` before their names."""
+        self.faults = []
+        """What was wrong with poolers that have been stopped."""
         self.poolers = {}
         self.consoles = {}
         self.numbers = itertools.count()
@@ -168,17 +172,27 @@ class Arena:
         for n in range(CLIENTS):
             self.cluster.sql(OF_CLIENT.format(n=n), database=DATABASE)
 
-    def pooler(self, servers):
-        """The pooler whose pools have this many servers."""
+    def pooler(self, played):
+        """The pooler with the round's settings whose pools have its number of servers."""
+        servers = played.servers
+        if played.settings != self.drawn:
+            self._stop_poolers()
+            self.drawn = played.settings
         if servers not in self.poolers:
             at = f"cluster=main dbname={DATABASE}" if self.standbys else self.cluster.at(DATABASE)
             where = {"*": at, "sessions": at}
             options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, **self.followed(), **self.settings}
+            options.update({name: value for name, value in self.drawn.items() if not name.startswith("cluster.")})
             pooler = self.poolers[servers] = Pooler(where, ini_tail=self._nodes_ini(), **options)
             self.consoles[servers] = pooler.console()
             states = ["primary"] + ["standby"] * len(self.standbys)
             eventually(lambda: not self.standbys or [row["state"] for row in pooler.show("NODES")] == states, "all nodes are known")
         return self.poolers[servers]
+
+    def fresh_pooler(self, played):
+        """The same, started for this call: it knows nothing yet."""
+        self._stop_poolers()
+        return self.pooler(played)
 
     def _nodes_ini(self):
         """The sections [nodes] and [clusters]; nothing without standbys."""
@@ -187,7 +201,8 @@ class Arena:
         nodes = [self.cluster, *self.standbys]
         lines = ["[nodes]", *(f"m{n} = host=127.0.0.1 port={node.port}" for n, node in enumerate(nodes, 1)), "[clusters]"]
         names = ",".join(f"m{n}" for n in range(1, len(nodes) + 1))
-        words = " ".join(f"{name}={value}" for name, value in self.options.items())
+        drawn = {name.removeprefix("cluster."): value for name, value in self.drawn.items() if name.startswith("cluster.")}
+        words = " ".join(f"{name}={value}" for name, value in {**self.options, **drawn}.items())
         return "\n".join([*lines, f"main = nodes={names} check_user=postgres {WATCH} {words}", ""])
 
     def reads_at_standbys(self):
@@ -206,7 +221,7 @@ class Arena:
             if any(f"c{n}.shaped" in text for text in played.texts()):
                 self._do_beside(RESHAPE.format(n=n))
 
-    def _await_standbys(self):
+    def await_standbys(self):
         """Waits until each standby has replayed what the connection beside the rounds has done: the pooler knows nothing of it."""
         if self.standbys:
             ((written,),) = self.beside.execute("select pg_current_wal_flush_lsn()::text").fetchall()
@@ -226,7 +241,7 @@ class Arena:
 
     def pooled(self, played):
         """The clients, played through a pool that has just been opened."""
-        pooler = self.pooler(played.servers)
+        pooler = self.pooler(played)
         self.clean(played)
         database = f"round{next(self.numbers)}"
         console = self.consoles[played.servers]
@@ -251,7 +266,7 @@ class Arena:
             self.beside.execute(sql)
         except psycopg.errors.LockNotAvailable as error:
             raise Invalid(sql) from error
-        self._await_standbys()
+        self.await_standbys()
 
     def compare(self, played):
         """Plays the round on both sides; the first difference of any client, or what misleads one, or None."""
@@ -277,7 +292,7 @@ class Arena:
                 misled = f"answers that fit no message: {error}"
             if misled:
                 return Misled(f"by {name}: {misled}")
-        made_up = self.settings.get("pool_mode") == "session"
+        made_up = {**self.settings, **played.settings}.get("pool_mode") == "session"
         for number in played.startups:
             wanted, got = (rules.groups(side[number], self.lasting, made_up) for side in (direct, pooled))
             found = rules.difference(wanted, got, played.started(number), self.rules, played.prepared(number))
@@ -285,9 +300,14 @@ class Arena:
                 return Difference(number, *found)
         return None
 
+    def _stop_poolers(self):
+        for console in self.consoles.values():
+            console.hang_up()
+        self.faults += [fault for pooler in self.poolers.values() for fault in pooler.finish()]
+        self.poolers, self.consoles = {}, {}
+
     def finish(self):
         """Stops the poolers; what was wrong with them."""
         self.beside.close()
-        for console in self.consoles.values():
-            console.hang_up()
-        return [fault for pooler in self.poolers.values() for fault in pooler.finish()]
+        self._stop_poolers()
+        return self.faults

@@ -12,7 +12,7 @@ def described_once(at):
     n, name = at.client, f"d{at.chance.randrange(3)}"
     text, value = at.pick([
         (f"select id, v from c{n}.t where id >= $1 order by id", 1), (f"insert into c{n}.t (v) values ($1) returning id, v", "x"),
-        (f"update c{n}.t set v = $1 where id <= 2 returning id", "y"), ("select $1::int + 1, now() is null", 4),
+        (f"update c{n}.t set v = $1 where id = 1 returning id", "y"), ("select $1::int + 1, now() is null", 4),
         ("select set_config('tenant.id', $1, false)", f"{n}d"), ("select current_setting($1, true)", "tenant.id"),
         (f"update c{n}.t set v = v where id = $1", 1),
     ])  # fmt: skip

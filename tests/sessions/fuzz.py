@@ -10,12 +10,13 @@ import argparse
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from harness import cluster as clusters
 from harness.machine import scratch_folder
 from harness.tls import Certificates
-from sessions import rounds
+from sessions import rounds, swarm
 from sessions.arena import Arena, Invalid
 from sessions.generate import FEATURES, round_of
 from sessions.known import KNOWN
@@ -62,11 +63,13 @@ def examine(arena, seed, played, found, tries):
     return Finding(seed, small, next((d for d in (attempt(arena, small) for _ in range(CONFIRM)) if d), found), times)
 
 
-def search(arena, seeds, clients=4, features=FEATURES, tries=400, most=1):
-    """Plays the seeds; yields a `Finding` for each that fails, `most` at the most."""
+def search(arena, seeds, clients=4, features=FEATURES, tries=400, most=1, swarm_too=False):
+    """Plays the seeds; yields a `Finding` for each that fails, `most` at the most. `swarm_too`: with settings that are drawn, too."""
     left = most
     for seed in seeds:
         played = round_of(seed, clients, features)
+        if swarm_too:
+            played = replace(played, settings=swarm.draw(seed // swarm.ROUNDS, bool(arena.standbys)))
         found = attempt(arena, played)
         if found:
             yield examine(arena, seed, played, found, tries)
@@ -90,6 +93,7 @@ def arguments():
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the pooler")
     parser.add_argument("--standbys", type=int, default=0, help="this many standbys, to which the pooler sends reads (route=auto)")
     parser.add_argument("--cluster", action="append", default=[], metavar="NAME=VALUE", help="an option of the cluster: begin_undeclared=first")
+    parser.add_argument("--swarm", action="store_true", help=f"draw the settings of the pooler, others after {swarm.ROUNDS} rounds each")
     parser.add_argument("--known", action="store_true", help="also play what is known to fail (known.py)")
     parser.add_argument("--without", default="", help="features of rounds to leave out, with commas: " + ", ".join(sorted(FEATURES)))
     parser.add_argument("--most", type=int, default=10, help="stop after this many failing rounds")
@@ -138,7 +142,7 @@ def hunt(arena, given):
     features = (FEATURES if given.known else allowed()) - set(given.without.split(","))
     begin, failed = time.monotonic(), 0
     seeds = range(given.seed, given.seed + given.rounds)
-    for finding in search(arena, seeds, given.clients, features, given.tries, given.most):
+    for finding in search(arena, seeds, given.clients, features, given.tries, given.most, given.swarm):
         failed += 1
         print(finding, flush=True)
         if given.keep:

@@ -9,7 +9,7 @@ The text form has one line for each turn: the client's number, what it sends at 
     0 ["terminate"]
 
 `go`: the client does not wait for the answer before its next turn. `cut`: the bytes leave in several writes, cut there.
-A line that begins with `#` is a remark.
+A line that begins with `#` is a remark. `settings {"defer_begin": "off"}` are the pooler's, beside those of the arena (`swarm.py`).
 """
 
 import json
@@ -77,15 +77,18 @@ class Turn:
 
 @dataclass(frozen=True)
 class Round:
-    """Clients (their startup parameters), the pool's size, and the turns in their order."""
+    """Clients (their startup parameters), the pool's size, the turns in their order, and settings of the pooler."""
 
     servers: int
     startups: dict
     turns: tuple
     remarks: tuple = field(default=(), compare=False)
+    settings: dict = field(default_factory=dict)
 
     def __str__(self):
         lines = [f"# {remark}" for remark in self.remarks]
+        if self.settings:
+            lines.append(f"settings {json.dumps(self.settings)}")
         lines.append(f"servers {self.servers}")
         for client, startup in self.startups.items():
             lines.append(f"client {client} {json.dumps(startup)}" if startup else f"client {client}")
@@ -114,11 +117,13 @@ class Round:
 
 def read(text):
     """The round that a text describes."""
-    servers, startups, turns, remarks = 1, {}, [], []
+    servers, startups, turns, remarks, settings = 1, {}, [], [], {}
     for line in filter(str.strip, text.splitlines()):
         word, _, rest = line.partition(" ")
         if word.startswith("#"):
             remarks.append(line[1:].strip())
+        elif word == "settings":
+            settings = json.loads(rest)
         elif word == "servers":
             servers = int(rest)
         elif word == "client":
@@ -128,7 +133,7 @@ def read(text):
             turns.append(_turn(int(word), rest.strip()))
     for turn in turns:
         startups.setdefault(turn.client, {})
-    return Round(servers, startups, tuple(turns), tuple(remarks))
+    return Round(servers, startups, tuple(turns), tuple(remarks), settings)
 
 
 def _turn(client, rest):

@@ -17,7 +17,7 @@ class Shrinker:
         before = None
         while before != played and self.left > 0:
             before = played
-            for step in (self._clients, self._turns, self._messages, self._texts, self._details):
+            for step in (self._settings, self._clients, self._turns, self._messages, self._texts, self._details):
                 played = step(played)
         return played
 
@@ -36,6 +36,15 @@ class Shrinker:
         while found := self._first(played, attempts_of(played)):
             played = found
         return played
+
+    def _settings(self, played):
+        """Half of the settings, then one less: the pooler is started again for each attempt."""
+        names = sorted(played.settings)
+        halves = [names[len(names) // 2 :], names[: len(names) // 2]] if len(names) > 1 else []
+        fewer = [*halves, *([other for other in names if other != name] for name in names)]
+        attempts = (replace(played, settings={name: played.settings[name] for name in kept}) for kept in fewer)
+        smaller = self._first(played, attempts)
+        return self._settings(smaller) if smaller else played
 
     def _clients(self, played):
         return self._repeat(played, lambda r: (r.with_turns(t for t in r.turns if t.client != client) for client in r.startups))
