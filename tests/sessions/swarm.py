@@ -102,7 +102,8 @@ FIXED = {
                      "tcp_keepidle", "tcp_keepintvl", "tcp_socket_buffer", "tcp_user_timeout"), TCP),
     **dict.fromkeys(("disable_pqexec", "max_client_conn", "max_db_client_connections", "max_packet_size", "max_pinned",
                      "max_user_client_connections", "max_waiting_clients", "query_wait_timeout"), DISCONNECTS),
-    **dict.fromkeys(("application_name_add_host", "ignore_startup_parameters", "login_notify_message", "session_state", "track_extra_parameters"), ANSWERS),
+    **dict.fromkeys(("application_name_add_host", "compatible_with", "ignore_startup_parameters", "login_notify_message", "session_state",
+                     "track_extra_parameters", "version_text"), ANSWERS),
     **dict.fromkeys(("job_name", "shutdown_drain_seconds", "suspend_timeout", "user"), PROCESS),
     "default_pool_size": "each round draws it",
 }  # fmt: skip
