@@ -148,6 +148,34 @@ def test_prepared_statements_are_known_on_both_nodes(shop):
     assert two.primary.sql("select count(*) from shop where a >= 10") == [(5,)]
 
 
+def test_no_read_goes_by_what_a_function_was_before_it_was_made_again(shop):
+    """A function that begins to look at its node, made through the pooler: no read that follows runs it at the standby, whoever asks. What
+    certainly reads goes there again after that."""
+    two, pooler = shop()
+    standby = two.all[1].port
+    # With many functions the catalog's answer takes some time.
+    made = "execute format('create function many_%s() returns int language sql as %L', n, 'select ' || n)"
+    two.primary.sql(f"do $$ begin for n in 1 .. 4000 loop {made}; end loop; end $$")
+    two.primary.sql("create function place() returns bool language sql stable as 'select false'; alter function place() owner to alice")
+    with pooler.raw() as maker, pooler.raw() as other:
+        for _ in range(6):
+            eventually(lambda: at_standby(two, other, "select place()"), "it is known that it only reads")
+            assert not maker.query("create or replace function place() returns bool language sql stable as 'select pg_is_in_recovery()'").errors
+            told = {session.value("select place()") for session in (other, maker, other) for _ in range(3)}
+            assert told == {"f"}, "the standby ran it"
+            whole, mark = marked("select place()")
+            assert other.value(whole) == "f" and standby not in ran_on(two.all, mark)
+            assert not maker.query("create or replace function place() returns bool language sql stable as 'select false'").errors
+        eventually(lambda: at_standby(two, other, "select a from shop"), "reads go to the standby again")
+
+
+def at_standby(cluster, session, text):
+    """Runs a text that is marked; whether the standby ran it."""
+    whole, mark = marked(text)
+    session.query(whole)
+    return cluster.all[1].port in ran_on(cluster.all, mark)
+
+
 def test_a_table_that_has_not_arrived_is_read_from_the_primary(shop):
     """The standby's error is not shown."""
     two, pooler = shop({"causal_reads": "off"})
