@@ -4,8 +4,11 @@ the answer is right."""
 import pytest
 
 from harness import hidden
+from harness.cluster import DISTRIBUTION, Cluster
 from harness.machine import eventually
 from harness.pooler import kind
+from sessions.arena import Arena
+from sessions.objects import CHANGES, READS, ROUTINES, Hunt, chain_of
 
 from test_cluster_auto import marked, ran_on
 from test_cluster_reads import reading  # noqa: F401: a fixture
@@ -130,3 +133,30 @@ def test_hidden_code_that_a_standby_answers_otherwise(nodes, reading, how):  # n
             if explained["runs_on"] != ("standby" if at is standby else "primary"):
                 wrong.append(("explained", text, explained))
     assert not wrong, wrong
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_random_chains(certificates, standbys):
+    """Chains of one to five objects that nobody thought of; hours of it: `python -m sessions.objects`."""
+    cluster = Cluster(DISTRIBUTION, certificates)
+    nodes = [Cluster(DISTRIBUTION, certificates, follows=cluster) for _ in range(standbys)]
+    arena = Arena(cluster, nodes)
+    hunt = Hunt(arena)
+    try:
+        hunt.run(range(40))
+        assert hunt.faults == []
+        assert hunt.met > hunt.tried * 0.8, "what PostgreSQL refuses proves nothing"
+        assert (hunt.at_standbys > 0) == bool(standbys)
+    finally:
+        hunt.close()
+        faults = arena.finish()
+        for node in [*nodes, cluster]:
+            node.discard()
+    assert faults == []
+
+
+def test_chains_have_everything():
+    """Each kind of link is in one of 500 chains."""
+    kinds = {kind for seed in range(500) for kind in chain_of(seed, 18).kinds}
+    assert kinds == {*ROUTINES, *READS, *CHANGES, "an event trigger"}

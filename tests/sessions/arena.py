@@ -181,7 +181,7 @@ class Arena:
         if servers not in self.poolers:
             at = f"cluster=main dbname={DATABASE}" if self.standbys else self.cluster.at(DATABASE)
             where = {"*": at, "sessions": at}
-            options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, **self.followed(), **self.settings}
+            options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, "query_wait_notify": 0, **self.followed(), **self.settings}
             options.update({name: value for name, value in self.drawn.items() if not name.startswith("cluster.")})
             pooler = self.poolers[servers] = Pooler(where, ini_tail=self._nodes_ini(), **options)
             self.consoles[servers] = pooler.console()
