@@ -251,9 +251,14 @@ class Arena:
             if then:
                 assert not console.query(f"{then} {database}").errors
 
+        def shown(topic):
+            answer = console.query(f"SHOW {topic}")
+            rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+            return [row for row in rows if row["database"] == database]
+
         def are(clients):
-            shown = console.query("SHOW CLIENTS")
-            return [row[shown.columns.index("database")] for row in shown.rows].count(database) == clients
+            # A client that said Terminate leaves at once, and its server runs what it had sent.
+            return len(shown("CLIENTS")) == clients and not [row for row in shown("SERVERS") if row["state"] == "active" and not row["link"]]
 
         try:
             return Player(pooler.unix_address, database, meanwhile, are).play(played)
