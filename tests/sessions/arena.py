@@ -140,7 +140,7 @@ class Arena:
     def __init__(self, cluster, standbys=(), options=None, **settings):
         self.cluster = cluster
         self.standbys = standbys
-        self.options = {"route": "auto", "causal_reads": "database", "causal_wait_ms": 20000, **(options or {})}
+        self.options = {"route": "auto", "causal_reads": "database", "causal_wait_ms": 2000, **(options or {})}
         self.settings = settings
         self.drawn = {}
         """The settings of the round that was played last; those of the cluster have `cluster.` before their names."""

@@ -74,7 +74,7 @@ DRAWN = {
 
 CLUSTER = {
     "begin_undeclared": ("primary", "first"),
-    "causal_wait_ms": ("1", "20000"),
+    "causal_wait_ms": ("1", "2000"),
     "commit_outcome": ("off", "on", "exact"),
 }
 """The same for the options of a cluster with standbys. `causal_reads` is fixed: a round sees what was done beside it."""
