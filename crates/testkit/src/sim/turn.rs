@@ -62,8 +62,12 @@ impl<E: Subject> World<E> {
             }
             _ if !is_known => {}
             Inbound::Drained(conn) => {
-                if self.sim_workers[at].sock(conn).is_some_and(|sock| sock.out.is_empty()) {
+                let Some(sock) = self.sim_workers[at].sock_mut(conn) else { return };
+                if sock.out.is_empty() {
                     self.turn(at, |engine, d| engine.drained(d, conn));
+                } else {
+                    // More was sent since: the machine is told when that is gone, too.
+                    sock.stuck = true;
                 }
             }
             Inbound::Accepted(conn, peer) => self.turn(at, |engine, d| engine.accepted(d, conn, peer)),
