@@ -149,7 +149,7 @@ def test_prepared_statements_are_known_on_both_nodes(shop):
 
 
 def test_no_read_goes_by_what_a_function_was_before_it_was_made_again(shop):
-    """A function that begins to look at its node, made through the pooler: no read that follows runs it at the standby, whoever asks. What
+    """A function that begins to look at its node, made through the pooler: no read of any client that follows runs it at the standby. What
     certainly reads goes there again after that."""
     two, pooler = shop()
     standby = two.all[1].port

@@ -138,7 +138,7 @@ def test_hidden_code_that_a_standby_answers_otherwise(nodes, reading, how):  # n
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("standbys", [0, 1])
 def test_random_chains(certificates, standbys):
-    """Chains of one to five objects that nobody thought of; hours of it: `python -m sessions.objects`."""
+    """Random chains of one to five objects; for hours of them: `python -m sessions.objects`."""
     cluster = Cluster(DISTRIBUTION, certificates)
     nodes = [Cluster(DISTRIBUTION, certificates, follows=cluster) for _ in range(standbys)]
     arena = Arena(cluster, nodes)

@@ -104,7 +104,7 @@ pub(crate) struct Env {
     pub(crate) effects: Vec<Effect>,
     /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
     pub(crate) write_time: Option<WriteTime>,
-    /// See [`crate::Machine::of_version`].
+    /// The version of pgweir itself, for SHOW VERSION; [`crate::Machine::of_version`] sets it.
     pub(crate) version: &'static str,
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct RunOptions {
     pub(crate) overlay: OverlayOptions,
 }
 
-/// What `-V` reads to say which version it is compatible with.
+/// The sources that `-V` reads to say which version it is compatible with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VersionOptions {
     /// The configuration file, if one is named.

@@ -99,7 +99,7 @@ impl CompatibleWith {
 }
 
 choice! {
-    /// Whose name SHOW VERSION and `--version` begin with.
+    /// The program whose name SHOW VERSION and `--version` begin with.
     VersionText {
         /// PgBouncer's, and nothing else: tools parse it.
         Pgbouncer = "pgbouncer",

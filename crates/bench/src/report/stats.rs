@@ -22,7 +22,7 @@ pub(crate) fn spread(values: &[f64]) -> Option<f64> {
     Some((largest - smallest) / middle.abs())
 }
 
-/// What a run made, for the line that ends it. If no transaction ended and none failed, the figure 0 would be no measurement.
+/// The result of a run, for the line that ends it. If no transaction ended and none failed, the figure 0 would be no measurement.
 #[must_use]
 pub(crate) fn made(tps: f64, ended: f64) -> String {
     match ended > 0.0 {

@@ -30,7 +30,7 @@ settings! {
         /// its relatives, the statistics line of the log and, with a global `session_state=pgbouncer`, the parameters that are tracked for
         /// each client. Tools choose by the version or by the number of columns.
         compatible_with: CompatibleWith = "1.25", Kind::Choice(CompatibleWith::WORDS), Restart, Ours, InEffect;
-        /// Whose name `SHOW VERSION` and `--version` begin with: `pgbouncer` as tools that parse it expect, or `pgweir`, for scanners that
+        /// The program whose name `SHOW VERSION` and `--version` begin with: `pgbouncer` as tools that parse it expect, or `pgweir`, for scanners that
         /// look for vulnerabilities of PgBouncer by its version.
         version_text: VersionText = "pgbouncer", Kind::Choice(VersionText::WORDS), Restart, Ours, InEffect;
         /// Whether log lines go to syslog.

@@ -128,10 +128,10 @@ pub(crate) enum ClientState {
     Linked(Link),
 }
 
-/// What a client asked last for a server for. It stays the same when that has to wait again (`moves/requeue.rs`).
+/// The last request of a client for a server. It stays the same if the client has to wait again for it (`moves/requeue.rs`).
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Request {
-    /// When it was made (monotonic, µs). The client's timeouts while it waits count from here.
+    /// The time of the request (monotonic, µs). The client's timeouts while it waits count from here.
     pub(crate) since_us: u64,
     /// The client was told that it waits (`query_wait_notify`).
     pub(crate) is_notified: bool,
@@ -140,7 +140,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// One that is made now.
+    /// A request that is made now.
     pub(crate) fn new(env: &Env) -> Request {
         Request { since_us: env.now.mono_us, is_notified: false, code_age: env.shared.routines() }
     }

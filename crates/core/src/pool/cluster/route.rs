@@ -105,7 +105,7 @@ pub(crate) struct Routing {
 }
 
 impl Account {
-    /// It asks for something that a standby may run.
+    /// The client asks for something that a standby may run.
     pub(crate) fn asks_to_read(&self) -> bool {
         let asked = self.routing.as_deref().map(|routing| routing.asked);
         matches!(asked, Some(Asked::Read(_) | Asked::Transaction(_)))

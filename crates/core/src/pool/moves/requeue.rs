@@ -1,5 +1,5 @@
-//! Back into the queue: a client that has a server, or is queued behind others on one, waits for a server again. Whoever has it do so
-//! comes through here.
+//! Back into the queue: a client that has a server, or is queued behind others on one, waits for a server again. Every
+//! place that sends a client back calls this file.
 
 use crate::context::Cx;
 use crate::driver::Driver;
@@ -20,6 +20,7 @@ impl Pool {
         self.notice();
         self.client_unpause(cx, id);
     }
+
     /// The server is given up. The clients behind its head have only asked to read, and have seen no answer: their groups
     /// run elsewhere, before anything else.
     pub(crate) fn put_back_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {

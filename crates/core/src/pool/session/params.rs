@@ -24,7 +24,7 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    /// What the settings say. If sessions are preserved, the parameters of PgBouncer 1.26 need not be tracked: each session has its own values
+    /// The parameters that the settings name. If sessions are preserved, those of PgBouncer 1.26 need not be tracked: each session has its own values
     /// of all parameters, whether PostgreSQL reports them or not.
     #[must_use]
     pub fn of(main: &Main) -> Tracked {

@@ -35,7 +35,7 @@ pub fn server_version(main: &Main) -> String {
     format!("{}/bouncer", main.compatible_with.release())
 }
 
-/// What SHOW VERSION answers, which is also the first line of `--version`. `version` is pgweir's own.
+/// The answer of SHOW VERSION, which is also the first line of `--version`. `version` is pgweir's own.
 #[must_use]
 pub fn version_text(main: &Main, version: &str) -> String {
     let release = main.compatible_with.release();

@@ -134,7 +134,7 @@ impl Worker {
     }
 }
 
-/// What to do about an error that PgBouncer's text alone leaves open.
+/// A hint for an error whose text, which is PgBouncer's, does not say what to do.
 fn hint(text: &str) -> Option<&'static str> {
     match text {
         NOT_ADMIN => Some("This command is for the users in admin_users."),

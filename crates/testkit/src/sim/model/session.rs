@@ -573,7 +573,7 @@ impl Session {
         self.told_recovery() && !self.has_left_recovery
     }
 
-    /// Its node is a standby by the last that it has told: it may be promoted, and the pooler, which cannot know, replays no LISTEN.
+    /// The session's node is a standby by the last that it has told: it may be promoted, and the pooler, which cannot know, replays no LISTEN.
     pub(super) fn told_recovery(&self) -> bool {
         self.behaviour.in_hot_standby == Some(true)
     }
