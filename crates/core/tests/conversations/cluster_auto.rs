@@ -5,8 +5,13 @@ use crate::rig::{End, be, fe};
 
 /// A client of a database with `route=auto`, with the server of the primary that told what names stand for.
 fn auto(main: &str, database: &str) -> (Stage, End, End) {
+    auto_at_level(main, database, "read committed")
+}
+
+/// The same. A transaction has this isolation level there if nothing names another.
+fn auto_at_level(main: &str, database: &str, level: &'static str) -> (Stage, End, End) {
     let mut stage = Stage::new(main);
-    stage.rig.catalog = Some(vec![["v", "note_it", ""], ["s", "a_seq", ""]]);
+    stage.rig.catalog = Some(vec![["v", "note_it", ""], ["s", "a_seq", ""], ["i", level, ""]]);
     let client = stage.rig.knock("alice", database);
     let (primary, node) = stage.server();
     assert_eq!(node, 1, "a client is told what the primary says");
@@ -20,7 +25,11 @@ pub(super) fn balanced(main: &str) -> (Stage, End, End, End) {
 }
 
 pub(super) fn balanced_in(main: &str, database: &str) -> (Stage, End, End, End) {
-    let (mut stage, client, primary) = auto(main, database);
+    balanced_at_level(main, database, "read committed")
+}
+
+pub(super) fn balanced_at_level(main: &str, database: &str, level: &'static str) -> (Stage, End, End, End) {
+    let (mut stage, client, primary) = auto_at_level(main, database, level);
     stage.rig.send(client, &fe::query("select 0"));
     let (standby, node) = stage.server();
     assert!(node > 1, "it reads");

@@ -1,6 +1,6 @@
 //! `begin_undeclared=first`: transactions that do not say READ ONLY read at a standby until they do something else.
 
-use crate::cluster_auto::{balanced_in, runs_on};
+use crate::cluster_auto::{balanced_at_level, balanced_in, runs_on};
 use crate::cluster_reading::{begins, begun, with_begin};
 use crate::cluster_reads::Stage;
 use crate::rig::{End, be, fe};
@@ -164,6 +164,28 @@ fn other_transactions_begin_where_they_did() {
     stage.rig.send(client, &fe::query("select a from t"));
     assert_eq!(stage.rig.gets(standby), with_begin("begin read only", "select a from t"));
     stage.rig.gets_nothing(primary);
+}
+
+/// In a transaction of another level, each statement would see what the first one saw: such a transaction cannot go from node to node.
+#[test]
+fn a_server_whose_transactions_have_another_level_keeps_them() {
+    for level in ["repeatable read", "serializable", ""] {
+        let (mut stage, client, primary, standby) =
+            balanced_at_level("defer_begin = packet", "app_first", level);
+        let console = stage.rig.console();
+        let told = stage.rig.command(console, "SHOW ROUTE app_first 'begin'").concat();
+        assert!(told.contains("auto,primary,default_transaction_isolation"), "{told}");
+        begins(&mut stage, client, "begin");
+        stage.rig.send(client, &fe::query("select a from t"));
+        assert_eq!(stage.rig.gets(primary), with_begin("begin", "select a from t"), "{level}");
+        stage.rig.send(primary, &[begun(), be::one_row("1"), be::ready('T')].concat());
+        stage.rig.gets_raw(client);
+        stage.runs(client, primary, "commit", "COMMIT", 'I');
+        let named = "begin isolation level read committed";
+        begins(&mut stage, client, named);
+        stage.rig.send(client, &fe::query("select a from t"));
+        assert_eq!(stage.rig.gets(standby), with_begin(named, "select a from t"), "{level}");
+    }
 }
 
 #[test]

@@ -223,8 +223,8 @@ impl Rig {
         if let Some(catalog) = self.catalog.clone()
             && let Some(conn) = self.take_question(worker, CATALOG)
         {
-            // Its database has no code of users of which nothing is said here.
-            let names = [["v", "", ""], ["r", "", ""]];
+            // Its database has no code of users of which nothing is said here, and PostgreSQL's own isolation level.
+            let names = [["v", "", ""], ["r", "", ""], ["i", "read committed", ""]];
             let names = names.iter().filter(|name| !catalog.iter().any(|row| row[0] == name[0]));
             // Code is called as it is numbered.
             let named: Vec<_> =

@@ -3,7 +3,8 @@
 //! rows, a foreign table), and which functions are known to be less. Values only; `query.rs` has the catalog asked.
 //!
 //! Rows of its answer: names that may do more than read (`v`), names that mean something else on a standby (`s`), and functions of users that
-//! are not volatile (`r`), one in a line. No names instead of none: there are too many, or such code runs without being named.
+//! are not volatile (`r`), one in a line; and the isolation level of transactions that name none (`i`). No names instead of none: there are too
+//! many, or such code runs without being named.
 //! PostgreSQL's own functions are not among them: `pgweir_sql` knows those.
 
 use std::collections::VecDeque;
@@ -29,6 +30,8 @@ pub(crate) struct Reach {
     at_primary: Option<Box<[u64]>>,
     /// The operators among them. They are looked for as they stand in a text.
     symbols: Vec<(Reads, Box<[u8]>)>,
+    /// Whether new connections begin transactions with READ COMMITTED. `false` also if the server has not told.
+    pub(crate) begins_read_committed: bool,
     /// Its two lowest bits are 0; 0: nothing is known, so nothing only reads.
     identity: u64,
     lists: NameLists,
@@ -173,6 +176,8 @@ impl Reach {
             known: known.into(),
             at_primary: at_primary.map(Vec::into),
             symbols,
+            begins_read_committed: names(b"i")
+                .is_some_and(|level| level.eq_ignore_ascii_case(b"read committed")),
             identity: 0,
             lists,
             barred_texts: VecDeque::new(),

@@ -80,7 +80,15 @@ impl Pool {
             TransactionModes { isolation: None | Some(Isolation::ReadCommitted), read_only: None }
                 if env.rules.config.begin_undeclared(&pool.config, &pool.user) == BeginUndeclared::First =>
             {
-                is_due.then_some("the catalog, which is still to be read")
+                match () {
+                    () if is_due || !pool.reach.knows_standbys() => {
+                        Some("the catalog, which is still to be read")
+                    }
+                    () if modes.isolation.is_none() && !pool.reach.begins_read_committed => {
+                        Some("default_transaction_isolation")
+                    }
+                    () => None,
+                }
             }
             TransactionModes { .. } => Some("a transaction that may write"),
         }

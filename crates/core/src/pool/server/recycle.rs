@@ -40,6 +40,8 @@ impl Pool {
     /// Servers that are there are to be closed at their next rest; what is known of them and of failures is forgotten.
     pub(crate) fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
         self.state.greeting = None;
+        // New connections may begin with other settings, such as another isolation level.
+        self.state.routines.doubt();
         self.state.nodes_mut().for_each(NodePool::forget_failures);
         let servers: Vec<ServerId> = self.servers.keys().collect();
         for server_id in servers {

@@ -371,7 +371,8 @@ fn catalog(session: &mut Session) -> String {
     say_row(session, &row("v", ""));
     say_row(session, &row("r", "who\nnone"));
     say_row(session, &row("s", SEQUENCE));
-    "SELECT 3".to_owned()
+    say_row(session, &row("i", "read committed"));
+    "SELECT 4".to_owned()
 }
 
 fn reply(session: &mut Session) -> Result<String, Refusal> {

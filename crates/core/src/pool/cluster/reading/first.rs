@@ -77,8 +77,14 @@ impl Pool {
         let modes = begin_modes(begin)?;
         let account = &self.clients.get(id)?.account;
         let undeclared = env.rules.config.begin_undeclared(&self.state.config, &account.user);
-        declared(env, account, modes)
-            .filter(|declared| *declared == Declared::ReadOnly || undeclared == BeginUndeclared::First)
+        let is_first = || undeclared == BeginUndeclared::First && self.is_read_committed(env, account, modes);
+        declared(env, account, modes).filter(|declared| *declared == Declared::ReadOnly || is_first())
+    }
+
+    /// Whether a transaction with these modes, or the session, names READ COMMITTED; if neither names a level, whether the server does.
+    fn is_read_committed(&self, env: &Env, account: &Account, modes: TransactionModes) -> bool {
+        let is_named = modes.isolation.is_some() || setting(env, account, DEFAULT_ISOLATION).is_some();
+        is_named || self.state.reach.begins_read_committed
     }
 
     /// Its first group, if a standby may run it. While it is not known what names stand for on a standby, none may.
@@ -165,9 +171,12 @@ fn declared(env: &Env, account: &Account, modes: TransactionModes) -> Option<Dec
     }
 }
 
-/// What its session has set; if nothing, PostgreSQL's own.
+/// The setting that says which level a transaction has whose BEGIN names none.
+const DEFAULT_ISOLATION: &[u8] = b"default_transaction_isolation";
+
+/// What the session has set; if nothing, PostgreSQL's own default. A server may have another: [`Pool::is_read_committed`].
 fn default_isolation(env: &Env, account: &Account) -> Isolation {
-    let level = setting(env, account, b"default_transaction_isolation").unwrap_or_default();
+    let level = setting(env, account, DEFAULT_ISOLATION).unwrap_or_default();
     match () {
         () if level.eq_ignore_ascii_case(b"serializable") => Isolation::Serializable,
         () if level.eq_ignore_ascii_case(b"repeatable read") => Isolation::RepeatableRead,
