@@ -79,9 +79,11 @@ numbers = itertools.count()
 def shop(nodes, reading):  # noqa: F811
     """A function that makes a primary with a standby and the tables, and a pooler with route=auto."""
 
-    def start(options=None, count=2, **settings):
+    def start(options=None, count=2, before="", **settings):
         made = nodes(count)
         made.primary.sql(OBJECTS)
+        if before:
+            made.primary.sql(before)
         for standby in made.all[1:]:
             eventually(lambda: standby.sql("select to_regnamespace('extra') is not null") == [(True,)], "the standby has it")  # noqa: B023
         pooler = reading(made, options={"route": "auto", "lag_limit_ms": 0, **(options or {})}, **settings)

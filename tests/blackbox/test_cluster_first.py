@@ -65,7 +65,7 @@ def test_transactions_that_read_reach_the_standby_however_they_come(shop, defer_
 
 def test_a_session_whose_transactions_are_read_only(shop):  # noqa: F811
     """SET SESSION CHARACTERISTICS, as pgjdbc's readOnlyMode=always, and back."""
-    two, pooler = shop()
+    two, pooler = shop({"begin_undeclared": "primary"})
     primary, standby = (node.port for node in two.all)
     with pooler.raw() as session:
         for characteristics, port in [("read only", standby), ("read write", primary), ("read only", standby)]:

@@ -178,8 +178,8 @@ def test_drivers_with_read_only_connections(shop, prepare_threshold):  # noqa: F
 
 @pytest.mark.parametrize("defer_begin", ["packet", "server"])
 def test_transactions_that_do_not_say_what_they_do(shop, defer_begin):  # noqa: F811
-    """begin_undeclared=first: they read at the standby until they do something else, and the client sees one transaction."""
-    two, pooler = shop(options={"begin_undeclared": "first"}, defer_begin=defer_begin)
+    """They read at the standby until they do something else, and the client sees one transaction."""
+    two, pooler = shop(defer_begin=defer_begin)
     primary, standby = (node.port for node in two.all)
     with pooler.raw() as session:
         session.query("select 1")
@@ -211,10 +211,38 @@ def test_transactions_that_do_not_say_what_they_do(shop, defer_begin):  # noqa: 
         assert explained["runs_on"] == "standby"
 
 
+@pytest.mark.parametrize("kept_by", ["the database", "the user", "connect_query", "the session", "begin_undeclared"])
+def test_transactions_of_another_level_stay_at_the_primary(shop, kept_by):  # noqa: F811
+    """Each statement of a REPEATABLE READ transaction sees what the first one saw: it cannot go from node to node."""
+    level = "default_transaction_isolation = 'repeatable read'"
+    two, pooler = shop(
+        options={"begin_undeclared": "primary"} if kept_by == "begin_undeclared" else None,
+        before={"the database": f"alter database app set {level}", "the user": f"alter user alice set {level}"}.get(kept_by, ""),
+        app='connect_query=\'set default_transaction_isolation = "repeatable read"\'' if kept_by == "connect_query" else "",
+    )
+    primary = two.all[0].port
+    with pooler.raw() as session:
+        session.query("select 1")
+        if kept_by == "the session":
+            session.query(f"set {level}")
+        for number in range(80, 83):
+            session.query("begin")
+            read, mark = marked("select count(*) from shop where a between 80 and 89")
+            first = session.value(read)
+            assert ran_on(two.all, mark) == [primary], kept_by
+            two.primary.sql(f"insert into shop values ({number})")
+            second = session.value("select count(*) from shop where a between 80 and 89")
+            assert (first == second) == (kept_by != "begin_undeclared")
+            assert not session.query("commit").errors
+        (explained,) = pooler.admin("SHOW ROUTE app 'begin'")
+        if kept_by != "the session" and kept_by != "connect_query":
+            assert explained["runs_on"] == "primary", explained
+
+
 @pytest.mark.parametrize("prepare_threshold", [None, 0])
 def test_drivers_whose_transactions_say_nothing(shop, prepare_threshold):  # noqa: F811
     """psycopg's transactions: most only read."""
-    two, pooler = shop(options={"begin_undeclared": "first"})
+    two, pooler = shop()
     with psycopg.connect(pooler.dsn(), prepare_threshold=prepare_threshold) as session:
         session.execute("select 1")
         session.rollback()

@@ -18,10 +18,10 @@ def reading(poolers):
     replayed what their client has seen, and do not go to the primary instead; and no test counts reads while a standby that was found
     later than the others still warms up."""
 
-    def start(nodes, options=None, takes_reads=True, **settings):
+    def start(nodes, options=None, takes_reads=True, app="", **settings):
         options = {"causal_wait_ms": 20000, "warm_up_ms": 100, **(options or {})}
         databases = {
-            "app": "cluster=main",
+            "app": f"cluster=main {app}",
             "app_ro": "cluster=main dbname=app route=standby",
             "app_prefer": "cluster=main dbname=app route=prefer-standby",
         }

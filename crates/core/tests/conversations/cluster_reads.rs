@@ -12,8 +12,8 @@ pub(super) const CLUSTER: &str = "app = cluster=main\n\
     app_ro = cluster=main dbname=app route=standby\n\
     app_prefer = cluster=main dbname=app route=prefer-standby\n\
     app_any = cluster=main dbname=app route=any\n\
-    app_auto = cluster=main dbname=app route=auto\n\
-    app_first = cluster=main dbname=app route=auto begin_undeclared=first\n\
+    app_auto = cluster=main dbname=app route=auto begin_undeclared=primary\n\
+    app_first = cluster=main dbname=app route=auto\n\
     app_named = cluster=main dbname=app route=auto read_functions=note_* primary_names=audit_*\n\
     [clusters]\nmain = nodes=m1,m2,m3 check_user=carol down_after_ms=500 primary_max_age_ms=3000 primary_wait=5 causal_reads=off\n\
     [nodes]\nm1 = host=10.0.0.1\nm2 = host=10.0.0.2\nm3 = host=10.0.0.3\n";

@@ -107,9 +107,10 @@ settings! {
         /// database's, and that before this one. Not in session pooling.
         commit_outcome: CommitOutcome = "off", Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;
         /// With `route=auto`: where a transaction begins that does not say READ ONLY. With `first` its first statements run on a standby,
-        /// if they certainly read; from the first that does not, the rest runs in a transaction on the primary, in which `now()` is
-        /// another. Only with READ COMMITTED. A user's value goes before a database's, and that before this one.
-        begin_undeclared: BeginUndeclared = "primary", Kind::Choice(BeginUndeclared::WORDS), Reload, Ours, InEffect;
+        /// if they certainly read. From the first statement that does not, the rest runs in a transaction on the primary, in which `now()`
+        /// is another. Only with READ COMMITTED. `primary`: all of it runs on the primary. A user's value goes before a database's, and
+        /// that before this one.
+        begin_undeclared: BeginUndeclared = "first", Kind::Choice(BeginUndeclared::WORDS), Reload, Ours, InEffect;
         /// What a client sees that reads from a standby: with `session` all that it has committed itself, and nothing older than
         /// what it has seen before; with `database` all that any client had committed when its statement came; with `off`
         /// whatever the standby has replayed. A user's `causal_reads` goes before a database's, and that before this one.
