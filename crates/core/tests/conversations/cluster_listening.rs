@@ -105,6 +105,19 @@ fn what_ends_listening_is_the_primarys() {
     assert_eq!(stage.rig.gets(standby), ["Query /* pgweir: standby */ unlisten a"]);
 }
 
+/// A client need not wait for the answer at the standby before it sends UNLISTEN.
+#[test]
+fn what_ends_listening_is_the_primarys_also_behind_a_read() {
+    let (mut stage, client, [primary, standby, _]) = listening("app_auto");
+    let read = "/* pgweir: standby */ show work_mem";
+    stage.rig.send(client, &[fe::query(read), fe::query("unlisten a"), fe::query("select 1")].concat());
+    assert_eq!(stage.rig.gets(standby), [format!("Query {read}")]);
+    stage.rig.gets_nothing(primary);
+    stage.rig.send(standby, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    assert_eq!(stage.rig.gets(primary)[0], "Query unlisten a");
+}
+
 #[test]
 fn a_transaction_at_a_standby_does_not_end_it() {
     let (mut stage, client, [primary, standby, _]) = listening("app_auto");

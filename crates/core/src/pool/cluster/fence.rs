@@ -140,18 +140,19 @@ impl Pool {
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
-    /// What a server that takes nothing more still gets of its client's bytes: one group at a time, as the transaction may end with any.
-    /// `None`: what was sent before is not answered.
+    /// The part of a client's bytes that its server may get now. A server that takes nothing more gets one group at a time, because the
+    /// transaction may end with any group. So does a standby whose client listens: the next group may be UNLISTEN, which belongs at the
+    /// primary. `None`: the server has not answered the previous group.
     pub(super) fn up_to_fence<'a>(
         &self,
         id: ClientId,
         server_id: ServerId,
         bytes: &'a [u8],
     ) -> Option<&'a [u8]> {
-        let server = self.servers.get(server_id);
-        let Some(server) = server.filter(|server| matches!(server.retire, Some(FENCED | LEFT))) else {
-            return Some(bytes);
+        let takes_one_group = |server: &&Server| {
+            matches!(server.retire, Some(FENCED | LEFT)) || server.branch.is_standby() && self.listens(id)
         };
+        let Some(server) = self.servers.get(server_id).filter(takes_one_group) else { return Some(bytes) };
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Some(bytes);
         };

@@ -253,7 +253,7 @@ impl Pool {
     }
 
     /// The client's session has channels, which it listens to through the primary.
-    fn listens(&self, id: ClientId) -> bool {
+    pub(in crate::pool::cluster) fn listens(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| !client.account.session.channels().is_empty())
     }
 
