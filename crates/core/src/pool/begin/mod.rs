@@ -24,6 +24,7 @@ use crate::limits::BEGIN_BYTES_MAX;
 use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
 use crate::pool::cluster::reading::BehindBegin;
 use crate::pool::policy::BeginsWithoutServer;
+use crate::pool::relay::attempt::Causes;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::uses_earlier_portal;
 use crate::pool::relay::send::Cursor;
@@ -273,9 +274,9 @@ impl Pool {
         // The transaction's time began when the server became its client's.
         server.note_begin(env.now.mono_us);
         match text {
-            Some(text) => server.first_ask.note_begin(text),
+            Some(text) => server.attempt.note_begin(text),
             // If it is asked again, then without this BEGIN.
-            None => server.first_ask.keep_all(),
+            None => server.attempt.keep_for(Causes::LOSS),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::mail::{Scarce, Shutdown};
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::statements::ServerStatements;
-use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::sequences::state::Users;
 use crate::pool::server::state::{Beginning, Ending, Incoming, Reached, Server, ServerState, Serves, Work};
@@ -135,7 +135,7 @@ impl Pool {
             opened: Opened::default(),
             kept_for: None,
             statements: ServerStatements::default(),
-            first_ask: FirstAsk::default(),
+            attempt: Attempt::default(),
             in_flight: None,
             incoming: Incoming::default(),
             pipelined: Pipelined::default(),

@@ -17,7 +17,7 @@ use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
-use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::server::state::{Server, ServerState};
 use crate::stats::rare_path::RarePath;
@@ -78,7 +78,7 @@ impl Pool {
                 true
             }
             Some(AfterLoss::ReadEnds) => {
-                self.drop_kept(cx.env, id);
+                self.drop_attempt(cx.env, id);
                 self.leave_lost(cx, id, server_id);
                 self.tell(cx, id, None, Some(TxStatus::Idle));
                 true
@@ -129,22 +129,17 @@ impl Pool {
 
     /// Linked → Waiting, with the read that the client asked for. `false`: it was lost too often, or was not kept.
     fn reads_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
-        let Some(client) = self.clients.get(id) else { return false };
-        let ClientState::Linked(link) = &client.state else { return false };
-        if link.kept == 0 {
-            return self.runs_again(cx, id, server_id);
+        let was_queued = self.servers.get(server_id).is_some_and(|server| server.attempt.holds_later());
+        if was_queued {
+            cx.driver.reached(RarePath::QueuedReadAgain);
+            self.state.numbers.multiplexing.requeued += 1;
         }
-        // It was queued on this server, so its inbox has it.
-        cx.driver.reached(RarePath::QueuedReadAgain);
-        self.set_server_state(server_id, ServerState::Draining);
-        self.state.numbers.multiplexing.requeued += 1;
-        self.requeue(cx, id, First::Nothing);
-        true
+        self.runs_again(cx, id, server_id)
     }
 
     /// A read cannot run again. Nothing took effect, and nothing is unknown.
     fn interrupt_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
-        self.drop_kept(cx.env, id);
+        self.drop_attempt(cx.env, id);
         self.fail_in_flight(cx, server_id);
         self.leave_lost(cx, id, server_id);
         self.tell_interrupted(cx, id);
@@ -205,22 +200,19 @@ impl Pool {
         id: ClientId,
         server_id: ServerId,
     ) -> bool {
-        let Some(server) = self.servers.get_mut(server_id) else { return false };
+        let Some(server) = self.servers.get(server_id) else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
         if client.account.refused_servers + 1 >= REFUSED_SERVERS_MAX {
             return false;
         }
         let ClientState::Linked(link) = &client.state else { return false };
         let is_unsent = matches!(link.opening, Opening::Change(Change::Unsent));
-        let mut again = match std::mem::take(&mut server.first_ask) {
-            FirstAsk::Kept(kept) => kept.bytes,
-            FirstAsk::Nothing | FirstAsk::Lost if is_unsent => Vec::new(),
-            FirstAsk::Nothing | FirstAsk::Lost => return false,
-        };
+        if server.attempt.kept().is_none() && !is_unsent {
+            return false;
+        }
         client.account.refused_servers += 1;
         cx.driver.reached(RarePath::ReadAfterLoss);
-        again.extend_from_slice(&client.inbox);
-        cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, again));
+        self.take_back_attempt(cx.env, id, server_id);
         self.set_server_state(server_id, ServerState::Draining);
         self.requeue(cx, id, First::Nothing);
         true
@@ -282,7 +274,7 @@ fn after_loss(
     if matches!(in_flight.sent(), Sent::Read | Sent::BeginAlone) {
         return after_repeatable(id, link, server, (in_flight, is_unanswered));
     }
-    if link.kept > 0 {
+    if holds_later(link, server) {
         return None;
     }
     let is_open = matches!(link.opening, Opening::Done | Opening::Sent | Opening::Guarded { .. });

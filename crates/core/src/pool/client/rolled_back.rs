@@ -20,6 +20,7 @@ use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::client::state::{ClientState, DeferredBegin, Link, Opening};
 use crate::pool::client::turned_down::is_whole_group;
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 use crate::stats::rare_path::RarePath;
@@ -281,7 +282,7 @@ fn loses_nothing(link: &Link, server: &Server) -> bool {
         && server.incoming.streaming.is_none()
         && matches!(link.opening, Opening::Done | Opening::Unsent(_))
         && link.streaming == 0
-        && link.kept == 0
+        && !holds_later(link, server)
         && link.pin.is_none()
         && marks.without(TAKEN_BACK).is_empty()
         && !link.changed.by_statements()

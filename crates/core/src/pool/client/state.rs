@@ -362,8 +362,6 @@ pub(crate) struct Link {
     pub(crate) opening: Opening,
     /// The client that owns the server's unnamed statement.
     pub(crate) unnamed: UnnamedOnServer,
-    /// Bytes at the front of the inbox that were sent while it was queued, or that are its first try.
-    pub(crate) kept: usize,
     /// Whether they run on the primary if this server, of a standby, does not run them.
     pub(crate) first_try: FirstTry,
     /// Questions of the client about statements that may have another shape on this server; `None` if it used no such statement.
@@ -410,7 +408,6 @@ impl Link {
             group: None,
             opening: Opening::Done,
             unnamed: UnnamedOnServer::NotOwn,
-            kept: 0,
             first_try: FirstTry::None,
             doubts: None,
             made_in,

@@ -17,6 +17,7 @@ use crate::pool::client::state::{Account, ClientState, Link, Opening};
 use crate::pool::cluster::commit::at_commit;
 use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::group::group_at_front;
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::{Branch, Pool};
@@ -211,7 +212,7 @@ impl Pool {
     ) -> bool {
         let Some((link, server)) = self.linked_to(id, server_id) else { return false };
         let Opening::Change(change) = link.opening else { return false };
-        if loses_session(link, server) || link.kept > 0 || !is_between_messages(link, server) {
+        if loses_session(link, server) || holds_later(link, server) || !is_between_messages(link, server) {
             return false;
         }
         let in_flight = InFlight::of(server, id);

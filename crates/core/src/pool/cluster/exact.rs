@@ -18,6 +18,7 @@ use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::Owner;
 use crate::pool::server::state::{Server, ServerState};
 
@@ -47,7 +48,7 @@ impl Pool {
         };
         let ClientState::Linked(link) = &client.state else { return all };
         // A group that others may follow is in no transaction. The other cases wait anyway.
-        let is_other = link.group.is_some() || link.kept > 0 || !server.pipelined.is_alone();
+        let is_other = link.group.is_some() || holds_later(link, server) || !server.pipelined.is_alone();
         let is_ready = matches!(server.state, ServerState::Busy(_)) && !link.opening.holds();
         if is_other || !is_ready || !server.branch.is_primary() {
             return all;

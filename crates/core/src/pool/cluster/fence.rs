@@ -17,6 +17,7 @@ use crate::pool::client::state::ClientState;
 use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::node::NodePool;
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, ServerKind};
 use crate::stats::rare_path::RarePath;
@@ -156,7 +157,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Some(bytes);
         };
-        if link.kept > 0 || link.opening.is_unsent() || !server.pipelined.is_alone() {
+        if holds_later(link, server) || link.opening.is_unsent() || !server.pipelined.is_alone() {
             return Some(bytes);
         }
         if link.streaming > 0 {

@@ -7,6 +7,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{ClientState, First, Request};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
+use crate::pool::relay::attempt::Causes;
 use crate::pool::{Branch, Pool};
 use crate::stats::rare_path::RarePath;
 
@@ -16,8 +17,8 @@ pub(crate) enum FirstTry {
     /// It is no such group, or it runs.
     #[default]
     None,
-    /// It was not sent yet.
-    Unsent,
+    /// The group was not sent yet. It has so many bytes, at the front of the client's inbox.
+    Unsent(u32),
     /// The group is being sent, message by message.
     Sending,
     /// It was sent, and nothing of its answer was shown.
@@ -41,16 +42,15 @@ impl Pool {
         let branch = client.account.branch;
         let ClientState::Linked(link) = &mut client.state else { return false };
         self.state.note_try(branch);
-        if link.kept == 0 {
-            (link.kept, link.first_try) = (len as usize, FirstTry::Unsent);
+        let Some(server) = self.servers.get_mut(link.server) else { return false };
+        if !server.attempt.is_for(Causes::QUEUED) {
+            link.first_try = FirstTry::Unsent(len);
             return true;
         }
         // It was queued behind other clients: its group was sent.
         link.first_try = FirstTry::Unshown;
-        let server = link.server;
-        if let Some(server) = self.servers.get_mut(server)
-            && server.pipelined.held().is_none()
-        {
+        server.attempt.keep_for(Causes::STANDBY);
+        if server.pipelined.held().is_none() {
             server.pipelined.hold(Some(HeldBack::Unshown(Unshown::default())));
         }
         true
@@ -77,6 +77,10 @@ impl Pool {
         let ClientState::Linked(link) = &client.state else { return false };
         if link.first_try == FirstTry::None {
             return false;
+        }
+        let is_kept = self.servers.get(server_id).is_some_and(|server| server.attempt.holds_later());
+        if is_kept {
+            self.take_back_attempt(cx.env, id, server_id);
         }
         self.wait_at_primary(cx, id);
         if let Some(server) = self.servers.get_mut(server_id) {
@@ -109,19 +113,18 @@ impl Pool {
         self.requeue(cx, id, first);
     }
 
-    /// A linked client keeps its server though its group is answered: what was kept of that is not asked again.
+    /// A linked client keeps its server although the answer to its first exchange has begun: the exchange is not sent again, and what the
+    /// client has sent after it goes on.
     #[cold]
-    pub(crate) fn drop_kept(&mut self, env: &mut Env, id: ClientId) {
+    pub(crate) fn drop_attempt(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        let kept = std::mem::take(&mut link.kept);
-        if kept == 0 {
+        let Some(server) = self.servers.get_mut(link.server) else { return };
+        if !server.attempt.holds_later() {
             return;
         }
-        client.inbox.drain(..kept.min(client.inbox.len()));
-        if client.inbox.is_empty() {
-            env.buffers.give_back(std::mem::take(&mut client.inbox));
-        } else {
+        server.attempt.end(false, &mut env.buffers);
+        if !client.inbox.is_empty() {
             self.state.due.to_resume.push_back(id);
         }
     }

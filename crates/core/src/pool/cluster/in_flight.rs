@@ -19,6 +19,7 @@ use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
+use crate::pool::relay::attempt::Causes;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::{Server, ServerState};
@@ -279,8 +280,9 @@ impl Pool {
             self.note_later(cx.env, id, (bytes, used), then);
         }
         let used = match (step, &before) {
+            // A read at a standby that may still run on the primary is not in flight, unless it begins a transaction.
+            (Step::Used(_), Some(before)) if !before.begins && self.is_unshown(id) => None,
             (Step::Used(used), _) => Some(used),
-            (Step::Wait, Some(before)) if before.begins => self.first_group_sent(id),
             _ => None,
         };
         if let (Some(before), Some(used)) = (&before, used) {
@@ -313,12 +315,10 @@ impl Pool {
         server.in_flight = Some(Box::new(in_flight));
     }
 
-    /// The length of the first group of a transaction, which is its first try, if it is sent.
-    fn first_group_sent(&self, id: ClientId) -> Option<usize> {
-        match &self.clients.get(id)?.state {
-            ClientState::Linked(link) if link.first_try == FirstTry::Unshown => Some(link.kept),
-            _ => None,
-        }
+    /// Whether the client's first try was sent, and nothing of its answer was shown.
+    fn is_unshown(&self, id: ClientId) -> bool {
+        let state = self.clients.get(id).map(|client| &client.state);
+        matches!(state, Some(ClientState::Linked(link)) if link.first_try == FirstTry::Unshown)
     }
 
     /// The number of the client's transaction is asked ahead of what it sends: that commits it, and nothing is known of it yet.
@@ -389,9 +389,8 @@ impl Pool {
             None => None,
         };
         let server = self.servers.get_mut(server_id)?;
-        // Of a first try, the client's inbox keeps it.
         if repeats.is_some() && !is_first_try {
-            server.first_ask.keep_all();
+            server.attempt.keep_for(Causes::LOSS);
         }
         let received_bytes = server.work.received_bytes - server.incoming.inbox.len() as u64;
         Some(Before { is_at_rest, status, begins, repeats, received_bytes })

@@ -136,6 +136,7 @@ impl Pool {
             return self.run_again(cx, id, client_id, "a read that a standby refused runs on the primary");
         }
         self.end_pipeline(id);
+        self.take_back_attempt(cx.env, client_id, id);
         self.servers[id].ledger.disown_head(Purpose::Rerun);
         if needs_sync {
             // PostgreSQL ignores the Query behind the BEGIN.
@@ -159,7 +160,7 @@ impl Pool {
     /// The first group of a transaction runs here, or has failed here for good: what follows need not wait.
     fn transaction_stays(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(is_reading) {
-            self.drop_kept(env, id);
+            self.drop_attempt(env, id);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, First, Opening};
 use crate::pool::cluster::first_try::FirstTry;
-use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::attempt::Causes;
 use crate::pool::server::state::ServerState;
 use crate::stats::rare_path::RarePath;
 
@@ -27,25 +27,20 @@ impl Pool {
             return false;
         }
         let is_first_try = link.first_try != FirstTry::None;
-        let (mut begin, mut sent) = (None, Vec::new());
-        // What is kept in its inbox is there.
-        if matches!(server.state, ServerState::Busy(_)) && link.kept == 0 {
-            let FirstAsk::Kept(kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost) else {
-                return false;
-            };
-            if !kept.behind_replay {
-                return false;
-            }
-            (begin, sent) = (kept.begin, kept.bytes);
+        let was_sent =
+            matches!(server.state, ServerState::Busy(_)) && !matches!(link.first_try, FirstTry::Unsent(_));
+        let is_kept = server.attempt.is_for(Causes::SESSION) || server.attempt.holds_later();
+        if was_sent && !is_kept {
+            return false;
         }
+        let mut begin = None;
         if let Opening::Unsent(text) = &mut link.opening {
             begin = Some(std::mem::take(text));
         }
         account.refused_servers += 1;
         cx.driver.reached(RarePath::SessionRefused);
-        if !sent.is_empty() {
-            sent.extend_from_slice(&client.inbox);
-            cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
+        if was_sent {
+            begin = begin.or(self.take_back_attempt(cx.env, id, server_id).flatten());
         }
         match is_first_try {
             true => self.wait_at_primary(cx, id),

@@ -10,6 +10,7 @@ use crate::driver::Driver;
 use crate::ids::ClientId;
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::node::Turn;
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, PoolState};
 use crate::stats::rare_path::RarePath;
@@ -32,17 +33,7 @@ impl PoolState {
     /// more, it goes on when all bytes of its server were looked at.
     #[inline]
     pub(crate) fn unlink(&mut self, env: &mut Env, id: ClientId, client: &mut Client) {
-        let ClientState::Linked(link) = &client.state else {
-            debug_assert!(false, "only a linked client is unlinked");
-            return;
-        };
-        if link.kept > 0 {
-            // The requests that it sent while it was queued are answered.
-            client.inbox.drain(..link.kept.min(client.inbox.len()));
-            if client.inbox.is_empty() {
-                env.buffers.give_back(std::mem::take(&mut client.inbox));
-            }
-        }
+        debug_assert!(matches!(client.state, ClientState::Linked(_)), "only a linked client is unlinked");
         client.account.active_us = env.now.mono_us;
         if !client.inbox.is_empty() || client.reads_paused {
             self.due.to_resume.push_back(id);
@@ -111,9 +102,10 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
-            ClientState::Linked(link) if link.waits.holds() || link.kept > 0 || link.opening.holds() => true,
+            ClientState::Linked(link) if link.waits.holds() || link.opening.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_))
+                    || holds_later(link, server)
                     || !server.pipelined.is_alone()
             }),
             _ => false,

@@ -81,7 +81,7 @@ impl Pool {
         }
         cx.driver.close(server.conn, mode);
         cx.env.buffers.give_back(std::mem::take(&mut server.incoming.inbox));
-        server.first_ask.end(true, &mut cx.env.buffers);
+        server.attempt.end(true, &mut cx.env.buffers);
         if let ServerState::Inquiring(inquiring) = &server.state {
             answer_lookup(cx, &inquiring.lookup, Answer::Unavailable(Obstacle::Unreachable));
         }

@@ -17,6 +17,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::note_promoted;
 use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
+use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
@@ -135,8 +136,10 @@ impl Pool {
         let pool = &mut self.state;
         pool.numbers.stats.server_assignments += 1;
         pool.numbers.stats.wait_us += waited_us;
-        let link = Link { kept: group.len as usize, ..Link::new(id, pool.policy.mode) };
-        pool.move_client(client, ClientState::Linked(link));
+        let mut sent = std::mem::take(&mut client.inbox);
+        client.inbox = sent.split_off(sent.len().min(group.len as usize));
+        server.attempt = Attempt::queued(sent);
+        pool.move_client(client, ClientState::Linked(Link::new(id, pool.policy.mode)));
         pool.pass_server_on(id, server, client_id);
         let is_first_try = !server.branch.is_primary();
         self.measure_group(cx.env, client_id, id, &group, None);
@@ -175,7 +178,7 @@ impl Pool {
         self.note_violation(cx.env, id);
         self.end_pipeline(id);
         if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
-            self.drop_kept(cx.env, client);
+            self.drop_attempt(cx.env, client);
         }
         let Some(server) = self.servers.get(id) else { return };
         let line = format!(
@@ -270,10 +273,13 @@ impl Pool {
         client_id: ClientId,
         reason: &str,
     ) {
-        let Some(client) = self.clients.get_mut(client_id) else { return };
-        if !matches!(&client.state, ClientState::Linked(link) if link.kept > 0) {
+        let is_linked =
+            self.clients.get(client_id).is_some_and(|client| matches!(client.state, ClientState::Linked(_)));
+        let is_kept = self.servers.get(id).is_some_and(|server| server.attempt.holds_later());
+        if !is_linked || !is_kept {
             return;
         }
+        self.take_back_attempt(cx.env, client_id, id);
         let server = &mut self.servers[id];
         server.ledger.disown_head(Purpose::Rerun);
         (server.work.query_us, server.work.xact_us) = (0, 0);

@@ -10,7 +10,7 @@
 //! after a change in the same transaction is its client's alone.
 //!
 //! A client that prepared before the change keeps its statement until PostgreSQL refuses to run it. Then its name stands for
-//! the statement of the new age, and its request is sent again, if that is right (`first_ask.rs`): nothing was done yet,
+//! the statement of the new age, and its request is sent again, if that is right (`attempt.rs`): nothing was done yet,
 //! nothing was answered, and the client is about to be told the columns. Otherwise it is told the error, as on a direct
 //! connection: its knowledge of the result may be wrong now.
 //!
@@ -29,7 +29,7 @@ use crate::pool::Pool;
 use crate::pool::client::state::{Again, ClientState, Opening};
 use crate::pool::cluster::change::Change;
 use crate::pool::prepared::statements::Statement;
-use crate::pool::relay::first_ask::{FirstAsk, outdated_name};
+use crate::pool::relay::attempt::outdated_name;
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner, Purpose};
 use crate::pool::server::state::{SchemaChanges, ServerState};
 use crate::pool::session::pins::Reasons;
@@ -277,11 +277,7 @@ impl Pool {
                 && server.tx == TxStatus::Idle
                 && link.streaming == 0
                 && link.asked_again < ASKED_AGAIN_MAX;
-        let bytes = match &server.first_ask {
-            _ if link.kept > 0 => client.inbox.get(..link.kept),
-            FirstAsk::Kept(kept) => Some(&*kept.bytes),
-            FirstAsk::Nothing | FirstAsk::Lost => None,
-        };
+        let bytes = server.attempt.kept().map(|kept| &*kept.bytes);
         let (Some(bytes), Some(names), true) = (bytes, account.statements.as_deref_mut(), plain) else {
             return false;
         };
@@ -311,24 +307,20 @@ impl Pool {
         let ServerState::Busy(client_id) = server.state else { return None };
         let client = self.clients.get_mut(client_id)?;
         let ClientState::Linked(link) = &mut client.state else { return None };
-        let mut begin = None;
-        if link.kept == 0
-            && let FirstAsk::Kept(mut kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost)
-        {
-            link.kept = kept.bytes.len();
-            begin = kept.begin;
-            kept.bytes.extend_from_slice(&client.inbox);
-            cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
-        }
         cx.log(Level::Debug, "a prepared statement was outdated: pgweir prepares it again and runs it again");
         if !server.pipelined.is_alone() {
             // Nothing is queued behind a BEGIN.
+            server.attempt.runs_elsewhere();
             return Some(AskedAgain::Elsewhere(client_id));
         }
-        link.kept = 0;
         link.asked_again += 1;
-        link.opening = Opening::Again(Again { begin, rolls_back: false });
         server.ledger.disown_head(Purpose::Rerun);
+        let begin = self.take_back_attempt(cx.env, client_id, id).flatten();
+        if let Some(ClientState::Linked(link)) =
+            self.clients.get_mut(client_id).map(|client| &mut client.state)
+        {
+            link.opening = Opening::Again(Again { begin, rolls_back: false });
+        }
         Some(AskedAgain::Here)
     }
 

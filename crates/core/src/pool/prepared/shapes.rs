@@ -373,18 +373,20 @@ impl Pool {
         client_id: ClientId,
         (statement, ticket, fits): (StatementId, u32, bool),
     ) -> Option<Misfit> {
-        let is_busy = self.servers.get(id).is_some_and(|server| match server.state {
+        let server = self.servers.get(id);
+        let is_busy = server.is_some_and(|server| match server.state {
             ServerState::Busy(client) => client == client_id,
             _ => false,
         });
+        let is_kept = server.is_some_and(|server| server.attempt.holds_later());
         let state = self.clients.get(client_id).map(|client| &client.state);
         let (mut misfit, mut is_first_try) = (None, false);
         if let Some(ClientState::Linked(link)) = state.filter(|_| is_busy) {
             is_first_try = link.first_try == FirstTry::Unshown;
             let is_trusted = link.doubts.as_deref().is_some_and(|doubts| doubts.is_trusted);
-            misfit = match link.kept {
-                0 => is_trusted.then_some(Misfit::Sent),
-                _ => Some(Misfit::Kept(client_id)),
+            misfit = match is_kept {
+                false => is_trusted.then_some(Misfit::Sent),
+                true => Some(Misfit::Kept(client_id)),
             };
         }
         if is_first_try {

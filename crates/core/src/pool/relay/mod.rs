@@ -5,7 +5,7 @@
 
 pub(crate) mod ahead;
 pub(crate) mod asynchronous;
-pub(crate) mod first_ask;
+pub(crate) mod attempt;
 pub(crate) mod group;
 pub(crate) mod hidden;
 pub mod known_answers;

@@ -14,6 +14,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::policy::OnLoss;
 use crate::pool::prepared::exposed_names::{Named, Sent};
+use crate::pool::relay::attempt::{Causes, holds_later};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::route::{Flaw, Route, oversized, route, text_of};
@@ -145,8 +146,8 @@ impl Pool {
             self.group_was_cut(id, server_id, &bytes[..cursor.at]);
         }
         if let Some(server) = self.servers.get_mut(server_id) {
-            if cursor.at > 0 && (tracking || server.first_ask.keeps_all()) {
-                server.first_ask.note(&bytes[..cursor.at], &mut cx.env.buffers);
+            if cursor.at > 0 && (tracking || server.attempt.keeps_all()) {
+                server.attempt.note(&bytes[..cursor.at], &mut cx.env.buffers);
             }
             cursor.flush(cx.driver, server.conn);
             if cx.driver.backlog(server.conn) > cx.env.limits.backlog_bytes {
@@ -178,31 +179,29 @@ impl Pool {
     ) -> Step {
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let ClientState::Linked(link) = &mut client.state else { return Step::Wait };
-        let is_ready =
-            matches!(self.servers.get(server_id).map(|server| &server.state), Some(ServerState::Busy(_)));
-        let Some(group) = bytes.get(..link.kept).filter(|_| link.first_try == FirstTry::Unsent && is_ready)
-        else {
-            return Step::Wait;
-        };
-        (link.kept, link.first_try) = (0, FirstTry::Sending);
+        let FirstTry::Unsent(len) = link.first_try else { return Step::Wait };
+        let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
+        let is_ready = matches!(server.state, ServerState::Busy(_));
+        let Some(group) = bytes.get(..len as usize).filter(|_| is_ready) else { return Step::Wait };
+        link.first_try = FirstTry::Sending;
         let known = link.group.take();
-        if let Some(server) = self.servers.get_mut(server_id) {
-            // What was noted of messages before it says nothing of this one.
-            server.in_flight = None;
-        }
+        server.attempt.keep_for(Causes::STANDBY);
+        // What was noted of messages before it says nothing of this one.
+        server.in_flight = None;
         let step = self.send_messages(cx, id, server_id, group, known);
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
             return step;
         };
         let ClientState::Linked(link) = &mut client.state else { return step };
         link.first_try = FirstTry::None;
-        if step != Step::Used(group.len()) {
+        if step != Step::Used(group.len()) || !server.attempt.is_for(Causes::STANDBY) {
             // A part of it waits for answers to the other one: its answer is the standby's.
+            server.attempt.is_no_first_try(&mut cx.env.buffers);
             return step;
         }
-        (link.kept, link.first_try) = (group.len(), FirstTry::Unshown);
+        link.first_try = FirstTry::Unshown;
         server.pipelined.hold(Some(HeldBack::Unshown(Unshown::default())));
-        Step::Wait
+        step
     }
 
     /// The part of a linked client's bytes that is a group that others may follow: the inner `None` if there is none. The outer
@@ -214,7 +213,7 @@ impl Pool {
         // Whether a message must still wait is to be seen.
         link.waits.look_again();
         let Some(server) = self.servers.get(server_id) else { return Some(None) };
-        if link.kept > 0 || !server.pipelined.is_alone() {
+        if holds_later(link, server) || !server.pipelined.is_alone() {
             return None;
         }
         if waits_for_restore(link, server, bytes) {

@@ -15,7 +15,7 @@ use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ServerStatements;
-use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::known_answers::Tap;
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::relay::own_settings::{place_of_masked, unmask};
@@ -49,8 +49,8 @@ pub(crate) struct Server {
     /// The client in session pooling that it is opened for, or that was told of it and has not asked for anything yet.
     pub(crate) kept_for: Option<ClientId>,
     pub(crate) statements: ServerStatements,
-    /// What its client asked first since it owed nothing.
-    pub(crate) first_ask: FirstAsk,
+    /// The exchange that its client sent first since it owed nothing, as far as that may have to be sent again.
+    pub(crate) attempt: Attempt,
     pub(crate) incoming: Incoming,
     /// In a pool with a cluster: what its client has asked for.
     pub(crate) in_flight: Option<Box<InFlight>>,

@@ -60,7 +60,7 @@ impl Pool {
             });
             ahead.add(Entry::new(owner, Kind::Execute), |out| frontend::encode_execute(out, b"", 0));
         }
-        server.first_ask.note_replay();
+        server.attempt.note_replay();
         self.state.numbers.continuity.replays += 1;
         true
     }

@@ -17,6 +17,7 @@ use crate::pool::client::state::{
     Account, Client, ClientState, First, Link, Opening, OwnNames, UnnamedOnServer, Waiting, Waits,
 };
 use crate::pool::prepared::shape::{Columns, Shape};
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
@@ -99,7 +100,7 @@ impl Pool {
         let Some(server) = self.servers.get(link.server) else { return false };
         link.streaming == 0
             && link.waits == Waits::default()
-            && link.kept == 0
+            && !holds_later(link, server)
             // The successor would need to know that it stays within reads.
             && !self.reads_at_standby(id, link.server)
             // The successor would need to know the reason that keeps a server.

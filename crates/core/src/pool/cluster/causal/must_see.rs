@@ -3,7 +3,7 @@
 use crate::cluster::token::Token;
 use crate::context::Env;
 use crate::ids::ClientId;
-use crate::pool::client::state::{Client, ClientState, Link};
+use crate::pool::client::state::{Client, ClientState};
 use crate::pool::{Branch, Pool};
 
 /// What a client must see, and where it was shown something.
@@ -55,11 +55,12 @@ impl Client {
 impl Pool {
     /// A client has a server of a standby now. If nothing was sent for it before, it is served from now on.
     pub(crate) fn begins_to_see(&mut self, env: &Env, id: ClientId) {
-        let Some(Client { state: ClientState::Linked(Link { kept: 0, .. }), account, .. }) =
-            self.clients.get_mut(id)
-        else {
+        let Some(Client { state: ClientState::Linked(link), account, .. }) = self.clients.get_mut(id) else {
             return;
         };
+        if self.servers.get(link.server).is_some_and(|server| server.attempt.holds_later()) {
+            return;
+        }
         if let Some(MustSee { placed: Some((branch, sent_us)), .. }) = account.must_see.as_deref_mut()
             && let Some(standby) = self.state.standby_at(*branch)
         {

@@ -16,6 +16,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{HOLD_MESSAGE_BYTES, PARSE_BYTES_MAX};
 use crate::pool::client::state::{ClientState, Opening, Waits};
+use crate::pool::relay::attempt::holds_later;
 use crate::pool::{Pool, Step};
 
 /// What may be done with messages of such a client.
@@ -66,7 +67,8 @@ impl Pool {
             return Later::Pass(link.streaming.min(bytes.len()));
         }
         // Its first group, which is known; what follows is held.
-        if link.kept > 0 || !matches!(link.opening, Opening::Done | Opening::Replayed) {
+        let is_held = self.servers.get(server_id).is_some_and(|server| holds_later(link, server));
+        if is_held || !matches!(link.opening, Opening::Done | Opening::Replayed) {
             return Later::Pass(bytes.len());
         }
         let mut so_far = self.so_far_at(id, server_id);

@@ -39,8 +39,11 @@ impl Pool {
         let now_us = cx.env.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return };
         server.tx = status;
-        let (rests, buffers) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut cx.env.buffers);
-        server.first_ask.end(rests, buffers);
+        let rests = server.ledger.is_empty() && status == TxStatus::Idle;
+        if server.attempt.holds_later() {
+            self.state.due.to_resume.extend(server.state.client());
+        }
+        server.attempt.end(rests, &mut cx.env.buffers);
         if concerned && self.ready_is_for_features(cx, id, owner, status) {
             return;
         }

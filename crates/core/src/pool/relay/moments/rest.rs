@@ -59,7 +59,6 @@ impl Pool {
                 return;
             }
             Rest::Keep => {
-                self.drop_kept(cx.env, client_id);
                 self.ends_behind_fence(cx, id);
                 return;
             }

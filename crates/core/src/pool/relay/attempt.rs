@@ -1,92 +1,171 @@
-//! What a client asked its server first, kept until it is answered. It can be asked once more if PostgreSQL
-//! refused to run an outdated statement before anything was done ("cached plan must not change result type").
+//! The exchange that a client sent to its server first, kept until the server has answered it. These bytes may have to be sent once more,
+//! for one of several causes, which [`Causes`] names. This file keeps the bytes, and gives them back to the
+//! front of the client's inbox. It never sends anything.
 //!
-//! What this file is for: to keep those bytes, and to say whether asking again is right. It is, if the client
-//! learns the columns again in the same group, and if its values mean the same whatever types PostgreSQL
-//! finds this time. In doubt it must say no: the client is told PostgreSQL's error then, as on a connection
-//! without a pooler.
+//! It also says whether an exchange may be sent again whose statement PostgreSQL found outdated ("cached plan must not change result type").
+//! It may, if the client learns the columns again in the same exchange, and if its values mean the same whatever types PostgreSQL finds
+//! this time. In doubt it may not: the client is told PostgreSQL's error then, as on a connection without a pooler.
 
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::buffer_pool::BufferPool;
+use crate::context::Env;
+use crate::ids::ClientId;
 use crate::ledger::Unexpected;
 use crate::limits::GROUP_BYTES_MAX;
+use crate::pool::client::state::Link;
+use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::moves::server::comes_unasked;
 use crate::pool::prepared::shape::{keeps_values, wants_any_columns};
 use crate::pool::relay::ledger::Kind;
+use crate::pool::server::state::Server;
 use crate::pool::{Pool, ServerId};
 
 /// A whole Sync message.
 const SYNC: [u8; 5] = [tag::SYNC, 0, 0, 0, 4];
 
-/// What was sent to a server since it owed nothing.
+/// The messages that a server was sent for its client since it owed nothing.
 #[derive(Default)]
-pub(crate) enum FirstAsk {
-    /// Nothing.
+pub(crate) enum Attempt {
+    /// There are none.
     #[default]
     Nothing,
-    /// This.
+    /// They are kept, and may be sent again.
     Kept(Kept),
-    /// More than one group, too much, or nothing that could be asked again.
+    /// There are more of them than are kept, or there is no cause to keep them.
     Lost,
 }
 
-/// What a client asked first.
+/// An exchange that may be sent again.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// The BEGIN that was answered before and went in front.
+    /// The BEGIN that pgweir had answered before, and sent ahead of the exchange.
     pub(crate) begin: Option<Vec<u8>>,
-    /// The bytes as the client sent them.
+    /// The messages as the client sent them: names are not rewritten.
     pub(crate) bytes: Vec<u8>,
-    /// All of it is kept, whatever it is: the client's session went ahead of it, and may be refused.
-    pub(crate) behind_replay: bool,
-    /// All of it is kept, whatever it is: it runs again if the server is lost.
-    outlives_server: bool,
+    causes: Causes,
 }
 
-impl FirstAsk {
-    /// A BEGIN that was answered already is sent.
-    pub(crate) fn note_begin(&mut self, text: Vec<u8>) {
-        let behind_replay = self.keeps_all();
-        *self = FirstAsk::Kept(Kept { begin: Some(text), behind_replay, ..Kept::default() });
+/// The causes for which an exchange may be sent again, as a set. The empty set stands for the one cause that every kept exchange has: its
+/// first message names a prepared statement, which PostgreSQL may find outdated.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Causes(u8);
+
+impl Causes {
+    /// The client's session settings were sent ahead of the exchange. If the server refuses a setting, the exchange runs on another server.
+    pub(crate) const SESSION: Causes = Causes(1);
+    /// The exchange only reads. If the server is lost before it answers, the exchange runs on another server.
+    pub(crate) const LOSS: Causes = Causes(2);
+    /// The exchange was sent behind those of other clients. It runs elsewhere if their cancel requests may have hit it.
+    pub(crate) const QUEUED: Causes = Causes(4);
+    /// The exchange is a first try at a standby. It runs on the primary if the standby does not run it.
+    pub(crate) const STANDBY: Causes = Causes(8);
+
+    const HOLDS_LATER: Causes = Causes(Causes::QUEUED.0 | Causes::STANDBY.0);
+
+    #[inline]
+    fn has(self, causes: Causes) -> bool {
+        self.0 & causes.0 != 0
+    }
+}
+
+impl Attempt {
+    /// The exchange of a client that was queued on the server: it was sent before, and is the server's first now.
+    pub(crate) fn queued(bytes: Vec<u8>) -> Attempt {
+        Attempt::Kept(Kept { begin: None, bytes, causes: Causes::QUEUED })
     }
 
-    /// What the client asks for is kept, to be asked on another server if this one is lost.
-    pub(crate) fn keep_all(&mut self) {
-        if matches!(self, FirstAsk::Nothing) {
-            *self = FirstAsk::Kept(Kept { outlives_server: true, ..Kept::default() });
+    /// A BEGIN that pgweir has answered already is sent ahead of the exchange.
+    pub(crate) fn note_begin(&mut self, text: Vec<u8>) {
+        let causes = self.causes();
+        *self = Attempt::Kept(Kept { begin: Some(text), causes, ..Kept::default() });
+    }
+
+    /// The client's session settings are sent ahead of the exchange ([`Causes::SESSION`]).
+    pub(crate) fn note_replay(&mut self) {
+        let causes = Causes(self.causes().0 | Causes::SESSION.0);
+        *self = Attempt::Kept(Kept { causes, ..Kept::default() });
+    }
+
+    /// Everything that is sent now is kept for this cause, unless something was sent before.
+    pub(crate) fn keep_for(&mut self, cause: Causes) {
+        match self {
+            Attempt::Nothing => *self = Attempt::Kept(Kept { causes: cause, ..Kept::default() }),
+            Attempt::Kept(kept) if kept.bytes.is_empty() || kept.causes.has(Causes::HOLDS_LATER) => {
+                kept.causes.0 |= cause.0;
+            }
+            Attempt::Kept(_) | Attempt::Lost => {}
         }
     }
 
-    /// The client's session is sent: what the client asks for after it can be asked on another server, if this one refuses it.
-    pub(crate) fn note_replay(&mut self) {
-        *self = FirstAsk::Kept(Kept { behind_replay: true, ..Kept::default() });
+    /// The exchange is to run on another server, because other clients' exchanges follow it on this one.
+    pub(crate) fn runs_elsewhere(&mut self) {
+        if let Attempt::Kept(kept) = self {
+            kept.causes.0 |= Causes::QUEUED.0;
+        }
     }
 
-    /// See [`Kept::behind_replay`] and [`Kept::outlives_server`].
+    /// The exchange is no first try any more: the client's next messages need not wait for its answer. It stays kept if another cause
+    /// keeps it.
+    pub(crate) fn is_no_first_try(&mut self, buffers: &mut BufferPool) {
+        let Attempt::Kept(kept) = self else { return };
+        kept.causes.0 &= !Causes::STANDBY.0;
+        if kept.causes == Causes::default() && !names_statement(&kept.bytes) {
+            self.end(false, buffers);
+        }
+    }
+
+    fn causes(&self) -> Causes {
+        match self {
+            Attempt::Kept(kept) => kept.causes,
+            Attempt::Nothing | Attempt::Lost => Causes::default(),
+        }
+    }
+
+    /// The exchange, if it is kept.
+    pub(crate) fn kept(&self) -> Option<&Kept> {
+        match self {
+            Attempt::Kept(kept) => Some(kept),
+            Attempt::Nothing | Attempt::Lost => None,
+        }
+    }
+
+    /// Whether the exchange is kept for one of these causes.
+    #[inline]
+    pub(crate) fn is_for(&self, causes: Causes) -> bool {
+        self.causes().has(causes)
+    }
+
+    /// Whether all that is sent is kept, and not only one exchange that names a prepared statement.
     #[inline]
     pub(crate) fn keeps_all(&self) -> bool {
-        matches!(self, FirstAsk::Kept(kept) if kept.behind_replay | kept.outlives_server)
+        self.causes() != Causes::default()
     }
 
-    /// So much of what the client sent was passed on.
+    /// Whether the client's next messages wait until the exchange is answered: they may have to go to another server after it.
+    #[inline]
+    pub(crate) fn holds_later(&self) -> bool {
+        self.is_for(Causes::HOLDS_LATER)
+    }
+
+    /// These bytes of the client were passed on.
     #[inline]
     pub(crate) fn note(&mut self, passed: &[u8], buffers: &mut BufferPool) {
         let fits = match self {
-            FirstAsk::Lost => return,
-            FirstAsk::Nothing => names_statement(passed),
-            FirstAsk::Kept(kept) if kept.behind_replay | kept.outlives_server => true,
-            FirstAsk::Kept(kept) if kept.bytes.is_empty() => names_statement(passed),
-            FirstAsk::Kept(kept) => !kept.bytes.ends_with(&SYNC),
+            Attempt::Lost => return,
+            Attempt::Nothing => names_statement(passed),
+            Attempt::Kept(kept) if kept.causes != Causes::default() => true,
+            Attempt::Kept(kept) if kept.bytes.is_empty() => names_statement(passed),
+            Attempt::Kept(kept) => !kept.bytes.ends_with(&SYNC),
         };
         if !fits {
             return self.end(false, buffers);
         }
-        if matches!(self, FirstAsk::Nothing) {
-            *self = FirstAsk::Kept(Kept::default());
+        if matches!(self, Attempt::Nothing) {
+            *self = Attempt::Kept(Kept::default());
         }
-        if let FirstAsk::Kept(kept) = self
+        if let Attempt::Kept(kept) = self
             && kept.bytes.len() + passed.len() <= GROUP_BYTES_MAX
         {
             if kept.bytes.capacity() == 0 {
@@ -101,12 +180,18 @@ impl FirstAsk {
     /// An answer came. `all`: nothing else is owed.
     #[inline]
     pub(crate) fn end(&mut self, all: bool, buffers: &mut BufferPool) {
-        let next = if all { FirstAsk::Nothing } else { FirstAsk::Lost };
-        if let FirstAsk::Kept(kept) = std::mem::replace(self, next) {
+        let next = if all { Attempt::Nothing } else { Attempt::Lost };
+        if let Attempt::Kept(kept) = std::mem::replace(self, next) {
             buffers.give_back(kept.bytes);
             kept.begin.into_iter().for_each(|text| buffers.give_back(text));
         }
     }
+}
+
+/// Whether a linked client's next messages wait until its first exchange is answered.
+#[inline]
+pub(crate) fn holds_later(link: &Link, server: &Server) -> bool {
+    server.attempt.holds_later() || matches!(link.first_try, FirstTry::Unsent(_))
 }
 
 /// A Bind or a Describe of a statement that has a name comes first.
@@ -173,6 +258,26 @@ fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
 }
 
 impl Pool {
+    /// The exchange of a server's client goes back to the front of the client's inbox, to be sent again. Returns the BEGIN that was sent
+    /// ahead of it, if any. `None`: the exchange is not kept.
+    pub(crate) fn take_back_attempt(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> Option<Option<Vec<u8>>> {
+        let server = self.servers.get_mut(server_id)?;
+        let client = self.clients.get_mut(id)?;
+        let Attempt::Kept(mut kept) = std::mem::replace(&mut server.attempt, Attempt::Lost) else {
+            return None;
+        };
+        if !kept.bytes.is_empty() {
+            kept.bytes.extend_from_slice(&client.inbox);
+            env.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
+        }
+        Some(kept.begin)
+    }
+
     /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
     pub(crate) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
         if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
@@ -281,12 +386,9 @@ mod tests {
     #[test]
     fn one_group_is_kept_and_no_more() {
         let mut buffers = BufferPool::default();
-        let kept = |first: &FirstAsk| match first {
-            FirstAsk::Kept(kept) => kept.bytes.len(),
-            FirstAsk::Nothing | FirstAsk::Lost => 0,
-        };
+        let kept = |first: &Attempt| first.kept().map_or(0, |kept| kept.bytes.len());
         let (bind, rest) = (bind(b"s", &PLAIN), [execute(), SYNC.to_vec()].concat());
-        let mut first = FirstAsk::default();
+        let mut first = Attempt::default();
         first.note(&bind, &mut buffers);
         first.note(&rest, &mut buffers);
         assert_eq!(kept(&first), bind.len() + rest.len());
