@@ -288,6 +288,32 @@ fn a_rollback_behind_other_statements_is_done() {
     }
 }
 
+/// The Sync comes later, or waits at pgweir because the server owes as many answers as it may.
+#[test]
+fn a_rollback_is_done_whose_sync_was_not_sent() {
+    let rollback = [fe::parse("", "rollback"), fe::bind(""), fe::describe_portal(), fe::execute()].concat();
+    let answer = [be::parse_complete(), be::bind_complete(), be::no_data()];
+    for failed in [be::error("22012", "division by zero"), be::complete("SELECT 1")] {
+        let status = if failed[0] == b'E' { 'E' } else { 'T' };
+        for answered in 0..=3 {
+            let (mut rig, client, server) = bound();
+            rig.send(client, &fe::query("select 1/a from t"));
+            rig.gets_raw(server);
+            rig.send(server, &[failed.clone(), be::ready(status)].concat());
+            rig.gets_raw(client);
+            rig.send(client, &[rollback.clone(), fe::flush()].concat());
+            rig.gets_raw(server);
+            rig.send(server, &answer[..answered].concat());
+            let mut got = rig.gets(client);
+            lose(&mut rig, server, true);
+            got.extend(rig.gets(client));
+            assert_eq!(got, ["ParseComplete", "BindComplete", "NoData", "Complete ROLLBACK"], "{status} {answered}");
+            rig.send(client, &fe::sync());
+            assert_eq!(rig.gets(client), ["Ready I"]);
+        }
+    }
+}
+
 /// It runs outside of the transaction block.
 #[test]
 fn what_follows_a_rollback_may_have_taken_effect() {

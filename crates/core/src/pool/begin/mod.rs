@@ -24,7 +24,7 @@ use crate::limits::BEGIN_BYTES_MAX;
 use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
 use crate::pool::cluster::reading::BehindBegin;
 use crate::pool::policy::BeginsWithoutServer;
-use crate::pool::relay::attempt::Causes;
+use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::uses_earlier_portal;
 use crate::pool::relay::send::Cursor;
@@ -276,7 +276,7 @@ impl Pool {
         match text {
             Some(text) => server.attempt.note_begin(text),
             // If it is asked again, then without this BEGIN.
-            None => server.attempt.keep_for(Causes::LOSS),
+            None => server.attempt.keep_for(KeptFor::LOSS),
         }
     }
 

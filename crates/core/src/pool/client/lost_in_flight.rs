@@ -8,15 +8,14 @@ use pgweir_wire::backend::{TxStatus, tag};
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::REFUSED_SERVERS_MAX;
 use crate::pool::Pool;
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
 use crate::pool::client::state::{ClientState, First, Link, Opening};
-use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
+use crate::pool::relay::after_failure::{Failure, Seen, Situation, Verdict, after_failure};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::server::state::{Server, ServerState};
@@ -64,13 +63,12 @@ impl Pool {
         unseen_bytes: usize,
     ) -> bool {
         let Some((link, server)) = self.linked_to(id, server_id) else { return false };
+        let Some(situation) = self.situation(Failure::ServerLost, id, server_id) else { return false };
         let asks = self.state.policy.on_loss.asks();
-        match after_loss(id, link, server, (unseen_bytes, asks)) {
+        match after_loss(id, (link, server), situation, (unseen_bytes, asks)) {
             None => false,
             Some(AfterLoss::RunsAgain) => {
-                if !self.reads_again(cx, id, server_id) {
-                    self.interrupt_read(cx, id, server_id);
-                }
+                self.reads_again(cx, id, server_id);
                 true
             }
             Some(AfterLoss::Interrupted) => {
@@ -127,14 +125,14 @@ impl Pool {
         }
     }
 
-    /// Linked → Waiting, with the read that the client asked for. `false`: it was lost too often, or was not kept.
-    fn reads_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
+    /// Linked → Waiting, with the read that the client asked for.
+    fn reads_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let was_queued = self.servers.get(server_id).is_some_and(|server| server.attempt.holds_later());
         if was_queued {
             cx.driver.reached(RarePath::QueuedReadAgain);
             self.state.numbers.multiplexing.requeued += 1;
         }
-        self.runs_again(cx, id, server_id)
+        self.runs_again(cx, id, server_id);
     }
 
     /// A read cannot run again. Nothing took effect, and nothing is unknown.
@@ -193,29 +191,14 @@ impl Pool {
         self.state.due.to_resume.push_back(id);
     }
 
-    /// Linked → Waiting, with all that the client asked for. `false`: it was lost too often, or was not kept.
-    pub(crate) fn runs_again<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) -> bool {
-        let Some(server) = self.servers.get(server_id) else { return false };
-        let Some(client) = self.clients.get_mut(id) else { return false };
-        if client.account.refused_servers + 1 >= REFUSED_SERVERS_MAX {
-            return false;
-        }
-        let ClientState::Linked(link) = &client.state else { return false };
-        let is_unsent = matches!(link.opening, Opening::Change(Change::Unsent));
-        if server.attempt.kept().is_none() && !is_unsent {
-            return false;
-        }
+    /// Linked → Waiting, with all that the client asked for: its server is lost ([`Failure::ServerLost`]).
+    pub(crate) fn runs_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
         client.account.refused_servers += 1;
         cx.driver.reached(RarePath::ReadAfterLoss);
         self.take_back_attempt(cx.env, id, server_id);
         self.set_server_state(server_id, ServerState::Draining);
         self.requeue(cx, id, First::Nothing);
-        true
     }
 }
 
@@ -231,9 +214,9 @@ pub(crate) fn loses_session(link: &Link, server: &Server) -> bool {
 /// The same of a read outside of a transaction, or of a BEGIN. Its client's session may have gone ahead of it.
 fn after_repeatable(
     id: ClientId,
-    link: &Link,
-    server: &Server,
-    (in_flight, is_unanswered): (&InFlight, bool),
+    (link, server): (&Link, &Server),
+    in_flight: &InFlight,
+    (seen, verdict): (Seen, Verdict),
 ) -> Option<AfterLoss> {
     let is_plain = matches!(
         link.opening,
@@ -251,7 +234,8 @@ fn after_repeatable(
         Owed::Ready if in_flight.sent() == Sent::BeginAlone && !in_flight.has_failed(server) => begun,
         Owed::Ready => Some(AfterLoss::ReadEnds),
         Owed::Group if in_flight.has_failed(server) => Some(AfterLoss::ReadEnds),
-        Owed::Group if is_unanswered => Some(AfterLoss::RunsAgain),
+        Owed::Group if verdict == Verdict::Elsewhere => Some(AfterLoss::RunsAgain),
+        Owed::Group if seen == Seen::Nothing => Some(AfterLoss::Interrupted),
         // The first answer to a BEGIN in a Query is its CommandComplete. In an extended group, and if the client's session went ahead,
         // other answers come before.
         Owed::Group if in_flight.sent() == Sent::BeginAlone && is_first_answer => begun,
@@ -262,8 +246,8 @@ fn after_repeatable(
 /// `None`: the outcome is not known here, or more is lost than a transaction.
 fn after_loss(
     id: ClientId,
-    link: &Link,
-    server: &Server,
+    (link, server): (&Link, &Server),
+    situation: Situation,
     (unseen_bytes, asks): (usize, bool),
 ) -> Option<AfterLoss> {
     let in_flight = InFlight::of(server, id)?;
@@ -272,7 +256,9 @@ fn after_loss(
     }
     let is_unanswered = in_flight.is_unanswered(server, unseen_bytes);
     if matches!(in_flight.sent(), Sent::Read | Sent::BeginAlone) {
-        return after_repeatable(id, link, server, (in_flight, is_unanswered));
+        let seen = if is_unanswered { Seen::Nothing } else { Seen::Part };
+        let verdict = after_failure(Failure::ServerLost, Situation { seen, ..situation });
+        return after_repeatable(id, (link, server), in_flight, (seen, verdict));
     }
     if holds_later(link, server) {
         return None;
@@ -285,9 +271,8 @@ fn after_loss(
     let (whole, had_failed) = (owed != Owed::Part, server.tx == TxStatus::Failed);
     let status = if had_failed { TxStatus::Failed } else { TxStatus::InTransaction };
     if in_flight.sent() == Sent::Inside
-        && whole
         && !in_flight.has_failed(server)
-        && let Some(rest) = in_flight.rest_of_rollback(server)
+        && let Some(rest) = in_flight.rest_of_rollback(server, whole)
     {
         return Some(AfterLoss::RollsBack(rest));
     }

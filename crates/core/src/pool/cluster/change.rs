@@ -17,6 +17,7 @@ use crate::pool::client::state::{Account, ClientState, Link, Opening};
 use crate::pool::cluster::commit::at_commit;
 use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
+use crate::pool::relay::after_failure::{Failure, Verdict};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::group::group_at_front;
 use crate::pool::relay::ledger::{Owner, Purpose};
@@ -216,8 +217,13 @@ impl Pool {
             return false;
         }
         let in_flight = InFlight::of(server, id);
+        let runs_again = self.verdict(Failure::ServerLost, id, server_id) == Verdict::Elsewhere;
         match change {
-            Change::Unsent => return self.runs_again(cx, id, server_id),
+            Change::Unsent if runs_again => {
+                self.runs_again(cx, id, server_id);
+                return true;
+            }
+            Change::Unsent => return false,
             Change::Begins(Part::Open) | Change::Runs(Part::Open) | Change::NotBegun(Part::Open) => {
                 return false;
             }
@@ -225,7 +231,8 @@ impl Pool {
                 let Some(in_flight) = in_flight else { return false };
                 let (is_unanswered, is_told) =
                     (in_flight.is_unanswered(server, unseen_bytes), in_flight.has_failed(server));
-                if is_unanswered && self.runs_again(cx, id, server_id) {
+                if is_unanswered && runs_again {
+                    self.runs_again(cx, id, server_id);
                     return true;
                 }
                 if !is_told {

@@ -7,7 +7,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{ClientState, First, Request};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
-use crate::pool::relay::attempt::Causes;
+use crate::pool::relay::attempt::KeptFor;
 use crate::pool::{Branch, Pool};
 use crate::stats::rare_path::RarePath;
 
@@ -43,13 +43,13 @@ impl Pool {
         let ClientState::Linked(link) = &mut client.state else { return false };
         self.state.note_try(branch);
         let Some(server) = self.servers.get_mut(link.server) else { return false };
-        if !server.attempt.is_for(Causes::QUEUED) {
+        if !server.attempt.is_for(KeptFor::QUEUED) {
             link.first_try = FirstTry::Unsent(len);
             return true;
         }
         // It was queued behind other clients: its group was sent.
         link.first_try = FirstTry::Unshown;
-        server.attempt.keep_for(Causes::STANDBY);
+        server.attempt.keep_for(KeptFor::STANDBY);
         if server.pipelined.held().is_none() {
             server.pipelined.hold(Some(HeldBack::Unshown(Unshown::default())));
         }

@@ -19,7 +19,7 @@ use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
-use crate::pool::relay::attempt::Causes;
+use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::{Server, ServerState};
@@ -203,8 +203,10 @@ impl InFlight {
         self.sent
     }
 
-    /// What was sent last is a group that is nothing but a ROLLBACK: what its client is still to be told. `None`: that is not certain.
-    pub(crate) fn rest_of_rollback(&self, server: &Server) -> Option<Vec<u8>> {
+    /// The rest of the answer to a ROLLBACK that was sent last, and nothing after it but its Sync. `is_whole`: the Sync was sent. `None`: it
+    /// is not certain that the client has asked for nothing else.
+    pub(crate) fn rest_of_rollback(&self, server: &Server, is_whole: bool) -> Option<Vec<u8>> {
+        let is_asked = self.rollback == if is_whole { Rollback::Sent } else { Rollback::Executed };
         let mut order =
             [Kind::Parse, Kind::Bind, Kind::DescribePortal, Kind::Execute, Kind::Sync].into_iter();
         let mut told = Vec::new();
@@ -212,7 +214,7 @@ impl InFlight {
         for entry in server.ledger.entries().filter(of_client) {
             let is_due = order.any(|kind| kind == entry.kind);
             match entry.kind {
-                _ if !is_due || self.rollback != Rollback::Sent => return None,
+                _ if !is_due || !is_asked => return None,
                 Kind::Parse if entry.is_unnamed() => backend::encode_parse_complete(&mut told),
                 Kind::Bind => backend::encode_bind_complete(&mut told),
                 Kind::DescribePortal => backend::encode_no_data(&mut told),
@@ -390,7 +392,7 @@ impl Pool {
         };
         let server = self.servers.get_mut(server_id)?;
         if repeats.is_some() && !is_first_try {
-            server.attempt.keep_for(Causes::LOSS);
+            server.attempt.keep_for(KeptFor::LOSS);
         }
         let received_bytes = server.work.received_bytes - server.incoming.inbox.len() as u64;
         Some(Before { is_at_rest, status, begins, repeats, received_bytes })

@@ -19,6 +19,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::{FirstGroup, is_reading};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{Beginning, HeldBack, Unshown};
+use crate::pool::relay::after_failure::{Failure, Verdict};
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::ServerState;
 
@@ -89,14 +90,16 @@ impl Pool {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         let needs_sync = begins && matches!(link.opening, Opening::Guarded { simple: true });
-        let was = std::mem::take(&mut link.first_try);
+        let was = link.first_try;
         let fields = error.and_then(|body| ErrorFields::parse(body).ok());
         let code = fields.as_ref().and_then(ErrorFields::code);
         // A cancel request or a timeout is meant for the statement, wherever it runs.
-        if was != FirstTry::Unshown || error.is_none() || code == Some(SqlState::QUERY_CANCELED.as_bytes()) {
+        let is_refused =
+            was == FirstTry::Unshown && error.is_some() && code != Some(SqlState::QUERY_CANCELED.as_bytes());
+        link.first_try = if is_refused { FirstTry::Failed } else { FirstTry::None };
+        if !is_refused || self.verdict(Failure::StandbyRefused, client_id, id) != Verdict::AtPrimary {
             return self.transaction_stays(cx.env, client_id);
         }
-        link.first_try = FirstTry::Failed;
         self.standby_refused(cx, id, client_id, code);
         if fields.is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC"))) {
             return self.lose_standby(cx, id);

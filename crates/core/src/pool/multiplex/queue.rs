@@ -17,6 +17,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::note_promoted;
 use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
+use crate::pool::relay::after_failure::{Failure, Verdict};
 use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
@@ -256,7 +257,9 @@ impl Pool {
         };
         let client = server.state.client();
         self.trust_head(id);
-        if let Some(client) = client.filter(|_| runs_again) {
+        if let Some(client) = client.filter(|_| runs_again)
+            && self.verdict(Failure::StrangersCancel, client, id) != Verdict::Told
+        {
             cx.driver.reached(RarePath::StrangersCancel);
             let reason = "a statement that a stranger's cancel request may have hit runs again";
             self.run_again(cx, id, client, reason);
@@ -275,7 +278,7 @@ impl Pool {
     ) {
         let is_linked =
             self.clients.get(client_id).is_some_and(|client| matches!(client.state, ClientState::Linked(_)));
-        let is_kept = self.servers.get(id).is_some_and(|server| server.attempt.holds_later());
+        let is_kept = self.servers.get(id).is_some_and(|server| server.attempt.kept().is_some());
         if !is_linked || !is_kept {
             return;
         }

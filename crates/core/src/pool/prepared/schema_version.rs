@@ -24,11 +24,11 @@ use pgweir_wire::backend::{ErrorFields, TxStatus};
 use crate::context::{Cx, Effect, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
-use crate::limits::ASKED_AGAIN_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::{Again, ClientState, Opening};
 use crate::pool::cluster::change::Change;
 use crate::pool::prepared::statements::Statement;
+use crate::pool::relay::after_failure::{Failure, Ran, Verdict, after_failure};
 use crate::pool::relay::attempt::outdated_name;
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner, Purpose};
 use crate::pool::server::state::{SchemaChanges, ServerState};
@@ -145,14 +145,6 @@ impl Makes {
     }
 }
 
-/// Where a client's request is sent again.
-pub(crate) enum AskedAgain {
-    /// On the same server. No other client may be queued behind it any more.
-    Here,
-    /// Wherever there is room: other clients are queued behind this client.
-    Elsewhere(ClientId),
-}
-
 /// What follows after an attempt whose answers no client gets.
 pub(crate) enum AttemptOver {
     /// Nothing yet.
@@ -243,8 +235,8 @@ impl Pool {
         }
     }
 
-    /// A server's error to a client, of which the client need not know: the statement was outdated and can be asked again. Its
-    /// name stands for a new one then.
+    /// A server's error to a client, of which the client need not know: the statement was outdated, and the exchange runs again. The
+    /// statement's name stands for a new one then. `None`: the client is told the error.
     #[cold]
     #[inline(never)]
     pub(crate) fn renews_statement(
@@ -253,37 +245,40 @@ impl Pool {
         id: ServerId,
         accepted: Accepted,
         body: &[u8],
-    ) -> bool {
-        let (Some(client_id), Some(failed)) = (accepted.owner.client(), accepted.ended) else { return false };
+    ) -> Option<(ClientId, Verdict)> {
+        let (Some(client_id), Some(failed)) = (accepted.owner.client(), accepted.ended) else { return None };
         // The statement was prepared again ahead of the client's message, with types of which one is gone.
         let is_prepared_again = failed.kind == Kind::Parse && failed.statement.is_some();
         let failed = match accepted.owner {
             Owner::Client(_) => Some(failed.kind),
             _ if is_prepared_again => None,
-            _ => return false,
+            _ => return None,
         };
         if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
-            return false;
+            return None;
         }
         let parse_context = self.parse_context_of(env, client_id);
-        let Some(server) = self.servers.get(id) else { return false };
-        let Some(client) = self.clients.get_mut(client_id) else { return false };
-        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
-            return false;
-        };
-        let plain =
+        let mut situation = self.situation(Failure::PlanOutdated, client_id, id)?;
+        let server = self.servers.get(id)?;
+        let client = self.clients.get_mut(client_id)?;
+        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return None };
+        let is_plain =
             matches!(link.opening, Opening::Done | Opening::Replayed | Opening::Change(Change::Runs(_)))
                 && matches!(server.state, ServerState::Busy(_))
                 && server.tx == TxStatus::Idle
-                && link.streaming == 0
-                && link.asked_again < ASKED_AGAIN_MAX;
+                && link.streaming == 0;
+        if !is_plain {
+            situation.ran = Ran::Something;
+        }
+        let verdict = after_failure(Failure::PlanOutdated, situation);
+        if verdict == Verdict::Told {
+            return None;
+        }
         let bytes = server.attempt.kept().map(|kept| &*kept.bytes);
-        let (Some(bytes), Some(names), true) = (bytes, account.statements.as_deref_mut(), plain) else {
-            return false;
-        };
+        let (bytes, names) = (bytes?, account.statements.as_deref_mut()?);
         let types = |name: &[u8]| env.statements.get(names.get(name)?).map(|known| &*known.types);
-        let Some(name) = outdated_name(bytes, failed, types) else { return false };
-        let Some(old) = names.get(name) else { return false };
+        let name = outdated_name(bytes, failed, types)?;
+        let old = names.get(name)?;
         env.statements.enter_age(env.shared.age());
         // A client with another search_path than when it was prepared has met no change.
         let reads_as_before =
@@ -292,36 +287,37 @@ impl Pool {
             env.shared.begin_age();
             env.statements.enter_age(env.shared.age());
         }
-        let Some(new) = env.statements.take_again(old, parse_context) else { return false };
+        let new = env.statements.take_again(old, parse_context)?;
         names.renew(name, new, env.statements.get(old).and_then(Statement::shape));
         env.statements.give_back_name(old);
-        true
+        Some((client_id, verdict))
     }
 
-    /// The client's request is sent again, after the end of the first attempt. No client gets that attempt's answers from
-    /// here on. Returns where: its server is given.
+    /// The exchange is sent again, as this verdict says. No client gets the first attempt's answers from here on.
     #[cold]
     #[inline(never)]
-    pub(crate) fn ask_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> Option<AskedAgain> {
-        let server = self.servers.get_mut(id)?;
-        let ServerState::Busy(client_id) = server.state else { return None };
-        let client = self.clients.get_mut(client_id)?;
-        let ClientState::Linked(link) = &mut client.state else { return None };
-        cx.log(Level::Debug, "a prepared statement was outdated: pgweir prepares it again and runs it again");
-        if !server.pipelined.is_alone() {
-            // Nothing is queued behind a BEGIN.
-            server.attempt.runs_elsewhere();
-            return Some(AskedAgain::Elsewhere(client_id));
+    pub(crate) fn ask_again<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        (client_id, verdict): (ClientId, Verdict),
+    ) {
+        let reason = "a prepared statement was outdated: pgweir prepares it again and runs it again";
+        if verdict != Verdict::Here {
+            return self.run_again(cx, id, client_id, reason);
         }
-        link.asked_again += 1;
-        server.ledger.disown_head(Purpose::Rerun);
+        cx.log(Level::Debug, reason);
+        if let Some(server) = self.servers.get_mut(id) {
+            server.ledger.disown_head(Purpose::Rerun);
+        }
         let begin = self.take_back_attempt(cx.env, client_id, id).flatten();
         if let Some(ClientState::Linked(link)) =
             self.clients.get_mut(client_id).map(|client| &mut client.state)
         {
+            link.asked_again += 1;
             link.opening = Opening::Again(Again { begin, rolls_back: false });
         }
-        Some(AskedAgain::Here)
+        self.end_pipeline(id);
     }
 
     /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that

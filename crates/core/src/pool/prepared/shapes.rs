@@ -35,6 +35,7 @@ use crate::pool::prepared::shape::{
     Columns, Shape, Told, describes_before_execute, keeps_values, wants_any_columns,
 };
 use crate::pool::prepared::statements::ServerCopy;
+use crate::pool::relay::after_failure::{Failure, Verdict};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
@@ -51,17 +52,6 @@ pub(crate) enum Bind {
     Waits,
     /// No: its client would take columns or values for others.
     IsRefused,
-}
-
-/// The consequence if a server describes a statement in another way than its client was told, and the client's group was sent already.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Misfit {
-    /// The group is this client's first try at a standby: it runs on the primary.
-    FirstTry(ClientId),
-    /// The group's bytes are kept, and nothing of its answer was shown: it runs again.
-    Kept(ClientId),
-    /// The group can neither run again nor be answered: the server is given up.
-    Sent,
 }
 
 /// Questions and portals of a linked client that concern statements that may have another shape on its server than the client was told.
@@ -251,7 +241,7 @@ impl Pool {
         id: ServerId,
         entry: Entry,
         (message, body): (u8, &[u8]),
-    ) -> Option<Misfit> {
+    ) -> Option<(ClientId, Verdict)> {
         let describes = matches!(
             entry.kind,
             Kind::DescribeStatement | Kind::DescribePortal | Kind::DescribeParsed { .. }
@@ -300,7 +290,7 @@ impl Pool {
         (entry, own): (Entry, bool),
         statement: StatementId,
         shape: Shape,
-    ) -> Option<Misfit> {
+    ) -> Option<(ClientId, Verdict)> {
         let known = env.statements.get(statement)?;
         let fits = known.shape().is_none_or(|known| **known == shape);
         let copy = if fits { ServerCopy::Confirmed } else { ServerCopy::Outdated };
@@ -372,7 +362,7 @@ impl Pool {
         id: ServerId,
         client_id: ClientId,
         (statement, ticket, fits): (StatementId, u32, bool),
-    ) -> Option<Misfit> {
+    ) -> Option<(ClientId, Verdict)> {
         let server = self.servers.get(id);
         let is_busy = server.is_some_and(|server| match server.state {
             ServerState::Busy(client) => client == client_id,
@@ -380,23 +370,21 @@ impl Pool {
         });
         let is_kept = server.is_some_and(|server| server.attempt.holds_later());
         let state = self.clients.get(client_id).map(|client| &client.state);
-        let (mut misfit, mut is_first_try) = (None, false);
-        if let Some(ClientState::Linked(link)) = state.filter(|_| is_busy) {
-            is_first_try = link.first_try == FirstTry::Unshown;
-            let is_trusted = link.doubts.as_deref().is_some_and(|doubts| doubts.is_trusted);
-            misfit = match is_kept {
-                false => is_trusted.then_some(Misfit::Sent),
-                true => Some(Misfit::Kept(client_id)),
-            };
-        }
-        if is_first_try {
+        let is_sent = match state.filter(|_| is_busy) {
+            Some(ClientState::Linked(link)) => {
+                is_kept || link.doubts.as_deref().is_some_and(|doubts| doubts.is_trusted)
+            }
+            _ => false,
+        };
+        let verdict = is_sent.then(|| self.verdict(Failure::ShapeDiffers, client_id, id));
+        if verdict == Some(Verdict::AtPrimary) {
             // The primary may be ahead of this standby, or not yet.
-            return Some(Misfit::FirstTry(client_id));
+            return Some((client_id, Verdict::AtPrimary));
         }
         if !fits {
             self.renew_changed(env, id, client_id, (statement, ticket));
         }
-        misfit
+        verdict.map(|verdict| (client_id, verdict))
     }
 
     /// The client's name stands for a new statement; other clients that prepare the text get that, too.

@@ -1,6 +1,6 @@
-//! The exchange that a client sent to its server first, kept until the server has answered it. These bytes may have to be sent once more,
-//! for one of several causes, which [`Causes`] names. This file keeps the bytes, and gives them back to the
-//! front of the client's inbox. It never sends anything.
+//! The exchange that a client sent to its server first, kept until the server has answered it. These bytes may have to be sent once more:
+//! [`KeptFor`] names the causes, and `after_failure.rs` decides. This file keeps the bytes, and gives them back to the front of the
+//! client's inbox. It never sends anything.
 //!
 //! It also says whether an exchange may be sent again whose statement PostgreSQL found outdated ("cached plan must not change result type").
 //! It may, if the client learns the columns again in the same exchange, and if its values mean the same whatever types PostgreSQL finds
@@ -44,28 +44,28 @@ pub(crate) struct Kept {
     pub(crate) begin: Option<Vec<u8>>,
     /// The messages as the client sent them: names are not rewritten.
     pub(crate) bytes: Vec<u8>,
-    causes: Causes,
+    kept_for: KeptFor,
 }
 
 /// The causes for which an exchange may be sent again, as a set. The empty set stands for the one cause that every kept exchange has: its
 /// first message names a prepared statement, which PostgreSQL may find outdated.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Causes(u8);
+pub(crate) struct KeptFor(u8);
 
-impl Causes {
+impl KeptFor {
     /// The client's session settings were sent ahead of the exchange. If the server refuses a setting, the exchange runs on another server.
-    pub(crate) const SESSION: Causes = Causes(1);
+    pub(crate) const SESSION: KeptFor = KeptFor(1);
     /// The exchange only reads. If the server is lost before it answers, the exchange runs on another server.
-    pub(crate) const LOSS: Causes = Causes(2);
+    pub(crate) const LOSS: KeptFor = KeptFor(2);
     /// The exchange was sent behind those of other clients. It runs elsewhere if their cancel requests may have hit it.
-    pub(crate) const QUEUED: Causes = Causes(4);
+    pub(crate) const QUEUED: KeptFor = KeptFor(4);
     /// The exchange is a first try at a standby. It runs on the primary if the standby does not run it.
-    pub(crate) const STANDBY: Causes = Causes(8);
+    pub(crate) const STANDBY: KeptFor = KeptFor(8);
 
-    const HOLDS_LATER: Causes = Causes(Causes::QUEUED.0 | Causes::STANDBY.0);
+    const HOLDS_LATER: KeptFor = KeptFor(KeptFor::QUEUED.0 | KeptFor::STANDBY.0);
 
     #[inline]
-    fn has(self, causes: Causes) -> bool {
+    fn has(self, causes: KeptFor) -> bool {
         self.0 & causes.0 != 0
     }
 }
@@ -73,36 +73,29 @@ impl Causes {
 impl Attempt {
     /// The exchange of a client that was queued on the server: it was sent before, and is the server's first now.
     pub(crate) fn queued(bytes: Vec<u8>) -> Attempt {
-        Attempt::Kept(Kept { begin: None, bytes, causes: Causes::QUEUED })
+        Attempt::Kept(Kept { begin: None, bytes, kept_for: KeptFor::QUEUED })
     }
 
     /// A BEGIN that pgweir has answered already is sent ahead of the exchange.
     pub(crate) fn note_begin(&mut self, text: Vec<u8>) {
-        let causes = self.causes();
-        *self = Attempt::Kept(Kept { begin: Some(text), causes, ..Kept::default() });
+        let kept_for = self.kept_for();
+        *self = Attempt::Kept(Kept { begin: Some(text), kept_for, ..Kept::default() });
     }
 
-    /// The client's session settings are sent ahead of the exchange ([`Causes::SESSION`]).
+    /// The client's session settings are sent ahead of the exchange ([`KeptFor::SESSION`]).
     pub(crate) fn note_replay(&mut self) {
-        let causes = Causes(self.causes().0 | Causes::SESSION.0);
-        *self = Attempt::Kept(Kept { causes, ..Kept::default() });
+        let kept_for = KeptFor(self.kept_for().0 | KeptFor::SESSION.0);
+        *self = Attempt::Kept(Kept { kept_for, ..Kept::default() });
     }
 
     /// Everything that is sent now is kept for this cause, unless something was sent before.
-    pub(crate) fn keep_for(&mut self, cause: Causes) {
+    pub(crate) fn keep_for(&mut self, cause: KeptFor) {
         match self {
-            Attempt::Nothing => *self = Attempt::Kept(Kept { causes: cause, ..Kept::default() }),
-            Attempt::Kept(kept) if kept.bytes.is_empty() || kept.causes.has(Causes::HOLDS_LATER) => {
-                kept.causes.0 |= cause.0;
+            Attempt::Nothing => *self = Attempt::Kept(Kept { kept_for: cause, ..Kept::default() }),
+            Attempt::Kept(kept) if kept.bytes.is_empty() || kept.kept_for.has(KeptFor::HOLDS_LATER) => {
+                kept.kept_for.0 |= cause.0;
             }
             Attempt::Kept(_) | Attempt::Lost => {}
-        }
-    }
-
-    /// The exchange is to run on another server, because other clients' exchanges follow it on this one.
-    pub(crate) fn runs_elsewhere(&mut self) {
-        if let Attempt::Kept(kept) = self {
-            kept.causes.0 |= Causes::QUEUED.0;
         }
     }
 
@@ -110,16 +103,16 @@ impl Attempt {
     /// keeps it.
     pub(crate) fn is_no_first_try(&mut self, buffers: &mut BufferPool) {
         let Attempt::Kept(kept) = self else { return };
-        kept.causes.0 &= !Causes::STANDBY.0;
-        if kept.causes == Causes::default() && !names_statement(&kept.bytes) {
+        kept.kept_for.0 &= !KeptFor::STANDBY.0;
+        if kept.kept_for == KeptFor::default() && !names_statement(&kept.bytes) {
             self.end(false, buffers);
         }
     }
 
-    fn causes(&self) -> Causes {
+    fn kept_for(&self) -> KeptFor {
         match self {
-            Attempt::Kept(kept) => kept.causes,
-            Attempt::Nothing | Attempt::Lost => Causes::default(),
+            Attempt::Kept(kept) => kept.kept_for,
+            Attempt::Nothing | Attempt::Lost => KeptFor::default(),
         }
     }
 
@@ -133,20 +126,20 @@ impl Attempt {
 
     /// Whether the exchange is kept for one of these causes.
     #[inline]
-    pub(crate) fn is_for(&self, causes: Causes) -> bool {
-        self.causes().has(causes)
+    pub(crate) fn is_for(&self, causes: KeptFor) -> bool {
+        self.kept_for().has(causes)
     }
 
     /// Whether all that is sent is kept, and not only one exchange that names a prepared statement.
     #[inline]
     pub(crate) fn keeps_all(&self) -> bool {
-        self.causes() != Causes::default()
+        self.kept_for() != KeptFor::default()
     }
 
     /// Whether the client's next messages wait until the exchange is answered: they may have to go to another server after it.
     #[inline]
     pub(crate) fn holds_later(&self) -> bool {
-        self.is_for(Causes::HOLDS_LATER)
+        self.is_for(KeptFor::HOLDS_LATER)
     }
 
     /// These bytes of the client were passed on.
@@ -155,7 +148,7 @@ impl Attempt {
         let fits = match self {
             Attempt::Lost => return,
             Attempt::Nothing => names_statement(passed),
-            Attempt::Kept(kept) if kept.causes != Causes::default() => true,
+            Attempt::Kept(kept) if kept.kept_for != KeptFor::default() => true,
             Attempt::Kept(kept) if kept.bytes.is_empty() => names_statement(passed),
             Attempt::Kept(kept) => !kept.bytes.ends_with(&SYNC),
         };

@@ -14,7 +14,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::policy::OnLoss;
 use crate::pool::prepared::exposed_names::{Named, Sent};
-use crate::pool::relay::attempt::{Causes, holds_later};
+use crate::pool::relay::attempt::{KeptFor, holds_later};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::route::{Flaw, Route, oversized, route, text_of};
@@ -185,7 +185,7 @@ impl Pool {
         let Some(group) = bytes.get(..len as usize).filter(|_| is_ready) else { return Step::Wait };
         link.first_try = FirstTry::Sending;
         let known = link.group.take();
-        server.attempt.keep_for(Causes::STANDBY);
+        server.attempt.keep_for(KeptFor::STANDBY);
         // What was noted of messages before it says nothing of this one.
         server.in_flight = None;
         let step = self.send_messages(cx, id, server_id, group, known);
@@ -194,7 +194,7 @@ impl Pool {
         };
         let ClientState::Linked(link) = &mut client.state else { return step };
         link.first_try = FirstTry::None;
-        if step != Step::Used(group.len()) || !server.attempt.is_for(Causes::STANDBY) {
+        if step != Step::Used(group.len()) || !server.attempt.is_for(KeptFor::STANDBY) {
             // A part of it waits for answers to the other one: its answer is the standby's.
             server.attempt.is_no_first_try(&mut cx.env.buffers);
             return step;

@@ -12,7 +12,6 @@ use crate::pool::Pool;
 use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::printable;
 use crate::pool::cluster::first_try::FirstTry;
-use crate::pool::prepared::schema_version::AskedAgain;
 use crate::pool::prepared::shapes::changed_result;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState, SyncingSession};
@@ -46,7 +45,9 @@ impl Pool {
         self.note_misfit(cx.env, accepted, body);
         match accepted.owner {
             // It runs again: its resets are done then.
-            Owner::Client(client) | Owner::Prerequisite(client) if renewed => self.doubt_session(client),
+            Owner::Client(client) | Owner::Prerequisite(client) if renewed.is_some() => {
+                self.doubt_session(client)
+            }
             Owner::Client(client) | Owner::Prerequisite(client) => {
                 let server = &mut self.servers[id];
                 if fatal {
@@ -82,14 +83,8 @@ impl Pool {
             Owner::Hidden(purpose) => self.hidden_failed(cx, id, purpose, body),
         }
         self.undo_failed(cx.env, id, accepted.ended);
-        if renewed {
-            match self.ask_again(cx, id) {
-                Some(AskedAgain::Here) => self.end_pipeline(id),
-                Some(AskedAgain::Elsewhere(client)) => {
-                    self.run_again(cx, id, client, "a prepared statement was outdated: it runs again");
-                }
-                None => {}
-            }
+        if let Some(renewed) = renewed {
+            self.ask_again(cx, id, renewed);
         } else if accepted.owner == Owner::Hidden(Purpose::Replay) {
             let (code, text) = code_and_text(body);
             if self.replay_failed(cx, id, message, code) {

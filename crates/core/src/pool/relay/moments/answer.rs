@@ -17,11 +17,11 @@ use pgweir_wire::header::HEADER_LEN;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::errors::Fault;
-use crate::ids::ServerId;
+use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::change::Change;
-use crate::pool::prepared::shapes::Misfit;
+use crate::pool::relay::after_failure::Verdict;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
 use crate::pool::relay::receive::{Run, visible};
@@ -259,13 +259,20 @@ impl Pool {
 
     /// A statement that was sent has another shape than its client was told.
     #[cold]
-    fn statement_misfits<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, misfit: Misfit) {
-        match misfit {
-            Misfit::FirstTry(client) => self.first_try_misfits(cx, id, client),
-            Misfit::Kept(client) => {
+    fn statement_misfits<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        (client, verdict): (ClientId, Verdict),
+    ) {
+        match verdict {
+            Verdict::AtPrimary => self.first_try_misfits(cx, id, client),
+            Verdict::Here | Verdict::Elsewhere => {
                 self.run_again(cx, id, client, "a prepared statement has changed: it runs again");
             }
-            Misfit::Sent => self.lose_server(cx, id, "a prepared statement has changed on its way".into()),
+            Verdict::ServerGivenUp | Verdict::Told => {
+                self.lose_server(cx, id, "a prepared statement has changed on its way".into());
+            }
         }
     }
 

@@ -40,8 +40,11 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.tx = status;
         let rests = server.ledger.is_empty() && status == TxStatus::Idle;
-        if server.attempt.holds_later() {
-            self.state.due.to_resume.extend(server.state.client());
+        if server.attempt.holds_later()
+            && let Some(id) = server.state.client()
+            && self.clients.get(id).is_some_and(|client| !client.inbox.is_empty())
+        {
+            self.state.due.to_resume.push_back(id);
         }
         server.attempt.end(rests, &mut cx.env.buffers);
         if concerned && self.ready_is_for_features(cx, id, owner, status) {
