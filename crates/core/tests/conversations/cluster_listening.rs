@@ -131,6 +131,23 @@ fn a_transaction_at_a_standby_does_not_end_it() {
     stage.rig.gets_nothing(primary);
 }
 
+/// The standby is promoted before it runs the LISTEN, which it then does not refuse. Its connection ends, and with it the client's: no client
+/// is told that it listens, and then hears nothing.
+#[test]
+fn a_listen_at_a_node_that_was_promoted_is_not_forgotten() {
+    let (mut stage, client, primary, standby) = balanced_in("", "app_auto");
+    let text = "/* pgweir: standby */ listen a";
+    stage.rig.send(client, &fe::query(text));
+    assert_eq!(stage.rig.gets(standby), [format!("Query {text}")]);
+    let off = be::parameter("in_hot_standby", "off");
+    stage.rig.send(standby, &[be::complete("LISTEN"), off, be::ready('I')].concat());
+    channels(&mut stage.rig, standby, &["a"]);
+    let told = stage.rig.gets(client);
+    assert!(told.last().is_some_and(|line| line.starts_with("FATAL 08006")), "{told:?}");
+    assert!(stage.rig.is_closed(client));
+    stage.rig.gets_nothing(primary);
+}
+
 #[test]
 fn a_client_that_listens_may_leave_a_standby() {
     let (mut stage, client, [primary, standby, notify_listener]) = listening("app_first");

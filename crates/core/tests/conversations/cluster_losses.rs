@@ -307,7 +307,11 @@ fn a_rollback_is_done_whose_sync_was_not_sent() {
             let mut got = rig.gets(client);
             lose(&mut rig, server, true);
             got.extend(rig.gets(client));
-            assert_eq!(got, ["ParseComplete", "BindComplete", "NoData", "Complete ROLLBACK"], "{status} {answered}");
+            assert_eq!(
+                got,
+                ["ParseComplete", "BindComplete", "NoData", "Complete ROLLBACK"],
+                "{status} {answered}"
+            );
             rig.send(client, &fe::sync());
             assert_eq!(rig.gets(client), ["Ready I"]);
         }

@@ -449,8 +449,9 @@ impl Pool {
         }
         let server = self.servers.get(id)?;
         if !server.branch.is_primary() {
-            // It knows of none. They are those of the session that it was brought to.
-            channels = server.session.channels().to_vec();
+            // A standby knows of no channels: they are those of the session that it was brought to. If it names some, it was promoted
+            // meanwhile, and the client has begun to listen to them there.
+            channels.extend_from_slice(server.session.channels());
         }
         session.listen(channels);
         Some((session, reasons))
