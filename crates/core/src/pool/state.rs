@@ -19,7 +19,7 @@ use crate::pool::numbers::Numbers;
 use crate::pool::policy::Policy;
 use crate::pool::queue::Queue;
 use crate::pool::sequences::state::Drawn;
-use crate::pool::server::freshness::Freshness;
+use crate::pool::server::greeting::freshness::Freshness;
 use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::session::params::Tracked;
 use crate::pool::startup::checked::Opened;

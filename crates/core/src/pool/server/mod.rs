@@ -3,11 +3,9 @@
 pub(crate) mod abandoned;
 pub(crate) mod connect_query;
 pub(crate) mod errors;
-pub(crate) mod freshness;
 pub(crate) mod greeting;
 pub(crate) mod login;
 pub(crate) mod login_failed;
-pub(crate) mod look;
 pub(crate) mod lost;
 pub(crate) mod recycle;
 pub(crate) mod release;

@@ -1,4 +1,8 @@
-//! What new clients of a pool are told of its servers and begin with. Values only.
+//! What new clients of a pool are told of its servers and begin with. This file has values only: `freshness.rs` says when they must be
+//! confirmed, and `look.rs` has a server confirm them.
+
+pub(crate) mod freshness;
+pub(crate) mod look;
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use crate::limits::GREETING_WAIT_US;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::sequences::state::Hold;
-use crate::pool::server::freshness::{Verdict, question};
+use crate::pool::server::greeting::freshness::{Verdict, question};
 use crate::pool::server::state::{Looking, Replies, Server, ServerState, Serves};
 use crate::pool::{Branch, Gate, Pool, ServerKind};
 
