@@ -154,18 +154,10 @@ impl Pool {
                     overdue(server.at.since.mono_us).then_some((id, false))
                 }
                 // A check that is not answered is the failure that it looks for; a reset, or a SET, is no work either.
-                ServerState::Checking
-                | ServerState::Cleaning
-                | ServerState::ConnectQuery(_)
-                | ServerState::Learning(_)
+                ServerState::Asked(_)
                 | ServerState::SyncingSession(_)
                 | ServerState::Inquiring(_)
                 | ServerState::Auditing(_)
-                | ServerState::VerifyingSession(_)
-                | ServerState::QueryingCatalog(_)
-                | ServerState::Locating(_)
-                | ServerState::Looking(_)
-                | ServerState::CheckingStartup(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>
                 {

@@ -8,6 +8,7 @@ use crate::context::Cx;
 use crate::driver::{CloseMode, Closed, Driver, Endpoint, Level, TlsRole};
 use crate::ids::{CancelId, ServerId};
 use crate::pool::Pool;
+use crate::pool::server::asked::{AskedServer, ServerQuestion};
 use crate::pool::server::state::ServerState;
 
 impl Pool {
@@ -85,7 +86,9 @@ impl Pool {
             server.cancels -= 1;
             match server.state {
                 ServerState::HeldForCancel if server.cancels == 0 => self.free_server(cx, cancel.server),
-                ServerState::Cleaning if server.cancels == 0 && server.is_at_rest() => {
+                ServerState::Asked(AskedServer { question: ServerQuestion::Reset, .. })
+                    if server.cancels == 0 && server.is_at_rest() =>
+                {
                     self.cleaned(cx, cancel.server);
                 }
                 _ => self.restores_behind_cancel(cx, cancel.server),

@@ -13,9 +13,9 @@ use crate::pool::catalog::question::question;
 use crate::pool::catalog::reach::{NameLists, Reach};
 use crate::pool::catalog::routines::SETTINGS_QUESTION;
 use crate::pool::client::state::ClientState;
-use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
-use crate::pool::server::state::{CatalogQuery, Replies, Server, ServerState};
+use crate::pool::server::asked::{Replies, ServerQuestion};
+use crate::pool::server::state::Server;
 
 const TOO_MANY: &str =
     "has so much code that changes sessions that not all of it is known; each client keeps its server";
@@ -49,42 +49,41 @@ impl Pool {
             return false;
         }
         let age = cx.env.shared.routines();
-        let server = &mut self.servers[id];
+        let server = &self.servers[id];
         if !server.is_at_rest() || server.cancels > 0 {
             return false;
         }
-        server.active_us = cx.env.now.mono_us;
         self.state.routines.begin_reading(cx.env.now.mono_us);
-        self.set_server_state(
-            id,
-            ServerState::QueryingCatalog(Box::new(CatalogQuery { answer: Replies::default(), age })),
-        );
         let mut text = question(at_standbys).into_bytes();
         if routines {
             text.extend_from_slice(SETTINGS_QUESTION);
         }
         let text = own_settings::question(self.servers[id].at.version, Asks::Catalog, &text);
-        self.send_hidden(cx, id, Purpose::Audit, &text);
+        self.ask_server(cx, id, ServerQuestion::Catalog { age }, &text);
         self.server_unpause(cx, id);
         true
     }
 
     /// Another server is being asked again. Where many clients change tables and routines, each of their servers would ask the same.
     fn is_catalog_being_read(&self) -> bool {
-        let is_asked = |server: &Server| matches!(server.state, ServerState::QueryingCatalog(_));
+        let is_asked =
+            |server: &Server| matches!(server.state.question(), Some(ServerQuestion::Catalog { .. }));
         self.state.routines.are_read() && self.servers.values().any(is_asked)
     }
 
-    /// The answer is complete.
-    pub(crate) fn catalog_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::QueryingCatalog(query) = &mut server.state else { return };
-        let (answer, age) = (std::mem::take(&mut query.answer), query.age);
+    /// The answer is complete. `age` is the age of routines at which the server was asked.
+    pub(crate) fn catalog_read<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        age: u64,
+        answer: &Replies,
+    ) {
         let now_us = cx.env.now.mono_us;
         let news = match &answer.failed {
             None => {
                 self.state.routines.read(now_us, age);
-                self.learn_routines(&answer);
+                self.learn_routines(answer);
                 let pool = &mut self.state;
                 let graph = Graph::of(&answer.rows);
                 if pool.session_checks.are_wanted() {

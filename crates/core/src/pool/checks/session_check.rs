@@ -11,11 +11,9 @@ use pgweir_sql::{Verb, traits};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::ServerId;
-use crate::limits::AUDIT_ATTEMPTS_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::printable;
-use crate::pool::relay::ledger::Purpose;
-use crate::pool::server::state::{Replies, ServerState, VerifyingSession};
+use crate::pool::server::asked::{Replies, SampledSession, ServerQuestion};
 
 impl Pool {
     /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not if a reset
@@ -51,45 +49,41 @@ impl Pool {
         let server = &mut self.servers[id];
         let transactions = std::mem::take(&mut server.work.unseen);
         server.work.recent = crate::stats::statements::Recent::default();
-        let verifying =
-            VerifyingSession { answer: Replies::default(), attempts: 0, transactions, statements };
-        self.set_server_state(id, ServerState::VerifyingSession(Box::new(verifying)));
+        let sampled = SampledSession { transactions, statements };
+        self.begin_question(cx, id, ServerQuestion::Session(Box::new(sampled)));
         self.ask_for_look(cx, id);
         self.server_unpause(cx, id);
         true
     }
 
-    fn ask_for_look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
-        verifying.attempts += 1;
-        verifying.answer = Replies::default();
-        server.active_us = cx.env.now.mono_us;
+    /// Asks the server for the contents of its session, for the first time or again.
+    pub(crate) fn ask_for_look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
         self.state.numbers.continuity.session_checks += 1;
         // Settings that it should have are asked for by name: a value that was given back to its former value has no trace.
         let names: Vec<Box<[u8]>> = server.session.settings().map(|setting| setting.name.clone()).collect();
         let text = self.everything_of(cx.env, id, &names);
-        self.send_hidden(cx, id, Purpose::Audit, &text);
+        self.send_question(cx, id, &text);
     }
 
     /// The answer is complete.
-    pub(crate) fn session_checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
-        let answer = std::mem::take(&mut verifying.answer);
-        if answer.failed.is_some() && verifying.attempts < AUDIT_ATTEMPTS_MAX {
-            return self.ask_for_look(cx, id);
-        }
-        self.learn_routines(&answer);
+    pub(crate) fn session_checked<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        sampled: SampledSession,
+        answer: &Replies,
+    ) {
+        self.learn_routines(answer);
         let found = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
             None => {
-                self.differences(cx.env, id, &answer).ok_or_else(|| "its answer cannot be read".to_owned())
+                self.differences(cx.env, id, answer).ok_or_else(|| "its answer cannot be read".to_owned())
             }
         };
         match found {
             Ok(differences) if differences.is_empty() => {}
-            Ok(differences) => self.session_differs(cx, id, &differences),
+            Ok(differences) => self.session_differs(cx, id, sampled, &differences),
             // Perhaps no PostgreSQL: that says nothing of its session.
             Err(why) => {
                 let server = &mut self.servers[id];
@@ -127,10 +121,14 @@ impl Pool {
         Some(differences)
     }
 
-    fn session_differs<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, differences: &[String]) {
+    fn session_differs<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        SampledSession { transactions, statements }: SampledSession,
+        differences: &[String],
+    ) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
-        let (transactions, statements) = (verifying.transactions, std::mem::take(&mut verifying.statements));
         server.retire.get_or_insert("session is not what it should be");
         let pool = &mut self.state;
         pool.numbers.continuity.differences += 1;

@@ -9,6 +9,7 @@ use crate::mail::{Scarce, Shutdown};
 use crate::pool::choose::selector::Place;
 use crate::pool::client::arrival::Admission;
 use crate::pool::client::state::ClientState;
+use crate::pool::server::asked::ServerQuestion;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Gate, Pool, ServerKind};
 
@@ -210,7 +211,8 @@ impl Pool {
 
 /// No client has it, and none needs to leave before one gets it.
 fn will_be_free(server: &Server) -> bool {
-    let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::CheckingStartup(_));
+    let answers_us = matches!(server.state, ServerState::Inquiring(_))
+        || matches!(server.state.question(), Some(ServerQuestion::Startup(_)));
     let kind = server.state.kind();
     // A server that is free already is of no use to the clients that wait: it would have been handed out.
     let has_no_client = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);

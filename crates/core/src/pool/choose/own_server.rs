@@ -15,8 +15,9 @@ use crate::context::{Cx, Env, KeyOwner};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{Account, ClientState, Own};
+use crate::pool::server::asked::ServerQuestion;
 use crate::pool::server::greeting::ServerGreeting;
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::Server;
 use crate::pool::session::params::Params;
 use crate::pool::startup::checked::{CheckedStartup, Opened};
 use crate::pool::{Branch, Pool, ServerKind};
@@ -74,10 +75,16 @@ impl Pool {
         let wanted = &self.clients.get(client)?.account.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
             let server = &self.servers[id];
-            let resets = matches!(server.state, ServerState::Cleaning);
             // connect_query runs after a reset, too.
-            let follows = matches!(server.state, ServerState::ConnectQuery(_) | ServerState::Learning(_));
-            (resets || follows)
+            let resets = matches!(
+                server.state.question(),
+                Some(
+                    ServerQuestion::Reset
+                        | ServerQuestion::ConnectQuery(_)
+                        | ServerQuestion::AfterConnectQuery(_)
+                )
+            );
+            resets
                 && server.opened.fits(wanted)
                 && !self.is_kept_for_another(server, id, Some(client))
                 && self.state.reason_to_retire(env, server).is_none()

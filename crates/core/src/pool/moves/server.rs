@@ -8,6 +8,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::asked::{AskedServer, ServerQuestion};
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Pool, PoolState, ServerKind};
 use crate::stats::rare_path::RarePath;
@@ -44,13 +45,44 @@ impl Pool {
         self.state.move_server(id, server, state);
     }
 
-    pub(crate) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        self.set_server_state(id, ServerState::Checking);
+    /// Asks a server that no client has. `asked.rs` says what happens with the answer.
+    pub(crate) fn ask_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        question: ServerQuestion,
+        text: &[u8],
+    ) {
+        self.begin_question(cx, id, question);
+        self.send_question(cx, id, text);
+    }
+
+    /// Moves a server that no client has to the state of being asked. The caller must send the question next, or end it.
+    pub(crate) fn begin_question<D: Driver>(
+        &mut self,
+        cx: &Cx<'_, D>,
+        id: ServerId,
+        question: ServerQuestion,
+    ) {
+        self.set_server_state(id, ServerState::Asked(AskedServer::new(question)));
         self.servers[id].active_us = cx.env.now.mono_us;
+    }
+
+    /// Sends the question that has begun, or sends it once more because the answer was an error.
+    pub(crate) fn send_question<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Asked(asked) = &mut server.state else { return };
+        asked.attempts += 1;
+        server.active_us = cx.env.now.mono_us;
+        self.send_hidden(cx, id, Purpose::Question, text);
+    }
+
+    /// Runs `server_check_query` on a free server.
+    pub(crate) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let query = &cx.env.rules.config.main.server_check_query;
         let text =
             if query.eq_ignore_ascii_case("<empty>") { Vec::new() } else { query.clone().into_bytes() };
-        self.send_hidden(cx, id, Purpose::Check, &text);
+        self.ask_server(cx, id, ServerQuestion::Check, &text);
     }
 
     /// Closes a server connection and forgets it. A client that was linked to it must be dealt with before.
@@ -85,7 +117,7 @@ impl Pool {
         if let ServerState::Inquiring(inquiring) = &server.state {
             answer_lookup(cx, &inquiring.lookup, Answer::Unavailable(Obstacle::Unreachable));
         }
-        if let ServerState::Locating(_) = server.state {
+        if let Some(ServerQuestion::Position { .. }) = server.state.question() {
             self.location_lost(cx.env.now.mono_us, server.branch);
         }
         for statement in server.statements.drain() {
@@ -163,49 +195,56 @@ impl Pool {
 /// The moves that exist.
 fn is_legal(from: &ServerState, to: &ServerState) -> bool {
     use ServerState as S;
+    match (from, to) {
+        (S::Asked(from), to) => may_follow(&from.question, to),
+        (from, S::Asked(to)) => may_be_asked(from, &to.question),
+        (from, to) => matches!(
+            (from, to),
+            (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
+                | (S::SecuringTls(_), S::LoggingIn(_))
+                | (S::LoggingIn(_), S::Idle | S::Busy(_) | S::Listening | S::Watching(_))
+                | (S::Inquiring(_), S::Idle | S::HeldForCancel)
+                | (
+                    S::Busy(_) | S::Draining,
+                    S::Busy(_) | S::Draining | S::SyncingSession(_) | S::Idle | S::HeldForCancel
+                )
+                | (S::Idle, S::Busy(_) | S::Inquiring(_))
+                | (S::Busy(_), S::Auditing(_))
+                | (S::Auditing(_) | S::SyncingSession(_), S::Busy(_))
+                | (S::HeldForCancel, S::Idle)
+        ),
+    }
+}
+
+/// The questions that a server in this state may be asked. The server answers no other question now.
+fn may_be_asked(from: &ServerState, question: &ServerQuestion) -> bool {
+    use ServerQuestion as Q;
+    use ServerState as S;
     matches!(
-        (from, to),
-        (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
-            | (S::SecuringTls(_), S::LoggingIn(_))
-            | (
-                S::LoggingIn(_),
-                S::ConnectQuery(_) | S::QueryingCatalog(_) | S::Idle | S::Busy(_) | S::Listening
-            )
-            | (S::ConnectQuery(_), S::Learning(_))
-            | (S::ConnectQuery(_) | S::Learning(_), S::QueryingCatalog(_) | S::Listening)
-            | (S::ConnectQuery(_) | S::Learning(_) | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
-            | (S::Cleaning, S::ConnectQuery(_) | S::QueryingCatalog(_))
-            | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (
-                S::Busy(_) | S::Draining,
-                S::Busy(_)
-                    | S::Draining
-                    | S::SyncingSession(_)
-                    | S::Idle
-                    | S::Checking
-                    | S::Cleaning
-                    | S::HeldForCancel
-            )
-            | (
-                S::Idle,
-                S::Busy(_)
-                    | S::Checking
-                    | S::Inquiring(_)
-                    | S::CheckingStartup(_)
-                    | S::Locating(_)
-                    | S::Looking(_)
-            )
-            | (S::CheckingStartup(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (S::Busy(_), S::Auditing(_) | S::VerifyingSession(_) | S::QueryingCatalog(_))
-            | (
-                S::VerifyingSession(_) | S::QueryingCatalog(_) | S::Locating(_) | S::Looking(_),
-                S::Idle | S::HeldForCancel
-            )
-            | (S::Auditing(_), S::Busy(_) | S::Cleaning)
-            | (S::SyncingSession(_), S::Busy(_))
-            | (S::HeldForCancel, S::Idle)
-            | (S::LoggingIn(_), S::Watching(_))
+        (from, question),
+        (S::LoggingIn(_), Q::ConnectQuery(_) | Q::Catalog { .. })
+            | (S::Inquiring(_) | S::Auditing(_), Q::Reset)
+            | (S::Busy(_) | S::Draining, Q::Check | Q::Reset)
+            | (S::Busy(_), Q::Session(_) | Q::Catalog { .. })
+            | (S::Idle, Q::Check | Q::Startup(_) | Q::Position { .. } | Q::Greeting { .. })
     )
+}
+
+/// The states that a server may have next when it has answered this question.
+fn may_follow(question: &ServerQuestion, to: &ServerState) -> bool {
+    use ServerQuestion as Q;
+    match to {
+        ServerState::Idle | ServerState::HeldForCancel => true,
+        ServerState::Listening => matches!(question, Q::ConnectQuery(_) | Q::AfterConnectQuery(_)),
+        ServerState::Asked(next) => matches!(
+            (question, &next.question),
+            (Q::ConnectQuery(_), Q::AfterConnectQuery(_))
+                | (Q::ConnectQuery(_) | Q::AfterConnectQuery(_), Q::Catalog { .. })
+                | (Q::Reset, Q::ConnectQuery(_) | Q::Catalog { .. })
+                | (Q::Startup(_), Q::Reset)
+        ),
+        _ => false,
+    }
 }
 
 /// A message that PostgreSQL may send to a session at rest: "Asynchronous Operations" of its page on the message flow.

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use pgweir_settings::PoolMode;
-use pgweir_wire::backend::{ParameterStatus, encode_parameter_status};
+use pgweir_wire::backend::ParameterStatus;
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::{Kind, Owner};
@@ -31,18 +30,9 @@ impl Pool {
                 }
             }
             let server = self.servers.get_mut(id)?;
-            if let ServerState::CheckingStartup(checking) = &mut server.state
-                && checking.reported.len() < SERVER_ERROR_BYTES_MAX
-            {
-                encode_parameter_status(&mut checking.reported, status.name, status.value);
-            }
-            // The parameters that it was opened with are a client's own wish.
             let asked = server.opened.asked.as_ref();
-            if let Some(login) = server.state.at_login_mut()
-                && asked.is_none_or(|asked| asked.session().get(status.name).is_none())
-            {
-                login.changed(status.name, status.value);
-            }
+            let is_own = asked.is_some_and(|asked| asked.session().get(status.name).is_some());
+            server.state.note_reported(status.name, status.value, is_own);
             return client_id.filter(|_| !hidden);
         };
         let server_knew = server.params.get(position) == Some(status.value);

@@ -19,21 +19,19 @@ use crate::ids::{ClientId, StatementId};
 /// What a hidden statement of our own is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// `connect_query`, once after login. Its errors are logged and ignored.
-    ConnectQuery,
+    /// A question to a server that has no client, or to a cluster's node that is watched. The server's state says which question it is.
+    Question,
     /// Brings the server's parameters to the client's before its statement.
     SyncSession,
     /// The same: prepares a statement of the client's.
     Prepare,
     /// The same as [`Purpose::SyncSession`], ahead of the client's statement and in the same packet.
     Replay,
-    /// Tries a client's startup parameters, at its login.
-    StartupCheck,
     /// On the connection that listens for a pool's clients: LISTEN and UNLISTEN, and nothing but a mark in its answers.
     Listen,
     /// On the same connection: it passes on what it was notified of.
     Meet,
-    /// Asks what the session holds, for example when a client's transaction is over.
+    /// Asks what the session of a client holds, for example when its transaction is over.
     Audit,
     /// Asks what a SET statement does, with [`Purpose::Audit`].
     Probe,
@@ -41,10 +39,6 @@ pub enum Purpose {
     Sequences,
     /// Puts back what a client started with, after its RESET.
     Restore,
-    /// `server_reset_query`.
-    Reset,
-    /// `server_check_query`.
-    Check,
     /// `auth_query`, for a client that logs in.
     AuthQuery,
     /// Has a server know what its client prepared by the client's own name, or forget that.
@@ -62,10 +56,6 @@ pub enum Purpose {
     Outcome,
     /// Ends the block in which a client's change runs (`commit_outcome`).
     Commit,
-    /// Asks a node of a cluster what it is.
-    Watch,
-    /// Asks a node of a cluster where it is in the write-ahead log.
-    Position,
     /// Nothing: when it is answered, no Sync that was sent before it is still doubtful.
     Fence,
 }

@@ -1,7 +1,7 @@
 //! The bytes of servers on their way to clients: the ledger says to which. Rows and COPY data pass in runs, and in pieces, as they
 //! come; a message that needs a closer look goes to the moment *answer*.
 
-use pgweir_wire::backend::tag;
+use pgweir_wire::backend::{DataRow, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::{Cx, Env};
@@ -13,7 +13,7 @@ use crate::pool::lookup::Row;
 use crate::pool::relay::ledger::{Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::plain_answers;
 use crate::pool::relay::send::names_are_uncertain;
-use crate::pool::server::state::{ServerState, Streaming};
+use crate::pool::server::state::{Server, ServerState, Streaming};
 use crate::pool::{Pool, Step};
 use crate::stats::rare_path::RarePath;
 
@@ -190,15 +190,7 @@ impl Pool {
                     }
                 }
             }
-            Owner::Hidden(
-                Purpose::Audit
-                | Purpose::StartupCheck
-                | Purpose::Probe
-                | Purpose::Watch
-                | Purpose::Position
-                | Purpose::Number
-                | Purpose::Outcome,
-            ) => {
+            Owner::Hidden(purpose) if reads_rows(server, purpose) => {
                 if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
                     return Err(self.violated(cx, id, run, &bytes[..at], "message from server is too large"));
                 }
@@ -206,7 +198,7 @@ impl Pool {
                 if !whole {
                     return Ok(None);
                 }
-                self.hidden_row(id, &rest[HEADER_LEN..header.total()]);
+                self.hidden_row(id, purpose, &rest[HEADER_LEN..header.total()]);
                 Ok(Some(header.total()))
             }
             owner => {
@@ -217,6 +209,20 @@ impl Pool {
                 self.extend(cx, id, run, visible(owner), bytes, at);
                 Ok(Some(header.total().min(rest.len())))
             }
+        }
+    }
+
+    /// A row that answers a statement of pgweir's own.
+    fn hidden_row(&mut self, id: ServerId, purpose: Purpose, body: &[u8]) {
+        let Ok(row) = DataRow::parse(body) else { return };
+        match purpose {
+            Purpose::Audit => self.audit_row(id, &row, body.len()),
+            Purpose::Probe => self.probe_row(id, &row),
+            Purpose::Number | Purpose::Outcome => {
+                let columns = row.columns().map(|value| value.map(Box::from)).collect();
+                self.outcome_row(id, purpose, columns);
+            }
+            _ => self.question_row(id, &row, body.len()),
         }
     }
 
@@ -291,6 +297,15 @@ impl Pool {
         self.flush(cx, id, run, bytes);
         self.lose_server(cx, id, reason.into());
         Step::Gone
+    }
+}
+
+/// Whether pgweir reads the rows that answer this statement of its own.
+fn reads_rows(server: &Server, purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Audit | Purpose::Probe | Purpose::Number | Purpose::Outcome => true,
+        Purpose::Question => server.state.reads_rows(),
+        _ => false,
     }
 }
 

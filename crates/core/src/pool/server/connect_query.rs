@@ -13,11 +13,10 @@ use pgweir_sql::{SettingNames, assignments};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::ServerId;
-use crate::limits::{AUDIT_ATTEMPTS_MAX, SESSION_BYTES_MAX};
+use crate::limits::SESSION_BYTES_MAX;
 use crate::pool::Pool;
-use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::asked::{AtLogin, Replies, ServerQuestion};
 use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting, TOLD_ANEW};
-use crate::pool::server::state::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::pins::Touched;
 
@@ -25,8 +24,8 @@ impl Pool {
     /// The server is logged in, as `login` says.
     pub(crate) fn first_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: AtLogin) {
         match self.state.connect_query() {
-            Some(_) => self.run_connect_query(cx, id, Some(login)),
-            None => self.session_begins(cx, id, Some(login), Session::default()),
+            Some(_) => self.run_connect_query(cx, id, Some(Box::new(login))),
+            None => self.session_begins(cx, id, Some(&login), Session::default()),
         }
     }
 
@@ -49,60 +48,51 @@ impl Pool {
         self.run_connect_query(cx, id, None);
     }
 
-    fn run_connect_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: Option<AtLogin>) {
+    fn run_connect_query<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        login: Option<Box<AtLogin>>,
+    ) {
         let query = self.state.connect_query().unwrap_or_default().to_owned();
-        self.set_server_state(id, ServerState::ConnectQuery(Box::new(ConnectQuery { login })));
-        self.servers[id].active_us = cx.env.now.mono_us;
-        self.send_hidden(cx, id, Purpose::ConnectQuery, query.as_bytes());
+        self.ask_server(cx, id, ServerQuestion::ConnectQuery(login), query.as_bytes());
     }
 
-    /// `connect_query` failed: the pool's other servers may succeed.
-    pub(crate) fn doubt_connect_query(&mut self, id: ServerId) {
-        let login = self.servers.get_mut(id).and_then(|server| server.state.at_login_mut());
-        if let Some(login) = login {
-            login.in_doubt = true;
-        }
-    }
-
-    /// `connect_query` is answered.
-    pub(crate) fn connect_query_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get(id) else { return };
-        let ServerState::ConnectQuery(state) = &server.state else { return };
-        let login = state.login.clone();
+    /// `connect_query` is answered. `login` is what the server reported at its login, if that ends now.
+    pub(crate) fn connect_query_ended<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        login: Option<Box<AtLogin>>,
+    ) {
         if !self.state.policy.tries_startup() {
             // The machine does not keep sessions here.
-            return self.session_begins(cx, id, login, Session::default());
+            return self.session_begins(cx, id, login.as_deref(), Session::default());
         }
-        let learning = Learning { login, answer: Replies::default(), attempts: 0 };
-        self.set_server_state(id, ServerState::Learning(Box::new(learning)));
+        self.begin_question(cx, id, ServerQuestion::AfterConnectQuery(login));
         self.ask_what_is_left(cx, id);
     }
 
-    fn ask_what_is_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Learning(learning) = &mut server.state else { return };
-        learning.attempts += 1;
-        learning.answer = Replies::default();
-        server.active_us = cx.env.now.mono_us;
+    /// Asks the server for the contents of its session, for the first time or again.
+    pub(crate) fn ask_what_is_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let names = custom_names(self.state.connect_query().unwrap_or_default().as_bytes());
         let text = self.everything_of(cx.env, id, &names);
-        self.send_hidden(cx, id, Purpose::Audit, &text);
+        self.send_question(cx, id, &text);
     }
 
     /// The server has said what `connect_query` left, or that it does not say.
-    pub(crate) fn learnt<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Learning(learning) = &mut server.state else { return };
-        if learning.answer.failed.is_some() && learning.attempts < AUDIT_ATTEMPTS_MAX {
-            return self.ask_what_is_left(cx, id);
-        }
-        let answer = std::mem::take(&mut learning.answer);
-        let mut login = learning.login.clone();
-        self.learn_routines(&answer);
+    pub(crate) fn learnt<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        mut login: Option<Box<AtLogin>>,
+        answer: &Replies,
+    ) {
+        self.learn_routines(answer);
         let session = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
             None => {
-                self.what_is_left(cx.env, id, &answer).ok_or_else(|| "its answer cannot be read".to_owned())
+                self.what_is_left(cx.env, id, answer).ok_or_else(|| "its answer cannot be read".to_owned())
             }
         };
         let session = session.unwrap_or_else(|why| {
@@ -111,7 +101,7 @@ impl Pool {
             cx.log(Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
             Session::default()
         });
-        self.session_begins(cx, id, login, session);
+        self.session_begins(cx, id, login.as_deref(), session);
     }
 
     /// The part that can move. The rest (temporary tables, locks) is this server's alone: a client that touches it finds
@@ -133,7 +123,7 @@ impl Pool {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
-        login: Option<AtLogin>,
+        login: Option<&AtLogin>,
         session: Session,
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };

@@ -182,11 +182,12 @@ impl Pool {
     fn hidden_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, purpose: Purpose, body: &[u8]) {
         let (code, text) = code_and_text(body);
         let (what, reason) = match purpose {
-            Purpose::ConnectQuery => ("connect_query", None),
+            Purpose::Question => match self.question_failed(id, code, &text) {
+                Some(failed) => failed,
+                None => return,
+            },
             Purpose::SyncSession => ("SET of a client's parameters", Some("invalid server parameter")),
-            Purpose::Audit | Purpose::StartupCheck | Purpose::Watch | Purpose::Position => {
-                return self.hidden_refused(id, code, text);
-            }
+            Purpose::Audit => return self.audit_refused(id, code, &text),
             Purpose::Number if !self.number_refused(cx, id, code, &text) => return,
             Purpose::Number => {
                 return self.lose_server(cx, id, "a question of pgweir failed in a transaction".into());
@@ -203,8 +204,6 @@ impl Pool {
             // The client's statement fails for the same reason.
             Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,
             Purpose::Sequences => ("DISCARD SEQUENCES", Some("DISCARD SEQUENCES failed")),
-            Purpose::Reset => ("server_reset_query", Some("reset query failed")),
-            Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
             Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
@@ -216,9 +215,6 @@ impl Pool {
             | Purpose::Fence
             | Purpose::Commit => return,
         };
-        if purpose == Purpose::ConnectQuery {
-            self.doubt_connect_query(id);
-        }
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         cx.log(Level::Warning, &line);
         match (purpose, reason) {

@@ -21,8 +21,9 @@ use crate::limits::{
 };
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
 use crate::pool::relay::own_settings::major_version;
+use crate::pool::server::asked::AtLogin;
 use crate::pool::server::greeting::ServerGreeting;
-use crate::pool::server::state::{AtLogin, Beginning, LoggingIn, ServerState, Serves};
+use crate::pool::server::state::{Beginning, LoggingIn, ServerState, Serves};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::pool::{Pool, Step};

@@ -1,6 +1,7 @@
 //! A connection to PostgreSQL: its states, its login, its errors, and what becomes of it when its client leaves it.
 
 pub(crate) mod abandoned;
+pub(crate) mod asked;
 pub(crate) mod connect_query;
 pub(crate) mod errors;
 pub(crate) mod greeting;

@@ -11,6 +11,7 @@ use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::{Link, Opening};
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::abandoned::NOT_READY;
+use crate::pool::server::asked::{AskedServer, ServerQuestion};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::pins::{Pin, Reasons};
 
@@ -23,11 +24,10 @@ impl Pool {
         let reset = mode == PoolMode::Session || main.server_reset_query_always;
         if reset && !main.server_reset_query.is_empty() && server.retire.is_none() {
             let text = main.server_reset_query.clone();
-            server.active_us = cx.env.now.mono_us;
-            self.set_server_state(id, ServerState::Cleaning);
-            self.send_hidden(cx, id, Purpose::Reset, text.as_bytes());
+            self.ask_server(cx, id, ServerQuestion::Reset, text.as_bytes());
         } else if server.only_fenced() {
-            self.set_server_state(id, ServerState::Checking);
+            // The answer that is still owed ends this question; there is nothing to send.
+            self.set_server_state(id, ServerState::Asked(AskedServer::new(ServerQuestion::Check)));
         } else {
             self.free_server(cx, id);
         }
@@ -72,9 +72,7 @@ impl Pool {
                 CloseMode::Flush,
             );
         }
-        self.set_server_state(id, ServerState::Cleaning);
-        self.servers[id].active_us = cx.env.now.mono_us;
-        self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
+        self.ask_server(cx, id, ServerQuestion::Reset, b"DISCARD ALL");
         self.server_unpause(cx, id);
     }
 

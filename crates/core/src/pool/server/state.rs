@@ -4,13 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pgweir_auth::Prover;
-use pgweir_wire::backend::{TxStatus, encode_parameter_status};
-use pgweir_wire::error::SqlState;
+use pgweir_wire::backend::TxStatus;
 
 use crate::cluster::Term;
 use crate::driver::{ConnId, Endpoint, Level, Now};
 use crate::ids::ClientId;
-use crate::limits::GREETING_PARAMETERS_MAX;
 use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::parse_contexts::ParseContext;
@@ -18,9 +16,9 @@ use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::known_answers::Tap;
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
-use crate::pool::relay::own_settings::{place_of_masked, unmask};
 use crate::pool::sequences::state::Users;
 use crate::pool::server::abandoned::Abandoned;
+use crate::pool::server::asked::{AskedServer, Replies};
 use crate::pool::session::content::Session;
 use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::params::Params;
@@ -213,10 +211,6 @@ pub(crate) enum ServerState {
     SecuringTls(Beginning),
     /// The startup packet was sent.
     LoggingIn(Box<LoggingIn>),
-    /// `connect_query` runs.
-    ConnectQuery(Box<ConnectQuery>),
-    /// It is asked what `connect_query` left.
-    Learning(Box<Learning>),
     /// Free.
     Idle,
     /// Linked, and brought to its client's parameters; the client's statement waits for that.
@@ -226,24 +220,12 @@ pub(crate) enum ServerState {
     /// Its client is gone; the answer to it is dropped, and then the clients queued behind it have their
     /// turn.
     Draining,
+    /// It has no client, and answers what pgweir asked.
+    Asked(AskedServer),
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),
     /// Linked, its client's transaction is over, and it is asked what its session holds now.
     Auditing(Box<Auditing>),
-    /// No client has it, and it is asked whether its session is what it should be.
-    VerifyingSession(Box<VerifyingSession>),
-    /// No client has it, and the catalog is asked which routines change their sessions.
-    QueryingCatalog(Box<CatalogQuery>),
-    /// Free, and tries the startup parameters of a client that logs in.
-    CheckingStartup(Box<CheckingStartup>),
-    /// No client has it, and it is asked where its node is in the write-ahead log.
-    Locating(Box<Locating>),
-    /// No client has it, and it is asked what new connections begin with.
-    Looking(Box<Looking>),
-    /// `server_reset_query` runs.
-    Cleaning,
-    /// `server_check_query` runs.
-    Checking,
     /// Released, but a cancel request may still reach it.
     HeldForCancel,
     /// It listens for its pool's clients.
@@ -260,67 +242,10 @@ pub(crate) struct Watching {
     pub(crate) is_answered: bool,
 }
 
-/// Where a node is in the write-ahead log is being asked.
-pub(crate) struct Locating {
-    pub(crate) answer: Replies,
-    /// When (monotonic, µs).
-    pub(crate) asked_us: u64,
-}
-
-/// The server is asked for the values that new connections begin with.
-pub(crate) struct Looking {
-    pub(crate) answer: Replies,
-    /// Since when the server was unused: that counts on after the answer (monotonic, µs).
-    pub(crate) unused_us: u64,
-}
-
 /// A connection that is being opened.
 pub(crate) struct Beginning {
     /// For this replication client alone.
     pub(crate) only_for: Option<ClientId>,
-}
-
-/// `connect_query` runs.
-pub(crate) struct ConnectQuery {
-    /// `None`: it runs again, after a reset.
-    pub(crate) login: Option<AtLogin>,
-}
-
-/// What `connect_query` left in its session is being asked.
-pub(crate) struct Learning {
-    /// As [`ConnectQuery::login`].
-    pub(crate) login: Option<AtLogin>,
-    pub(crate) answer: Replies,
-    pub(crate) attempts: u8,
-}
-
-/// What a server reported when it was logged in.
-#[derive(Clone)]
-pub(crate) struct AtLogin {
-    /// What is not tracked, as `connect_query` has changed it since.
-    pub(crate) fixed: Vec<Reported>,
-    /// The tracked parameters, as they were at login.
-    pub(crate) params: Arc<Params>,
-    /// `connect_query` failed, or it is not known what it left.
-    pub(crate) in_doubt: bool,
-}
-
-impl AtLogin {
-    /// A parameter that is not tracked was changed by `connect_query`.
-    pub(crate) fn changed(&mut self, name: &[u8], value: &[u8]) {
-        if let Some((_, known)) = self.fixed.iter_mut().find(|(known, _)| **known == *name) {
-            *known = value.into();
-        } else if self.fixed.len() < GREETING_PARAMETERS_MAX {
-            self.fixed.push((name.into(), value.into()));
-        }
-    }
-
-    /// ParameterStatus of what is not tracked.
-    pub(crate) fn messages(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.fixed.iter().for_each(|(name, value)| encode_parameter_status(&mut out, name, value));
-        out
-    }
 }
 
 /// It is being brought to its client's session.
@@ -411,88 +336,6 @@ pub(crate) enum Stage {
     Owing(Reasons),
 }
 
-/// Whether a server's session is what it should be is being asked.
-pub(crate) struct VerifyingSession {
-    pub(crate) answer: Replies,
-    pub(crate) attempts: u8,
-    /// The transactions since its session was last known.
-    pub(crate) transactions: u32,
-    /// Their last statements, by fingerprint and text.
-    pub(crate) statements: Vec<(u64, Box<str>)>,
-}
-
-/// The catalog is being asked.
-pub(crate) struct CatalogQuery {
-    pub(crate) answer: Replies,
-    /// The age of routines when it was asked.
-    pub(crate) age: u64,
-}
-
-/// Startup parameters are being tried.
-pub(crate) struct CheckingStartup {
-    pub(crate) client: ClientId,
-    /// The parameters that were set, in the order of the answer's columns.
-    pub(crate) names: Vec<Box<[u8]>>,
-    pub(crate) answer: Replies,
-    /// ParameterStatus of what is not tracked, ready to be sent.
-    pub(crate) reported: Vec<u8>,
-}
-
-/// What came in answer to a statement of our own.
-#[derive(Default)]
-pub(crate) struct Replies {
-    /// Values; `None` is NULL.
-    pub(crate) rows: Vec<Vec<Option<Box<[u8]>>>>,
-    /// The session's own values of settings that the question itself has set, in their order (`relay/own_settings.rs`).
-    pub(crate) shown: Vec<Box<[u8]>>,
-    pub(crate) bytes: usize,
-    /// SQLSTATE and text of the error it ended in.
-    pub(crate) failed: Option<(SqlState, String)>,
-}
-
-impl Replies {
-    /// A row of an answer about all that a session holds. In place of the value of a setting that the question itself has set, the
-    /// session's own value is kept.
-    pub(crate) fn add_of_session(&mut self, mut row: Vec<Option<Box<[u8]>>>) {
-        if let [Some(value)] = row.as_slice() {
-            self.shown.push(value.clone());
-            return;
-        }
-        if let [Some(kind), Some(name), value] = row.as_mut_slice()
-            && let Some(shown) = place_of_masked(name).and_then(|place| self.shown.get(place))
-        {
-            let own = match &**kind {
-                b"s" => unmask(shown, value.as_deref()),
-                _ => Some(&**shown),
-            };
-            let Some(own) = own else { return };
-            *value = Some(own.into());
-        }
-        self.rows.push(row);
-    }
-
-    /// The answer lists a setting of PostgreSQL's own as set in the session.
-    pub(crate) fn holds(&self, name: &[u8]) -> bool {
-        self.rows.iter().any(|row| match row.as_slice() {
-            [Some(kind), Some(known), _] => **kind == *b"s" && known.eq_ignore_ascii_case(name),
-            _ => false,
-        })
-    }
-
-    /// Statements are prepared there through the protocol.
-    pub(crate) fn tells_of_protocol(&self) -> bool {
-        self.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into())))
-    }
-
-    /// What a new connection has for a custom setting, if the answer says that it has something.
-    pub(crate) fn default_of(&self, name: &[u8]) -> Option<&[u8]> {
-        self.rows.iter().find_map(|row| match row.as_slice() {
-            [Some(kind), Some(known), Some(value)] if **kind == *b"d" && **known == *name => Some(&**value),
-            _ => None,
-        })
-    }
-}
-
 /// A login exchange with PostgreSQL.
 pub(crate) struct LoggingIn {
     pub(crate) only_for: Option<ClientId>,
@@ -524,44 +367,16 @@ impl ServerState {
             ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
                 ServerKind::Login
             }
-            ServerState::ConnectQuery(_) | ServerState::Learning(_) => match self.at_login() {
-                Some(_) => ServerKind::Login,
-                None => ServerKind::Tested,
-            },
             ServerState::Idle => ServerKind::Idle,
             ServerState::SyncingSession(_)
             | ServerState::Busy(_)
             | ServerState::Draining
             | ServerState::Inquiring(_)
             | ServerState::Auditing(_)
-            | ServerState::CheckingStartup(_)
             | ServerState::Watching(_) => ServerKind::Active,
-            ServerState::Cleaning
-            | ServerState::Checking
-            | ServerState::VerifyingSession(_)
-            | ServerState::QueryingCatalog(_)
-            | ServerState::Locating(_)
-            | ServerState::Looking(_) => ServerKind::Tested,
+            ServerState::Asked(asked) => asked.kind(),
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,
-        }
-    }
-
-    /// What its login reported, while `connect_query` belongs to that.
-    pub(crate) fn at_login(&self) -> Option<&AtLogin> {
-        match self {
-            ServerState::ConnectQuery(state) => state.login.as_ref(),
-            ServerState::Learning(learning) => learning.login.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// As [`ServerState::at_login`].
-    pub(crate) fn at_login_mut(&mut self) -> Option<&mut AtLogin> {
-        match self {
-            ServerState::ConnectQuery(state) => state.login.as_mut(),
-            ServerState::Learning(learning) => learning.login.as_mut(),
-            _ => None,
         }
     }
 

@@ -9,7 +9,8 @@ use crate::driver::{CloseMode, ConnId, Driver};
 use crate::ids::ServerId;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
-use crate::pool::server::state::{Replies, ServerState, Serves, Watching};
+use crate::pool::server::asked::Replies;
+use crate::pool::server::state::{ServerState, Serves, Watching};
 use crate::pool::{Branch, Pool, ServerKind};
 
 /// Where a watch stands.
@@ -58,7 +59,7 @@ impl Pool {
         let Some((id, server)) = self.servers.iter_mut().next() else { return };
         let ServerState::Watching(watching) = &mut server.state else { return };
         **watching = Watching::default();
-        self.send_hidden(cx, id, Purpose::Watch, text);
+        self.send_hidden(cx, id, Purpose::Question, text);
     }
 
     pub(crate) fn watch_state(&self) -> WatchState {

@@ -20,9 +20,10 @@ use crate::pool::catalog::routines;
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::schema_version::Makes;
-use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{Asks, plan_as_usual, question};
-use crate::pool::server::state::{Auditing, Probe, Question, Replies, ServerState, Stage};
+use crate::pool::server::asked::Replies;
+use crate::pool::server::state::{Auditing, Probe, Question, ServerState, Stage};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{Reasons, Sets, Told, Touched};
@@ -256,64 +257,30 @@ impl Pool {
         question(version, Asks::Session, &text)
     }
 
-    /// A row that answers a statement of ours.
-    pub(crate) fn hidden_row(&mut self, id: ServerId, body: &[u8]) {
+    /// A row of the answer of a server that is asked what its client's session holds. If the client has left meanwhile, nothing reads it.
+    pub(crate) fn audit_row(&mut self, id: ServerId, row: &DataRow<'_>, bytes: usize) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let probes = server.ledger.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Probe));
-        let Ok(row) = DataRow::parse(body) else { return };
-        if let Some(Owner::Hidden(purpose @ (Purpose::Number | Purpose::Outcome))) =
-            server.ledger.head().map(|head| head.owner)
-        {
-            let columns = row.columns().map(|value| value.map(Box::from)).collect();
-            return self.outcome_row(id, purpose, columns);
-        }
-        let is_about_session = match &server.state {
-            ServerState::Auditing(auditing) => auditing.question == Question::Everything,
-            ServerState::VerifyingSession(_) | ServerState::Learning(_) => true,
-            _ => false,
-        };
-        let answer = match &mut server.state {
-            ServerState::Auditing(auditing) if probes => {
-                if let Some(probe) = &mut auditing.probe {
-                    probe.value = row.columns().next().flatten().map(Box::from);
-                }
-                return;
-            }
-            ServerState::Auditing(auditing) => &mut auditing.answer,
-            ServerState::VerifyingSession(verifying) => &mut verifying.answer,
-            ServerState::QueryingCatalog(query) => &mut query.answer,
-            ServerState::Locating(locating) => &mut locating.answer,
-            ServerState::Looking(looking) => &mut looking.answer,
-            ServerState::CheckingStartup(checking) => &mut checking.answer,
-            ServerState::Learning(learning) => &mut learning.answer,
-            ServerState::Watching(watching) => &mut watching.answer,
-            _ => return,
-        };
-        answer.bytes += body.len();
-        if answer.bytes > SERVER_ERROR_BYTES_MAX {
-            return;
-        }
-        let columns = row.columns().map(|value| value.map(Box::from)).collect();
-        match is_about_session {
-            true => answer.add_of_session(columns),
-            false => answer.rows.push(columns),
+        if let ServerState::Auditing(auditing) = &mut server.state {
+            auditing.answer.add(row, bytes, auditing.question == Question::Everything);
         }
     }
 
-    /// A statement of ours that asks was refused.
-    pub(crate) fn hidden_refused(&mut self, id: ServerId, code: SqlState, text: String) {
-        let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
-            Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
-            Some(ServerState::VerifyingSession(verifying)) => &mut verifying.answer,
-            Some(ServerState::QueryingCatalog(query)) => &mut query.answer,
-            Some(ServerState::Locating(locating)) => &mut locating.answer,
-            Some(ServerState::Looking(looking)) => &mut looking.answer,
-            Some(ServerState::CheckingStartup(checking)) => &mut checking.answer,
-            Some(ServerState::Learning(learning)) => &mut learning.answer,
-            Some(ServerState::Watching(watching)) => &mut watching.answer,
-            _ => return,
-        };
-        answer.failed.get_or_insert((code, text));
+    /// The row that tells what a SET statement does.
+    pub(crate) fn probe_row(&mut self, id: ServerId, row: &DataRow<'_>) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if let ServerState::Auditing(auditing) = &mut server.state
+            && let Some(probe) = &mut auditing.probe
+        {
+            probe.value = row.columns().next().flatten().map(Box::from);
+        }
+    }
+
+    /// The server refuses to tell what its client's session holds.
+    pub(crate) fn audit_refused(&mut self, id: ServerId, code: SqlState, text: &str) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if let ServerState::Auditing(auditing) = &mut server.state {
+            auditing.answer.fail(code, text);
+        }
     }
 
     /// The answer is complete; returns what it says. `None` if the server was asked once more.

@@ -12,8 +12,8 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
+use crate::pool::server::asked::{Replies, ServerQuestion, StartupCheck};
 use crate::pool::server::greeting::ServerGreeting;
-use crate::pool::server::state::{CheckingStartup, Replies, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::pool::startup::checked::{Asked, CheckedStartup, is_plain_name};
@@ -84,45 +84,42 @@ impl Pool {
         let session = self.new_session(server_id).with(&login.session);
         let text = (!names.is_empty()).then(|| values_of(&names));
         let asked = names.clone();
-        let checking =
-            CheckingStartup { client: id, names, answer: Replies::default(), reported: Vec::new() };
-        self.set_server_state(server_id, ServerState::CheckingStartup(Box::new(checking)));
-        self.servers[server_id].active_us = cx.env.now.mono_us;
-        let sent = self.send_session_sync(cx, server_id, &params, &session, Purpose::StartupCheck);
+        let check = StartupCheck { client: id, names, reported: Vec::new() };
+        self.begin_question(cx, server_id, ServerQuestion::Startup(Box::new(check)));
+        let sent = self.send_session_sync(cx, server_id, &params, &session, Purpose::Question);
         if let Some(text) = &text {
             let text = own_settings::question(self.servers[server_id].at.version, Asks::Values(&asked), text);
-            self.send_hidden(cx, server_id, Purpose::StartupCheck, &text);
+            self.send_question(cx, server_id, &text);
         }
         if !sent && text.is_none() {
-            self.checked(cx, server_id);
+            // The server has all of it already.
+            let check = StartupCheck { client: id, names: Vec::new(), reported: Vec::new() };
+            self.checked(cx, server_id, check, Replies::default());
         }
     }
 
     /// The server has sent its outcome of the startup parameters.
-    pub(crate) fn checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
-        if !self.servers.contains_key(server_id) {
-            return;
-        }
-        let new = self.new_session(server_id);
-        let server = &mut self.servers[server_id];
-        let ServerState::CheckingStartup(checking) = &mut server.state else { return };
-        let client_id = checking.client;
-        let answer = std::mem::take(&mut checking.answer);
-        let names = std::mem::take(&mut checking.names);
-        let reported = std::mem::take(&mut checking.reported);
+    pub(crate) fn checked<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        StartupCheck { client: client_id, names, reported }: StartupCheck,
+        answer: Replies,
+    ) {
         if let Some((code, text)) = answer.failed {
             self.clear_session(cx, server_id, None);
             self.state.forget_at_login(client_id);
             self.refuse_client(cx, client_id, &Fault::of_startup(code, text));
             return;
         }
+        let new = self.new_session(server_id);
         let mut session = Session::default();
         for (name, value) in names.iter().zip(answer.rows.last().into_iter().flatten()) {
             if let Some(value) = value {
                 session.set(name, value);
             }
         }
-        let pool = &mut self.state;
+        let (server, pool) = (&mut self.servers[server_id], &mut self.state);
         server.session = pool.known.sessions.share(new.with(&session));
         let checked = Arc::new(CheckedStartup {
             params: Arc::clone(&server.params),
@@ -144,7 +141,7 @@ impl Pool {
         let waiting = self.state.node_at(branch).awaiting.clone();
         for client in waiting {
             let trying = self.servers.values().any(|server| {
-                matches!(&server.state, ServerState::CheckingStartup(checking) if checking.client == client)
+                matches!(server.state.question(), Some(ServerQuestion::Startup(check)) if check.client == client)
             });
             if trying || self.awaits_own_server(cx.env, branch, client) {
                 continue;

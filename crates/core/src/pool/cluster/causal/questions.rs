@@ -7,10 +7,9 @@ use crate::driver::Driver;
 use crate::errors::Refusal;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::cluster::causal::guards::FAILED_US;
-use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::sequences::state::Hold;
-use crate::pool::server::state::{Locating, Replies, ServerState};
+use crate::pool::server::asked::{Replies, ServerQuestion};
 use crate::pool::{Branch, Gate, Pool};
 
 /// While no server is free for a question, it is tried again so soon.
@@ -83,13 +82,10 @@ impl Pool {
             cx.env.wake_at(now_us + if is_empty { FAILED_US } else { UNSENT_US });
             return false;
         };
-        self.servers[id].active_us = now_us;
         let asked_us =
             self.state.standby_at(branch).map_or(now_us, |standby| standby.replayed.asks_at(now_us));
-        let locating = Locating { answer: Replies::default(), asked_us };
-        self.set_server_state(id, ServerState::Locating(Box::new(locating)));
         let text = own_settings::question(self.servers[id].at.version, Asks::Little, text.as_bytes());
-        self.send_hidden(cx, id, Purpose::Position, &text);
+        self.ask_server(cx, id, ServerQuestion::Position { asked_us }, &text);
         true
     }
 
@@ -111,12 +107,16 @@ impl Pool {
         }
     }
 
-    /// A server has said where it is.
-    pub(crate) fn located<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    /// A server that was asked at `asked_us` has told the position of its node.
+    pub(crate) fn located<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        asked_us: u64,
+        answer: &Replies,
+    ) {
         let now_us = cx.env.now.mono_us;
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Locating(locating) = &mut server.state else { return };
-        let (answer, asked_us) = (std::mem::take(&mut locating.answer), locating.asked_us);
+        let Some(server) = self.servers.get(id) else { return };
         let (branch, logged_in_us) = (server.branch, server.at.logged_in_us);
         let row = answer.rows.first().filter(|_| answer.failed.is_none());
         if branch.is_primary() {

@@ -197,15 +197,7 @@ impl Pool {
             }
             ServerState::Inquiring(_) => self.lookup_ended(cx, id),
             ServerState::Auditing(_) => self.audit_answered(cx, id),
-            ServerState::VerifyingSession(_) => self.session_checked(cx, id),
-            ServerState::QueryingCatalog(_) => self.catalog_read(cx, id),
-            ServerState::Locating(_) => self.located(cx, id),
-            ServerState::Looking(_) => self.looked(cx, id),
-            ServerState::CheckingStartup(_) => self.checked(cx, id),
-            ServerState::Cleaning => self.cleaned(cx, id),
-            ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
-            ServerState::Learning(_) => self.learnt(cx, id),
-            ServerState::Checking => self.free_server(cx, id),
+            ServerState::Asked(_) => self.question_answered(cx, id),
             ServerState::Watching(ref mut watching) => watching.is_answered = true,
             _ => {}
         }

@@ -12,11 +12,11 @@ use crate::context::{Activity, Cx, Env};
 use crate::driver::{CloseMode, Driver};
 use crate::ids::ServerId;
 use crate::limits::GREETING_WAIT_US;
-use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::sequences::state::Hold;
+use crate::pool::server::asked::{Replies, ServerQuestion};
 use crate::pool::server::greeting::freshness::{Verdict, question};
-use crate::pool::server::state::{Looking, Replies, Server, ServerState, Serves};
+use crate::pool::server::state::{Server, ServerState, Serves};
 use crate::pool::{Branch, Gate, Pool, ServerKind};
 
 /// Why servers are closed after ALTER DATABASE or ALTER ROLE, and the one that told of a change.
@@ -47,7 +47,7 @@ impl Pool {
     /// A server is being asked, or logs in.
     fn is_being_confirmed(&self) -> bool {
         self.servers.values().any(|server| {
-            let asked = matches!(server.state, ServerState::Looking(_));
+            let asked = matches!(server.state.question(), Some(ServerQuestion::Greeting { .. }));
             let logs_in = server.state.kind() == ServerKind::Login && server.serves == Serves::Clients;
             server.branch.is_primary() && (asked || logs_in)
         })
@@ -123,19 +123,21 @@ impl Pool {
         let told = greeting.all(&cx.env.tracked);
         let text = question(told.iter().map(|(name, _)| *name));
         let text = own_settings::question(self.servers[id].at.version, Asks::Little, &text);
-        let looking = Looking { answer: Replies::default(), unused_us: self.servers[id].active_us };
-        self.set_server_state(id, ServerState::Looking(Box::new(looking)));
-        self.servers[id].active_us = cx.env.now.mono_us;
+        let unused_us = self.servers[id].active_us;
         self.make_plain(cx, id);
-        self.send_hidden(cx, id, Purpose::Audit, &text);
+        self.ask_server(cx, id, ServerQuestion::Greeting { unused_us }, &text);
         true
     }
 
-    /// A server has answered.
-    pub(crate) fn looked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Looking(looking) = &mut server.state else { return };
-        let (answer, unused_us) = (std::mem::take(&mut looking.answer), looking.unused_us);
+    /// A server has answered, which was unused since `unused_us`.
+    pub(crate) fn looked<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        unused_us: u64,
+        answer: &Replies,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
         let Some(greeting) = self.state.greeting.clone() else { return self.free_server(cx, id) };
         let told = greeting.all(&cx.env.tracked);
         let opened = server.opened.clone();
@@ -143,7 +145,7 @@ impl Pool {
         let is_own = |name: &[u8]| opened.decides(&cx.env.tracked, name) || configures(&database, name);
         let told: Vec<_> = told.into_iter().filter(|(name, _)| !is_own(name)).collect();
         let compares = self.state.connect_query().is_none();
-        let verdict = match answer.failed {
+        let verdict = match &answer.failed {
             None => self.state.freshness.judge(&answer.rows, &told, &is_own, compares),
             Some(_) => Verdict::Right,
         };

@@ -30,7 +30,7 @@ pub(crate) struct ServerGreeting {
     pub(crate) params: Arc<Params>,
     /// What its session held besides when `connect_query` was over.
     pub(crate) session: Arc<Session>,
-    /// Another server may know better: see [`crate::pool::server::state::AtLogin`].
+    /// Another server may know better: see [`crate::pool::server::asked::AtLogin`].
     pub(crate) in_doubt: bool,
 }
 
