@@ -9,6 +9,7 @@ mod phrases;
 mod rare_paths;
 mod rules;
 pub(crate) mod source;
+mod states;
 pub(crate) mod walk;
 mod walls;
 mod words;
@@ -62,7 +63,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     let mut findings = Findings::default();
     let files = walk::files(root)?;
     findings.problems.extend(rules::folders(&files));
-    let mut sources = Vec::new();
+    let (mut sources, mut architecture) = (Vec::new(), String::new());
     for path in files {
         let bytes = std::fs::read(root.join(&path))?;
         // What is not text has no lines to be tidy.
@@ -75,6 +76,9 @@ fn check(root: &Path) -> std::io::Result<Findings> {
             check_rust(&path, &text, &source, &mut findings);
             sources.push((path.clone(), source));
         }
+        if path == Path::new(states::DOCUMENT) {
+            architecture.clone_from(&text);
+        }
         if path.file_name().is_some_and(|name| name == "Cargo.toml") {
             findings.problems.extend(layers::manifest(&path, &text));
         }
@@ -84,6 +88,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     findings.problems.extend(functions.leftovers());
     findings.problems.extend(crate::calls::problems(&sources));
     findings.problems.extend(rare_paths::problems(&sources));
+    findings.problems.extend(states::problems(&sources, &architecture));
     findings.problems.sort();
     findings.rust_lines.sort_unstable();
     findings.long_functions.sort();
