@@ -15,7 +15,7 @@ use crate::pool::client::state::{ClientState, First, Link, Opening};
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
-use crate::pool::relay::after_failure::{Failure, Seen, Situation, Verdict, after_failure};
+use crate::pool::relay::attempt::after_failure::{Failure, Seen, Situation, Verdict, after_failure};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::server::state::{Server, ServerState};
@@ -63,7 +63,8 @@ impl Pool {
         unseen_bytes: usize,
     ) -> bool {
         let Some((link, server)) = self.linked_to(id, server_id) else { return false };
-        let Some(situation) = self.situation(Failure::ServerLost, id, server_id) else { return false };
+        let Some(client) = self.clients.get(id) else { return false };
+        let situation = Situation::of(Failure::ServerLost, link, &client.account, server);
         let asks = self.state.policy.on_loss.asks();
         match after_loss(id, (link, server), situation, (unseen_bytes, asks)) {
             None => false,
@@ -193,10 +194,12 @@ impl Pool {
 
     /// Linked → Waiting, with all that the client asked for: its server is lost ([`Failure::ServerLost`]).
     pub(crate) fn runs_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
+            return;
+        };
         client.account.refused_servers += 1;
         cx.driver.reached(RarePath::ReadAfterLoss);
-        self.take_back_attempt(cx.env, id, server_id);
+        server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
         self.set_server_state(server_id, ServerState::Draining);
         self.requeue(cx, id, First::Nothing);
     }

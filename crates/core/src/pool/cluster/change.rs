@@ -17,7 +17,7 @@ use crate::pool::client::state::{Account, ClientState, Link, Opening};
 use crate::pool::cluster::commit::at_commit;
 use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
-use crate::pool::relay::after_failure::{Failure, Verdict};
+use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::group::group_at_front;
 use crate::pool::relay::ledger::{Owner, Purpose};
@@ -217,7 +217,8 @@ impl Pool {
             return false;
         }
         let in_flight = InFlight::of(server, id);
-        let runs_again = self.verdict(Failure::ServerLost, id, server_id) == Verdict::Elsewhere;
+        let verdict = verdict_on(Failure::ServerLost, self.clients.get(id), Some(server));
+        let runs_again = verdict == Verdict::Elsewhere;
         match change {
             Change::Unsent if runs_again => {
                 self.runs_again(cx, id, server_id);

@@ -78,9 +78,8 @@ impl Pool {
         if link.first_try == FirstTry::None {
             return false;
         }
-        let is_kept = self.servers.get(server_id).is_some_and(|server| server.attempt.holds_later());
-        if is_kept {
-            self.take_back_attempt(cx.env, id, server_id);
+        if let Some(server) = self.servers.get_mut(server_id).filter(|server| server.attempt.holds_later()) {
+            server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
         }
         self.wait_at_primary(cx, id);
         if let Some(server) = self.servers.get_mut(server_id) {

@@ -19,7 +19,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::{FirstGroup, is_reading};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{Beginning, HeldBack, Unshown};
-use crate::pool::relay::after_failure::{Failure, Verdict};
+use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::ServerState;
 
@@ -97,7 +97,8 @@ impl Pool {
         let is_refused =
             was == FirstTry::Unshown && error.is_some() && code != Some(SqlState::QUERY_CANCELED.as_bytes());
         link.first_try = if is_refused { FirstTry::Failed } else { FirstTry::None };
-        if !is_refused || self.verdict(Failure::StandbyRefused, client_id, id) != Verdict::AtPrimary {
+        let verdict = verdict_on(Failure::StandbyRefused, Some(client), self.servers.get(id));
+        if !is_refused || verdict != Verdict::AtPrimary {
             return self.transaction_stays(cx.env, client_id);
         }
         self.standby_refused(cx, id, client_id, code);
@@ -139,8 +140,10 @@ impl Pool {
             return self.run_again(cx, id, client_id, "a read that a standby refused runs on the primary");
         }
         self.end_pipeline(id);
-        self.take_back_attempt(cx.env, client_id, id);
-        self.servers[id].ledger.disown_head(Purpose::Rerun);
+        if let (Some(client), Some(server)) = (self.clients.get_mut(client_id), self.servers.get_mut(id)) {
+            server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
+            server.ledger.disown_head(Purpose::Rerun);
+        }
         if needs_sync {
             // PostgreSQL ignores the Query behind the BEGIN.
             self.send_sync(cx, id);

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::ids::ServerId;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, First, Opening};
-use crate::pool::relay::after_failure::{Failure, Verdict};
+use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
 use crate::stats::rare_path::RarePath;
 
 impl Pool {
@@ -17,8 +17,10 @@ impl Pool {
         let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
             return false;
         };
-        let verdict = self.verdict(Failure::SessionRefused, id, server_id);
-        let Some(client) = self.clients.get_mut(id) else { return false };
+        let verdict = verdict_on(Failure::SessionRefused, self.clients.get(id), self.servers.get(server_id));
+        let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
+            return false;
+        };
         let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return false;
         };
@@ -31,7 +33,7 @@ impl Pool {
             Opening::Unsent(text) => Some(std::mem::take(text)),
             _ => None,
         };
-        let sent_begin = self.take_back_attempt(cx.env, id, server_id).flatten();
+        let sent_begin = server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
         match verdict {
             Verdict::AtPrimary => self.wait_at_primary(cx, id),
             _ => self.requeue(cx, id, First::of_begin(unsent_begin.or(sent_begin))),

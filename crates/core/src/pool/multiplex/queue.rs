@@ -17,8 +17,8 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::note_promoted;
 use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
-use crate::pool::relay::after_failure::{Failure, Verdict};
 use crate::pool::relay::attempt::Attempt;
+use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
@@ -257,9 +257,11 @@ impl Pool {
         };
         let client = server.state.client();
         self.trust_head(id);
-        if let Some(client) = client.filter(|_| runs_again)
-            && self.verdict(Failure::StrangersCancel, client, id) != Verdict::Told
-        {
+        if let Some(client) = client.filter(|_| runs_again) {
+            let exchange = (self.clients.get(client), self.servers.get(id));
+            if verdict_on(Failure::StrangersCancel, exchange.0, exchange.1) == Verdict::Told {
+                return false;
+            }
             cx.driver.reached(RarePath::StrangersCancel);
             let reason = "a statement that a stranger's cancel request may have hit runs again";
             self.run_again(cx, id, client, reason);
@@ -276,14 +278,13 @@ impl Pool {
         client_id: ClientId,
         reason: &str,
     ) {
-        let is_linked =
-            self.clients.get(client_id).is_some_and(|client| matches!(client.state, ClientState::Linked(_)));
-        let is_kept = self.servers.get(id).is_some_and(|server| server.attempt.kept().is_some());
-        if !is_linked || !is_kept {
+        let (Some(client), Some(server)) = (self.clients.get_mut(client_id), self.servers.get_mut(id)) else {
+            return;
+        };
+        if !matches!(client.state, ClientState::Linked(_)) || server.attempt.kept().is_none() {
             return;
         }
-        self.take_back_attempt(cx.env, client_id, id);
-        let server = &mut self.servers[id];
+        server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
         server.ledger.disown_head(Purpose::Rerun);
         (server.work.query_us, server.work.xact_us) = (0, 0);
         self.set_server_state(id, ServerState::Draining);

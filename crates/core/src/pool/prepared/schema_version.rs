@@ -21,16 +21,15 @@
 use pgweir_sql::{Marks, Statements, traits};
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
-use crate::context::{Cx, Effect, Env};
-use crate::driver::{Driver, Level};
+use crate::context::{Effect, Env};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{Again, ClientState, Opening};
+use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::change::Change;
 use crate::pool::prepared::statements::Statement;
-use crate::pool::relay::after_failure::{Failure, Ran, Verdict, after_failure};
+use crate::pool::relay::attempt::after_failure::{Failure, Ran, Situation, Verdict, after_failure};
 use crate::pool::relay::attempt::outdated_name;
-use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner, Purpose};
+use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
 use crate::pool::server::state::{SchemaChanges, ServerState};
 use crate::pool::session::pins::Reasons;
 
@@ -258,7 +257,6 @@ impl Pool {
             return None;
         }
         let parse_context = self.parse_context_of(env, client_id);
-        let mut situation = self.situation(Failure::PlanOutdated, client_id, id)?;
         let server = self.servers.get(id)?;
         let client = self.clients.get_mut(client_id)?;
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return None };
@@ -267,9 +265,8 @@ impl Pool {
                 && matches!(server.state, ServerState::Busy(_))
                 && server.tx == TxStatus::Idle
                 && link.streaming == 0;
-        if !is_plain {
-            situation.ran = Ran::Something;
-        }
+        let ran = if is_plain { Ran::Nothing } else { Ran::Something };
+        let situation = Situation { ran, ..Situation::of(Failure::PlanOutdated, link, account, server) };
         let verdict = after_failure(Failure::PlanOutdated, situation);
         if verdict == Verdict::Told {
             return None;
@@ -291,33 +288,6 @@ impl Pool {
         names.renew(name, new, env.statements.get(old).and_then(Statement::shape));
         env.statements.give_back_name(old);
         Some((client_id, verdict))
-    }
-
-    /// The exchange is sent again, as this verdict says. No client gets the first attempt's answers from here on.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn ask_again<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        (client_id, verdict): (ClientId, Verdict),
-    ) {
-        let reason = "a prepared statement was outdated: pgweir prepares it again and runs it again";
-        if verdict != Verdict::Here {
-            return self.run_again(cx, id, client_id, reason);
-        }
-        cx.log(Level::Debug, reason);
-        if let Some(server) = self.servers.get_mut(id) {
-            server.ledger.disown_head(Purpose::Rerun);
-        }
-        let begin = self.take_back_attempt(cx.env, client_id, id).flatten();
-        if let Some(ClientState::Linked(link)) =
-            self.clients.get_mut(client_id).map(|client| &mut client.state)
-        {
-            link.asked_again += 1;
-            link.opening = Opening::Again(Again { begin, rolls_back: false });
-        }
-        self.end_pipeline(id);
     }
 
     /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that

@@ -35,7 +35,7 @@ use crate::pool::prepared::shape::{
     Columns, Shape, Told, describes_before_execute, keeps_values, wants_any_columns,
 };
 use crate::pool::prepared::statements::ServerCopy;
-use crate::pool::relay::after_failure::{Failure, Verdict};
+use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
@@ -376,7 +376,8 @@ impl Pool {
             }
             _ => false,
         };
-        let verdict = is_sent.then(|| self.verdict(Failure::ShapeDiffers, client_id, id));
+        let client = self.clients.get(client_id);
+        let verdict = is_sent.then(|| verdict_on(Failure::ShapeDiffers, client, server));
         if verdict == Some(Verdict::AtPrimary) {
             // The primary may be ahead of this standby, or not yet.
             return Some((client_id, Verdict::AtPrimary));

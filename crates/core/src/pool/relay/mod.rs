@@ -3,7 +3,6 @@
 //! `send` and `receive` are the loops over the bytes of clients and servers; `plain` is the short way of both. `moments` has the
 //! places at which features have a say. `ledger` accounts for answers.
 
-pub(crate) mod after_failure;
 pub(crate) mod ahead;
 pub(crate) mod asynchronous;
 pub(crate) mod attempt;

@@ -10,9 +10,10 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::leaving::Farewell;
-use crate::pool::client::state::printable;
+use crate::pool::client::state::{Again, ClientState, Opening, printable};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::shapes::changed_result;
+use crate::pool::relay::attempt::after_failure::Verdict;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
@@ -97,6 +98,31 @@ impl Pool {
         if fatal && accepted.owner.client().is_some() {
             self.session_ended(cx, id);
         }
+    }
+
+    /// The exchange is sent again, as this verdict says. No client gets the first attempt's answers from here on.
+    #[cold]
+    #[inline(never)]
+    fn ask_again<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        (client_id, verdict): (ClientId, Verdict),
+    ) {
+        let reason = "a prepared statement was outdated: pgweir prepares it again and runs it again";
+        if verdict != Verdict::Here {
+            return self.run_again(cx, id, client_id, reason);
+        }
+        cx.log(Level::Debug, reason);
+        if let (Some(client), Some(server)) = (self.clients.get_mut(client_id), self.servers.get_mut(id))
+            && let ClientState::Linked(link) = &mut client.state
+        {
+            server.ledger.disown_head(Purpose::Rerun);
+            let begin = server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
+            link.asked_again += 1;
+            link.opening = Opening::Again(Again { begin, rolls_back: false });
+        }
+        self.end_pipeline(id);
     }
 
     /// The server has told its client that the session ends. Its connection ends next, but nothing may be answered before that: a client

@@ -21,7 +21,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::change::Change;
-use crate::pool::relay::after_failure::Verdict;
+use crate::pool::relay::attempt::after_failure::Verdict;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
 use crate::pool::relay::receive::{Run, visible};

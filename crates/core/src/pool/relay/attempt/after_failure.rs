@@ -7,10 +7,8 @@
 //! inbox (`moves/requeue.rs`). A BEGIN or a session setting that fails ahead of an exchange, with an error that the client is shown, does
 //! not have it run again, either (`begin/mod.rs`, `session/replay.rs`).
 
-use crate::ids::{ClientId, ServerId};
 use crate::limits::{ASKED_AGAIN_MAX, REFUSED_SERVERS_MAX};
-use crate::pool::Pool;
-use crate::pool::client::state::{Link, Opening};
+use crate::pool::client::state::{Account, Client, ClientState, Link, Opening};
 use crate::pool::cluster::change::Change;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::attempt::KeptFor;
@@ -145,12 +143,9 @@ impl Failure {
     }
 }
 
-impl Pool {
-    /// The situation of a linked client's exchange at its server, of which nothing was seen and nothing lasts: a caller that knows better
-    /// says so. `None`: the client has no such server.
-    pub(crate) fn situation(&self, failure: Failure, id: ClientId, server_id: ServerId) -> Option<Situation> {
-        let (link, server) = self.linked_to(id, server_id)?;
-        let account = &self.clients.get(id)?.account;
+impl Situation {
+    /// The situation of a linked client's exchange of which nothing was seen and nothing lasts: a caller that knows better says so.
+    pub(crate) fn of(failure: Failure, link: &Link, account: &Account, server: &Server) -> Situation {
         let place = match (link.first_try, server.pipelined.is_alone()) {
             (FirstTry::None, true) => Place::Alone,
             (FirstTry::None, false) => Place::AheadOfOthers,
@@ -161,13 +156,17 @@ impl Pool {
             _ => account.refused_servers + 1 < REFUSED_SERVERS_MAX,
         };
         let bytes = failure.bytes_at(link, server);
-        Some(Situation { ran: Ran::Nothing, seen: Seen::Nothing, bytes, place, has_tries })
+        Situation { ran: Ran::Nothing, seen: Seen::Nothing, bytes, place, has_tries }
     }
+}
 
-    /// The verdict on an exchange of which nothing was seen and nothing lasts.
-    pub(crate) fn verdict(&self, failure: Failure, id: ClientId, server_id: ServerId) -> Verdict {
-        self.situation(failure, id, server_id).map_or(Verdict::Told, |found| after_failure(failure, found))
-    }
+/// The verdict on an exchange of which nothing was seen and nothing lasts. `client`: without a server, it has no exchange.
+pub(crate) fn verdict_on(failure: Failure, client: Option<&Client>, server: Option<&Server>) -> Verdict {
+    let (Some(Client { state: ClientState::Linked(link), account, .. }), Some(server)) = (client, server)
+    else {
+        return Verdict::Told;
+    };
+    after_failure(failure, Situation::of(failure, link, account, server))
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 //! It may, if the client learns the columns again in the same exchange, and if its values mean the same whatever types PostgreSQL finds
 //! this time. In doubt it may not: the client is told PostgreSQL's error then, as on a connection without a pooler.
 
+pub(crate) mod after_failure;
+
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::buffer_pool::BufferPool;
-use crate::context::Env;
-use crate::ids::ClientId;
 use crate::ledger::Unexpected;
 use crate::limits::GROUP_BYTES_MAX;
 use crate::pool::client::state::Link;
@@ -170,6 +170,16 @@ impl Attempt {
         }
     }
 
+    /// The exchange goes back to the front of its client's inbox, to be sent again. Returns the BEGIN that was sent ahead of it, if any.
+    pub(crate) fn take_back(&mut self, inbox: &mut Vec<u8>, buffers: &mut BufferPool) -> Option<Vec<u8>> {
+        let Attempt::Kept(mut kept) = std::mem::replace(self, Attempt::Lost) else { return None };
+        if !kept.bytes.is_empty() {
+            kept.bytes.extend_from_slice(inbox);
+            buffers.give_back(std::mem::replace(inbox, kept.bytes));
+        }
+        kept.begin
+    }
+
     /// An answer came. `all`: nothing else is owed.
     #[inline]
     pub(crate) fn end(&mut self, all: bool, buffers: &mut BufferPool) {
@@ -251,26 +261,6 @@ fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
 }
 
 impl Pool {
-    /// The exchange of a server's client goes back to the front of the client's inbox, to be sent again. Returns the BEGIN that was sent
-    /// ahead of it, if any. `None`: the exchange is not kept.
-    pub(crate) fn take_back_attempt(
-        &mut self,
-        env: &mut Env,
-        id: ClientId,
-        server_id: ServerId,
-    ) -> Option<Option<Vec<u8>>> {
-        let server = self.servers.get_mut(server_id)?;
-        let client = self.clients.get_mut(id)?;
-        let Attempt::Kept(mut kept) = std::mem::replace(&mut server.attempt, Attempt::Lost) else {
-            return None;
-        };
-        if !kept.bytes.is_empty() {
-            kept.bytes.extend_from_slice(&client.inbox);
-            env.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
-        }
-        Some(kept.begin)
-    }
-
     /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
     pub(crate) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
         if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
