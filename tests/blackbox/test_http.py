@@ -443,20 +443,6 @@ def test_the_stream_sends_the_overview(http):
     assert json.loads(data)["process"]["state"] == "active"
 
 
-def test_readiness_follows_the_process(http):
-    http = http()
-    http.pooler.admin("PAUSE")
-    assert http.ask("/readyz")[::2] == (503, "paused\n") and http.ask("/healthz")[0] == 200
-    http.pooler.admin("RESUME")
-    assert http.ask("/readyz")[0] == 200
-    with http.pooler.connect() as connection:
-        connection.execute("SELECT 1")
-        http.pooler.admin("SHUTDOWN WAIT_FOR_CLIENTS")
-        assert http.ask("/readyz")[::2] == (503, "shutting down\n")
-        http.pooler.expect_exit = True
-    http.pooler.wait_exit()
-
-
 @pytest.mark.parametrize(
     "request_bytes",
     [

@@ -7,11 +7,13 @@ mod numbers;
 mod overview;
 mod pools;
 pub(super) mod query;
+mod readiness;
 mod series;
 mod settings;
 mod statements;
 mod tables;
 
+pub(super) use readiness::{health, readiness};
 pub(super) use tables::Shown;
 
 use std::rc::Rc;

@@ -62,6 +62,17 @@ pub(super) enum Activity {
 }
 
 impl Activity {
+    /// What the process does if its workers say this: a process of which one worker is stopping is stopping.
+    pub(super) fn of(workers: &[WorkerSnapshot]) -> Activity {
+        let any = |says: fn(&WorkerSnapshot) -> bool| workers.iter().any(says);
+        match () {
+            () if any(|worker| worker.stopping.is_some()) => Activity::Stopping,
+            () if any(|worker| worker.suspended) => Activity::Suspended,
+            () if any(|worker| worker.paused) => Activity::Paused,
+            () => Activity::Active,
+        }
+    }
+
     pub(super) fn word(self) -> &'static str {
         match self {
             Activity::Active => "active",
@@ -245,7 +256,7 @@ impl Model {
         self.counters = Counters::default();
         (self.consoles, self.logging_in, self.prepared_statements) = (0, 0, 0);
         self.followed = FollowedNumbers::default();
-        self.activity = Activity::Active;
+        self.activity = Activity::of(workers);
         for worker in workers {
             let (sum, its) = (&mut self.counters, &worker.counters);
             sum.login.add(&its.login);
@@ -259,12 +270,6 @@ impl Model {
             self.followed.count += worker.followed.count;
             self.followed.bytes += worker.followed.bytes;
             self.followed.forgotten += worker.followed.forgotten;
-            self.activity = match () {
-                () if worker.stopping.is_some() => Activity::Stopping,
-                () if worker.suspended => Activity::Suspended,
-                () if worker.paused => Activity::Paused,
-                () => self.activity,
-            };
         }
         self.workers.resize(loads.len(), WorkerState::default());
         for (worker, load) in self.workers.iter_mut().zip(loads) {

@@ -13,7 +13,6 @@ use tokio::time::timeout;
 use super::access::{Reader, Role, check_csrf, check_origin, no_session_cookie, session_cookie};
 use super::api::query::Query;
 use super::limits::{BODY_BYTES_MAX, RECEIVE_S_MAX};
-use super::model::Activity;
 use super::reply::{Refusal, Reply, json_reply, reply};
 use super::{House, actions, api, metrics, page};
 
@@ -32,8 +31,10 @@ pub(super) async fn route(house: &std::rc::Rc<House>, request: Request<Incoming>
 async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &str) -> Outcome {
     let reading = matches!(*request.method(), Method::GET | Method::HEAD);
     match path {
-        "/healthz" if reading => return Ok(health(house).await),
-        "/readyz" if reading => return Ok(readiness(house).await),
+        "/healthz" if reading => return Ok(api::health(house).await),
+        "/readyz" if reading => {
+            return api::readiness(house, request.uri().query().unwrap_or_default()).await;
+        }
         "/api/v1/session" => return session(house, request).await,
         _ => {}
     }
@@ -87,29 +88,6 @@ fn page_reply(file: page::File) -> Reply {
     headers.insert(hyper::header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     page
 }
-
-async fn health(house: &House) -> Reply {
-    if house.refresh().await.is_ok() {
-        reply(StatusCode::OK, TEXT, "ok\n")
-    } else {
-        reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, "not answering\n")
-    }
-}
-
-async fn readiness(house: &House) -> Reply {
-    let well = house.refresh().await.is_ok();
-    let reason = match house.model.borrow().activity() {
-        _ if !well => "not answering\n",
-        Activity::Active | Activity::Paused if house.is_draining.get() => "draining\n",
-        Activity::Active => return reply(StatusCode::OK, TEXT, "ok\n"),
-        Activity::Paused => "paused\n",
-        Activity::Suspended => "suspended\n",
-        Activity::Stopping => "shutting down\n",
-    };
-    reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason)
-}
-
-const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Where the connection comes from.
 fn address(request: &Request<Incoming>) -> IpAddr {
