@@ -51,6 +51,12 @@ if ! [ -x /usr/bin/etcd ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null
         echo "etcd could not be installed: tests of Patroni are skipped" >&2
 fi
 
+# HAProxy and keepalived: pairs of poolers. Not started by their installation either.
+if ! { [ -x /usr/sbin/haproxy ] && [ -x /usr/sbin/keepalived ] && [ -x /usr/bin/curl ]; } && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends haproxy keepalived curl ||
+        echo "haproxy and keepalived could not be installed: tests of pairs are skipped" >&2
+fi
+
 venv="$root/.cache/venv"
 want=$(cksum < requirements.txt)
 if [ ! -x "$venv/bin/pytest" ] || [ "$(cat "$venv/.ready" 2>/dev/null)" != "$want" ]; then
