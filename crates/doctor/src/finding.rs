@@ -39,15 +39,21 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(crate) fn error(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
+    /// A finding of severity `Error`.
+    #[must_use]
+    pub fn error(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
         Finding { severity: Severity::Error, code, text, remedy: remedy.into() }
     }
 
-    pub(crate) fn warning(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
+    /// A finding of severity `Warning`.
+    #[must_use]
+    pub fn warning(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
         Finding { severity: Severity::Warning, code, text, remedy: remedy.into() }
     }
 
-    pub(crate) fn note(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
+    /// A finding of severity `Note`.
+    #[must_use]
+    pub fn note(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
         Finding { severity: Severity::Note, code, text, remedy: remedy.into() }
     }
 }

@@ -1,5 +1,5 @@
 //! What an administrator should know: [`advice`] about a configuration that can be read and cannot work, and [`findings`] about a
-//! pooler, its machine and its PostgreSQL servers, from a [`Snapshot`] of their numbers.
+//! pooler, its machine and its PostgreSQL servers, from a [`Snapshot`] of their numbers. [`keepalived`]: the address of a pair of poolers.
 //!
 //! Everything here is a function of a value. This crate must never read a file, open a socket or know the time: `pgweir check` and
 //! `pgweir doctor` collect what it is given.
@@ -7,6 +7,7 @@
 mod advice;
 mod finding;
 mod findings;
+pub mod keepalived;
 mod snapshot;
 
 pub use advice::advice;

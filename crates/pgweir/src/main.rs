@@ -14,6 +14,7 @@ mod doctor;
 mod entrypoint;
 mod fleet;
 mod import;
+mod pair;
 mod probe;
 mod run;
 mod start;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Ok(Command::Check(options)) => check::check(&options),
         Ok(Command::Doctor(options)) => doctor::doctor(&options),
         Ok(Command::Import(options)) => import::import(&options),
+        Ok(Command::Pair(command)) => pair::pair(&command),
         Ok(Command::Entrypoint(options)) => entrypoint::entrypoint(options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
         Ok(Command::Bench(args)) => pgweir_bench::bench(args),
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
             // For import, 1 says that the result can be used; for doctor, that it has looked.
             match std::env::args_os().nth(1) {
                 Some(word) if word == "import" => ExitCode::from(import::UNREADABLE),
+                Some(word) if word == "pair" => ExitCode::from(pair::UNUSABLE),
                 Some(word) if word == "doctor" => ExitCode::from(doctor::NOTHING_SEEN),
                 _ => ExitCode::FAILURE,
             }
