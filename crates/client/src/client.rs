@@ -46,12 +46,29 @@ impl ServerError {
     }
 }
 
+/// Everything that a server says to a statement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Names of the columns, each with the number of its type; empty if there is no result.
+    pub columns: Vec<(String, u32)>,
+    /// The rows as text; `None` is NULL.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// What was done (`SHOW`, `PAUSE`).
+    pub tag: String,
+    /// The server's remarks.
+    pub notices: Vec<String>,
+}
+
 /// A logged-in connection.
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
-    /// Names of the columns of the last result.
-    columns: Vec<String>,
+    /// Names of the columns of the last result, each with the number of its type.
+    columns: Vec<(String, u32)>,
+    /// The tag of the last statement (`SHOW`).
+    tag: String,
+    /// What the server remarked on the last statement.
+    notices: Vec<String>,
     /// What the server told of itself at login.
     parameters: Vec<(String, String)>,
 }
@@ -83,7 +100,13 @@ impl Client {
             Address::Unix(directory, port) => Stream::unix(directory, *port, login.wait_max)?,
         };
         let prover = login.prover().bound_to(stream.end_point(login.tls.as_ref()));
-        let mut client = Self { stream, columns: Vec::new(), parameters: Vec::new() };
+        let mut client = Self {
+            stream,
+            columns: Vec::new(),
+            tag: String::new(),
+            notices: Vec::new(),
+            parameters: Vec::new(),
+        };
         client.stream.write_all(&login.startup())?;
         client.until_ready(prover, &mut |_| Ok(()))?;
         Ok(client)
@@ -159,7 +182,36 @@ impl Client {
     pub fn table(&mut self, sql: &str) -> io::Result<(Vec<String>, Vec<Vec<String>>)> {
         self.columns.clear();
         let rows = self.query(sql)?;
-        Ok((self.columns.clone(), rows))
+        Ok((self.columns.iter().map(|(name, _)| name.clone()).collect(), rows))
+    }
+
+    /// Runs a statement; gives everything that the server says to it.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub fn answer(&mut self, sql: &str) -> io::Result<Answer> {
+        let mut message = Vec::new();
+        encode_query(&mut message, sql.as_bytes());
+        self.stream.write_all(&message)?;
+        self.columns.clear();
+        self.notices.clear();
+        let mut rows = Vec::new();
+        self.until_ready(Prover::new("", Credential::None), &mut |body| {
+            let row = DataRow::parse(body).map_err(io::Error::other)?;
+            let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
+            rows.push(row.columns().map(text).collect());
+            Ok(())
+        })?;
+        let (columns, notices) = (std::mem::take(&mut self.columns), std::mem::take(&mut self.notices));
+        Ok(Answer { columns, rows, tag: std::mem::take(&mut self.tag), notices })
+    }
+
+    /// Lets later waits for an answer last as long as they take.
+    ///
+    /// # Errors
+    /// The socket refuses.
+    pub fn wait_without_limit(&self) -> io::Result<()> {
+        self.stream.wait_without_limit()
     }
 
     /// Reads up to ReadyForQuery, showing each row to `on_row` and letting `prover` answer what the server wants to be
@@ -197,6 +249,10 @@ impl Client {
                     self.parameters.push((text(told.name), text(told.value)));
                 }
                 tag::ROW_DESCRIPTION => self.columns = column_names(&body),
+                tag::COMMAND_COMPLETE => {
+                    self.tag = String::from_utf8_lossy(body.strip_suffix(&[0]).unwrap_or(&body)).into_owned();
+                }
+                tag::NOTICE => self.notices.push(ServerError::parse(&body).message),
                 tag::DATA_ROW => on_row(&body)?,
                 _ => {}
             }
@@ -224,14 +280,15 @@ impl Drop for Client {
     }
 }
 
-/// The names in a RowDescription; as many as are whole.
-fn column_names(body: &[u8]) -> Vec<String> {
-    // Behind each name: table, attribute, type, length, modifier, format.
-    const BEHIND: usize = 18;
+/// The names in a RowDescription, each with the number of its type; as many as are whole.
+fn column_names(body: &[u8]) -> Vec<(String, u32)> {
+    // After each name: table, attribute, type, length, modifier, format.
+    const REST: usize = 18;
     let (mut names, mut rest) = (Vec::new(), body.get(2..).unwrap_or_default());
     while let Some(end) = rest.iter().position(|byte| *byte == 0) {
-        names.push(String::from_utf8_lossy(&rest[..end]).into_owned());
-        rest = rest.get(end + 1 + BEHIND..).unwrap_or_default();
+        let kind = rest.get(end + 7..end + 11).and_then(|bytes| bytes.try_into().ok());
+        names.push((String::from_utf8_lossy(&rest[..end]).into_owned(), kind.map_or(0, u32::from_be_bytes)));
+        rest = rest.get(end + 1 + REST..).unwrap_or_default();
     }
     names
 }

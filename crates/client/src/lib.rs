@@ -12,7 +12,7 @@ mod login;
 mod stream;
 mod url;
 
-pub use client::{Client, ServerError};
+pub use client::{Answer, Client, ServerError};
 pub use login::{Address, Login, random};
 pub use stream::Tls;
 pub use url::{UrlError, parse as parse_url};

@@ -57,6 +57,15 @@ impl Stream {
         Err(last)
     }
 
+    /// Lets a read last as long as it takes.
+    pub(crate) fn wait_without_limit(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_read_timeout(None),
+            Stream::Tls(stream) => stream.sock.set_read_timeout(None),
+            Stream::Unix(stream) => stream.set_read_timeout(None),
+        }
+    }
+
     pub(crate) fn unix(directory: &Path, port: u16, limit: Duration) -> io::Result<Stream> {
         let stream = connect_unix(directory, port)?;
         stream.set_read_timeout(Some(limit))?;

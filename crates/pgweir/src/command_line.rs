@@ -8,7 +8,8 @@ use pgweir_control::Overlay;
 use pgweir_import::Kind;
 use pgweir_settings::PoolMode;
 
-use crate::pair::{self, PairCommand};
+use crate::operate::ctl::{self, CtlCommand};
+use crate::operate::pair::{self, PairCommand};
 
 /// What the user asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Doctor(DoctorOptions),
     /// Convert the configuration of another pooler.
     Import(ImportOptions),
+    /// Send a command to a running pooler.
+    Ctl(CtlCommand),
     /// One address for two poolers.
     Pair(PairCommand),
     /// Pool connections as a mounted file or the environment says.
@@ -207,6 +210,7 @@ Usage:
   pgweir check [OPTION]... FILE     report all faults and warnings of a config file
   pgweir doctor [OPTION]... TARGET  report what is wrong or near a limit, and the remedy
   pgweir import [OPTION]... FILE    convert the configuration of another pooler
+  pgweir ctl [OPTION]... COMMAND    send a command to a running pooler, for scripts
   pgweir pair keepalived OPTION...  one address for two poolers, by keepalived
   pgweir entrypoint [OPTION]...     start in a container, by a file or the environment
   pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
@@ -345,6 +349,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("check") => parse_check(args.split_off(1)),
         Some("doctor") => parse_doctor(args.split_off(1)),
         Some("import") => parse_import(args.split_off(1)),
+        Some("ctl") => ctl::parse(args.split_off(1)).map(Command::Ctl).map_err(UsageError::Option),
         Some("pair") => pair::parse(args.split_off(1)).map(Command::Pair).map_err(UsageError::Option),
         Some("entrypoint") => parse_entrypoint(args.split_off(1)),
         _ => parse_run(args),
@@ -660,14 +665,15 @@ mod tests {
             assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
         }
         assert_eq!(options.count(), page.matches(".BR -").count());
-        let helps = [HELP, IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, pair::PAIR_HELP];
+        let helps =
+            [HELP, IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, pair::PAIR_HELP, ctl::CTL_HELP];
         let import =
             helps.iter().flat_map(|help| help.lines()).filter_map(|line| line.strip_prefix("      --"));
         for option in import {
             let name = option.split([' ', '=', '\n']).next().expect("a name");
             assert!(page.contains(&format!(".B --{name}")), "{name}");
         }
-        for command in ["check", "doctor", "import", "pair", "entrypoint", "demo", "bench"] {
+        for command in ["check", "doctor", "import", "ctl", "pair", "entrypoint", "demo", "bench"] {
             assert!(
                 HELP.contains(&format!("pgweir {command} "))
                     && page.contains(&format!(".TP\n.B {command}\n"))

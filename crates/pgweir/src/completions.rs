@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::command_line::{CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, HELP, IMPORT_HELP};
-use crate::pair::PAIR_HELP;
+use crate::operate::ctl::CTL_HELP;
+use crate::operate::pair::PAIR_HELP;
 
 /// A line of `--help` for an option.
 struct Flag {
@@ -52,10 +53,11 @@ struct SubFlag {
 }
 
 /// Subcommands whose options are described here; those of the tools are elsewhere.
-const HELPS: [(&str, &str); 5] = [
+const HELPS: [(&str, &str); 6] = [
     ("check", CHECK_HELP),
     ("doctor", DOCTOR_HELP),
     ("import", IMPORT_HELP),
+    ("ctl", CTL_HELP),
     ("pair", PAIR_HELP),
     ("entrypoint", ENTRYPOINT_HELP),
 ];

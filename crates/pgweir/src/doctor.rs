@@ -1,7 +1,7 @@
 //! `pgweir doctor`: what is wrong or near a limit, of a running pooler, its file, its machine and its PostgreSQL servers. What the numbers
 //! mean is `pgweir-doctor`'s matter; here they are collected.
 
-mod console;
+pub(crate) mod console;
 mod file;
 mod system;
 

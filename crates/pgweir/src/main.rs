@@ -14,7 +14,7 @@ mod doctor;
 mod entrypoint;
 mod fleet;
 mod import;
-mod pair;
+mod operate;
 mod probe;
 mod run;
 mod start;
@@ -32,7 +32,8 @@ fn main() -> ExitCode {
         Ok(Command::Check(options)) => check::check(&options),
         Ok(Command::Doctor(options)) => doctor::doctor(&options),
         Ok(Command::Import(options)) => import::import(&options),
-        Ok(Command::Pair(command)) => pair::pair(&command),
+        Ok(Command::Pair(command)) => operate::pair::pair(&command),
+        Ok(Command::Ctl(command)) => operate::ctl::ctl(&command),
         Ok(Command::Entrypoint(options)) => entrypoint::entrypoint(options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
         Ok(Command::Bench(args)) => pgweir_bench::bench(args),
@@ -47,7 +48,8 @@ fn main() -> ExitCode {
             // For import, 1 says that the result can be used; for doctor, that it has looked.
             match std::env::args_os().nth(1) {
                 Some(word) if word == "import" => ExitCode::from(import::UNREADABLE),
-                Some(word) if word == "pair" => ExitCode::from(pair::UNUSABLE),
+                Some(word) if word == "pair" => ExitCode::from(operate::pair::UNUSABLE),
+                Some(word) if word == "ctl" => ExitCode::from(operate::ctl::NOT_ENTERED),
                 Some(word) if word == "doctor" => ExitCode::from(doctor::NOTHING_SEEN),
                 _ => ExitCode::FAILURE,
             }

@@ -12,13 +12,14 @@ _pgweir() {
         check) options="--connect --user --strict --json --overlay --no-overlay --help" ;;
         doctor) options="--user --json --overlay --no-overlay --help" ;;
         import) options="--from --output --force --users --hba --pool-mode --help" ;;
+        ctl) options="--url --json --wait --timeout --force --overlay --no-overlay --help" ;;
         pair) options="--address --interface --peer --here --peer-interface --router-id --url --only --check --help" ;;
         entrypoint) options="--output --overlay --no-overlay --help" ;;
     esac
     case $word in
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
-            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import pair entrypoint demo bench"; fi
+            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import ctl pair entrypoint demo bench"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"

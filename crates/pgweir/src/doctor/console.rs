@@ -40,7 +40,7 @@ pub(super) struct Console {
 }
 
 /// Where a login goes.
-pub(super) fn place(login: &Login) -> String {
+pub(crate) fn place(login: &Login) -> String {
     match &login.address {
         Address::Loopback(port) => format!("127.0.0.1:{port}"),
         Address::Tcp(host, port) => format!("{host}:{port}"),
@@ -49,7 +49,7 @@ pub(super) fn place(login: &Login) -> String {
 }
 
 /// The login of a URL; without a database, it is the console.
-pub(super) fn login_of_url(url: &str) -> Result<Login, UrlError> {
+pub(crate) fn login_of_url(url: &str) -> Result<Login, UrlError> {
     let mut login = parse_url(url, APPLICATION_NAME)?;
     if login.database == login.user {
         ADMIN_DATABASE.clone_into(&mut login.database);
@@ -91,7 +91,8 @@ pub(super) fn find(seen: &Examination) -> Result<Console, String> {
     Err(why)
 }
 
-fn logins(seen: &Examination) -> Vec<Login> {
+/// The ways into the console of the pooler that runs with this file, the one that needs no password first.
+pub(crate) fn logins(seen: &Examination) -> Vec<Login> {
     let main = &seen.config.main;
     let port = main.listen_port;
     let unix = Some(&main.unix_socket_dir).filter(|folder| !folder.is_empty());
