@@ -47,7 +47,7 @@ impl Pool {
         match accepted.owner {
             // It runs again: its resets are done then.
             Owner::Client(client) | Owner::Prerequisite(client) if renewed.is_some() => {
-                self.doubt_session(client)
+                self.doubt_session(client);
             }
             Owner::Client(client) | Owner::Prerequisite(client) => {
                 let server = &mut self.servers[id];
