@@ -116,9 +116,10 @@ bench-peers: build ## pgweir, PgBouncer and direct, side by side (ARGS="--only s
 bench-instructions: ## counts the hot paths' instructions with valgrind, compares with the baseline (ARGS="--only=lex --update")
 	@$(CARGO) xtask instructions $(ARGS)
 
-install: build ## copies the binary, the manual pages and the shell completions (PREFIX=/usr/local, DESTDIR)
+install: build ## copies the binary, the manual pages, the SQL script and the shell completions (PREFIX=/usr/local, DESTDIR)
 	install -D -m 755 "$(PGWEIR)" "$(DESTDIR)$(PREFIX)/bin/pgweir"
 	install -D -m 644 docs/man/pgweir.1 "$(DESTDIR)$(PREFIX)/share/man/man1/pgweir.1"
+	install -D -m 644 deploy/sql/pgweir.sql "$(DESTDIR)$(PREFIX)/share/pgweir/pgweir.sql"
 	install -D -m 644 docs/man/pgweir.ini.5 "$(DESTDIR)$(PREFIX)/share/man/man5/pgweir.ini.5"
 	install -D -m 644 deploy/packages/completions/pgweir.bash "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/pgweir"
 	install -D -m 644 deploy/packages/completions/_pgweir "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pgweir"
