@@ -62,6 +62,9 @@ const HELPS: [(&str, &str); 6] = [
     ("entrypoint", ENTRYPOINT_HELP),
 ];
 
+/// The words that `pgweir ctl` begins a command with.
+const CTL_WORDS: &str = "nodes clusters pools clients servers databases peers attach drain detach switchover promote pause resume reload stop log-level show";
+
 fn sub_flags(help: &'static str) -> Vec<SubFlag> {
     let lines = help.lines().filter_map(|line| line.strip_prefix("      --"));
     let parse = |line: &'static str| {
@@ -109,6 +112,19 @@ fn bash() -> String {
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
             if [ "$COMP_CWORD" = 1 ]; then first="{words}"; fi
+            if [ "${{COMP_WORDS[1]}}" = ctl ]; then
+                # Names come from the running pooler, if this user may look at it.
+                case $before in
+                    attach | drain | detach | switchover | promote)
+                        first=$(pgweir ctl nodes 2>/dev/null | awk 'NR > 1 {{ print $1 "." $2 }}') ;;
+                    pools | clients | servers | pause | resume)
+                        first=$(pgweir ctl databases 2>/dev/null | awk 'NR > 1 {{ print $1 }}') ;;
+                    stop) first="fast smart immediate" ;;
+                    *) first="{ctl_words}" ;;
+                esac
+                mapfile -t COMPREPLY < <(compgen -W "$first" -- "$word")
+                return
+            fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"
@@ -122,6 +138,7 @@ complete -o filenames -F _pgweir pgweir
         with_value = with_value.join(" | "),
         names = names.join(" "),
         words = words.join(" "),
+        ctl_words = CTL_WORDS,
     )
 }
 
@@ -137,7 +154,9 @@ fn zsh() -> String {
             let (equals, value) = if has_value { ("=", ":value:_files") } else { ("", "") };
             let _ = writeln!(page, "        --{long}{equals}{} \\", quoted(&format!("[{does}]{value}")));
         }
-        page.push_str("        '*:file:_files'\n    return\n    ;;\n");
+        let words =
+            if command == "ctl" { format!("command:({CTL_WORDS})") } else { "file:_files".to_owned() };
+        let _ = writeln!(page, "        '*:{words}'\n    return\n    ;;");
     }
     page.push_str("esac\n_arguments -s \\\n");
     for Flag { short, long, has_value, does } in flags() {
@@ -168,6 +187,7 @@ fn fish() -> String {
             );
         }
     }
+    let _ = writeln!(page, "complete -c pgweir -n '__fish_seen_subcommand_from ctl' -f -a '{CTL_WORDS}'");
     for Flag { short, long, has_value, does } in flags() {
         let value = if has_value { " -x -a '(__fish_complete_users)'" } else { "" };
         let _ = writeln!(page, "complete -c pgweir -s {short} -l {long}{value} -d {}", quoted(does));
@@ -207,6 +227,10 @@ fn help_has_options_and_subcommands_to_complete() {
     for (command, help) in HELPS {
         assert!(subcommands().iter().any(|(name, _)| *name == command));
         assert_eq!(sub_flags(help).len(), help.matches("\n      --").count(), "{command}");
+    }
+    let named: Vec<&str> = CTL_HELP.split(|c: char| c.is_whitespace() || c == ',').collect();
+    for word in CTL_WORDS.split(' ') {
+        assert!(named.contains(&word), "{word}");
     }
     assert!(sub_flags(CHECK_HELP).iter().any(|flag| flag.long == "user" && flag.has_value));
 }

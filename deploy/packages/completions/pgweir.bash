@@ -20,6 +20,19 @@ _pgweir() {
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
             if [ "$COMP_CWORD" = 1 ]; then first="check doctor import ctl pair entrypoint demo bench"; fi
+            if [ "${COMP_WORDS[1]}" = ctl ]; then
+                # Names come from the running pooler, if this user may look at it.
+                case $before in
+                    attach | drain | detach | switchover | promote)
+                        first=$(pgweir ctl nodes 2>/dev/null | awk 'NR > 1 { print $1 "." $2 }') ;;
+                    pools | clients | servers | pause | resume)
+                        first=$(pgweir ctl databases 2>/dev/null | awk 'NR > 1 { print $1 }') ;;
+                    stop) first="fast smart immediate" ;;
+                    *) first="nodes clusters pools clients servers databases peers attach drain detach switchover promote pause resume reload stop log-level show" ;;
+                esac
+                mapfile -t COMPREPLY < <(compgen -W "$first" -- "$word")
+                return
+            fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"

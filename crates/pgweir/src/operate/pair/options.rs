@@ -26,7 +26,7 @@ Options:
                          otherwise that of the interface
       --peer-interface=NAME  the interface of the other machine, if its name differs
       --router-id=N      the number of the pair in its network, 1 to 255 (51)
-      --url=URL          what each machine asks of its own pooler
+      --url=URL          where each machine finds /readyz of its pooler
                          (http://127.0.0.1:9127/readyz)
       --only=MACHINE     print one file and nothing else: here or peer
       --check=FILE       read FILE; given twice, compare both machines
