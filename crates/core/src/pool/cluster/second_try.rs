@@ -1,6 +1,6 @@
 //! Reads that a standby does not run (`route=auto`): they run again on the primary, and their clients see nothing of that.
 //!
-//! A client's first try is a whole group that certainly reads. Its bytes stay in the client's inbox, and what the client sends after them
+//! A client's first try is a whole group that certainly reads. Its bytes are kept (`relay/attempt/`), and what the client sends after them
 //! waits, until the group is answered. What the standby says is held back until a row, or the end of a statement, tells that the read
 //! runs there (`multiplex/held.rs`). An error that comes before, or the end of the connection, is not shown.
 //!

@@ -171,9 +171,11 @@ impl<E: Subject> World<E> {
                 (_, PeerEnd::Backend(pid)) => {
                     let backend = &self.cluster.backends[pid];
                     let fresh = backend.is_being_opened() || backend.is_greeting();
+                    // A node may crash in the last moment: the pooler is about to learn that.
+                    let is_ending = backend.is_dead() && !link.to_pooler.is_empty();
                     backend.is_idle(&self.cx)
                         || opens && fresh
-                        || self.cx.nodes.is_some() && backend.is_watching()
+                        || self.cx.nodes.is_some() && (backend.is_watching() || is_ending)
                 }
                 _ => false,
             };
