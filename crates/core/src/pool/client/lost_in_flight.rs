@@ -15,7 +15,9 @@ use crate::pool::client::state::{ClientState, First, Link, Opening};
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
-use crate::pool::relay::attempt::after_failure::{Failure, Seen, Situation, Verdict, after_failure};
+use crate::pool::relay::attempt::after_failure::{
+    AfterFailure, AnswerSeen, ExchangeFailure, Situation, after_failure,
+};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::server::state::{Server, ServerState};
@@ -64,7 +66,7 @@ impl Pool {
     ) -> bool {
         let Some((link, server)) = self.linked_to(id, server_id) else { return false };
         let Some(client) = self.clients.get(id) else { return false };
-        let situation = Situation::of(Failure::ServerLost, link, &client.account, server);
+        let situation = Situation::of(ExchangeFailure::ServerLost, link, &client.account, server);
         let asks = self.state.policy.on_loss.asks();
         match after_loss(id, (link, server), situation, (unseen_bytes, asks)) {
             None => false,
@@ -192,7 +194,7 @@ impl Pool {
         self.state.due.to_resume.push_back(id);
     }
 
-    /// Linked → Waiting, with all that the client asked for: its server is lost ([`Failure::ServerLost`]).
+    /// Linked → Waiting, with all that the client asked for: its server is lost ([`ExchangeFailure::ServerLost`]).
     pub(crate) fn runs_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
             return;
@@ -219,7 +221,7 @@ fn after_repeatable(
     id: ClientId,
     (link, server): (&Link, &Server),
     in_flight: &InFlight,
-    (seen, verdict): (Seen, Verdict),
+    (seen, decision): (AnswerSeen, AfterFailure),
 ) -> Option<AfterLoss> {
     let is_plain = matches!(
         link.opening,
@@ -237,8 +239,8 @@ fn after_repeatable(
         Owed::Ready if in_flight.sent() == Sent::BeginAlone && !in_flight.has_failed(server) => begun,
         Owed::Ready => Some(AfterLoss::ReadEnds),
         Owed::Group if in_flight.has_failed(server) => Some(AfterLoss::ReadEnds),
-        Owed::Group if verdict == Verdict::Elsewhere => Some(AfterLoss::RunsAgain),
-        Owed::Group if seen == Seen::Nothing => Some(AfterLoss::Interrupted),
+        Owed::Group if decision == AfterFailure::Elsewhere => Some(AfterLoss::RunsAgain),
+        Owed::Group if seen == AnswerSeen::Nothing => Some(AfterLoss::Interrupted),
         // The first answer to a BEGIN in a Query is its CommandComplete. In an extended group, and if the client's session went ahead,
         // other answers come before.
         Owed::Group if in_flight.sent() == Sent::BeginAlone && is_first_answer => begun,
@@ -259,9 +261,9 @@ fn after_loss(
     }
     let is_unanswered = in_flight.is_unanswered(server, unseen_bytes);
     if matches!(in_flight.sent(), Sent::Read | Sent::BeginAlone) {
-        let seen = if is_unanswered { Seen::Nothing } else { Seen::Part };
-        let verdict = after_failure(Failure::ServerLost, Situation { seen, ..situation });
-        return after_repeatable(id, (link, server), in_flight, (seen, verdict));
+        let seen = if is_unanswered { AnswerSeen::Nothing } else { AnswerSeen::Part };
+        let decision = after_failure(ExchangeFailure::ServerLost, Situation { seen, ..situation });
+        return after_repeatable(id, (link, server), in_flight, (seen, decision));
     }
     if holds_later(link, server) {
         return None;

@@ -17,7 +17,7 @@ use crate::pool::client::state::{Account, ClientState, Link, Opening};
 use crate::pool::cluster::commit::at_commit;
 use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
-use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
+use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::group::group_at_front;
 use crate::pool::relay::ledger::{Owner, Purpose};
@@ -217,8 +217,8 @@ impl Pool {
             return false;
         }
         let in_flight = InFlight::of(server, id);
-        let verdict = verdict_on(Failure::ServerLost, self.clients.get(id), Some(server));
-        let runs_again = verdict == Verdict::Elsewhere;
+        let decision = decide(ExchangeFailure::ServerLost, self.clients.get(id), Some(server));
+        let runs_again = decision == AfterFailure::Elsewhere;
         match change {
             Change::Unsent if runs_again => {
                 self.runs_again(cx, id, server_id);

@@ -19,7 +19,7 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::{FirstGroup, is_reading};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{Beginning, HeldBack, Unshown};
-use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
+use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::server::state::ServerState;
 
@@ -97,8 +97,8 @@ impl Pool {
         let is_refused =
             was == FirstTry::Unshown && error.is_some() && code != Some(SqlState::QUERY_CANCELED.as_bytes());
         link.first_try = if is_refused { FirstTry::Failed } else { FirstTry::None };
-        let verdict = verdict_on(Failure::StandbyRefused, Some(client), self.servers.get(id));
-        if !is_refused || verdict != Verdict::AtPrimary {
+        let decision = decide(ExchangeFailure::StandbyRefused, Some(client), self.servers.get(id));
+        if !is_refused || decision != AfterFailure::AtPrimary {
             return self.transaction_stays(cx.env, client_id);
         }
         self.standby_refused(cx, id, client_id, code);

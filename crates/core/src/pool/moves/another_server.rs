@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::ids::ServerId;
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, First, Opening};
-use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
+use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::stats::rare_path::RarePath;
 
 impl Pool {
@@ -17,14 +17,17 @@ impl Pool {
         let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
             return false;
         };
-        let verdict = verdict_on(Failure::SessionRefused, self.clients.get(id), self.servers.get(server_id));
+        let decision =
+            decide(ExchangeFailure::SessionRefused, self.clients.get(id), self.servers.get(server_id));
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get_mut(server_id)) else {
             return false;
         };
         let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return false;
         };
-        if !matches!(verdict, Verdict::AtPrimary | Verdict::Elsewhere) || link.made_in == PoolMode::Session {
+        if !matches!(decision, AfterFailure::AtPrimary | AfterFailure::Elsewhere)
+            || link.made_in == PoolMode::Session
+        {
             return false;
         }
         account.refused_servers += 1;
@@ -34,8 +37,8 @@ impl Pool {
             _ => None,
         };
         let sent_begin = server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
-        match verdict {
-            Verdict::AtPrimary => self.wait_at_primary(cx, id),
+        match decision {
+            AfterFailure::AtPrimary => self.wait_at_primary(cx, id),
             _ => self.requeue(cx, id, First::of_begin(unsent_begin.or(sent_begin))),
         }
         true

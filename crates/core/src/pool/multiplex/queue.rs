@@ -18,7 +18,7 @@ use crate::pool::cluster::in_flight::note_promoted;
 use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::attempt::Attempt;
-use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
+use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
@@ -259,7 +259,7 @@ impl Pool {
         self.trust_head(id);
         if let Some(client) = client.filter(|_| runs_again) {
             let exchange = (self.clients.get(client), self.servers.get(id));
-            if verdict_on(Failure::StrangersCancel, exchange.0, exchange.1) == Verdict::Told {
+            if decide(ExchangeFailure::StrangersCancel, exchange.0, exchange.1) == AfterFailure::Told {
                 return false;
             }
             cx.driver.reached(RarePath::StrangersCancel);

@@ -27,7 +27,9 @@ use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::change::Change;
 use crate::pool::prepared::statements::Statement;
-use crate::pool::relay::attempt::after_failure::{Failure, Ran, Situation, Verdict, after_failure};
+use crate::pool::relay::attempt::after_failure::{
+    AfterFailure, ExchangeFailure, Ran, Situation, after_failure,
+};
 use crate::pool::relay::attempt::outdated_name;
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
 use crate::pool::server::state::{SchemaChanges, ServerState};
@@ -244,7 +246,7 @@ impl Pool {
         id: ServerId,
         accepted: Accepted,
         body: &[u8],
-    ) -> Option<(ClientId, Verdict)> {
+    ) -> Option<(ClientId, AfterFailure)> {
         let (Some(client_id), Some(failed)) = (accepted.owner.client(), accepted.ended) else { return None };
         // The statement was prepared again ahead of the client's message, with types of which one is gone.
         let is_prepared_again = failed.kind == Kind::Parse && failed.statement.is_some();
@@ -266,9 +268,10 @@ impl Pool {
                 && server.tx == TxStatus::Idle
                 && link.streaming == 0;
         let ran = if is_plain { Ran::Nothing } else { Ran::Something };
-        let situation = Situation { ran, ..Situation::of(Failure::PlanOutdated, link, account, server) };
-        let verdict = after_failure(Failure::PlanOutdated, situation);
-        if verdict == Verdict::Told {
+        let situation =
+            Situation { ran, ..Situation::of(ExchangeFailure::PlanOutdated, link, account, server) };
+        let decision = after_failure(ExchangeFailure::PlanOutdated, situation);
+        if decision == AfterFailure::Told {
             return None;
         }
         let bytes = server.attempt.kept().map(|kept| &*kept.bytes);
@@ -287,7 +290,7 @@ impl Pool {
         let new = env.statements.take_again(old, parse_context)?;
         names.renew(name, new, env.statements.get(old).and_then(Statement::shape));
         env.statements.give_back_name(old);
-        Some((client_id, verdict))
+        Some((client_id, decision))
     }
 
     /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that

@@ -35,7 +35,7 @@ use crate::pool::prepared::shape::{
     Columns, Shape, Told, describes_before_execute, keeps_values, wants_any_columns,
 };
 use crate::pool::prepared::statements::ServerCopy;
-use crate::pool::relay::attempt::after_failure::{Failure, Verdict, verdict_on};
+use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
@@ -241,7 +241,7 @@ impl Pool {
         id: ServerId,
         entry: Entry,
         (message, body): (u8, &[u8]),
-    ) -> Option<(ClientId, Verdict)> {
+    ) -> Option<(ClientId, AfterFailure)> {
         let describes = matches!(
             entry.kind,
             Kind::DescribeStatement | Kind::DescribePortal | Kind::DescribeParsed { .. }
@@ -290,7 +290,7 @@ impl Pool {
         (entry, own): (Entry, bool),
         statement: StatementId,
         shape: Shape,
-    ) -> Option<(ClientId, Verdict)> {
+    ) -> Option<(ClientId, AfterFailure)> {
         let known = env.statements.get(statement)?;
         let fits = known.shape().is_none_or(|known| **known == shape);
         let copy = if fits { ServerCopy::Confirmed } else { ServerCopy::Outdated };
@@ -362,7 +362,7 @@ impl Pool {
         id: ServerId,
         client_id: ClientId,
         (statement, ticket, fits): (StatementId, u32, bool),
-    ) -> Option<(ClientId, Verdict)> {
+    ) -> Option<(ClientId, AfterFailure)> {
         let server = self.servers.get(id);
         let is_busy = server.is_some_and(|server| match server.state {
             ServerState::Busy(client) => client == client_id,
@@ -377,15 +377,15 @@ impl Pool {
             _ => false,
         };
         let client = self.clients.get(client_id);
-        let verdict = is_sent.then(|| verdict_on(Failure::ShapeDiffers, client, server));
-        if verdict == Some(Verdict::AtPrimary) {
+        let decision = is_sent.then(|| decide(ExchangeFailure::ShapeDiffers, client, server));
+        if decision == Some(AfterFailure::AtPrimary) {
             // The primary may be ahead of this standby, or not yet.
-            return Some((client_id, Verdict::AtPrimary));
+            return Some((client_id, AfterFailure::AtPrimary));
         }
         if !fits {
             self.renew_changed(env, id, client_id, (statement, ticket));
         }
-        verdict.map(|verdict| (client_id, verdict))
+        decision.map(|decision| (client_id, decision))
     }
 
     /// The client's name stands for a new statement; other clients that prepare the text get that, too.

@@ -13,7 +13,7 @@ use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::{Again, ClientState, Opening, printable};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::shapes::changed_result;
-use crate::pool::relay::attempt::after_failure::Verdict;
+use crate::pool::relay::attempt::after_failure::AfterFailure;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
@@ -100,17 +100,17 @@ impl Pool {
         }
     }
 
-    /// The exchange is sent again, as this verdict says. No client gets the first attempt's answers from here on.
+    /// The exchange is sent again, as this decision says. No client gets the first attempt's answers from here on.
     #[cold]
     #[inline(never)]
     fn ask_again<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
-        (client_id, verdict): (ClientId, Verdict),
+        (client_id, decision): (ClientId, AfterFailure),
     ) {
         let reason = "a prepared statement was outdated: pgweir prepares it again and runs it again";
-        if verdict != Verdict::Here {
+        if decision != AfterFailure::Here {
             return self.run_again(cx, id, client_id, reason);
         }
         cx.log(Level::Debug, reason);

@@ -14,7 +14,7 @@ use crate::mail::Shutdown;
 use crate::pool::Step;
 use crate::worker::Worker;
 use crate::worker::console::{self, Rights};
-use crate::worker::unpooled::{Attempt, Proven, Record, Target, UnpooledState};
+use crate::worker::unpooled::{LoginAttempt, Proven, Record, Target, UnpooledState};
 
 impl Worker {
     /// The startup packet is understood: counts the client and asks for its password.
@@ -40,7 +40,7 @@ impl Worker {
             return self.open_console(cx, id, &login, Rights::Admin, counted);
         }
         self.log_attempt(cx, id, &login);
-        self.begin_proof(cx, id, Attempt { login, counted, target, record: Record::NotAsked })
+        self.begin_proof(cx, id, LoginAttempt { login, counted, target, record: Record::NotAsked })
     }
 
     fn target(&self, env: &Env, login: &Login) -> Target {

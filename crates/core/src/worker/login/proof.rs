@@ -24,7 +24,8 @@ use crate::worker::Worker;
 use crate::worker::login::exchange::{Exchange, Input, Next, Way, unavailable};
 use crate::worker::login::inquiry::{About, Answer, Inquiry, Lookup};
 use crate::worker::unpooled::{
-    Asked, Attempt, Authenticating, AwaitingAnswer, Greeting, Proven, Record, Target, Then, UnpooledState,
+    Asked, Authenticating, AwaitingAnswer, Greeting, LoginAttempt, Proven, Record, Target, Then,
+    UnpooledState,
 };
 
 /// The database that PostgreSQL's tools connect to if they are told none.
@@ -36,7 +37,7 @@ impl Worker {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
-        attempt: Attempt,
+        attempt: LoginAttempt,
     ) -> Step {
         match self.way(cx.env, id, &attempt) {
             Err(fault) => self.refuse_attempt(cx, id, attempt, &fault),
@@ -72,7 +73,7 @@ impl Worker {
         }
     }
 
-    fn way(&self, env: &Env, id: UnpooledId, attempt: &Attempt) -> Result<Way, Fault> {
+    fn way(&self, env: &Env, id: UnpooledId, attempt: &LoginAttempt) -> Result<Way, Fault> {
         let method = match env.rules.config.main.auth_type {
             AuthType::Any => {
                 let database = env.rules.config.database(&attempt.login.database);
@@ -123,7 +124,13 @@ impl Worker {
     }
 
     /// The next step is known, but the user's secret may not be: then it is fetched first.
-    fn go_on<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, attempt: Attempt, then: Then) -> Step {
+    fn go_on<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: LoginAttempt,
+        then: Then,
+    ) -> Step {
         let listed = cx.env.rules.users.get(&attempt.login.user).is_some();
         match self.lookup_for(cx.env, id, &attempt) {
             Some(lookup) if !listed && cx.env.shared.switches(&lookup.database).disabled => {
@@ -141,7 +148,7 @@ impl Worker {
         }
     }
 
-    fn await_answer(&mut self, id: UnpooledId, attempt: Attempt, asked: Asked) {
+    fn await_answer(&mut self, id: UnpooledId, attempt: LoginAttempt, asked: Asked) {
         if let Some(client) = self.unpooled.get_mut(id) {
             client.state = UnpooledState::AwaitingAnswer(Box::new(AwaitingAnswer { attempt, asked }));
         }
@@ -151,7 +158,7 @@ impl Worker {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
-        attempt: Attempt,
+        attempt: LoginAttempt,
         fault: &Fault,
     ) -> Step {
         self.refuse_login(cx, id, attempt.login, &attempt.counted, fault)
@@ -160,7 +167,7 @@ impl Worker {
     /// The question that `auth_query` puts for this user, if it is configured: the database's own settings take precedence over
     /// the global ones. If there is no database to ask (the console, a database that does not exist, without `auth_dbname`),
     /// there is no question, and the user stays unknown.
-    fn lookup_for(&self, env: &Env, id: UnpooledId, attempt: &Attempt) -> Option<Box<Lookup>> {
+    fn lookup_for(&self, env: &Env, id: UnpooledId, attempt: &LoginAttempt) -> Option<Box<Lookup>> {
         let (config, login) = (&env.rules.config, &attempt.login);
         let database = config.database(&login.database);
         let of_database = |pick: fn(&Database) -> &Option<String>| {
@@ -221,7 +228,7 @@ impl Worker {
         &self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
-        attempt: &Attempt,
+        attempt: &LoginAttempt,
         exchange: Exchange,
         input: Input<'_>,
     ) -> Next {
@@ -233,7 +240,7 @@ impl Worker {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
-        attempt: Attempt,
+        attempt: LoginAttempt,
         then: Then,
     ) -> Step {
         let user = &attempt.login.user;
@@ -311,7 +318,7 @@ impl Worker {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
-        attempt: Attempt,
+        attempt: LoginAttempt,
         next: Next,
     ) -> Step {
         let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
@@ -344,7 +351,7 @@ impl Worker {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
-        mut attempt: Attempt,
+        mut attempt: LoginAttempt,
         verdict: Verdict,
     ) -> Step {
         let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
@@ -378,8 +385,13 @@ impl Worker {
     }
 
     /// The client has proven its user; from now on it may be told which objects exist.
-    pub(crate) fn proven<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, attempt: Attempt) -> Step {
-        let Attempt { login, mut counted, target, record: _ } = attempt;
+    pub(crate) fn proven<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: LoginAttempt,
+    ) -> Step {
+        let LoginAttempt { login, mut counted, target, record: _ } = attempt;
         if target == Target::Console {
             return match self.admit_to_console(cx.env, &login, &mut counted) {
                 Ok(rights) => self.open_console(cx, id, &login, rights, counted),

@@ -70,13 +70,13 @@ pub(crate) enum TlsAsked {
 
 /// An authentication exchange.
 pub(crate) struct Authenticating {
-    pub(crate) attempt: Attempt,
+    pub(crate) attempt: LoginAttempt,
     pub(crate) exchange: Exchange,
 }
 
 /// Between the question of a login and its answer.
 pub(crate) struct AwaitingAnswer {
-    pub(crate) attempt: Attempt,
+    pub(crate) attempt: LoginAttempt,
     pub(crate) asked: Asked,
 }
 
@@ -105,7 +105,7 @@ pub(crate) enum Then {
 }
 
 /// A login that is not proven yet.
-pub(crate) struct Attempt {
+pub(crate) struct LoginAttempt {
     pub(crate) login: Login,
     pub(crate) counted: Counted,
     /// What to do when it is proven.

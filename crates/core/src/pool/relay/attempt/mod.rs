@@ -32,14 +32,14 @@ pub(crate) enum Attempt {
     #[default]
     Nothing,
     /// They are kept, and may be sent again.
-    Kept(Kept),
+    Kept(KeptExchange),
     /// There are more of them than are kept, or there is no cause to keep them.
     Lost,
 }
 
 /// An exchange that may be sent again.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct KeptExchange {
     /// The BEGIN that pgweir had answered before, and sent ahead of the exchange.
     pub(crate) begin: Option<Vec<u8>>,
     /// The messages as the client sent them: names are not rewritten.
@@ -73,25 +73,27 @@ impl KeptFor {
 impl Attempt {
     /// The exchange of a client that was queued on the server: it was sent before, and is the server's first now.
     pub(crate) fn queued(bytes: Vec<u8>) -> Attempt {
-        Attempt::Kept(Kept { begin: None, bytes, kept_for: KeptFor::QUEUED })
+        Attempt::Kept(KeptExchange { begin: None, bytes, kept_for: KeptFor::QUEUED })
     }
 
     /// A BEGIN that pgweir has answered already is sent ahead of the exchange.
     pub(crate) fn note_begin(&mut self, text: Vec<u8>) {
         let kept_for = self.kept_for();
-        *self = Attempt::Kept(Kept { begin: Some(text), kept_for, ..Kept::default() });
+        *self = Attempt::Kept(KeptExchange { begin: Some(text), kept_for, ..KeptExchange::default() });
     }
 
     /// The client's session settings are sent ahead of the exchange ([`KeptFor::SESSION`]).
     pub(crate) fn note_replay(&mut self) {
         let kept_for = KeptFor(self.kept_for().0 | KeptFor::SESSION.0);
-        *self = Attempt::Kept(Kept { kept_for, ..Kept::default() });
+        *self = Attempt::Kept(KeptExchange { kept_for, ..KeptExchange::default() });
     }
 
     /// Everything that is sent now is kept for this cause, unless something was sent before.
     pub(crate) fn keep_for(&mut self, cause: KeptFor) {
         match self {
-            Attempt::Nothing => *self = Attempt::Kept(Kept { kept_for: cause, ..Kept::default() }),
+            Attempt::Nothing => {
+                *self = Attempt::Kept(KeptExchange { kept_for: cause, ..KeptExchange::default() })
+            }
             Attempt::Kept(kept) if kept.bytes.is_empty() || kept.kept_for.has(KeptFor::HOLDS_LATER) => {
                 kept.kept_for.0 |= cause.0;
             }
@@ -117,7 +119,7 @@ impl Attempt {
     }
 
     /// The exchange, if it is kept.
-    pub(crate) fn kept(&self) -> Option<&Kept> {
+    pub(crate) fn kept(&self) -> Option<&KeptExchange> {
         match self {
             Attempt::Kept(kept) => Some(kept),
             Attempt::Nothing | Attempt::Lost => None,
@@ -156,7 +158,7 @@ impl Attempt {
             return self.end(false, buffers);
         }
         if matches!(self, Attempt::Nothing) {
-            *self = Attempt::Kept(Kept::default());
+            *self = Attempt::Kept(KeptExchange::default());
         }
         if let Attempt::Kept(kept) = self
             && kept.bytes.len() + passed.len() <= GROUP_BYTES_MAX

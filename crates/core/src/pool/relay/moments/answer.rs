@@ -21,7 +21,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Opening};
 use crate::pool::cluster::change::Change;
-use crate::pool::relay::attempt::after_failure::Verdict;
+use crate::pool::relay::attempt::after_failure::AfterFailure;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
 use crate::pool::relay::receive::{Run, visible};
@@ -263,14 +263,14 @@ impl Pool {
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
-        (client, verdict): (ClientId, Verdict),
+        (client, decision): (ClientId, AfterFailure),
     ) {
-        match verdict {
-            Verdict::AtPrimary => self.first_try_misfits(cx, id, client),
-            Verdict::Here | Verdict::Elsewhere => {
+        match decision {
+            AfterFailure::AtPrimary => self.first_try_misfits(cx, id, client),
+            AfterFailure::Here | AfterFailure::Elsewhere => {
                 self.run_again(cx, id, client, "a prepared statement has changed: it runs again");
             }
-            Verdict::ServerGivenUp | Verdict::Told => {
+            AfterFailure::ServerGivenUp | AfterFailure::Told => {
                 self.lose_server(cx, id, "a prepared statement has changed on its way".into());
             }
         }
