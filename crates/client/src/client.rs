@@ -53,7 +53,7 @@ pub struct Answer {
     pub columns: Vec<(String, u32)>,
     /// The rows as text; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
-    /// What was done (`SHOW`, `PAUSE`).
+    /// The command tag (`SHOW`, `PAUSE`).
     pub tag: String,
     /// The server's remarks.
     pub notices: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Client {
     columns: Vec<(String, u32)>,
     /// The tag of the last statement (`SHOW`).
     tag: String,
-    /// What the server remarked on the last statement.
+    /// The server's notices since the last statement was sent.
     notices: Vec<String>,
     /// What the server told of itself at login.
     parameters: Vec<(String, String)>,
@@ -145,15 +145,7 @@ impl Client {
         encode_describe(&mut out, Target::Portal, b"");
         encode_execute(&mut out, b"", 0);
         encode_sync(&mut out);
-        self.stream.write_all(&out)?;
-        self.columns.clear();
-        let mut rows = Vec::new();
-        self.until_ready(Prover::new("", Credential::None), &mut |body| {
-            let row = DataRow::parse(body).map_err(io::Error::other)?;
-            let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
-            rows.push(row.columns().map(text).collect());
-            Ok(())
-        })?;
+        let rows = self.rows(&out)?;
         Ok((self.columns.len(), rows))
     }
 
@@ -162,17 +154,8 @@ impl Client {
     /// # Errors
     /// The connection broke, or the server refused; the text then is the server's.
     pub fn query(&mut self, sql: &str) -> io::Result<Vec<Vec<String>>> {
-        let mut message = Vec::new();
-        encode_query(&mut message, sql.as_bytes());
-        self.stream.write_all(&message)?;
-        let mut rows = Vec::new();
-        self.until_ready(Prover::new("", Credential::None), &mut |body| {
-            let row = DataRow::parse(body).map_err(io::Error::other)?;
-            let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
-            rows.push(row.columns().map(text).collect());
-            Ok(())
-        })?;
-        Ok(rows)
+        let rows = self.rows(&query_message(sql))?;
+        Ok(rows.into_iter().map(|row| row.into_iter().map(Option::unwrap_or_default).collect()).collect())
     }
 
     /// Runs a statement; gives the columns' names, and its rows as text.
@@ -180,7 +163,6 @@ impl Client {
     /// # Errors
     /// As [`Client::query`].
     pub fn table(&mut self, sql: &str) -> io::Result<(Vec<String>, Vec<Vec<String>>)> {
-        self.columns.clear();
         let rows = self.query(sql)?;
         Ok((self.columns.iter().map(|(name, _)| name.clone()).collect(), rows))
     }
@@ -190,9 +172,14 @@ impl Client {
     /// # Errors
     /// As [`Client::query`].
     pub fn answer(&mut self, sql: &str) -> io::Result<Answer> {
-        let mut message = Vec::new();
-        encode_query(&mut message, sql.as_bytes());
-        self.stream.write_all(&message)?;
+        let rows = self.rows(&query_message(sql))?;
+        let (columns, notices) = (std::mem::take(&mut self.columns), std::mem::take(&mut self.notices));
+        Ok(Answer { columns, rows, tag: std::mem::take(&mut self.tag), notices })
+    }
+
+    /// Sends messages and reads up to ReadyForQuery; gives the rows as text, NULL as `None`.
+    fn rows(&mut self, messages: &[u8]) -> io::Result<Vec<Vec<Option<String>>>> {
+        self.stream.write_all(messages)?;
         self.columns.clear();
         self.notices.clear();
         let mut rows = Vec::new();
@@ -202,8 +189,7 @@ impl Client {
             rows.push(row.columns().map(text).collect());
             Ok(())
         })?;
-        let (columns, notices) = (std::mem::take(&mut self.columns), std::mem::take(&mut self.notices));
-        Ok(Answer { columns, rows, tag: std::mem::take(&mut self.tag), notices })
+        Ok(rows)
     }
 
     /// Lets later waits for an answer last as long as they take.
@@ -278,6 +264,13 @@ impl Drop for Client {
         encode_terminate(&mut message);
         let _ = self.stream.write_all(&message);
     }
+}
+
+/// A Query message.
+fn query_message(sql: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    encode_query(&mut message, sql.as_bytes());
+    message
 }
 
 /// The names in a RowDescription, each with the number of its type; as many as are whole.
