@@ -79,7 +79,6 @@ impl Pool {
                 true
             }
             Some(AfterLoss::ReadEnds) => {
-                self.drop_attempt(cx.env, id);
                 self.leave_lost(cx, id, server_id);
                 self.tell(cx, id, None, Some(TxStatus::Idle));
                 true
@@ -140,7 +139,6 @@ impl Pool {
 
     /// A read cannot run again. Nothing took effect, and nothing is unknown.
     fn interrupt_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
-        self.drop_attempt(cx.env, id);
         self.fail_in_flight(cx, server_id);
         self.leave_lost(cx, id, server_id);
         self.tell_interrupted(cx, id);

@@ -362,7 +362,7 @@ pub(crate) struct Link {
     pub(crate) opening: Opening,
     /// The client that owns the server's unnamed statement.
     pub(crate) unnamed: UnnamedOnServer,
-    /// Whether they run on the primary if this server, of a standby, does not run them.
+    /// The progress of a group that runs on the primary if this server, of a standby, does not run it.
     pub(crate) first_try: FirstTry,
     /// Questions of the client about statements that may have another shape on this server; `None` if it used no such statement.
     pub(crate) doubts: Option<Box<Doubts>>,

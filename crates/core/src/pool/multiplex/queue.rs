@@ -2,8 +2,8 @@
 //!
 //! A queued client has sent a whole group that is certainly over with its own answer, and so has every client before it. The
 //! first one has the server as any linked client has it; when its answer is complete, the next one becomes the first. The
-//! messages of a queued client stay in its inbox until then: as long as the client has seen no answer, they can be sent again
-//! on another server.
+//! messages of a queued client stay in its inbox until then, and are the server's `Attempt` from then on: as long as the client has
+//! seen no answer, they can be sent again on another server.
 
 use pgweir_wire::backend::TxStatus;
 
@@ -178,9 +178,6 @@ impl Pool {
     pub(crate) fn trust_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.note_violation(cx.env, id);
         self.end_pipeline(id);
-        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
-            self.drop_attempt(cx.env, client);
-        }
         let Some(server) = self.servers.get(id) else { return };
         let line = format!(
             "{} a statement that was taken for self-contained left a transaction open",

@@ -10,7 +10,7 @@
 //! after a change in the same transaction is its client's alone.
 //!
 //! A client that prepared before the change keeps its statement until PostgreSQL refuses to run it. Then its name stands for
-//! the statement of the new age, and its request is sent again, if that is right (`attempt.rs`): nothing was done yet,
+//! the statement of the new age, and its request is sent again, if that is right (`relay/attempt/`): nothing was done yet,
 //! nothing was answered, and the client is about to be told the columns. Otherwise it is told the error, as on a direct
 //! connection: its knowledge of the result may be wrong now.
 //!

@@ -196,7 +196,7 @@ impl Pool {
         link.first_try = FirstTry::None;
         if step != Step::Used(group.len()) || !server.attempt.is_for(KeptFor::STANDBY) {
             // A part of it waits for answers to the other one: its answer is the standby's.
-            server.attempt.is_no_first_try(&mut cx.env.buffers);
+            server.attempt.end_first_try(&mut cx.env.buffers);
             return step;
         }
         link.first_try = FirstTry::Unshown;

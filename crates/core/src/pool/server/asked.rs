@@ -1,4 +1,4 @@
-//! What pgweir asks a server that has no client: the statements that the operator configures (`connect_query`, the reset and check
+//! The questions to a server that has no client: the statements that the operator configures (`connect_query`, the reset and check
 //! queries), and questions about the server's session, its database and its node.
 //!
 //! The three matches over the questions stand here and nowhere else: how a row of the answer is used, what an error means, and which
@@ -27,20 +27,20 @@ pub(crate) struct AskedServer {
     answer: Option<Box<Replies>>,
 }
 
-/// What a server without a client is asked, each with what only this question needs.
+/// The question to a server without a client, with what only this question needs.
 pub(crate) enum ServerQuestion {
     /// `connect_query` runs. The server's login ends with it; `None` if it runs again, after a reset.
     ConnectQuery(Option<Box<AtLogin>>),
-    /// What `connect_query` left in the session. The value is that of [`ServerQuestion::ConnectQuery`].
+    /// The settings and objects that `connect_query` left in the session. The value is that of [`ServerQuestion::ConnectQuery`].
     AfterConnectQuery(Option<Box<AtLogin>>),
     /// Whether the session is what it should be.
     Session(Box<SampledSession>),
-    /// Which routines of the database change sessions, and which names stand for more than a read. `age` is the age of routines at which
+    /// The routines of the database that change sessions, and the names that stand for more than a read. `age` is the age of routines at which
     /// the server was asked.
     Catalog { age: u64 },
     /// The position of the server's node in the write-ahead log. `asked_us` is when the server was asked (monotonic, µs).
     Position { asked_us: u64 },
-    /// What new connections begin with. `unused_us` is since when the server was unused, which counts on after the answer (monotonic, µs).
+    /// The values that new connections begin with. `unused_us` is since when the server was unused, which counts on after the answer (monotonic, µs).
     Greeting { unused_us: u64 },
     /// Whether PostgreSQL accepts the startup parameters of a client that logs in.
     Startup(Box<StartupCheck>),
@@ -50,7 +50,7 @@ pub(crate) enum ServerQuestion {
     Check,
 }
 
-/// What a server reported when it was logged in.
+/// The parameters that a server reported when it was logged in.
 #[derive(Clone)]
 pub(crate) struct AtLogin {
     /// Parameters that are not tracked, with the values that `connect_query` has given them since.
@@ -79,7 +79,7 @@ pub(crate) struct StartupCheck {
     pub(crate) reported: Vec<u8>,
 }
 
-/// How a row is used that answers a question.
+/// The use of a row that answers a question.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowUse {
     /// The operator's own statement returned the row: nothing reads it.
@@ -117,7 +117,7 @@ impl AskedServer {
         }
     }
 
-    /// What an error means for this question: the statement's name for a log line, and the reason to close the server, if it is one.
+    /// The consequence of an error for this question: the statement's name for a log line, and the reason to close the server, if there is one.
     /// `None` if the error is part of the answer, and read with it.
     fn failed(&mut self, code: SqlState, text: &str) -> Option<Failed> {
         match &mut self.question {
@@ -171,7 +171,7 @@ impl ServerState {
         }
     }
 
-    /// What its login reported, while `connect_query` belongs to that.
+    /// The parameters that the login reported, while `connect_query` belongs to the login.
     pub(crate) fn at_login(&self) -> Option<&AtLogin> {
         match self.question()? {
             ServerQuestion::ConnectQuery(login) | ServerQuestion::AfterConnectQuery(login) => {
@@ -271,7 +271,7 @@ impl Pool {
     }
 }
 
-/// What came in answer to a statement of our own.
+/// The answer to a statement of pgweir's.
 #[derive(Default)]
 pub(crate) struct Replies {
     /// Values; `None` is NULL.
@@ -335,7 +335,7 @@ impl Replies {
         self.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into())))
     }
 
-    /// What a new connection has for a custom setting, if the answer says that it has something.
+    /// The value of a custom setting in a new connection, if the answer has one.
     pub(crate) fn default_of(&self, name: &[u8]) -> Option<&[u8]> {
         self.rows.iter().find_map(|row| match row.as_slice() {
             [Some(kind), Some(known), Some(value)] if **kind == *b"d" && **known == *name => Some(&**value),

@@ -220,7 +220,7 @@ pub(crate) enum ServerState {
     /// Its client is gone; the answer to it is dropped, and then the clients queued behind it have their
     /// turn.
     Draining,
-    /// It has no client, and answers what pgweir asked.
+    /// The server has no client, and answers a question of pgweir's.
     Asked(AskedServer),
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),

@@ -174,7 +174,7 @@ fn declared(env: &Env, account: &Account, modes: TransactionModes) -> Option<Dec
 /// The setting that says which level a transaction has whose BEGIN names none.
 const DEFAULT_ISOLATION: &[u8] = b"default_transaction_isolation";
 
-/// What the session has set; if nothing, PostgreSQL's own default. A server may have another: [`Pool::is_read_committed`].
+/// The level that the client's session has set; if none, PostgreSQL's own default. A server may have another: [`Pool::is_read_committed`].
 fn default_isolation(env: &Env, account: &Account) -> Isolation {
     let level = setting(env, account, DEFAULT_ISOLATION).unwrap_or_default();
     match () {

@@ -2,9 +2,9 @@
 //! [`KeptFor`] names the causes, and `after_failure.rs` decides. This file keeps the bytes, and gives them back to the front of the
 //! client's inbox. It never sends anything.
 //!
-//! It also says whether an exchange may be sent again whose statement PostgreSQL found outdated ("cached plan must not change result type").
-//! It may, if the client learns the columns again in the same exchange, and if its values mean the same whatever types PostgreSQL finds
-//! this time. In doubt it may not: the client is told PostgreSQL's error then, as on a connection without a pooler.
+//! [`outdated_name`] says whether an exchange may be sent again whose statement PostgreSQL found outdated ("cached plan must not change
+//! result type"). The exchange may, if the client learns the columns again in it, and if the client's values mean the same whatever types
+//! PostgreSQL finds this time. In doubt the client is told PostgreSQL's error, as on a connection without a pooler.
 
 pub(crate) mod after_failure;
 
@@ -28,12 +28,12 @@ const SYNC: [u8; 5] = [tag::SYNC, 0, 0, 0, 4];
 /// The messages that a server was sent for its client since it owed nothing.
 #[derive(Default)]
 pub(crate) enum Attempt {
-    /// There are none.
+    /// The server was sent nothing since.
     #[default]
     Nothing,
-    /// They are kept, and may be sent again.
+    /// The messages are kept, and may be sent again.
     Kept(KeptExchange),
-    /// There are more of them than are kept, or there is no cause to keep them.
+    /// The server was sent more than is kept, or there is no cause to keep it.
     Lost,
 }
 
@@ -92,7 +92,7 @@ impl Attempt {
     pub(crate) fn keep_for(&mut self, cause: KeptFor) {
         match self {
             Attempt::Nothing => {
-                *self = Attempt::Kept(KeptExchange { kept_for: cause, ..KeptExchange::default() })
+                *self = Attempt::Kept(KeptExchange { kept_for: cause, ..KeptExchange::default() });
             }
             Attempt::Kept(kept) if kept.bytes.is_empty() || kept.kept_for.has(KeptFor::HOLDS_LATER) => {
                 kept.kept_for.0 |= cause.0;
@@ -101,9 +101,9 @@ impl Attempt {
         }
     }
 
-    /// The exchange is no first try any more: the client's next messages need not wait for its answer. It stays kept if another cause
-    /// keeps it.
-    pub(crate) fn is_no_first_try(&mut self, buffers: &mut BufferPool) {
+    /// Takes the exchange out of the first tries: the client's next messages need not wait for its answer. The exchange stays kept if there
+    /// is another cause to keep it.
+    pub(crate) fn end_first_try(&mut self, buffers: &mut BufferPool) {
         let Attempt::Kept(kept) = self else { return };
         kept.kept_for.0 &= !KeptFor::STANDBY.0;
         if kept.kept_for == KeptFor::default() && !names_statement(&kept.bytes) {
@@ -144,7 +144,7 @@ impl Attempt {
         self.is_for(KeptFor::HOLDS_LATER)
     }
 
-    /// These bytes of the client were passed on.
+    /// Keeps bytes of the client that were passed on, if there is a cause to.
     #[inline]
     pub(crate) fn note(&mut self, passed: &[u8], buffers: &mut BufferPool) {
         let fits = match self {

@@ -40,6 +40,7 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.tx = status;
         let rests = server.ledger.is_empty() && status == TxStatus::Idle;
+        // What the client has sent meanwhile waits for this, and its server may stay with it.
         if server.attempt.holds_later()
             && let Some(id) = server.state.client()
             && self.clients.get(id).is_some_and(|client| !client.inbox.is_empty())

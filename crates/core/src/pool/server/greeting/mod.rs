@@ -1,4 +1,4 @@
-//! What new clients of a pool are told of its servers and begin with. This file has values only: `freshness.rs` says when they must be
+//! The greeting: the values that new clients of a pool are told of its servers, and begin with. This file has values only: `freshness.rs` says when they must be
 //! confirmed, and `look.rs` has a server confirm them.
 
 pub(crate) mod freshness;
