@@ -63,7 +63,7 @@ class Machine:
         """As printed, but for the user of the check, who does not exist here."""
         path = self.folder / "keepalived.conf"
         path.write_text(text.replace("script_user keepalived_script", "script_user nobody"))
-        # keepalived 2.2 ends by a signal of its own when it is to test a file whose checks do not run as root.
+        # keepalived 2.2 kills itself when it is to test a file whose checks do not run as root.
         tested = self.folder / "tested.conf"
         tested.write_text(text.replace("script_user keepalived_script", "script_user root"))
         run(*self.inside(KEEPALIVED, "-t", "-f", str(tested)))

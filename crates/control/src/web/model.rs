@@ -62,7 +62,7 @@ pub(super) enum Activity {
 }
 
 impl Activity {
-    /// What the process does if its workers say this: a process of which one worker is stopping is stopping.
+    /// The activity of a process whose workers say this. If one worker is stopping, the process is.
     pub(super) fn of(workers: &[WorkerSnapshot]) -> Activity {
         let any = |says: fn(&WorkerSnapshot) -> bool| workers.iter().any(says);
         match () {

@@ -1,4 +1,4 @@
-//! What keepalived's file says of VRRP, with the defaults that keepalived takes.
+//! The part of keepalived's file that is about VRRP, with the defaults that keepalived takes.
 
 use super::syntax::{Statement, SyntaxError, parse};
 
@@ -19,7 +19,7 @@ pub(super) struct Conf {
 pub(super) struct Script {
     pub(super) name: String,
     pub(super) command: String,
-    /// As it is written.
+    /// The interval as the file has it; `None` if it has none.
     pub(super) interval: Option<String>,
     pub(super) interval_s: f64,
     pub(super) fall: u32,

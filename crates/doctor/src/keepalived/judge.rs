@@ -1,4 +1,4 @@
-//! What would go wrong with a pair of poolers that keepalived's files describe. Each finding was seen with keepalived 2.2.
+//! Findings about a pair of poolers that keepalived's files describe: each is something that would go wrong. Each finding was seen with keepalived 2.2.
 
 use super::conf::{Conf, Instance, Script};
 use super::syntax::SyntaxError;
@@ -232,7 +232,7 @@ fn is_short_with(word: &str, option: char) -> bool {
     word.strip_prefix('-').is_some_and(|rest| !rest.starts_with('-') && rest.contains(option))
 }
 
-/// What does not fit between the two machines.
+/// Findings about settings that do not fit between the two machines.
 fn against(instance: &Instance, one: &Conf, other: &Conf) -> Vec<Finding> {
     let Instance { name, .. } = instance;
     let twin = other.instances.iter().find(|twin| twin.router_id == instance.router_id);

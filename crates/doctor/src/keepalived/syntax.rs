@@ -12,7 +12,7 @@ pub(super) struct Statement {
 pub struct SyntaxError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The fault, as a part of a sentence.
     pub what: &'static str,
 }
 

@@ -9,7 +9,7 @@ pub struct Pair {
     pub address: (IpAddr, u8),
     /// The number of the pair in its network (VRRP's virtual router id): 1 to 255, and no other pair's.
     pub router_id: u8,
-    /// This machine.
+    /// The machine that the command runs on.
     pub here: Machine,
     /// The other machine.
     pub peer: Machine,

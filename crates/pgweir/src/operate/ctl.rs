@@ -1,6 +1,6 @@
 //! `pgweir ctl`: sends a command to the console of a running pooler, and prints the answer for people or scripts.
 //!
-//! It knows no protocol but the console's: what it can do, psql can do, too.
+//! The command uses the console's protocol and no other: psql can do the same.
 
 mod options;
 mod print;

@@ -66,7 +66,7 @@ fn page(wanted: &Wanted) -> Result<String, String> {
     })
 }
 
-/// How the files are installed.
+/// The steps by which the files are installed.
 fn steps(pair: &Pair) -> String {
     let ((address, prefix), here, peer) = (pair.address, &pair.here, &pair.peer);
     let router_id = pair.router_id;

@@ -113,7 +113,7 @@ fn takes_reads(row: &Shown) -> bool {
 }
 
 impl House {
-    /// What the process does now. Every worker is asked for its own state; no pool is looked at.
+    /// The activity of the process. Every worker is asked for its own state; no pool is looked at.
     async fn activity(&self) -> Result<Activity, Late> {
         let mut workers = Vec::new();
         for worker in self.worker_rpc.workers() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
-/// What `ctl -h` prints.
+/// The text of `ctl -h`.
 pub(crate) const CTL_HELP: &str = "\
 pgweir ctl: send a command to a running pooler.
 
@@ -52,7 +52,7 @@ Exit code: 0 done; 1 pgweir refused; 2 the console could not be entered, or the
 arguments are wrong; 3 --wait ran out.
 ";
 
-/// What to do.
+/// The work of one call of `pgweir ctl`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CtlCommand {
     /// Send a command.
@@ -68,13 +68,13 @@ pub(crate) struct Sending {
     pub(crate) config: Option<PathBuf>,
     pub(crate) url: Option<String>,
     pub(crate) is_json: bool,
-    /// How long to wait for the effect; `None`: not at all.
+    /// The time that the effect may take (`--wait`); `None` if nothing is waited for.
     pub(crate) wait: Option<Duration>,
     pub(crate) overlay: crate::command_line::OverlayOptions,
     pub(crate) order: Order,
 }
 
-/// What is asked of the console.
+/// The request to the console.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// A table, with the columns that are shown as text (all if there are none named), and the value that a column must have.

@@ -1,4 +1,4 @@
-//! How an answer of the console is printed: as a table, or as JSON.
+//! Prints an answer of the console, as a table or as JSON.
 
 use pgweir_client::Answer;
 use pgweir_doctor::printable;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lexopt::prelude::*;
 
-/// What `pair -h` prints.
+/// The text of `pair -h`.
 pub(crate) const PAIR_HELP: &str = "\
 pgweir pair keepalived: one address for two poolers, by keepalived.
 
@@ -36,7 +36,7 @@ Exit code: 0 printed, or nothing is wrong; 1 something would go wrong; 2 the
 arguments or a file cannot be used.
 ";
 
-/// What to do for a pair.
+/// The work of one call of `pgweir pair`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PairCommand {
     /// Print keepalived's configuration.
