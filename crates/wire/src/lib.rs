@@ -18,6 +18,7 @@ pub mod error;
 pub mod frontend;
 pub mod header;
 pub mod limits;
+pub mod messages;
 pub mod startup;
 
 mod reader;
@@ -27,5 +28,6 @@ mod writer;
 
 pub use error::{Report, Severity, SqlState, WireError, encode_error, encode_notice};
 pub use header::{HEADER_LEN, Header};
+pub use messages::{Message, Messages};
 pub use reader::split_text;
 pub use writer::until_nul;

@@ -14,7 +14,7 @@ use pgweir_settings::{DeferBegin, PoolMode};
 use pgweir_sql::{Block, may_be_block};
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{HEADER_LEN, Header, Message, Messages};
 
 use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
@@ -374,28 +374,21 @@ fn block_at_front<'a>(
     /// The stage behind Execute.
     const EXECUTED: u8 = 5;
     let mut group: Option<(Block, &[u8])> = None;
-    let (mut asked, mut at) = ([0; 4], 0);
+    let mut asked = [0; 4];
     // Parse, Describe of the statement, Bind, Describe of the portal, Execute, Sync: in this order, some left out.
     let mut stage = 0;
-    loop {
-        let rest = bytes.get(at..)?;
-        if stage == EXECUTED {
-            let (block, text) = group?;
-            let sync = Header::peek(rest).ok()?.filter(|header| header.tag == tag::SYNC);
-            let len = at + sync.map_or(0, |header| header.total());
-            return Some((BlockGroup { block, len, is_whole: sync.is_some(), asked }, text));
-        }
-        let header = Header::peek(rest).ok()??;
-        let body = rest.get(HEADER_LEN..header.total())?;
-        at += header.total();
-        if at > BEGIN_BYTES_MAX {
+    let mut messages = Messages::of(bytes);
+    while stage < EXECUTED {
+        let message = messages.next().filter(Message::is_whole)?;
+        if message.end() > BEGIN_BYTES_MAX {
             return None;
         }
-        let reached = match header.tag {
+        let body = message.body();
+        let reached = match message.tag() {
             tag::QUERY if stage == 0 => {
                 let text = Query::parse(body).ok()?.text;
                 let block = pgweir_sql::block(text)?;
-                return Some((BlockGroup { block, len: at, is_whole: true, asked }, text));
+                return Some((BlockGroup { block, len: message.end(), is_whole: true, asked }, text));
             }
             tag::PARSE => {
                 let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
@@ -442,4 +435,12 @@ fn block_at_front<'a>(
         }
         stage = reached;
     }
+    let (block, text) = group?;
+    let executed = messages.position();
+    let sync = messages.next().filter(|message| message.tag() == tag::SYNC);
+    if messages.is_malformed() {
+        return None;
+    }
+    let len = sync.map_or(executed, |sync| sync.end());
+    Some((BlockGroup { block, len, is_whole: sync.is_some(), asked }, text))
 }

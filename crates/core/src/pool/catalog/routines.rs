@@ -301,9 +301,9 @@ impl Routines {
 
     fn may_any_run(&self, messages: &[u8]) -> bool {
         // The bytes of a header could be taken for the beginning of a word.
-        whole_messages(messages).any(|(header, body, _)| {
-            let types = || Parse::parse(body).ok().map(|parse| parse.param_types);
-            self.are_named_in(body) || header.tag == tag::PARSE && self.run_with(types)
+        whole_messages(messages).any(|message| {
+            let types = || Parse::parse(message.body()).ok().map(|parse| parse.param_types);
+            self.are_named_in(message.body()) || message.tag() == tag::PARSE && self.run_with(types)
         })
     }
 

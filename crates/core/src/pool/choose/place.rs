@@ -3,7 +3,7 @@
 //! Both make the client's move and then send: the moment *prepare* follows for a client that is linked, the group itself for one that
 //! is queued.
 
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{HEADER_LEN, Message, Messages};
 
 use crate::client_handoff::Replication;
 use crate::context::Cx;
@@ -110,9 +110,9 @@ impl Pool {
         bytes: &[u8],
     ) {
         let tracking = self.client_tracks_statements(id);
-        let (mut at, mut sent) = (0, 0);
-        while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
-            let rest = &bytes[at..];
+        let mut sent = 0;
+        for Message { header, start, .. } in Messages::of(bytes) {
+            let rest = &bytes[start..];
             let Some(server) = self.servers.get_mut(server_id) else { return };
             match route(header, rest, tracking) {
                 Route::Pass(None) => {}
@@ -122,7 +122,7 @@ impl Pool {
                 }
                 // Its statement was looked at with the group: it only reads.
                 Route::Bind(head) => {
-                    send_some(cx.driver, server.conn, &bytes[sent..at]);
+                    send_some(cx.driver, server.conn, &bytes[sent..start]);
                     let named = self.client_named(id, head.statement);
                     let tail_len = header.body_len as usize - head.tail;
                     let known = self.provide_statement(cx, id, server_id, (head.statement, named));
@@ -134,25 +134,24 @@ impl Pool {
                     if let Some(refused) = refused {
                         self.refuse_bind(cx.env, id, refused.ticket, (header, rest));
                         self.send_ahead(cx, server_id);
-                        sent = at + header.total();
+                        sent = start + header.total();
                     } else {
                         self.send_bind_head(cx, id, server_id, (head, known), tail_len);
-                        sent = at + HEADER_LEN + head.tail;
+                        sent = start + HEADER_LEN + head.tail;
                     }
                 }
                 Route::Prepared => {
-                    send_some(cx.driver, server.conn, &bytes[sent..at]);
+                    send_some(cx.driver, server.conn, &bytes[sent..start]);
                     if self.send_prepared(cx, id, server_id, header, rest) == Step::Gone {
                         return;
                     }
-                    sent = at + header.total();
+                    sent = start + header.total();
                 }
                 other => debug_assert!(false, "{other:?} is part of no group that may be queued"),
             }
-            at += header.total();
         }
         if let Some(server) = self.servers.get(server_id) {
-            send_some(cx.driver, server.conn, &bytes[sent..at]);
+            send_some(cx.driver, server.conn, &bytes[sent..]);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A client ends: it said goodbye, its connection ended, or it is told a FATAL error. Nothing of it is left in the pool, and the server
 //! that it held is freed or closed.
 
+use pgweir_wire::Messages;
 use pgweir_wire::backend::encode_auth_ok;
 use pgweir_wire::frontend::tag;
-use pgweir_wire::header::Header;
 
 use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
@@ -192,13 +192,6 @@ impl Pool {
 }
 
 /// Whether whole messages stand here, and a Terminate is behind them.
-fn ends_with_terminate(mut bytes: &[u8]) -> bool {
-    while let Ok(Some(header)) = Header::peek(bytes) {
-        if header.tag == tag::TERMINATE {
-            return true;
-        }
-        let Some(rest) = bytes.get(header.total()..) else { return false };
-        bytes = rest;
-    }
-    false
+fn ends_with_terminate(bytes: &[u8]) -> bool {
+    Messages::of(bytes).any(|message| message.tag() == tag::TERMINATE)
 }

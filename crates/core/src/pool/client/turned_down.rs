@@ -4,9 +4,9 @@
 //! A client whose BEGIN was answered here (`begin/`) is not turned down: it would then be in a failed transaction that no
 //! server knows of.
 
+use pgweir_wire::Messages;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::tag;
-use pgweir_wire::header::Header;
 
 use crate::context::Cx;
 use crate::driver::Driver;
@@ -92,39 +92,31 @@ impl Pool {
 
 /// The group at the front of a client's bytes is here as a whole, or what is here of it asks for answers (Flush).
 pub(super) fn is_whole_group(bytes: &[u8]) -> bool {
-    let mut at = 0;
-    while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
-        if matches!(header.tag, tag::SYNC | tag::FLUSH | tag::QUERY | tag::FUNCTION_CALL | tag::TERMINATE) {
-            return true;
-        }
-        at += header.total();
-    }
+    let ends = |tag| matches!(tag, tag::SYNC | tag::FLUSH | tag::QUERY | tag::FUNCTION_CALL | tag::TERMINATE);
+    let mut messages = Messages::of(bytes);
     // A header that is none is looked at by itself.
-    bytes.get(at..).is_some_and(|rest| Header::peek(rest).is_err())
+    messages.any(|message| ends(message.tag())) || messages.is_malformed()
 }
 
 /// The group at the front of a client's bytes: a Query or FunctionCall, or everything up to the next Sync. Bytes that are no
 /// header of a message are left for the code that looks at them next.
 fn group_extent(bytes: &[u8]) -> Extent {
-    let mut at = 0;
-    while let Some(rest) = bytes.get(at..)
-        && let Ok(Some(header)) = Header::peek(rest)
-    {
-        let here = header.total().min(rest.len());
-        let (used, to_come) = (at + here, header.total() - here);
-        let alone = at == 0 && matches!(header.tag, tag::QUERY | tag::FUNCTION_CALL);
-        if alone || header.tag == tag::SYNC && to_come == 0 {
-            return Extent { used, to_come, ends: true };
+    let mut used = 0;
+    for message in Messages::of(bytes) {
+        let to_come = message.end() - message.end_here();
+        let alone = message.start == 0 && matches!(message.tag(), tag::QUERY | tag::FUNCTION_CALL);
+        if alone || message.tag() == tag::SYNC && to_come == 0 {
+            return Extent { used: message.end_here(), to_come, ends: true };
         }
-        if matches!(header.tag, tag::SYNC | tag::TERMINATE) {
+        if matches!(message.tag(), tag::SYNC | tag::TERMINATE) {
             break;
         }
+        used = message.end_here();
         if to_come > 0 {
             return Extent { used, to_come, ends: false };
         }
-        at = used;
     }
-    Extent { used: at, to_come: 0, ends: false }
+    Extent { used, to_come: 0, ends: false }
 }
 
 #[cfg(test)]

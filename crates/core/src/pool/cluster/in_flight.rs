@@ -4,9 +4,9 @@
 //! [`Sent::Unclear`]: the client is then told that the outcome is unknown.
 
 use pgweir_sql::{Block, Statements, Traits, Verb};
+use pgweir_wire::Messages;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{BindHead, Parse, Query, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
@@ -485,14 +485,14 @@ impl Pool {
                 Effect::of(text, traits, reach.reads(text, traits, verdict).certainly())
             })
         };
-        let mut at = 0;
         // The block that the unnamed statement is, if it was prepared in these messages.
         let mut prepared = None;
-        while at < bytes.len() {
-            let rest = &bytes[at..];
-            let Ok(Some(header)) = Header::peek(rest) else { return Found::ALL };
-            let Some(body) = rest.get(HEADER_LEN..header.total()) else { return Found::ALL };
-            at += header.total();
+        let mut messages = Messages::of(bytes);
+        for message in messages.by_ref() {
+            if !message.is_whole() {
+                return Found::ALL;
+            }
+            let (header, body) = (message.header, message.body());
             let (mut block, is_unnamed) = (None, body.first() == Some(&0));
             let effect = match header.tag {
                 tag::QUERY => match Query::parse(body) {
@@ -546,7 +546,7 @@ impl Pool {
             let least = if header.tag == tag::QUERY { Effect::None } else { Effect::Reads };
             found.most = found.most.max(effect.max(least));
         }
-        found
+        if messages.position() < bytes.len() { Found::ALL } else { found }
     }
 }
 

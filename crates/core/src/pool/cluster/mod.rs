@@ -24,9 +24,9 @@ pub(crate) mod standbys;
 use std::sync::Arc;
 
 use crate::cluster::token::Asks;
+use pgweir_wire::Messages;
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::tag;
-use pgweir_wire::header::Header;
 
 use crate::cluster::Term;
 use crate::cluster::view::View;
@@ -233,15 +233,7 @@ impl Pool {
 
 /// The length of a client's group at the front of these bytes, or of all that is here of it. The end of a COPY's data ends one, too.
 fn group_len(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(rest) = bytes.get(at..)
-        && let Ok(Some(header)) = Header::peek(rest)
-    {
-        at += header.total().min(rest.len());
-        if matches!(header.tag, tag::QUERY | tag::SYNC | tag::FUNCTION_CALL | tag::COPY_DONE | tag::COPY_FAIL)
-        {
-            return at;
-        }
-    }
-    bytes.len()
+    let ends =
+        |tag| matches!(tag, tag::QUERY | tag::SYNC | tag::FUNCTION_CALL | tag::COPY_DONE | tag::COPY_FAIL);
+    Messages::of(bytes).find(|message| ends(message.tag())).map_or(bytes.len(), |end| end.end_here())
 }

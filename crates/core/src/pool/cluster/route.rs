@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pgweir_settings::{Balance, CausalReads, Config, PoolMode, Route, RouteSubject};
 use pgweir_sql::{Hint, Verb, hint};
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{Message, Messages};
 
 use crate::client_handoff::Replication;
 use crate::cluster::token::ReadAfter;
@@ -449,10 +449,10 @@ fn ends_listening(text: &[u8]) -> bool {
 
 /// The text of the first message, if all of it is here.
 pub(super) fn first_text<'a>(env: &'a Env, account: &Account, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let header = Header::peek(bytes).ok()??;
-    let body = bytes.get(HEADER_LEN..header.total())?;
+    let message = Messages::of(bytes).next().filter(Message::is_whole)?;
+    let body = message.body();
     let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
-    match header.tag {
+    match message.tag() {
         // If there is another NUL in it, it runs nowhere.
         tag::QUERY => body.strip_suffix(&[0]),
         tag::PARSE => Some(Parse::parse(body).ok()?.query),

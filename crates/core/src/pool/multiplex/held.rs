@@ -5,7 +5,7 @@
 
 use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::SqlState;
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{HEADER_LEN, Header, Messages};
 
 use crate::limits::{HELD_ANSWER_BYTES_MAX, UNSHOWN_ANSWER_BYTES_MAX};
 
@@ -41,22 +41,26 @@ pub(crate) enum HeldAnswer {
 impl Held {
     /// Goes on looking at the answer that these bytes begin with, always from its own beginning.
     pub(crate) fn look(&mut self, bytes: &[u8]) -> HeldAnswer {
-        while let Some(ahead) = bytes.get(self.looked_at..) {
-            let header = match Header::peek(ahead) {
-                Ok(Some(header)) if is_part_of_answer(header) => header,
-                Ok(None) => break,
-                Ok(Some(_)) | Err(_) => return HeldAnswer::Odd { cancelled: self.cancelled },
-            };
-            if header.total() > HELD_ANSWER_BYTES_MAX {
+        let mut messages = Messages::from(bytes, self.looked_at);
+        for message in messages.by_ref() {
+            if !is_part_of_answer(message.header) {
+                return HeldAnswer::Odd { cancelled: self.cancelled };
+            }
+            if message.header.total() > HELD_ANSWER_BYTES_MAX {
                 return HeldAnswer::Long;
             }
-            let Some(message) = ahead.get(..header.total()) else { break };
-            self.looked_at += message.len();
-            match header.tag {
+            if !message.is_whole() {
+                break;
+            }
+            self.looked_at = message.end();
+            match message.tag() {
                 tag::READY => return HeldAnswer::Whole { cancelled: self.cancelled },
-                tag::ERROR => self.cancelled |= says_cancelled(message),
+                tag::ERROR => self.cancelled |= says_cancelled(message.bytes),
                 _ => {}
             }
+        }
+        if messages.is_malformed() {
+            return HeldAnswer::Odd { cancelled: self.cancelled };
         }
         if bytes.len() > HELD_ANSWER_BYTES_MAX { HeldAnswer::Long } else { HeldAnswer::Partial }
     }
@@ -82,19 +86,24 @@ pub(crate) enum Beginning<'a> {
 impl Unshown {
     /// Goes on looking at the answer that these bytes begin with, always from its own beginning.
     pub(crate) fn look<'a>(&mut self, bytes: &'a [u8]) -> Beginning<'a> {
-        while let Some(ahead) = bytes.get(self.looked_at..) {
-            let header = match Header::peek(ahead) {
-                Ok(Some(header)) if is_unshown(header) => header,
-                Ok(None) => break,
-                Ok(Some(_)) | Err(_) => return Beginning::Answer,
-            };
-            let Some(message) = ahead.get(..header.total()) else { break };
-            if header.tag == tag::ERROR {
-                return Beginning::Error(message);
+        let mut messages = Messages::from(bytes, self.looked_at);
+        for message in messages.by_ref() {
+            if !is_unshown(message.header) {
+                return Beginning::Answer;
             }
-            self.looked_at += message.len();
+            if !message.is_whole() {
+                break;
+            }
+            if message.tag() == tag::ERROR {
+                return Beginning::Error(message.bytes);
+            }
+            self.looked_at = message.end();
         }
-        if bytes.len() > UNSHOWN_ANSWER_BYTES_MAX { Beginning::Answer } else { Beginning::Nothing }
+        if messages.is_malformed() || bytes.len() > UNSHOWN_ANSWER_BYTES_MAX {
+            Beginning::Answer
+        } else {
+            Beginning::Nothing
+        }
     }
 }
 

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use pgweir_sql::{Traits, Verb};
+use pgweir_wire::Messages;
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
 
 /// The columns of a statement's result, as a digest of their names, types and modifiers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,11 +107,10 @@ pub(crate) fn wants_any_columns(tail: &BindTail<'_>) -> bool {
 }
 
 /// The messages after a Bind ask for the columns of that portal, or of that statement, before anything is executed.
-pub(crate) fn describes_before_execute(mut bytes: &[u8], head: &BindHead<'_>) -> bool {
-    while let Ok(Some(header)) = Header::peek(bytes)
-        && let Some(body) = bytes.get(HEADER_LEN..header.total())
-    {
-        match header.tag {
+pub(crate) fn describes_before_execute(bytes: &[u8], head: &BindHead<'_>) -> bool {
+    for message in Messages::of(bytes).whole() {
+        let body = message.body();
+        match message.tag() {
             tag::DESCRIBE => match Describe::parse(body) {
                 Ok(Describe { target: Target::Portal, name }) if name == head.portal => return true,
                 Ok(Describe { target: Target::Statement, name }) if name == head.statement => return true,
@@ -122,7 +121,6 @@ pub(crate) fn describes_before_execute(mut bytes: &[u8], head: &BindHead<'_>) ->
             tag::CLOSE if Close::parse(body).is_ok_and(|close| close.name != head.portal) => {}
             _ => return false,
         }
-        bytes = bytes.get(header.total()..).unwrap_or_default();
     }
     false
 }

@@ -9,7 +9,7 @@
 use pgweir_settings::PoolMode;
 use pgweir_sql::Traits;
 use pgweir_wire::frontend::{self, Parse, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{HEADER_LEN, Header, Messages};
 
 use crate::context::Env;
 use crate::ids::{ClientId, ServerId};
@@ -185,12 +185,6 @@ fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
 }
 
 /// Whether a Parse without a name is among these messages.
-fn prepares_unnamed(mut messages: &[u8]) -> bool {
-    while let Ok(Some(header)) = Header::peek(messages) {
-        if header.tag == tag::PARSE && messages.get(HEADER_LEN) == Some(&0) {
-            return true;
-        }
-        messages = messages.get(header.total()..).unwrap_or_default();
-    }
-    false
+fn prepares_unnamed(messages: &[u8]) -> bool {
+    Messages::of(messages).any(|message| message.tag() == tag::PARSE && message.body().first() == Some(&0))
 }

@@ -8,7 +8,7 @@
 
 use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Close, Describe, Execute, Parse, Query, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{HEADER_LEN, Header, Message, Messages};
 
 use crate::ids::PoolId;
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
@@ -165,44 +165,31 @@ pub(crate) fn group_at_front<'a>(
     })
 }
 
-/// The whole messages at the front of `bytes`, with their bodies and the number of bytes up to their ends; no more than a group that is
-/// looked at may have.
+/// The whole messages at the front of `bytes`, as far as a group that is looked at may be long.
 #[inline]
-pub(crate) fn whole_messages(bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8], usize)> {
-    let mut end = 0;
-    (0..GROUP_MESSAGES_MAX).map_while(move |_| {
-        let rest = bytes.get(end..)?;
-        let header = Header::peek(rest).ok()??;
-        let body = rest.get(HEADER_LEN..header.total())?;
-        end += header.total();
-        (end <= GROUP_BYTES_MAX).then_some((header, body, end))
-    })
+pub(crate) fn whole_messages(bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    Messages::of(bytes)
+        .whole()
+        .take(GROUP_MESSAGES_MAX)
+        .take_while(|message| message.end() <= GROUP_BYTES_MAX)
 }
 
 /// Whether the group at the front of `bytes` is not all here, as far as a group that is looked at may be long. Its client will send the
 /// rest: a server need not answer it before Sync.
 pub(crate) fn is_partial_group(bytes: &[u8]) -> bool {
-    let mut end = 0;
+    let mut messages = Messages::of(bytes);
     for _ in 0..GROUP_MESSAGES_MAX {
-        let header = match Header::peek(&bytes[end..]) {
-            Ok(Some(header)) => header,
-            Ok(None) => return true,
-            Err(_) => return false,
-        };
-        let is_part = match header.tag {
+        let Some(message) = messages.next() else { return !messages.is_malformed() };
+        let is_part = match message.tag() {
             tag::PARSE | tag::BIND | tag::DESCRIBE | tag::EXECUTE | tag::CLOSE => true,
-            tag::QUERY => end == 0,
+            tag::QUERY => message.start == 0 && !message.is_whole(),
             _ => false,
         };
-        end += header.total();
-        if !is_part || end > GROUP_BYTES_MAX {
+        if !is_part || message.end() > GROUP_BYTES_MAX {
             return false;
         }
-        if end > bytes.len() {
+        if !message.is_whole() {
             return true;
-        }
-        if header.tag == tag::QUERY {
-            return false;
         }
     }
     false
@@ -237,9 +224,12 @@ impl<'b> Extended<'b> {
         reach: &Reach,
         statement: impl Fn(&[u8]) -> Option<(&'a Traits, Reads)>,
     ) -> Option<Group> {
-        for (header, body, end) in whole_messages(bytes) {
-            match header.tag {
-                tag::SYNC => return (self.executes && !self.leaves_unnamed).then(|| self.finish(end)),
+        for message in whole_messages(bytes) {
+            let body = message.body();
+            match message.tag() {
+                tag::SYNC => {
+                    return (self.executes && !self.leaves_unnamed).then(|| self.finish(message.end()));
+                }
                 tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts, reach)?,
                 tag::BIND => {
                     let BindHead { portal, statement: name, .. } = BindHead::parse_prefix(body)?;

@@ -3,8 +3,7 @@
 use pgweir_settings::Main;
 use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Execute, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
-use pgweir_wire::{split_text, until_nul};
+use pgweir_wire::{HEADER_LEN, Header, Messages, split_text, until_nul};
 
 use crate::context::Env;
 use crate::errors::Fault;
@@ -121,17 +120,15 @@ fn target(body: &[u8]) -> Option<Target> {
 }
 
 /// The unnamed portal is used before these messages make one.
-pub(crate) fn uses_earlier_portal(mut bytes: &[u8]) -> bool {
-    while let Ok(Some(header)) = Header::peek(bytes)
-        && let Some(body) = bytes.get(HEADER_LEN..header.total())
-    {
-        match header.tag {
+pub(crate) fn uses_earlier_portal(bytes: &[u8]) -> bool {
+    for message in Messages::of(bytes).whole() {
+        let body = message.body();
+        match message.tag() {
             tag::EXECUTE => return Execute::parse(body).is_ok_and(|execute| execute.portal.is_empty()),
             tag::DESCRIBE if body == b"P\0" => return true,
             tag::PARSE | tag::DESCRIBE | tag::CLOSE | tag::FLUSH => {}
             _ => return false,
         }
-        bytes = bytes.get(header.total()..).unwrap_or_default();
     }
     false
 }

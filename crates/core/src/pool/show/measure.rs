@@ -5,9 +5,9 @@
 
 use pgweir_settings::Main;
 use pgweir_sql::{Traits, Verb};
+use pgweir_wire::Messages;
 use pgweir_wire::backend::ErrorFields;
 use pgweir_wire::frontend::{BindHead, Parse, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint, Level};
@@ -208,11 +208,10 @@ impl Pool {
     /// The text that a group's fingerprint for the statistics is of: that of its first statement.
     #[cold]
     fn group_text(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<Vec<u8>> {
-        let (mut at, mut unnamed) = (0, None);
-        while let Ok(Some(header)) = Header::peek(bytes.get(at..)?) {
-            let body = bytes.get(at + HEADER_LEN..at + header.total())?;
-            at += header.total();
-            let name = match header.tag {
+        let mut unnamed = None;
+        for message in Messages::of(bytes).whole() {
+            let body = message.body();
+            let name = match message.tag() {
                 tag::QUERY => return Some(body.strip_suffix(b"\0").unwrap_or(body).to_vec()),
                 tag::PARSE => {
                     unnamed = Some(Parse::parse(body).ok()?.query);

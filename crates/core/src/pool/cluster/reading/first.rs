@@ -118,10 +118,11 @@ impl Pool {
         let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
         // The unnamed statement, if the group prepares it; and whether anything was bound that is then executed.
         let (mut unnamed_is_local, mut binds, mut executes) = (false, false, false);
-        for (header, body, end) in whole_messages(bytes) {
-            match header.tag {
-                tag::QUERY if end == header.total() => {
-                    return sets_locally(Query::parse(body).ok()?.text).then_some(end as u32);
+        for message in whole_messages(bytes) {
+            let body = message.body();
+            match message.tag() {
+                tag::QUERY if message.start == 0 => {
+                    return sets_locally(Query::parse(body).ok()?.text).then_some(message.end() as u32);
                 }
                 tag::PARSE => {
                     let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
@@ -142,7 +143,7 @@ impl Pool {
                     _ => {}
                 },
                 tag::EXECUTE => executes = true,
-                tag::SYNC if executes && binds => return Some(end as u32),
+                tag::SYNC if executes && binds => return Some(message.end() as u32),
                 _ => return None,
             }
         }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use pgweir_sql::{AtStandby, Marks, NameUse, Verb, prepared_names};
 use pgweir_wire::frontend::{BindHead, Parse, Query, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{Message, Messages};
 
 use super::{Progress, SoFar};
 use crate::context::{Cx, Env};
@@ -81,10 +81,11 @@ impl Pool {
             return later;
         }
         let mut at = 0;
-        while let Ok(Some(header)) = Header::peek(&bytes[at..]) {
-            let rest = &bytes[at..];
+        for message in Messages::of(bytes) {
+            let Message { header, start, .. } = message;
+            let rest = &bytes[start..];
             let progress = so_far.progress;
-            match self.look_at_message(cx.env, id, (header, rest), &mut so_far) {
+            match self.look_at_message(cx.env, id, message, &mut so_far) {
                 Meaning::Partial if header.total() > PARSE_BYTES_MAX => {
                     let fault =
                         Fault::TooLarge("a statement is too long for a transaction at a standby".into());
@@ -106,8 +107,8 @@ impl Pool {
                 }
                 Meaning::Ends | Meaning::Nothing => {}
             }
-            at += header.total().min(rest.len());
-            if so_far.progress == Progress::Ended || at == bytes.len() {
+            at = message.end_here();
+            if so_far.progress == Progress::Ended {
                 break;
             }
         }
@@ -137,11 +138,8 @@ impl Pool {
     #[cold]
     fn look_again(&mut self, env: &Env, id: ClientId, sent: &[u8]) -> SoFar {
         let mut so_far = self.routing_mut(id).map(|routing| routing.reading.so_far).unwrap_or_default();
-        let mut at = 0;
-        while let Ok(Some(header)) = Header::peek(&sent[at..]) {
-            let rest = &sent[at..];
-            self.look_at_message(env, id, (header, rest), &mut so_far);
-            at += header.total().min(rest.len());
+        for message in Messages::of(sent) {
+            self.look_at_message(env, id, message, &mut so_far);
         }
         so_far
     }
@@ -175,11 +173,11 @@ impl Pool {
         &self,
         env: &Env,
         id: ClientId,
-        (header, message): (Header, &'a [u8]),
+        message: Message<'a>,
         so_far: &mut SoFar,
     ) -> Meaning<'a> {
-        let meaning = self.meaning_of(env, id, (header, message), &mut so_far.unnamed_ends);
-        so_far.progress = match (&meaning, header.tag) {
+        let meaning = self.meaning_of(env, id, message, &mut so_far.unnamed_ends);
+        so_far.progress = match (&meaning, message.tag()) {
             (Meaning::Ends, tag::QUERY) => Progress::Ended,
             (Meaning::Ends, _) => Progress::EndsWithGroup,
             (Meaning::Nothing, tag::SYNC) if so_far.progress == Progress::EndsWithGroup => Progress::Ended,
@@ -193,14 +191,13 @@ impl Pool {
         &self,
         env: &Env,
         id: ClientId,
-        (header, message): (Header, &'a [u8]),
+        message: Message<'a>,
         unnamed: &mut Option<bool>,
     ) -> Meaning<'a> {
         let Some(client) = self.clients.get(id) else { return Meaning::Nothing };
-        let body = message.get(HEADER_LEN..message.len().min(header.total())).unwrap_or_default();
-        let is_whole = message.len() >= header.total();
-        let text = match header.tag {
-            tag::QUERY | tag::PARSE if !is_whole => return Meaning::Partial,
+        let body = message.body();
+        let text = match message.tag() {
+            tag::QUERY | tag::PARSE if !message.is_whole() => return Meaning::Partial,
             tag::FUNCTION_CALL => return Meaning::Differs(b"FunctionCall"[..].into()),
             tag::QUERY => Query::parse(body).ok().map(|query| query.text),
             // With a name it executes nothing.
@@ -209,7 +206,7 @@ impl Pool {
             }
             tag::BIND => {
                 let Some(head) = BindHead::parse_prefix(body) else {
-                    return if message.len() < HOLD_MESSAGE_BYTES {
+                    return if message.bytes.len() < HOLD_MESSAGE_BYTES {
                         Meaning::Partial
                     } else {
                         Meaning::Nothing
@@ -229,7 +226,7 @@ impl Pool {
             _ => None,
         };
         let meaning = text.map_or(Meaning::Nothing, |text| self.text_at_standby(env, id, text));
-        match (header.tag, meaning) {
+        match (message.tag(), meaning) {
             // It is executed when it is bound.
             (tag::PARSE, Meaning::Ends) => {
                 *unnamed = Some(true);

@@ -9,7 +9,7 @@
 pub(crate) mod after_failure;
 
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::{HEADER_LEN, Messages};
 
 use crate::buffer_pool::BufferPool;
 use crate::ledger::Unexpected;
@@ -223,13 +223,10 @@ pub(crate) fn outdated_name<'a, 'b>(
     if failed.is_some_and(|failed| failed != first) {
         return None;
     }
-    let (mut name, mut bound, mut described, mut at) = (None, false, false, 0);
-    loop {
-        let rest = bytes.get(at..)?;
-        let header = Header::peek(rest).ok()??;
-        let body = rest.get(HEADER_LEN..header.total())?;
-        at += header.total();
-        match header.tag {
+    let (mut name, mut bound, mut described) = (None, false, false);
+    for message in Messages::of(bytes).whole() {
+        let body = message.body();
+        match message.tag() {
             tag::DESCRIBE => {
                 let describe = Describe::parse(body).ok()?;
                 let same = match describe.target {
@@ -251,10 +248,11 @@ pub(crate) fn outdated_name<'a, 'b>(
             tag::EXECUTE if bound && described => {}
             tag::CLOSE if Close::parse(body).ok()?.target == Target::Portal => {}
             tag::FLUSH => {}
-            tag::SYNC => return name.filter(|_| at == bytes.len()),
+            tag::SYNC => return name.filter(|_| message.end() == bytes.len()),
             _ => return None,
         }
     }
+    None
 }
 
 /// Values in binary are of types that the client named itself, and it does not say column by column how it wants the columns.
@@ -264,18 +262,18 @@ fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
 
 impl Pool {
     /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
-    pub(crate) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
+    pub(crate) fn was_asked_first(&self, id: ServerId, behind: &[u8]) -> Result<(), Unexpected> {
         if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
             return Ok(());
         }
-        while let Some(&tag) = behind.first() {
-            if !comes_unasked(tag) {
-                return Err(Unexpected { tag, expected: "nothing" });
-            }
-            let Ok(Some(header)) = Header::peek(behind) else { break };
-            behind = behind.get(header.total()..).unwrap_or_default();
+        let mut messages = Messages::of(behind);
+        let answer = messages.by_ref().map(|message| message.tag()).find(|tag| !comes_unasked(*tag));
+        // The next type is known before the rest of its header.
+        let next = behind.get(messages.position()).copied().filter(|tag| !comes_unasked(*tag));
+        match answer.or(next) {
+            Some(tag) => Err(Unexpected { tag, expected: "nothing" }),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
