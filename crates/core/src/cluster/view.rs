@@ -176,6 +176,16 @@ impl View {
             _ => Retirement::Ends,
         }
     }
+
+    /// What becomes of a server that was opened to a standby, if its node was promoted since: in this term, as far as it is known. The server
+    /// takes no further transaction, and nothing of a change is believed once there is a newer primary.
+    pub(crate) fn retirement_at_promoted(&self, term: &Term) -> Retirement {
+        match () {
+            () if self.is_cut_off(&term.node) => Retirement::Cut,
+            () if term.run.timeline < self.newest => Retirement::Deposed,
+            () => Retirement::Ends,
+        }
+    }
 }
 
 impl Target {

@@ -337,6 +337,52 @@ fn a_standby_that_is_promoted_gives_its_servers_up() {
     assert_eq!(stage.server().1, 3);
 }
 
+/// A transaction of `app_ro` at m2, which is promoted meanwhile; m3 is its standby.
+fn promoted_below_a_transaction(stage: &mut Stage) -> (End, End) {
+    stage.command("DRAIN NODE main.m3");
+    let (client, server, node) = stage.served("app_ro");
+    assert_eq!(node, 2);
+    stage.runs(client, server, "begin", "BEGIN", 'T');
+    stage.says[0] = None;
+    stage.says[1] = Some(says(false, 2, 2));
+    stage.command("ATTACH NODE main.m3");
+    stage.pass_us(2_000_000);
+    assert!(stage.rig.logged("m2 is the primary"));
+    assert!(!stage.rig.is_closed(server), "it ends with its transaction");
+    (client, server)
+}
+
+#[test]
+fn a_standby_that_was_promoted_and_deposed_is_not_believed() {
+    let mut stage = Stage::new("");
+    let (client, server) = promoted_below_a_transaction(&mut stage);
+    stage.runs(client, server, "insert into t values (1)", "INSERT 0 1", 'T');
+    stage.rig.send(client, &fe::query("commit"));
+    assert_eq!(stage.rig.gets(server), ["Query commit"]);
+    // m2 is frozen, and says nothing.
+    stage.says[1] = Some(Vec::new());
+    while !stage.rig.logged("node m2 is unsure: it has not confirmed") {
+        stage.pass_us(100_000);
+    }
+    assert!(!stage.rig.is_closed(server));
+    stage.says[2] = Some(says(false, 3, 3));
+    while !stage.rig.logged("timeline 3 has begun") {
+        stage.pass_us(10_000);
+    }
+    assert!(stage.rig.is_closed(server));
+    let told = stage.rig.gets(client);
+    assert!(told.iter().all(|line| line.starts_with("FATAL 08")) && told.len() == 1, "{told:?}");
+}
+
+#[test]
+fn a_fence_stands_when_servers_are_to_reconnect() {
+    let mut stage = Stage::new("");
+    let (client, server) = promoted_below_a_transaction(&mut stage);
+    stage.command("RECONNECT");
+    stage.rig.send(client, &[fe::query("commit"), fe::query("insert into t values (2)")].concat());
+    assert_eq!(stage.rig.gets(server), ["Query commit"], "the next group may belong elsewhere");
+}
+
 #[test]
 fn a_node_that_says_it_was_promoted_is_asked() {
     let mut stage = Stage::new("");

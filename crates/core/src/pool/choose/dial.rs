@@ -147,6 +147,7 @@ impl Pool {
                 tls: String::new(),
                 since: env.now,
                 logged_in_us: 0,
+                is_promoted: false,
                 version: 0,
                 pid: 0,
                 key: Box::default(),

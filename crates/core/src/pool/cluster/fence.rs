@@ -62,8 +62,10 @@ impl Pool {
 
     /// A server that is not of the present epoch takes nothing more.
     pub(crate) fn fence_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let (Some(cluster), Some(server)) = (&self.state.cluster, self.servers.get(id)) else { return };
+        let (Some(cluster), Some(server)) = (&self.state.cluster, self.servers.get_mut(id)) else { return };
+        note_promotion(&cluster.view, server);
         let (retirement, cut, ends) = match &server.at.term {
+            Some(term) if server.at.is_promoted => (cluster.view.retirement_at_promoted(term), DOWN, LEFT),
             Some(term) if !server.branch.is_primary() => {
                 (cluster.view.retirement_at_standby(term), DOWN, LEFT)
             }
@@ -182,6 +184,16 @@ impl Pool {
             let reason = self.servers[id].retire.unwrap_or(FENCED);
             self.lose_server(cx, id, reason.into());
         }
+    }
+}
+
+/// A server that was opened to a standby is one of the primary's if the view names its node as that: what the next primary's history lacks
+/// is lost there, too.
+fn note_promotion(view: &View, server: &mut Server) {
+    let (Some(primary), Some(term)) = (&view.primary, &mut server.at.term) else { return };
+    if server.branch.is_standby() && primary.term.is_same_start(term) {
+        *term = primary.term.clone();
+        server.at.is_promoted = true;
     }
 }
 

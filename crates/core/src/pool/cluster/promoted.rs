@@ -25,6 +25,7 @@ impl Pool {
         let branch = server.branch;
         let Some(standby) = self.state.standby_mut(branch) else { return };
         server.retire = Some(LEFT);
+        server.at.is_promoted = true;
         // Nothing goes there until a view names it again, and then only by new servers.
         let named = standby.standby.take().map(|known| known.target.term.run.timeline);
         let opened_in = server.at.term.as_ref().map(|term| term.run.timeline);

@@ -112,8 +112,10 @@ pub(crate) struct Reached {
     pub(crate) key: Box<[u8]>,
     /// NoticeResponse messages of its login, for its first client.
     pub(crate) notices: Vec<u8>,
-    /// The node that it was opened to, in a pool with a cluster.
+    /// The node that it was opened to, in a pool with a cluster; once that is promoted, the term of the new primary.
     pub(crate) term: Option<Term>,
+    /// Whether the server was opened to a standby that was promoted since: its transactions may change something.
+    pub(crate) is_promoted: bool,
 }
 
 /// What a server is at.

@@ -125,6 +125,8 @@ impl Pool {
             && server.cancels == 0
             && !server.is_lost()
             && server.at.tls.is_empty()
+            // The successor would take it for a server of a standby.
+            && !server.at.is_promoted
             && cx.driver.backlog(server.conn) == 0
     }
 
