@@ -10,8 +10,9 @@ use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, ServerId};
-use crate::pool::client::state::{Account, Client, ClientState, Opening};
+use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::node::NodePool;
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, ServerKind};
 use crate::worker::maintenance::{is_over, take_out};
@@ -84,7 +85,7 @@ impl Pool {
                 // A message that does not end holds the server as an open transaction does, and so does a BEGIN.
                 let held = server.tx != TxStatus::Idle
                     || link.streaming > 0
-                    || matches!(link.opening, Opening::Unsent(_));
+                    || matches!(link.phase, LinkPhase::Exchange(Preamble::Begin(_)));
                 let rests = server.ledger.is_empty() && matches!(server.state, ServerState::Busy(_));
                 if rests && !held && client.inbox.is_empty() {
                     // Session pooling, or a client that keeps its server.

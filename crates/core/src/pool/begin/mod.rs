@@ -21,11 +21,12 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::BEGIN_BYTES_MAX;
-use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
+use crate::pool::client::state::{ClientState, DeferredBegin};
 use crate::pool::cluster::reading::BehindBegin;
 use crate::pool::policy::BeginsWithoutServer;
 use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
+use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 use crate::pool::relay::route::uses_earlier_portal;
 use crate::pool::relay::send::Cursor;
 use crate::pool::server::state::ServerState;
@@ -241,20 +242,22 @@ impl Pool {
     pub(crate) fn begin_ahead(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        if !link.opening.is_unsent()
-            || matches!(self.servers[server_id].state, ServerState::SyncingSession(_))
+        if !link.phase.is_unsent() || matches!(self.servers[server_id].state, ServerState::SyncingSession(_))
         {
             return;
         }
-        let text = match &mut link.opening {
-            Opening::Change(change) => {
+        let text = match &mut link.phase {
+            LinkPhase::Exchange(Preamble::Block(change)) => {
                 change.begin();
                 None
             }
-            opening => match std::mem::replace(opening, Opening::Sent) {
-                Opening::Unsent(text) => Some(text),
-                _ => return,
-            },
+            phase => {
+                match std::mem::replace(phase, LinkPhase::Exchange(Preamble::Sent(Ahead::Begin, Part::Open)))
+                {
+                    LinkPhase::Exchange(Preamble::Begin(text)) => Some(text),
+                    _ => return,
+                }
+            }
         };
         let begin = text.as_deref().unwrap_or(b"BEGIN");
         let owner = Owner::Prerequisite(id);
@@ -293,30 +296,28 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         let simple = matches!(kind, Kind::Query | Kind::FunctionCall);
-        let ends = simple || kind == Kind::Sync;
-        if let Opening::Change(change) = &mut link.opening {
-            if ends && change.end_group(simple) {
-                cursor.flush(cx.driver, self.servers[server_id].conn);
-                self.send_sync(cx, server_id);
-            }
+        if !simple && kind != Kind::Sync {
             return;
         }
-        match link.opening {
-            Opening::Sent if ends => link.opening = Opening::Guarded { simple },
-            Opening::Replaying if ends => {
-                link.opening = Opening::ReplayGuarded { simple };
+        let whole = Part::Whole { simple };
+        // PostgreSQL ignores a group behind a preamble that has failed.
+        let is_ignored = match &mut link.phase {
+            LinkPhase::Exchange(Preamble::Block(change)) => change.end_group(whole),
+            LinkPhase::Exchange(Preamble::Sent(_, group)) if !group.is_whole() => {
+                *group = whole;
+                false
             }
-            // PostgreSQL ignores it, and waits for a Sync that such a client never sends.
-            Opening::Failed { whole: false, repair } if ends => {
-                link.opening = Opening::Failed { whole: true, repair };
+            LinkPhase::Repair(Repair::Awaited { group, .. }) if !group.is_whole() => {
+                *group = whole;
                 // Nothing of it happens.
                 link.touched = None;
-                if simple {
-                    cursor.flush(cx.driver, self.servers[server_id].conn);
-                    self.send_sync(cx, server_id);
-                }
+                true
             }
-            _ => {}
+            _ => false,
+        };
+        if is_ignored && whole.lacks_sync() {
+            cursor.flush(cx.driver, self.servers[server_id].conn);
+            self.send_sync(cx, server_id);
         }
     }
 
@@ -325,9 +326,9 @@ impl Pool {
         if let (Owner::Prerequisite(id), Kind::Execute) = (owner, ended.kind)
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
         {
-            match &mut link.opening {
-                Opening::Sent | Opening::Guarded { .. } => link.opening = Opening::Done,
-                Opening::Change(change) => change.begun(),
+            match &mut link.phase {
+                LinkPhase::Exchange(Preamble::Sent(Ahead::Begin, _)) => link.phase = LinkPhase::PLAIN,
+                LinkPhase::Exchange(Preamble::Block(change)) => change.begun(),
                 _ => {}
             }
         }
@@ -338,21 +339,20 @@ impl Pool {
         let Owner::Prerequisite(id) = owner else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        match link.opening {
-            Opening::Sent => link.opening = Opening::Failed { whole: false, repair: FAILING_BLOCK },
-            Opening::Guarded { simple } => {
-                link.opening = Opening::Failed { whole: true, repair: FAILING_BLOCK };
-                if simple {
-                    self.send_sync(cx, server_id);
-                }
+        let group = match &mut link.phase {
+            LinkPhase::Exchange(Preamble::Sent(Ahead::Begin, group)) => {
+                let group = *group;
+                link.phase = LinkPhase::Repair(Repair::Awaited { group, text: FAILING_BLOCK });
+                group
             }
-            Opening::Change(ref mut change) => {
+            LinkPhase::Exchange(Preamble::Block(change)) => {
                 link.touched = None;
-                if change.begin_failed() {
-                    self.send_sync(cx, server_id);
-                }
+                change.begin_failed()
             }
-            _ => {}
+            _ => return,
+        };
+        if group.lacks_sync() {
+            self.send_sync(cx, server_id);
         }
     }
 }

@@ -8,7 +8,8 @@ use pgweir_wire::header::Header;
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{ClientState, DeferredBegin, Opening, Waits};
+use crate::pool::client::state::{ClientState, DeferredBegin, Waits};
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
@@ -29,9 +30,11 @@ impl Pool {
         if !ready || server.is_lost() || server.tx != TxStatus::Idle {
             return None;
         }
-        match link.opening {
-            Opening::Done if link.streaming == 0 => {}
-            Opening::Unsent(_) => return self.deferred_with_server(cx, id, server_id, bytes),
+        match link.phase {
+            LinkPhase::Exchange(Preamble::None) if link.streaming == 0 => {}
+            LinkPhase::Exchange(Preamble::Begin(_)) => {
+                return self.deferred_with_server(cx, id, server_id, bytes);
+            }
             _ => return None,
         }
         if self.defers_begin(cx.env, id) != DeferBegin::Packet {
@@ -44,7 +47,7 @@ impl Pool {
         }
         self.answer_block(cx, id, group, TxStatus::InTransaction);
         if let ClientState::Linked(link) = &mut self.clients[id].state {
-            link.opening = Opening::Unsent(text);
+            link.phase = LinkPhase::Exchange(Preamble::Begin(text));
             // It has all its answers: nothing is uncertain of its names any more.
             link.waits.set(Waits::DISCARDS, false);
         }
@@ -78,7 +81,8 @@ impl Pool {
         let group = self.end_at_front(cx.env, id, bytes)?;
         self.answer_block(cx, id, group, TxStatus::Idle);
         if let ClientState::Linked(link) = &mut self.clients[id].state
-            && let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done)
+            && let LinkPhase::Exchange(Preamble::Begin(text)) =
+                std::mem::replace(&mut link.phase, LinkPhase::PLAIN)
         {
             cx.env.buffers.give_back(text);
         }
@@ -101,10 +105,13 @@ impl Pool {
         if link.pin.is_some() || link.touched.is_some() {
             return;
         }
-        let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done) else { return };
+        let LinkPhase::Exchange(Preamble::Begin(text)) = std::mem::replace(&mut link.phase, LinkPhase::PLAIN)
+        else {
+            return;
+        };
         self.server_rests(cx, server_id);
         match self.clients.get_mut(id).map(|client| &mut client.state) {
-            Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
+            Some(ClientState::Linked(link)) => link.phase = LinkPhase::Exchange(Preamble::Begin(text)),
             Some(ClientState::Idle) => {
                 let since_us = cx.env.now.mono_us;
                 self.set_client_state(id, ClientState::DeferredBegin(DeferredBegin { text, since_us }));

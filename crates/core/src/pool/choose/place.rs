@@ -10,10 +10,11 @@ use crate::context::Cx;
 use crate::driver::{ConnId, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner};
-use crate::pool::client::state::{ClientState, First, Link, Opening, QueuedBehind};
+use crate::pool::client::state::{ClientState, First, Link, QueuedBehind};
 use crate::pool::cluster::change;
 use crate::pool::multiplex::pipelined::QueuedClient;
 use crate::pool::prepared::shapes::Bind;
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::relay::route::{Route, route};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
@@ -33,13 +34,15 @@ impl Pool {
         pool.numbers.stats.server_assignments += 1;
         let waited_us = now_us.saturating_sub(client.account.request.since_us);
         pool.numbers.stats.wait_us += waited_us;
-        let opening = match std::mem::take(&mut waiting.first) {
-            First::Nothing if pool.policy.on_loss.asks() => change::opening_of(&client.account),
-            First::Nothing => Opening::Done,
-            First::Begin(text) => Opening::Unsent(text),
+        let phase = match std::mem::take(&mut waiting.first) {
+            First::Nothing if pool.policy.on_loss.asks() => {
+                LinkPhase::Exchange(change::block_of(&client.account))
+            }
+            First::Nothing => LinkPhase::PLAIN,
+            First::Begin(text) => LinkPhase::Exchange(Preamble::Begin(text)),
             First::Outcome(at) => return self.link_to_ask(cx, id, server_id, at),
         };
-        let link = Link { group: waiting.group, opening, ..Link::new(server_id, pool.policy.mode) };
+        let link = Link { group: waiting.group, phase, ..Link::new(server_id, pool.policy.mode) };
         pool.move_client(client, ClientState::Linked(link));
         pool.move_server(server_id, server, ServerState::Busy(id));
         server.active_us = now_us;

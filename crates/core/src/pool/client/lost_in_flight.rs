@@ -11,7 +11,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::begin::BlockGroup;
 use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
-use crate::pool::client::state::{ClientState, First, Link, Opening};
+use crate::pool::client::state::{ClientState, First, Link};
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::in_flight::{InFlight, Owed, Sent, is_between_messages, is_rollback, owed_group};
@@ -20,6 +20,7 @@ use crate::pool::relay::attempt::after_failure::{
 };
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
+use crate::pool::relay::preamble::{Ahead, LinkPhase, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 use crate::stats::rare_path::RarePath;
 
@@ -222,16 +223,16 @@ fn after_repeatable(
     (seen, decision): (AnswerSeen, AfterFailure),
 ) -> Option<AfterLoss> {
     let is_plain = matches!(
-        link.opening,
-        Opening::Done | Opening::Replaying | Opening::ReplayGuarded { .. } | Opening::Replayed
+        link.phase,
+        LinkPhase::Exchange(Preamble::None | Preamble::Sent(Ahead::Session, _) | Preamble::Replayed)
     );
     if !is_plain || link.first_try != FirstTry::None {
         return None;
     }
     // The client has seen that a transaction is open: its next statement is told.
     let begun = Some(AfterLoss::Ends { whole: true, status: TxStatus::InTransaction });
-    let is_first_answer = matches!(link.opening, Opening::Done)
-        && server.ledger.head().is_some_and(|head| head.kind == Kind::Query);
+    let is_first_answer =
+        link.phase.is_plain() && server.ledger.head().is_some_and(|head| head.kind == Kind::Query);
     match owed_group(server, id)? {
         Owed::Part => None,
         Owed::Ready if in_flight.sent() == Sent::BeginAlone && !in_flight.has_failed(server) => begun,
@@ -266,7 +267,7 @@ fn after_loss(
     if holds_later(link, server) {
         return None;
     }
-    let is_open = matches!(link.opening, Opening::Done | Opening::Sent | Opening::Guarded { .. });
+    let is_open = matches!(link.phase, LinkPhase::Exchange(Preamble::None | Preamble::Sent(Ahead::Begin, _)));
     if !is_open || !in_flight.is_in_block(server) || !server.pipelined.is_alone() {
         return None;
     }

@@ -18,10 +18,11 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::BEGIN_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::Step;
-use crate::pool::client::state::{ClientState, DeferredBegin, Link, Opening};
+use crate::pool::client::state::{ClientState, DeferredBegin, Link};
 use crate::pool::client::turned_down::is_whole_group;
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 use crate::stats::rare_path::RarePath;
 
@@ -84,18 +85,18 @@ impl Pool {
         {
             return false;
         }
-        if matches!(link.opening, Opening::Asking(_)) {
+        if matches!(link.phase, LinkPhase::Outcome(_)) {
             self.asks_again(cx, id, server_id);
             return true;
         }
-        if matches!(link.opening, Opening::Change(_)) {
+        if matches!(link.phase, LinkPhase::Exchange(Preamble::Block(_))) {
             return self.outlives_change(cx, id, server_id, unseen_bytes);
         }
         if !loses_nothing(link, server) {
             return self.outlives_in_flight(cx, id, server_id, unseen_bytes);
         }
-        let begin = match std::mem::replace(&mut link.opening, Opening::Done) {
-            Opening::Unsent(text) => Some(text),
+        let begin = match std::mem::replace(&mut link.phase, LinkPhase::PLAIN) {
+            LinkPhase::Exchange(Preamble::Begin(text)) => Some(text),
             _ if server.tx == TxStatus::Idle => return false,
             _ => None,
         };
@@ -280,7 +281,7 @@ fn loses_nothing(link: &Link, server: &Server) -> bool {
         && server.ledger.only_owes(Purpose::Number)
         && server.pipelined.is_alone()
         && server.incoming.streaming.is_none()
-        && matches!(link.opening, Opening::Done | Opening::Unsent(_))
+        && matches!(link.phase, LinkPhase::Exchange(Preamble::None | Preamble::Begin(_)))
         && link.streaming == 0
         && !holds_later(link, server)
         && link.pin.is_none()

@@ -13,8 +13,7 @@ use crate::pool::Branch;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
 use crate::pool::cluster::causal::must_see::MustSee;
-use crate::pool::cluster::change::Change;
-use crate::pool::cluster::commit::{Asking, AtCommit};
+use crate::pool::cluster::commit::AtCommit;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::route::Routing;
 use crate::pool::listen::notify_listener::Listener;
@@ -23,6 +22,7 @@ use crate::pool::prepared::schema_version::Makes;
 use crate::pool::prepared::shapes::Doubts;
 use crate::pool::prepared::statements::{ClientStatements, Meaning};
 use crate::pool::relay::group::Group;
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::sequences::state::{Drawing, Draws};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
@@ -199,72 +199,6 @@ pub(crate) struct DeferredBegin {
     pub(crate) since_us: u64,
 }
 
-/// The state of what is sent before the client's first message on this server: a BEGIN that was answered
-/// before there was a server, or the client's session.
-pub(crate) enum Opening {
-    /// There is none, or it is over and done with.
-    Done,
-    /// Is sent before the client's next message.
-    Unsent(Vec<u8>),
-    /// Is sent; the first group after it is not complete.
-    Sent,
-    /// Is sent, and so is the first group: what follows waits for the answer. `simple`: the group needs no Sync.
-    Guarded { simple: bool },
-    /// The client's session is sent, and no BEGIN; the first group after it is not complete.
-    Replaying,
-    /// As with `Guarded`.
-    ReplayGuarded { simple: bool },
-    /// The server has the client's session; what changed of its parameters it reports with its next ReadyForQuery.
-    Replayed,
-    /// Failed; the ReadyForQuery after the error is awaited. `whole`: all of the group that was sent after it
-    /// is there. `repair` then brings the server to what the client was told.
-    Failed { whole: bool, repair: &'static [u8] },
-    /// The server is being brought to what the client was told.
-    Reopening,
-    /// The answer that is on its way goes to no client; then the client's first group is sent again.
-    Again(Again),
-    /// The server is asked what became of the client's last transaction.
-    Asking(Box<Asking>),
-    /// The client's group is a change that pgweir runs in a transaction block.
-    Change(Change),
-}
-
-/// What a client asked first is asked once more.
-pub(crate) struct Again {
-    /// The BEGIN that goes in front.
-    pub(crate) begin: Option<Vec<u8>>,
-    /// The first attempt's transaction is being rolled back.
-    pub(crate) rolls_back: bool,
-}
-
-impl Opening {
-    /// The server is not the client's for the time being.
-    pub(crate) fn has_failed(&self) -> bool {
-        matches!(self, Opening::Failed { .. } | Opening::Reopening)
-    }
-
-    /// A BEGIN goes ahead of the client's next message.
-    pub(crate) fn is_unsent(&self) -> bool {
-        matches!(self, Opening::Unsent(_) | Opening::Change(Change::Unsent))
-    }
-
-    /// What the client sends has to wait.
-    pub(crate) fn holds(&self) -> bool {
-        if let Opening::Change(change) = self {
-            return change.holds();
-        }
-        matches!(
-            self,
-            Opening::Guarded { .. }
-                | Opening::ReplayGuarded { .. }
-                | Opening::Failed { whole: true, .. }
-                | Opening::Reopening
-                | Opening::Again(_)
-                | Opening::Asking(_)
-        )
-    }
-}
-
 /// The tracked parameters that were set on a server for its client, or that its statements have changed there.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ChangedParameters {
@@ -358,8 +292,8 @@ pub(crate) struct Link {
     pub(crate) waits: Waits,
     /// What it asked for, as long as it was not sent yet.
     pub(crate) group: Option<Group>,
-    /// The BEGIN that was answered before there was a server.
-    pub(crate) opening: Opening,
+    /// What pgweir does on the server besides passing the client's messages on.
+    pub(crate) phase: LinkPhase,
     /// The client that owns the server's unnamed statement.
     pub(crate) unnamed: UnnamedOnServer,
     /// The progress of a group that runs on the primary if this server, of a standby, does not run it.
@@ -396,7 +330,7 @@ impl Link {
     /// Whether the group that is being sent must not be cut at a full ledger: it is the client's first try at a standby, or a change that
     /// pgweir has put into a transaction of its own.
     pub(crate) fn sends_whole_group(&self) -> bool {
-        self.first_try == FirstTry::Sending || matches!(self.opening, Opening::Change(_))
+        self.first_try == FirstTry::Sending || matches!(self.phase, LinkPhase::Exchange(Preamble::Block(_)))
     }
 
     /// A new one.
@@ -406,7 +340,7 @@ impl Link {
             streaming: 0,
             waits: Waits::default(),
             group: None,
-            opening: Opening::Done,
+            phase: LinkPhase::PLAIN,
             unnamed: UnnamedOnServer::NotOwn,
             first_try: FirstTry::None,
             doubts: None,
@@ -491,7 +425,7 @@ impl Client {
     pub(crate) fn is_at_commit(&self) -> bool {
         match &self.state {
             ClientState::Waiting(waiting) => matches!(waiting.first, First::Outcome(_)),
-            ClientState::Linked(link) => matches!(link.opening, Opening::Asking(_)),
+            ClientState::Linked(link) => matches!(link.phase, LinkPhase::Outcome(_)),
             _ => false,
         }
     }

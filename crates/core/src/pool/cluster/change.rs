@@ -13,7 +13,7 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::lost_in_flight::loses_session;
-use crate::pool::client::state::{Account, ClientState, Link, Opening};
+use crate::pool::client::state::{Account, ClientState, Link};
 use crate::pool::cluster::commit::at_commit;
 use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
@@ -21,6 +21,7 @@ use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, 
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::group::group_at_front;
 use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::relay::preamble::{LinkPhase, Part, Preamble};
 use crate::pool::{Branch, Pool};
 
 /// How far such a change is.
@@ -42,30 +43,19 @@ pub(crate) enum Change {
     RollsBack,
 }
 
-/// How much of the client's group was sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
-    Open,
-    /// All of it. `simple`: it is a Query.
-    Whole {
-        simple: bool,
-    },
-}
-
 impl Change {
     /// BEGIN goes ahead of the group.
     pub(crate) fn begin(&mut self) {
         *self = Change::Begins(Part::Open);
     }
 
-    /// The group was sent to its end. Returns whether PostgreSQL ignores it, and needs a Sync of ours.
-    pub(crate) fn end_group(&mut self, simple: bool) -> bool {
-        let whole = Part::Whole { simple };
+    /// The group was sent to its end. Returns whether PostgreSQL ignores it.
+    pub(crate) fn end_group(&mut self, whole: Part) -> bool {
         match self {
             Change::Begins(part) | Change::Runs(part) => *part = whole,
             Change::NotBegun(part) => {
                 *part = whole;
-                return simple;
+                return true;
             }
             Change::Unsent | Change::Commits | Change::Failed | Change::RollsBack => {}
         }
@@ -79,11 +69,11 @@ impl Change {
         }
     }
 
-    /// BEGIN has failed. Returns whether PostgreSQL needs a Sync of ours.
-    pub(crate) fn begin_failed(&mut self) -> bool {
-        let Change::Begins(part) = *self else { return false };
+    /// BEGIN has failed. Returns how much of the group was sent, which PostgreSQL ignores.
+    pub(crate) fn begin_failed(&mut self) -> Part {
+        let Change::Begins(part) = *self else { return Part::Open };
         *self = Change::NotBegun(part);
-        part == Part::Whole { simple: true }
+        part
     }
 
     /// It is a Query that PostgreSQL ignores: a Sync of ours is answered in its place.
@@ -108,11 +98,11 @@ impl Change {
     }
 }
 
-/// What is sent before the first message of a client that gets a server.
+/// What goes ahead of the first message of a client that gets a server.
 #[cold]
-pub(crate) fn opening_of(account: &Account) -> Opening {
+pub(crate) fn block_of(account: &Account) -> Preamble {
     let asked = account.routing.as_deref().map(|routing| routing.asked);
-    if matches!(asked, Some(Asked::Change)) { Opening::Change(Change::Unsent) } else { Opening::Done }
+    if matches!(asked, Some(Asked::Change)) { Preamble::Block(Change::Unsent) } else { Preamble::None }
 }
 
 impl Pool {
@@ -145,8 +135,8 @@ impl Pool {
     /// its group here.
     pub(crate) fn change_is_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(link) = self.link_mut(id) else { return };
-        let change = std::mem::replace(&mut link.opening, Opening::Done);
-        if matches!(change, Opening::Change(change) if change.is_ignored()) {
+        let phase = std::mem::replace(&mut link.phase, LinkPhase::PLAIN);
+        if matches!(phase, LinkPhase::Exchange(Preamble::Block(change)) if change.is_ignored()) {
             self.tell(cx, id, None, Some(TxStatus::Idle));
         }
     }
@@ -159,7 +149,9 @@ impl Pool {
         id: ClientId,
         status: TxStatus,
     ) {
-        let Some(Link { opening: Opening::Change(change), .. }) = self.link_mut(id) else { return };
+        let Some(Link { phase: LinkPhase::Exchange(Preamble::Block(change)), .. }) = self.link_mut(id) else {
+            return;
+        };
         if matches!(change, Change::Runs(_)) && status == TxStatus::Failed {
             *change = Change::Failed;
         }
@@ -183,7 +175,7 @@ impl Pool {
     ) {
         let text: &[u8] = if change == Change::Commits { b"COMMIT" } else { b"ROLLBACK" };
         if let Some(link) = self.link_mut(id) {
-            link.opening = Opening::Change(change);
+            link.phase = LinkPhase::Exchange(Preamble::Block(change));
         }
         // Its ReadyForQuery is the end of the client's group.
         self.send_aside(cx, server_id, (Purpose::Commit, Owner::Client(id)), &[text.to_vec()]);
@@ -197,7 +189,9 @@ impl Pool {
         message: &[u8],
     ) {
         let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else { return };
-        let Some(Link { opening: Opening::Change(change), .. }) = self.link_mut(id) else { return };
+        let Some(Link { phase: LinkPhase::Exchange(Preamble::Block(change)), .. }) = self.link_mut(id) else {
+            return;
+        };
         if std::mem::replace(change, Change::RollsBack) == Change::Commits {
             self.pass(cx, server_id, Some(id), message);
         }
@@ -212,7 +206,7 @@ impl Pool {
         unseen_bytes: usize,
     ) -> bool {
         let Some((link, server)) = self.linked_to(id, server_id) else { return false };
-        let Opening::Change(change) = link.opening else { return false };
+        let LinkPhase::Exchange(Preamble::Block(change)) = link.phase else { return false };
         if loses_session(link, server) || holds_later(link, server) || !is_between_messages(link, server) {
             return false;
         }

@@ -15,10 +15,11 @@ use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{NUMBER_QUESTIONS_MAX, OUTCOME_QUESTIONS_MAX};
 use crate::pool::begin::BlockGroup;
-use crate::pool::client::state::{ClientState, First, Link, Opening, Request};
+use crate::pool::client::state::{ClientState, First, Link, Request};
 use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::relay::own_settings::{self, Asks};
+use crate::pool::relay::preamble::LinkPhase;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Pool};
 use crate::stats::rare_path::RarePath;
@@ -156,7 +157,7 @@ impl Pool {
             return;
         }
         let client = server.state.client().and_then(|client| self.clients.get_mut(client));
-        if let Some(ClientState::Linked(Link { opening: Opening::Asking(asking), .. })) =
+        if let Some(ClientState::Linked(Link { phase: LinkPhase::Outcome(asking), .. })) =
             client.map(|client| &mut client.state)
         {
             asking.row = Some(columns);
@@ -242,8 +243,8 @@ impl Pool {
         at: Box<AtCommit>,
     ) {
         let question = question(at.stake.xid, false);
-        let opening = Opening::Asking(Box::new(Asking { at, row: None, failed: None }));
-        let link = Link { opening, ..Link::new(server_id, self.state.policy.mode) };
+        let phase = LinkPhase::Outcome(Box::new(Asking { at, row: None, failed: None }));
+        let link = Link { phase, ..Link::new(server_id, self.state.policy.mode) };
         self.set_client_state(id, ClientState::Linked(link));
         self.set_server_state(server_id, ServerState::Busy(id));
         let Some(server) = self.servers.get_mut(server_id) else { return };
@@ -258,7 +259,7 @@ impl Pool {
 
     pub(crate) fn outcome_refused(&mut self, id: ServerId, code: SqlState, text: String) {
         let client = self.servers.get(id).and_then(|server| server.state.client());
-        if let Some(ClientState::Linked(Link { opening: Opening::Asking(asking), .. })) =
+        if let Some(ClientState::Linked(Link { phase: LinkPhase::Outcome(asking), .. })) =
             client.and_then(|client| self.clients.get_mut(client)).map(|client| &mut client.state)
         {
             asking.failed = Some((code, text));
@@ -270,7 +271,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return;
         };
-        if let Opening::Asking(asking) = std::mem::replace(&mut link.opening, Opening::Done) {
+        if let LinkPhase::Outcome(asking) = std::mem::replace(&mut link.phase, LinkPhase::PLAIN) {
             self.wait_for_outcome(cx, id, server_id, asking.at);
         }
     }
@@ -287,7 +288,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return false;
         };
-        let Opening::Asking(asking) = &mut link.opening else { return false };
+        let LinkPhase::Outcome(asking) = &mut link.phase else { return false };
         let view = self.state.cluster.as_ref().map(|cluster| &cluster.view);
         let primary = view.and_then(|view| view.primary.as_ref());
         // What an older primary says is of another history.
@@ -318,7 +319,7 @@ impl Pool {
             return false;
         }
         let group = at.group;
-        link.opening = Opening::Done;
+        link.phase = LinkPhase::PLAIN;
         self.tell_outcome(cx, id, group, told);
         true
     }

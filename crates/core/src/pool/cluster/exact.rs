@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::rolled_back::may_become_end;
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
@@ -49,7 +49,7 @@ impl Pool {
         let ClientState::Linked(link) = &client.state else { return all };
         // A group that others may follow is in no transaction. The other cases wait anyway.
         let is_other = link.group.is_some() || holds_later(link, server) || !server.pipelined.is_alone();
-        let is_ready = matches!(server.state, ServerState::Busy(_)) && !link.opening.holds();
+        let is_ready = matches!(server.state, ServerState::Busy(_)) && !link.phase.holds();
         if is_other || !is_ready || !server.branch.is_primary() {
             return all;
         }
@@ -60,9 +60,7 @@ impl Pool {
             return None;
         }
         let ledger = &server.ledger;
-        let is_open = server.tx != TxStatus::Idle
-            || !ledger.is_clear_of_clients()
-            || !matches!(link.opening, Opening::Done);
+        let is_open = server.tx != TxStatus::Idle || !ledger.is_clear_of_clients() || !link.phase.is_plain();
         match self.before_commit(cx.env, id, bytes, (ledger.is_between_groups(), is_open)) {
             0 => {}
             len => return Some(len),
@@ -102,7 +100,7 @@ impl Pool {
         };
         let is_done = matches!(
             self.clients.get(id).map(|client| &client.state),
-            Some(ClientState::Linked(link)) if matches!(link.opening, Opening::Done)
+            Some(ClientState::Linked(link)) if link.phase.is_plain()
         );
         let number = InFlight::of(server, id).map(|in_flight| &in_flight.number);
         match number {

@@ -159,7 +159,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Some(bytes);
         };
-        if holds_later(link, server) || link.opening.is_unsent() || !server.pipelined.is_alone() {
+        if holds_later(link, server) || link.phase.is_unsent() || !server.pipelined.is_alone() {
             return Some(bytes);
         }
         if link.streaming > 0 {

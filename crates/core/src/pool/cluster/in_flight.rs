@@ -14,7 +14,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::Step;
 use crate::pool::begin::BlockGroup;
-use crate::pool::client::state::{ClientState, Link, Opening};
+use crate::pool::client::state::{ClientState, Link};
 use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
@@ -22,6 +22,7 @@ use crate::pool::policy::OnLoss;
 use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
+use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 
 /// What was sent since the server owed nothing.
@@ -305,7 +306,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return;
         };
-        let is_sent = link.server == server_id && !link.opening.is_unsent();
+        let is_sent = link.server == server_id && !link.phase.is_unsent();
         let Some(server) = self.servers.get_mut(server_id).filter(|_| is_sent) else { return };
         let mut in_flight = InFlight::new(id);
         in_flight.is_begun = true;
@@ -335,7 +336,7 @@ impl Pool {
         let lacks = InFlight::of(server, id).is_some_and(|in_flight| in_flight.number == Number::Unknown);
         lacks
             && before.status == TxStatus::InTransaction
-            && matches!(link.opening, Opening::Done)
+            && link.phase.is_plain()
             && self.may_ask_number(server)
             && self.end_at_front(env, id, bytes).is_some_and(|end| end.is(Block::Commit))
     }
@@ -350,8 +351,8 @@ impl Pool {
         };
         // Behind a BEGIN that fails, extended messages of ours would run outside of the transaction.
         let is_simple = sent.first() == Some(&tag::QUERY);
-        let is_open = matches!(link.opening, Opening::Done | Opening::Change(_))
-            || is_simple && matches!(link.opening, Opening::Sent | Opening::Guarded { .. });
+        let is_open = matches!(link.phase, LinkPhase::Exchange(Preamble::None | Preamble::Block(_)))
+            || is_simple && matches!(link.phase, LinkPhase::Exchange(Preamble::Sent(Ahead::Begin, _)));
         is_open
             && link.streaming == 0
             && server.ledger.is_between_groups()
@@ -374,8 +375,11 @@ impl Pool {
         // What pgweir sends ahead of a client's first message says nothing of that.
         let is_at_rest = server.ledger.is_clear_of_clients();
         let status = server.tx;
-        let begins = link.opening.is_unsent();
-        let is_plain = matches!(link.opening, Opening::Done | Opening::Replaying);
+        let begins = link.phase.is_unsent();
+        let is_plain = matches!(
+            link.phase,
+            LinkPhase::Exchange(Preamble::None | Preamble::Sent(Ahead::Session, Part::Open))
+        );
         let may_repeat = is_at_rest && status == TxStatus::Idle && is_plain;
         let (group, is_first_try) = (link.group, link.first_try != FirstTry::None);
         // A client that was moved to another server has no group any more, nor has one whose pool does not multiplex.
@@ -410,7 +414,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Effect::Reads;
         };
-        let is_here = link.server == server_id && !link.opening.is_unsent();
+        let is_here = link.server == server_id && !link.phase.is_unsent();
         let is_partial = link.streaming > 0;
         let Some(server) = self.servers.get_mut(server_id).filter(|_| is_here && !bytes.is_empty()) else {
             return Effect::Reads;

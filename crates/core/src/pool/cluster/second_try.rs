@@ -14,13 +14,14 @@ use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{Again, ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::{FirstGroup, is_reading};
 use crate::pool::cluster::route::Asked;
 use crate::pool::multiplex::held::{Beginning, HeldBack, Unshown};
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::relay::preamble::{Again, Ahead, LinkPhase, Preamble};
 use crate::pool::server::state::ServerState;
 
 /// SQLSTATE of a change in a read-only transaction.
@@ -89,7 +90,8 @@ impl Pool {
     ) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        let needs_sync = begins && matches!(link.opening, Opening::Guarded { simple: true });
+        let needs_sync = begins
+            && matches!(link.phase, LinkPhase::Exchange(Preamble::Sent(Ahead::Begin, group)) if group.lacks_sync());
         let was = link.first_try;
         let fields = error.and_then(|body| ErrorFields::parse(body).ok());
         let code = fields.as_ref().and_then(ErrorFields::code);
@@ -151,7 +153,7 @@ impl Pool {
         if let Some(ClientState::Linked(link)) =
             self.clients.get_mut(client_id).map(|client| &mut client.state)
         {
-            link.opening = Opening::Again(Again { begin: None, rolls_back: false });
+            link.phase = LinkPhase::Again(Again { begin: None, rolls_back: false });
         }
     }
 

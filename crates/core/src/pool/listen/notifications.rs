@@ -19,7 +19,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::listen::notify_listener::{Listener, Message};
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::server::state::{Auditing, ServerState, Stage};
@@ -192,5 +192,5 @@ fn is_being_restored(ledger: &Ledger) -> bool {
 
 /// No statement of ours stands between the client and its server's answers.
 pub(super) fn is_open(link: &crate::pool::client::state::Link) -> bool {
-    matches!(link.opening, Opening::Done | Opening::Replayed)
+    link.phase.is_clear()
 }

@@ -6,8 +6,9 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::ServerId;
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, First, Opening};
+use crate::pool::client::state::{ClientState, First};
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::stats::rare_path::RarePath;
 
 impl Pool {
@@ -32,8 +33,8 @@ impl Pool {
         }
         account.refused_servers += 1;
         cx.driver.reached(RarePath::SessionRefused);
-        let unsent_begin = match &mut link.opening {
-            Opening::Unsent(text) => Some(std::mem::take(text)),
+        let unsent_begin = match &mut link.phase {
+            LinkPhase::Exchange(Preamble::Begin(text)) => Some(std::mem::take(text)),
             _ => None,
         };
         let sent_begin = server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);

@@ -102,7 +102,7 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
-            ClientState::Linked(link) if link.waits.holds() || link.opening.holds() => true,
+            ClientState::Linked(link) if link.waits.holds() || link.phase.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_))
                     || holds_later(link, server)

@@ -24,7 +24,7 @@ use pgweir_wire::backend::{ErrorFields, TxStatus};
 use crate::context::{Effect, Env};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::cluster::change::Change;
 use crate::pool::prepared::statements::Statement;
 use crate::pool::relay::attempt::after_failure::{
@@ -32,6 +32,7 @@ use crate::pool::relay::attempt::after_failure::{
 };
 use crate::pool::relay::attempt::outdated_name;
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{SchemaChanges, ServerState};
 use crate::pool::session::pins::Reasons;
 
@@ -262,11 +263,11 @@ impl Pool {
         let server = self.servers.get(id)?;
         let client = self.clients.get_mut(client_id)?;
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return None };
-        let is_plain =
-            matches!(link.opening, Opening::Done | Opening::Replayed | Opening::Change(Change::Runs(_)))
-                && matches!(server.state, ServerState::Busy(_))
-                && server.tx == TxStatus::Idle
-                && link.streaming == 0;
+        let is_plain = (link.phase.is_clear()
+            || matches!(link.phase, LinkPhase::Exchange(Preamble::Block(Change::Runs(_)))))
+            && matches!(server.state, ServerState::Busy(_))
+            && server.tx == TxStatus::Idle
+            && link.streaming == 0;
         let ran = if is_plain { Ran::Nothing } else { Ran::Something };
         let situation =
             Situation { ran, ..Situation::of(ExchangeFailure::PlanOutdated, link, account, server) };
@@ -302,12 +303,12 @@ impl Pool {
         let (idle, own) = (server.tx == TxStatus::Idle, server.ledger.is_empty());
         let Some(client) = self.clients.get_mut(client_id) else { return AttemptOver::NotYet };
         let ClientState::Linked(link) = &mut client.state else { return AttemptOver::NotYet };
-        let Opening::Again(again) = &mut link.opening else { return AttemptOver::NotYet };
+        let LinkPhase::Again(again) = &mut link.phase else { return AttemptOver::NotYet };
         if !own {
             return AttemptOver::NotYet;
         }
         if idle {
-            link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
+            link.phase = LinkPhase::behind(again.begin.take());
             AttemptOver::AskAgain
         } else if !std::mem::replace(&mut again.rolls_back, true) {
             AttemptOver::RollBack

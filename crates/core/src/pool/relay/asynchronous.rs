@@ -43,7 +43,7 @@ impl Pool {
         }
         let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
         let client = self.clients.get_mut(client_id)?;
-        if matches!(&client.state, ClientState::Linked(link) if link.opening.has_failed()) {
+        if matches!(&client.state, ClientState::Linked(link) if link.phase.is_repair()) {
             // The server goes back to a value that was not the client's.
             return None;
         }

@@ -13,6 +13,7 @@ pub mod ledger;
 pub(crate) mod moments;
 pub mod own_settings;
 pub(crate) mod plain;
+pub(crate) mod preamble;
 pub(crate) mod receive;
 pub(crate) mod route;
 pub(crate) mod send;

@@ -13,7 +13,7 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{Client, ClientState, Opening, OwnNames};
+use crate::pool::client::state::{Client, ClientState, OwnNames};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::schema_version::{is_schema_change, makes_routines};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -40,7 +40,7 @@ impl Pool {
             && link.touched.is_none()
             && link.own_names == OwnNames::Hidden
             && link.doubts.is_none()
-            && matches!(link.opening, Opening::Done);
+            && link.phase.is_plain();
         if !ordinary {
             return;
         }

@@ -235,7 +235,7 @@ impl Pool {
         let ClientState::Linked(link) = &mut client.state else { return };
         let is_copying_in = server.ledger.is_copying_in();
         let certain = link.waits.has(Waits::HELD)
-            && !link.opening.holds()
+            && !link.phase.holds()
             && !link.ready_due
             && (is_copying_in || !names_are_uncertain(link, &server.ledger));
         let shorter = link.waits.has(Waits::FULL)

@@ -263,7 +263,7 @@ impl Pool {
             }
         }
         let rest = cursor.rest();
-        if link.opening.holds() || link.ready_due || waits_for_restore(link, server, rest) {
+        if link.phase.holds() || link.ready_due || waits_for_restore(link, server, rest) {
             link.waits.set(Waits::HELD, true);
             return Passed::NoMore;
         }

@@ -20,13 +20,14 @@ use crate::context::Env;
 use crate::context::duration_us;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{Account, ClientState, Opening};
+use crate::pool::client::state::{Account, ClientState};
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::sequences::state::{self as sequences, Drawing, Habit, Measure, Users};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::pins::Reasons;
 
+use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::session::notes::executed_name;
 
 impl Pool {
@@ -64,7 +65,8 @@ impl Pool {
         let asking = asking.or_else(|| inside.then_some(Cow::Borrowed(text)));
         // If the replay before it fails, so does this.
         let is_own = users == Users::Only(id)
-            || link.drawing == Drawing::Cleared && matches!(link.opening, Opening::Replaying);
+            || link.drawing == Drawing::Cleared
+                && matches!(link.phase, LinkPhase::Exchange(Preamble::Sent(Ahead::Session, Part::Open)));
         // Before a statement that may commit inside of it (CALL), nothing is put into its transaction.
         let keeps = (self.keeps_draws(account) || link.pin.is_some())
             && (simple && plainly || !traits.marks.intersects(Marks::ROUTINES));

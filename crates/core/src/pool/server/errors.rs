@@ -10,11 +10,12 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::leaving::Farewell;
-use crate::pool::client::state::{Again, ClientState, Opening, printable};
+use crate::pool::client::state::{ClientState, printable};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::shapes::changed_result;
 use crate::pool::relay::attempt::after_failure::AfterFailure;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
+use crate::pool::relay::preamble::{Again, LinkPhase};
 use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
 
@@ -120,7 +121,7 @@ impl Pool {
             server.ledger.disown_head(Purpose::Rerun);
             let begin = server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
             link.asked_again += 1;
-            link.opening = Opening::Again(Again { begin, rolls_back: false });
+            link.phase = LinkPhase::Again(Again { begin, rolls_back: false });
         }
         self.end_pipeline(id);
     }

@@ -12,7 +12,8 @@ use crate::ids::{ClientId, ServerId};
 use crate::limits::{STILLBORN_MAX, STILLBORN_US};
 use crate::pool::Pool;
 use crate::pool::client::leaving::Farewell;
-use crate::pool::client::state::{Client, ClientState, Opening};
+use crate::pool::client::state::{Client, ClientState};
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{Ending, ServerState};
 
 impl Pool {
@@ -113,7 +114,9 @@ impl Pool {
         }
         let rests = |client: &Client| match &client.state {
             ClientState::Linked(link) => {
-                link.streaming == 0 && !matches!(link.opening, Opening::Unsent(_)) && client.inbox.is_empty()
+                link.streaming == 0
+                    && !matches!(link.phase, LinkPhase::Exchange(Preamble::Begin(_)))
+                    && client.inbox.is_empty()
             }
             _ => false,
         };

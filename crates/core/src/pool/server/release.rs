@@ -8,8 +8,9 @@ use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::leaving::Farewell;
-use crate::pool::client::state::{Link, Opening};
+use crate::pool::client::state::Link;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::abandoned::NOT_READY;
 use crate::pool::server::asked::{AskedServer, ServerQuestion};
 use crate::pool::server::state::ServerState;
@@ -108,7 +109,7 @@ impl Pool {
             && !server.ledger.is_copying_in()
             && !server.is_replication();
         if runs && !rests && !mid_message {
-            if matches!(link.opening, Opening::Change(change) if change.lacks_commit()) {
+            if matches!(link.phase, LinkPhase::Exchange(Preamble::Block(change)) if change.lacks_commit()) {
                 // The client knows of no block around its change. If the change fails, COMMIT takes it back.
                 self.send_hidden(cx, id, Purpose::Commit, b"COMMIT");
             }

@@ -15,8 +15,9 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::begin::NO_PARAMETERS;
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 use crate::pool::server::state::ServerState;
 
 /// Why a server is closed that does not reach the state that its client needs.
@@ -40,8 +41,10 @@ impl Pool {
             return false;
         };
         let server = &mut self.servers[server_id];
-        match link.opening {
-            Opening::Done => link.opening = Opening::Replaying,
+        match link.phase {
+            LinkPhase::Exchange(Preamble::None) => {
+                link.phase = LinkPhase::Exchange(Preamble::Sent(Ahead::Session, Part::Open));
+            }
             // Messages after that BEGIN wait for its answer, which comes after the answers to the replay. Reported
             // parameters must be compared when the first group is over: the link cannot do that as well.
             _ if account.params.differences(&server.params).next().is_some() => return false,
@@ -90,15 +93,15 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id).filter(|_| tag == b"COMMIT\0") else { return };
         let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else { return };
         server.session = Arc::clone(&account.session);
-        if matches!(link.opening, Opening::Replaying | Opening::ReplayGuarded { .. }) {
-            link.opening = Opening::Replayed;
+        if matches!(link.phase, LinkPhase::Exchange(Preamble::Sent(Ahead::Session, _))) {
+            link.phase = LinkPhase::Exchange(Preamble::Replayed);
         }
     }
 
     /// The first group after a replay is answered: the server has reported its parameters.
     pub(crate) fn replay_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.opening = Opening::Done;
+            link.phase = LinkPhase::PLAIN;
         }
         self.adopt_params(cx, server_id, id);
     }
@@ -118,21 +121,17 @@ impl Pool {
         let id = *id;
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
-        let (whole, simple) = match link.opening {
-            Opening::ReplayGuarded { simple } => (true, simple),
-            _ => (false, false),
-        };
         if code == SqlState::QUERY_CANCELED
-            && matches!(link.opening, Opening::Replaying | Opening::ReplayGuarded { .. })
+            && let LinkPhase::Exchange(Preamble::Sent(Ahead::Session, group)) = link.phase
         {
-            link.opening = Opening::Failed { whole, repair: b"ROLLBACK" };
+            link.phase = LinkPhase::Repair(Repair::Awaited { group, text: b"ROLLBACK" });
             link.touched = None;
             cx.driver.send(client.conn, message);
             if self.servers[server_id].session.prepared().next().is_some() {
                 // A DEALLOCATE is not taken back with its transaction.
                 self.servers[server_id].retire.get_or_insert(NOT_RESTORED);
             }
-            if simple {
+            if group.lacks_sync() {
                 self.send_sync(cx, server_id);
             }
             return false;

@@ -16,13 +16,14 @@ use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::state::{
-    Account, Client, ClientState, DeferredBegin, Link, Opening, Request, Unnamed, UnnamedOnServer,
+    Account, Client, ClientState, DeferredBegin, Link, Request, Unnamed, UnnamedOnServer,
 };
 use crate::pool::node::Turn;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::shape::{Shape, Told};
 use crate::pool::prepared::statements::{ClientStatements, ServerCopy};
 use crate::pool::relay::own_settings::major_version;
+use crate::pool::relay::preamble::LinkPhase;
 use crate::pool::sequences::state::{Drawing, Draws, Users};
 use crate::pool::server::greeting::ServerGreeting;
 use crate::pool::server::state::{Server, ServerState, Serves};
@@ -235,7 +236,7 @@ impl Pool {
         let deferred = carried.begun.map(Vec::from);
         let state = match (server, deferred) {
             (Some(server), deferred) => ClientState::Linked(Link {
-                opening: deferred.map_or(Opening::Done, Opening::Unsent),
+                phase: LinkPhase::behind(deferred),
                 unnamed: if carried.owns_unnamed == Some(true) || is_replication {
                     UnnamedOnServer::Own
                 } else {

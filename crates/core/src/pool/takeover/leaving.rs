@@ -14,10 +14,11 @@ use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{
-    Account, Client, ClientState, First, Link, Opening, OwnNames, UnnamedOnServer, Waiting, Waits,
+    Account, Client, ClientState, First, Link, OwnNames, UnnamedOnServer, Waiting, Waits,
 };
 use crate::pool::prepared::shape::{Columns, Shape};
 use crate::pool::relay::attempt::holds_later;
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
@@ -110,7 +111,7 @@ impl Pool {
             && !link.ready_due
             && !has_to_restore(link)
             && link.group.is_none()
-            && matches!(link.opening, Opening::Done | Opening::Unsent(_))
+            && matches!(link.phase, LinkPhase::Exchange(Preamble::None | Preamble::Begin(_)))
             && matches!(server.state, ServerState::Busy(client) if client == id)
             && server.ledger.is_empty()
             && self.is_portable(cx, server)
@@ -335,7 +336,7 @@ fn deferred_begin(state: &ClientState) -> Option<&[u8]> {
     match state {
         ClientState::DeferredBegin(deferred) => Some(&deferred.text),
         ClientState::Waiting(Waiting { first: First::Begin(text), .. }) => Some(text),
-        ClientState::Linked(Link { opening: Opening::Unsent(text), .. }) => Some(text),
+        ClientState::Linked(Link { phase: LinkPhase::Exchange(Preamble::Begin(text)), .. }) => Some(text),
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{HOLD_MESSAGE_BYTES, PARSE_BYTES_MAX};
-use crate::pool::client::state::{ClientState, Opening, Waits};
+use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::{Pool, Step};
 
@@ -68,7 +68,7 @@ impl Pool {
         }
         // Its first group, which is known; what follows is held.
         let is_held = self.servers.get(server_id).is_some_and(|server| holds_later(link, server));
-        if is_held || !matches!(link.opening, Opening::Done | Opening::Replayed) {
+        if is_held || !link.phase.is_clear() {
             return Later::Pass(bytes.len());
         }
         let mut so_far = self.so_far_at(id, server_id);

@@ -18,10 +18,11 @@ use super::{Later, Progress, SoFar};
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{Again, ClientState, Link, Opening, OwnNames};
+use crate::pool::client::state::{ClientState, Link, OwnNames};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::group::is_partial_group;
 use crate::pool::relay::ledger::Purpose;
+use crate::pool::relay::preamble::{Again, LinkPhase};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
@@ -30,7 +31,7 @@ impl Link {
     /// sequences does not count: no value can be drawn at a standby, and what other clients drew there before is discarded on the next
     /// server as well.
     fn may_leave(&self) -> bool {
-        matches!(self.opening, Opening::Done | Opening::Replayed)
+        self.phase.is_clear()
             && self.touched.is_none()
             && self.pin.is_none()
             && self.own_names == OwnNames::Hidden
@@ -104,7 +105,7 @@ impl Pool {
             return None;
         }
         link.first_try = FirstTry::Left;
-        link.opening = Opening::Again(Again { begin: None, rolls_back: true });
+        link.phase = LinkPhase::Again(Again { begin: None, rolls_back: true });
         // It has read, and nothing else: that ends it as COMMIT does.
         self.send_hidden(cx, server_id, Purpose::Rerun, b"ROLLBACK");
         Some(Later::Done(self.waits_at_server(id)))

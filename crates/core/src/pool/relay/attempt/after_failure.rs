@@ -8,10 +8,11 @@
 //! not have it run again, either (`begin/mod.rs`, `session/replay.rs`).
 
 use crate::limits::{ASKED_AGAIN_MAX, REFUSED_SERVERS_MAX};
-use crate::pool::client::state::{Account, Client, ClientState, Link, Opening};
+use crate::pool::client::state::{Account, Client, ClientState, Link};
 use crate::pool::cluster::change::Change;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::attempt::KeptFor;
+use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 
 /// The way in which an exchange fails.
@@ -126,7 +127,10 @@ pub(crate) fn after_failure(failure: ExchangeFailure, situation: Situation) -> A
 impl ExchangeFailure {
     fn bytes_at(self, link: &Link, server: &Server) -> ExchangeBytes {
         let is_in_inbox = matches!(link.first_try, FirstTry::Unsent(_) | FirstTry::Left)
-            || matches!(link.opening, Opening::Again(_) | Opening::Change(Change::Unsent))
+            || matches!(
+                link.phase,
+                LinkPhase::Again(_) | LinkPhase::Exchange(Preamble::Block(Change::Unsent))
+            )
             || !matches!(server.state, ServerState::Busy(_));
         let attempt = &server.attempt;
         let is_kept = match self {

@@ -19,11 +19,12 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::cluster::change::Change;
 use crate::pool::relay::attempt::after_failure::AfterFailure;
 use crate::pool::relay::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::pool::relay::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding};
+use crate::pool::relay::preamble::{LinkPhase, Preamble, Repair};
 use crate::pool::relay::receive::{Run, visible};
 use crate::pool::show::measure::rows_in_tag;
 
@@ -182,20 +183,20 @@ impl Pool {
     ) -> Attention {
         let client = self.servers.get(id).and_then(|server| server.state.client());
         let state = client.and_then(|client| self.clients.get(client)).map(|client| &client.state);
-        let opening = match state {
-            Some(ClientState::Linked(link)) => &link.opening,
-            _ => &Opening::Done,
+        let phase = match state {
+            Some(ClientState::Linked(link)) => &link.phase,
+            _ => &LinkPhase::PLAIN,
         };
-        let is_replayed = matches!(opening, Opening::Replayed);
-        match (opening, client) {
-            (Opening::Failed { .. }, _) => return Attention::Hide,
-            (Opening::Change(Change::Unsent), _) => {}
-            (Opening::Change(change), Some(client))
+        let is_replayed = matches!(phase, LinkPhase::Exchange(Preamble::Replayed));
+        match (phase, client) {
+            (LinkPhase::Repair(Repair::Awaited { .. }), _) => return Attention::Hide,
+            (LinkPhase::Exchange(Preamble::Block(Change::Unsent)), _) => {}
+            (LinkPhase::Exchange(Preamble::Block(change)), Some(client))
                 if status == TxStatus::Idle && (matches!(owner, Owner::Client(_)) || change.is_ignored()) =>
             {
                 self.change_is_over(cx, client);
             }
-            (Opening::Change(_), _) => return Attention::Hide,
+            (LinkPhase::Exchange(Preamble::Block(_)), _) => return Attention::Hide,
             _ => {}
         }
         let attention = if self.delays_ready(id, owner, status) { Attention::Hold } else { Attention::Pass };

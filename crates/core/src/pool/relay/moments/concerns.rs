@@ -8,7 +8,7 @@ use pgweir_wire::backend::TxStatus;
 
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, Link, Opening, OwnNames};
+use crate::pool::client::state::{ClientState, Link, OwnNames};
 use crate::pool::relay::ledger::Owner;
 use crate::pool::sequences::state::Drawing;
 use crate::pool::server::state::ServerState;
@@ -18,7 +18,7 @@ impl Link {
     /// A feature keeps something of what this client did on its server.
     #[inline]
     pub(crate) fn is_concerned(&self) -> bool {
-        !matches!(self.opening, Opening::Done)
+        !self.phase.is_plain()
             || self.touched.is_some()
             || self.pin.is_some()
             || self.drawing != Drawing::Nothing
@@ -48,6 +48,6 @@ impl Pool {
         let Some(ClientState::Linked(link)) = self.clients.get(client_id).map(|client| &client.state) else {
             return true;
         };
-        !delays && !keeps && !link.opening.holds() && !has_to_restore(link)
+        !delays && !keeps && !link.phase.holds() && !has_to_restore(link)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! 1. `prepared`: changes of tables count from here on if the transaction is over.
 //! 2. `listen`: the listening connection has answered.
-//! 3. What was sent ahead of the client's group failed, or is repeated (`opening_goes_on`): the rest waits for that.
+//! 3. What was sent ahead of the client's group failed, or is repeated (`phase_goes_on`): the rest waits for that.
 //! 4. The statement is measured, and `prepared` gives the answers whose turn has come.
 //! 5. `session`: startup values that the statement has reset are put back.
 //! 6. `multiplex`: it is the next queued client's turn.
@@ -18,10 +18,11 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::client::state::{ClientState, Opening};
+use crate::pool::client::state::ClientState;
 use crate::pool::cluster::change::Change;
 use crate::pool::prepared::schema_version::AttemptOver;
 use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::relay::preamble::{LinkPhase, Preamble, Repair};
 use crate::pool::server::state::{ServerState, Stage};
 use crate::pool::session::audit::Audited;
 use crate::pool::session::pins::Reasons;
@@ -104,12 +105,12 @@ impl Pool {
         if matches!(owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
             self.notify_listener_answered(cx, id);
         }
-        self.opening_goes_on(cx, id, status)
+        self.phase_goes_on(cx, id, status)
     }
 
     /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
     /// (after a failed replay, out of it), and then the client is told that state. `false`: it is the client's.
-    pub(crate) fn opening_goes_on<D: Driver>(
+    pub(crate) fn phase_goes_on<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -120,20 +121,20 @@ impl Pool {
         };
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
-        match link.opening {
-            Opening::Failed { repair, .. } => {
-                link.opening = Opening::Reopening;
-                self.send_hidden(cx, server_id, Purpose::Reopen, repair);
+        match link.phase {
+            LinkPhase::Repair(Repair::Awaited { text, .. }) => {
+                link.phase = LinkPhase::Repair(Repair::Sent);
+                self.send_hidden(cx, server_id, Purpose::Reopen, text);
                 true
             }
-            Opening::Reopening => {
-                link.opening = Opening::Done;
+            LinkPhase::Repair(Repair::Sent) => {
+                link.phase = LinkPhase::PLAIN;
                 cx.env.scratch.clear();
                 backend::encode_ready(&mut cx.env.scratch, status);
                 cx.driver.send(client.conn, &cx.env.scratch);
                 false
             }
-            Opening::Again(_) => {
+            LinkPhase::Again(_) => {
                 match self.attempt_over(server_id, id) {
                     AttemptOver::NotYet => {}
                     AttemptOver::AskAgain => {
@@ -150,15 +151,15 @@ impl Pool {
                 }
                 true
             }
-            Opening::Asking(_) => {
+            LinkPhase::Outcome(_) => {
                 if self.outcome_told(cx, server_id, id) {
                     self.server_rests(cx, server_id);
                 }
                 true
             }
             // What comes before it brings the server to its client.
-            Opening::Change(Change::Unsent) => false,
-            Opening::Change(_) => {
+            LinkPhase::Exchange(Preamble::Block(Change::Unsent)) => false,
+            LinkPhase::Exchange(Preamble::Block(_)) => {
                 self.change_goes_on(cx, server_id, id, status);
                 true
             }
