@@ -55,3 +55,27 @@ impl BufferPool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_whose_bytes_were_used_owns_no_buffer() {
+        let mut pool = BufferPool::default();
+        assert_eq!(pool.remainder(None, b"whole", 5).capacity(), 0);
+        let held = pool.remainder(None, b"part of", 0);
+        assert_eq!(held, b"part of");
+        let (address, len) = (held.as_ptr(), held.len());
+        assert_eq!(pool.remainder(Some(held), b"", len).capacity(), 0);
+        let next = pool.remainder(None, b"of another", 3);
+        assert_eq!((next.as_ptr(), &next[..]), (address, &b"another"[..]), "the buffer is used again");
+    }
+
+    #[test]
+    fn what_waits_moves_to_the_front_of_its_buffer() {
+        let mut pool = BufferPool::default();
+        let held = pool.remainder(None, b"used and kept", 0);
+        assert_eq!(pool.remainder(Some(held), b"", 9), b"kept");
+    }
+}

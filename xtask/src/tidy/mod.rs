@@ -4,6 +4,7 @@
 //! and never change a file.
 
 mod features;
+mod invariants;
 mod layers;
 mod phrases;
 mod rare_paths;
@@ -63,7 +64,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     let mut findings = Findings::default();
     let files = walk::files(root)?;
     findings.problems.extend(rules::folders(&files));
-    let (mut sources, mut architecture) = (Vec::new(), String::new());
+    let (mut sources, mut architecture, mut invariant_tests) = (Vec::new(), String::new(), String::new());
     for path in files {
         let bytes = std::fs::read(root.join(&path))?;
         // What is not text has no lines to be tidy.
@@ -76,8 +77,10 @@ fn check(root: &Path) -> std::io::Result<Findings> {
             check_rust(&path, &text, &source, &mut findings);
             sources.push((path.clone(), source));
         }
-        if path == Path::new(states::DOCUMENT) {
-            architecture.clone_from(&text);
+        match path.to_str() {
+            Some(states::DOCUMENT) => architecture.clone_from(&text),
+            Some(invariants::LIST) => invariant_tests.clone_from(&text),
+            _ => {}
         }
         if path.file_name().is_some_and(|name| name == "Cargo.toml") {
             findings.problems.extend(layers::manifest(&path, &text));
@@ -89,6 +92,7 @@ fn check(root: &Path) -> std::io::Result<Findings> {
     findings.problems.extend(crate::calls::problems(&sources));
     findings.problems.extend(rare_paths::problems(&sources));
     findings.problems.extend(states::problems(&sources, &architecture));
+    findings.problems.extend(invariants::problems(&sources, &architecture, &invariant_tests));
     findings.problems.sort();
     findings.rust_lines.sort_unstable();
     findings.long_functions.sort();
