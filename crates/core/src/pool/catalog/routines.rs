@@ -213,6 +213,7 @@ impl Routines {
     }
 
     /// There is no code that changes sessions.
+    #[inline]
     pub(crate) fn none_changes(&self) -> bool {
         let effects = self.unnamed == Effects::default() && self.commands == Effects::default();
         self.changers.len() + self.unseen.len() == 0 && effects && !self.are_unknown()
@@ -266,6 +267,9 @@ impl Routines {
     #[inline]
     pub(crate) fn marks_in(&self, bytes: &[u8], marks: Marks) -> Marks {
         let mut inside = Marks::NONE;
+        if self.none_changes() {
+            return inside;
+        }
         let follows = self.commands != Effects::default() && marks.contains(Marks::READS_LOCALLY);
         if follows || self.changes_in(bytes) {
             inside.add(Marks::ROUTINES);
@@ -296,7 +300,13 @@ impl Routines {
     /// Whole messages of a client may run code that changes its session, or that asks: by the names in them, or by the types of values.
     #[inline]
     pub(crate) fn may_run_in(&self, messages: &[u8]) -> bool {
-        (!self.none_changes() || self.currval_routines.len() > 0) && self.may_any_run(messages)
+        self.names_any() && self.may_any_run(messages)
+    }
+
+    /// Some code changes sessions, or asks: it may have to be looked for.
+    #[inline]
+    fn names_any(&self) -> bool {
+        !self.none_changes() || self.currval_routines.len() > 0
     }
 
     fn may_any_run(&self, messages: &[u8]) -> bool {
@@ -316,7 +326,7 @@ impl Routines {
     /// It is one of either kind.
     #[inline]
     pub(crate) fn are_named_in(&self, bytes: &[u8]) -> bool {
-        self.asks_in(bytes) || self.changes_in(bytes)
+        self.names_any() && (self.asks_in(bytes) || self.changes_in(bytes))
     }
 }
 

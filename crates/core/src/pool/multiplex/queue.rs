@@ -138,7 +138,9 @@ impl Pool {
         pool.numbers.stats.server_assignments += 1;
         pool.numbers.stats.wait_us += waited_us;
         let mut sent = std::mem::take(&mut client.inbox);
-        client.inbox = sent.split_off(sent.len().min(group.len as usize));
+        if sent.len() > group.len as usize {
+            client.inbox = sent.split_off(group.len as usize);
+        }
         server.attempt = Attempt::queued(sent);
         pool.move_client(client, ClientState::Linked(Link::new(id, pool.policy.mode)));
         pool.pass_server_on(id, server, client_id);

@@ -43,7 +43,7 @@ impl Pool {
     /// A client without a server has sent the beginning of a group: with that one its transaction begins, or it was told that it has begun.
     /// Where it runs is known when all of the group is here.
     pub(crate) fn awaits_rest_of_first_group(&mut self, env: &Env, id: ClientId, bytes: &[u8]) -> bool {
-        if self.state.cluster.is_none() || !is_partial_group(bytes) {
+        if !is_partial_group(bytes) {
             return false;
         }
         let Some(client) = self.clients.get_mut(id) else { return false };

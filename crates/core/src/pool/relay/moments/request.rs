@@ -51,7 +51,7 @@ impl Pool {
         if let Some(step) = self.keeps_from_server(cx, id, header, bytes) {
             return step;
         }
-        if self.awaits_rest_of_first_group(cx.env, id, bytes) {
+        if self.state.cluster.is_some() && self.awaits_rest_of_first_group(cx.env, id, bytes) {
             cx.driver.reached(RarePath::AwaitsFirstGroup);
             return Step::Wait;
         }
