@@ -516,9 +516,7 @@ def test_out_of_file_descriptors_costs_no_cpu(pooled):
         except OSError:
             break
     time.sleep(0.5)
-    before = cpu_seconds(pooler.pid)
-    time.sleep(1.5)
-    assert cpu_seconds(pooler.pid) - before < 0.7
+    assert share_of_cpu(pooler.pid, 1.5) < 0.5
     for session in crowd:
         session.close()
 
@@ -529,15 +527,21 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def share_of_cpu(pid, seconds):
+    """The share of a processor that a process takes in a window of at least this length. A process that spins has all that it is given: a
+    machine with other work makes this smaller, never larger."""
+    began, before = time.monotonic(), cpu_seconds(pid)
+    time.sleep(seconds)
+    return (cpu_seconds(pid) - before) / (time.monotonic() - began)
+
+
 def test_idle_costs_no_cpu(pooled):
     """With two hundred idle clients it sleeps."""
     pooler = pooled()
     clients = [pooler.raw() for _ in range(200)]
     for client in clients:
         client.query("select 1")
-    before = cpu_seconds(pooler.pid)
-    time.sleep(2)
-    assert cpu_seconds(pooler.pid) - before < 0.3
+    assert share_of_cpu(pooler.pid, 2) < 0.15
     for client in clients:
         client.hang_up()
 

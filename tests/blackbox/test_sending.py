@@ -2,7 +2,6 @@
 has not."""
 
 import re
-import time
 
 import pytest
 from harness.machine import eventually, free_port
@@ -28,6 +27,12 @@ class Busy:
         """See [`counted`]."""
         return counted(self.http, what)
 
+    def sends_one_by_one(self):
+        """Whether more was done, and no messages left together meanwhile."""
+        before = self.count("batched_sends")
+        self.works()
+        return self.count("batched_sends") == before
+
     def works(self):
         """Waits until more has been done."""
         before = self.count("turns")
@@ -51,7 +56,8 @@ def test_messages_of_a_turn_leave_together(busy):
     eventually(lambda: busy.count("batched_sends") > 1000, "messages leave together", WITHIN_S)
     assert not re.search(NOT_HERE, busy.pooler.log())
     busy.pooler.admin("SET worker_io_uring = 0")
-    time.sleep(0.2)
+    # Each worker takes the change in at its next turn.
+    eventually(busy.sends_one_by_one, "no message leaves with others", WITHIN_S)
     before = busy.count("batched_sends")
     busy.works()
     assert busy.count("batched_sends") == before
