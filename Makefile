@@ -127,6 +127,7 @@ install: build ## copies the binary, the manual pages, the SQL script and the sh
 
 docs: ## writes the generated pages and completions again, and builds the API documentation
 	UPDATE=1 $(CARGO) test --quiet -p pgweir-settings --test reference
+	UPDATE=1 $(CARGO) test --quiet -p pgweir-control metrics
 	UPDATE=1 $(CARGO) test --quiet -p pgweir completions
 	$(CARGO) doc --workspace --no-deps --document-private-items
 

@@ -3,6 +3,8 @@
 mod clusters;
 mod ours;
 mod pgbouncer;
+#[cfg(test)]
+mod reference;
 mod text;
 
 use pgweir_core::console::command::Topic;

@@ -20,10 +20,14 @@ const COUNTED: [(&str, &str, &str); 5] = [
         "Groups of messages and transactions of clients with a route to standbys that the node was sent",
         "reads",
     ),
-    ("pgweir_node_guards_total", "Answers of the standby to the question how far it has replayed", "guards"),
+    (
+        "pgweir_node_guards_total",
+        "Answers of the standby to the question of how far it has replayed",
+        "guards",
+    ),
     (
         "pgweir_node_guard_misses_total",
-        "Those after which a client still waited for what it must see (causal_reads)",
+        "Such answers after which a client still waited for the changes that it must see (causal_reads)",
         "guard_misses",
     ),
     (
@@ -33,7 +37,7 @@ const COUNTED: [(&str, &str, &str); 5] = [
     ),
     (
         "pgweir_node_misrouted_total",
-        "Those of them that the standby refused as changes: they were taken for reads, and should not have been",
+        "Reads of route=auto that the standby refused as changes: pgweir took them for reads, and should not have",
         "misrouted",
     ),
 ];
@@ -87,7 +91,7 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
     }
     page.counter(
         "pgweir_cluster_commit_outcomes_total",
-        "What clients were told whose primary was lost behind their COMMIT",
+        "What clients were told that had sent COMMIT when their primary was lost",
     );
     for row in clusters {
         for outcome in OUTCOMES {

@@ -14,11 +14,11 @@ use super::text::{Labels, Number, Page};
 const PARTS: [(&str, &str); 5] = [
     (
         "pgweir_statement_duration_seconds",
-        "How long statements took, as clients saw it: waiting, at the server, and held up by the client",
+        "How long statements took, as clients saw it: waiting, at the server, and delayed by the client",
     ),
     ("pgweir_statement_wait_seconds", "How long statements waited for a server"),
     ("pgweir_statement_server_seconds", "How long statements took at the server"),
-    ("pgweir_statement_client_seconds", "How long statements were held up because the client did not read"),
+    ("pgweir_statement_client_seconds", "How long statements were delayed because the client did not read"),
     ("pgweir_transaction_server_seconds", "How long transactions had their server"),
 ];
 

@@ -16,7 +16,7 @@ use super::{Group, Tables};
 const CONSOLE: &str = ADMIN_DATABASE;
 
 /// Lists of SHOW LISTS, and their metrics.
-const LISTS: [(&str, &str, &str); 11] = [
+pub(super) const LISTS: [(&str, &str, &str); 11] = [
     ("databases", "pgbouncer_databases", "Count of databases"),
     ("users", "pgbouncer_users", "Count of users"),
     ("pools", "pgbouncer_pools", "Count of pools"),
