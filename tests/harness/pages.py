@@ -38,6 +38,7 @@ class Machine:
             "/run/postgresql": f"{self.root}/run/postgresql",
             "6432": str(self.port),
             "6433": str(self.trial_port),
+            "9127": str(free_port()),
         }
         for folder in ("etc/pgbouncer/tls", "etc/systemd", "run/postgresql", "var/log/postgresql", "tmp", "bin", "units"):
             (self.root / folder).mkdir(parents=True)
