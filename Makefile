@@ -125,7 +125,8 @@ install: build ## copies the binary, the manual pages, the SQL script and the sh
 	install -D -m 644 deploy/packages/completions/_pgweir "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pgweir"
 	install -D -m 644 deploy/packages/completions/pgweir.fish "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pgweir.fish"
 
-docs: ## writes the generated pages and completions again, and builds the API documentation
+docs: ## writes the generated pages, diagrams and completions again, and builds the API documentation
+	docs/img/draw.py
 	UPDATE=1 $(CARGO) test --quiet -p pgweir-settings --test reference
 	UPDATE=1 $(CARGO) test --quiet -p pgweir-control metrics
 	UPDATE=1 $(CARGO) test --quiet -p pgweir completions

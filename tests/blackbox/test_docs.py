@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -65,6 +66,12 @@ def test_example_files_are_good(page, certificates):
             assert checked.returncode == 0 and "no errors and no warnings" in said, f"{text}\n{said}"
     finally:
         shutil.rmtree(folder)
+
+
+def test_diagrams_are_what_their_script_draws():
+    """The committed SVG files are those that draw.py writes."""
+    done = subprocess.run([sys.executable, REPOSITORY / "docs" / "img" / "draw.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_function_for_auth_query_works(pg):

@@ -35,24 +35,23 @@ pool_mode = transaction
 - The sections are `[pgbouncer]` (needed; `[pgweir]` is the same), `[databases]`, `[users]`, `[clusters]`, `[nodes]`,
   `[routes]` and `[peers]`.
 - A value is the rest of its line. There are no comments after it, no quotes around it and no second line.
-- A name is made of letters, digits and `_ . - *`; any other name stands in single or double quotes.
-- `%include file` reads another file in its place, up to 10 files deep. A relative path starts at the working
-  directory. The section goes on into the included file, and out of it.
+- A name is made of letters, digits and `_ . - *`; any other name must be enclosed in single or double quotes.
+- `%include file` inserts another file at this point, up to 10 files deep. A relative path starts at the working
+  directory. A section continues into the included file, and out of it.
 - After the file pgweir reads `/etc/pgweir/conf.d/*.ini`, directories of `--overlay` and variables `PGWEIR_NAME`. In these sources
   `name += key=value` adds keys to an entry (docs/configure/overlay.md).
-- In the entries of the other sections the pairs are separated by spaces. A value with
-  spaces stands in single quotes, where two of them mean one: `connect_query='select ''hello'''`. An empty
-  value is an error.
+- In the entries of the other sections, spaces separate the pairs. A value with spaces is enclosed in single quotes;
+  within them, two quotes mean one: `connect_query='select ''hello'''`. An empty value is an error.
 - Whole numbers may be octal (`0777`) or hexadecimal (`0x10`). Switches are 0 or 1; on, off, true, false, yes
-  and no are taken too.
-- Times are decimal seconds where nothing else is said. A unit may follow: us, ms, s, min, h, d. Sizes are
+  and no are accepted, too.
+- Times are decimal seconds unless stated otherwise. A unit may follow: us, ms, s, min, h, d. Sizes are
   bytes; kB, MB and GB may follow.
-- All faults of all files are told in one run, and then nothing of them is taken: a reload with a fault
+- pgweir reports all faults of all files together. If there is a fault, it rejects all files: a reload with a fault
   changes nothing.
 
-Some things are surprising, and are so because PgBouncer has them so:
+Some rules are surprising. pgweir has them because PgBouncer does:
 
-- A second `[pgbouncer]` header sets everything before it back to the defaults, also when it stands in an
+- A second `[pgbouncer]` header sets everything before it back to the defaults, also if it is in an
   included file. pgweir warns.
 - `host= port=1` is a host with the name "port=1": the value may follow after spaces.
 - `server_lifetime=0` of a database means the global value, and only the global 0 means that a connection is

@@ -72,7 +72,7 @@ settings! {
         lag_command: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
         /// How long `lag_command` may run. Then pgweir kills it.
         lag_command_timeout: Duration = "10", Kind::WholeSeconds(1), Reload, Ours, InEffect;
-        /// A standby that comes back, or that is attached, gets a tenth of its part of the reads at first, and all of it after so many
+        /// A standby that comes back, or that is attached, gets 10 % of its share of the reads at first, and all of it after so many
         /// milliseconds.
         warm_up_ms: u32 = "30000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// How long the transactions on a node that is drained or detached may last. Then pgweir closes their servers. 0 means without limit.
@@ -82,8 +82,8 @@ settings! {
         /// read run on a standby, and everything else on the primary. A user's `route` goes before a database's, and that
         /// before this one.
         route: Route = "primary", Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
-        /// Whether a client keeps its standby: with `session` it stays at the one that served it last, until that is not usable or half as
-        /// loaded again as the best one; with `statement` each transaction, and each statement outside of one, goes to the best one. A
+        /// Whether a client keeps its standby: with `session` it stays at the one that served it last, until that is not usable or its load
+        /// is 50 % higher than that of the best one; with `statement` each transaction, and each statement outside of one, goes to the best one. A
         /// user's `balance` goes before a database's, and that before this one. In session pooling a client keeps its server.
         balance: Balance = "session", Kind::Choice(Balance::WORDS), Reload, Ours, InEffect;
         /// 1: a standby whose lag is more than a quarter of `lag_limit_ms` or `lag_limit_bytes` above that of the standby with the

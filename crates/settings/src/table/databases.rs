@@ -25,8 +25,8 @@ settings! {
         hosts as "host": Vec<String> = NULL, Kind::List, Recycle, PgBouncer, InEffect;
         /// The server's port, the same for all hosts.
         port: u16 = "5432", Kind::Count(1, 65535), Recycle, PgBouncer, InEffect;
-        /// The cluster that serves this database, an entry of `[clusters]`: pgweir finds the primary among its nodes. It stands
-        /// in the place of `host` and `port`.
+        /// The cluster that serves this database, an entry of `[clusters]`: pgweir finds the primary among its nodes. It
+        /// replaces `host` and `port`.
         cluster: Option<String> = NULL, Kind::Text, Recycle, Ours, InEffect;
         /// As `commit_outcome` in `[clusters]`, for this database.
         commit_outcome: Option<CommitOutcome> = NULL, Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;

@@ -80,7 +80,7 @@ settings! {
         listen_port: u16 = "6432", Kind::Count(0, 65535), Restart, PgBouncer, InEffect;
         /// A second port to listen on, on the same addresses and in the name of a second unix socket. A client that comes in by it
         /// has `route=standby`, in databases with a cluster: see
-        /// [configure/clusters.md](configure/clusters.md#a-second-port). 0 means that there is none.
+        /// [configure/clusters.md](configure/reading.md#a-second-port). 0 means that there is none.
         standby_listen_port: u16 = "0", Kind::Count(0, 65535), Restart, Ours, InEffect;
         /// Where this pooler is, in a word of yours: reads go to standbys with the same `zone` in `[nodes]` first.
         zone: String = "", Kind::Text, Reload, Ours, InEffect;
