@@ -10,7 +10,7 @@ import pytest
 from harness.machine import REPOSITORY, give, scratch_folder
 from harness.pooler import binary, kind
 
-PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), REPOSITORY / "deploy" / "README.md", REPOSITORY / "tests" / "README.md"])
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("deploy/**/README.md"), REPOSITORY / "tests" / "README.md"])
 
 #: PostgreSQL's functions in the page on authentication.
 AUTHENTICATION = REPOSITORY / "docs" / "configure" / "authentication.md"

@@ -2,11 +2,15 @@
 
 import json
 import re
+import shutil
 import subprocess
+import textwrap
+from pathlib import Path
 
 import pytest
-from harness.machine import CACHE, REPOSITORY
-from harness.pooler import kind
+import yaml
+from harness.machine import CACHE, REPOSITORY, give, scratch_folder
+from harness.pooler import binary, kind
 
 TOOLS = CACHE / "kubernetes"
 CHART = REPOSITORY / "deploy" / "helm" / "pgweir"
@@ -20,9 +24,9 @@ pytestmark = [
 ]
 
 
-def helm(*values, version="1.31.0", fails=False):
-    """The manifests that Helm makes with these values; its error if it is to fail."""
-    command = [TOOLS / "bin" / "helm", "template", "r", CHART, "--kube-version", version]
+def helm(*values, version="1.31.0", fails=False, file=None):
+    """The manifests that Helm makes with these values, and those of a file; its error if it is to fail."""
+    command = [TOOLS / "bin" / "helm", "template", "r", CHART, "--kube-version", version, *(["--values", file] if file else [])]
     for value in values:
         command += ["--set", value]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -41,6 +45,7 @@ def conform(tmp_path_factory):
         local = (source / "_definitions.json").read_text().replace("/api/_definitions.json#", "#").replace('"_definitions.json#', '"#')
         definitions = json.loads(local)["$defs"]
         names = ["deployment-apps-v1", "service-v1", "serviceaccount-v1", "poddisruptionbudget-policy-v1", "horizontalpodautoscaler-autoscaling-v2"]
+        names += ["configmap-v1", "networkpolicy-networking-v1"]
         for name in names:
             text = (source / f"{name}.json").read_text().replace("/api/_definitions.json#", "#").replace('"_definitions.json#', '"#')
             (folder / f"{name}.json").write_text(json.dumps({**json.loads(text), "$defs": definitions}))
@@ -62,6 +67,117 @@ EVERYTHING = [
     "settings.pool_mode=transaction", "settings.default_pool_size=20", "settings.log_connections=false", "podLabels.team=shop",
     "podAnnotations.a=b", "service.annotations.a=b", "imagePullSecrets[0].name=registry", "nodeSelector.disk=ssd",
 ]  # fmt: skip
+
+
+ENTRIES = """
+entries:
+  databases: {"*": {cluster: main}, app: {cluster: main, connect_query: "select 'x'", pool_size: 5}}
+  users: {report: {pool_mode: session}}
+  clusters: {main: {nodes: "m1,m2", check_user: pgweir_check, route: auto, check_interval_ms: 500}}
+  nodes: {m1: {host: 10.0.0.1}, m2: {host: 10.0.0.2, port: 5433}}
+  routes: {nightly: {user: "report_*", node: m2}}
+usersSecret: {name: people}
+overlaySecret: secrets
+console: {admins: {users: [ops]}, readers: {users: [watch, look]}}
+settings: {pool_mode: transaction}
+tls: {clients: {secret: own}, servers: {secret: authority}}
+extraEnv: [{name: PGWEIR_MAX_CLIENT_CONN, value: "2000"}]
+extraVolumes: [{name: more, emptyDir: {}}]
+extraVolumeMounts: [{name: more, mountPath: /more}]
+networkPolicy: {enabled: true, clients: [{podSelector: {matchLabels: {team: shop}}}], metrics: [{namespaceSelector: {}}]}
+prometheusRule: {enabled: true, labels: {release: prometheus}}
+serviceMonitor: {enabled: true}
+dashboards: {enabled: true}
+service: {type: LoadBalancer, loadBalancerClass: cloud.example/lb, loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local, nodePort: 30432}
+"""
+
+
+@pytest.fixture
+def entries(tmp_path):
+    """A file of values that has everything that is not in EVERYTHING."""
+    path = tmp_path / "values.yaml"
+    path.write_text(ENTRIES)
+    return path
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_entries_tls_alerts_and_policies_are_valid(conform, entries, version):
+    """The manifests of a release with a cluster, TLS, a NetworkPolicy, dashboards, further volumes and a load balancer."""
+    code, said = conform(helm(file=entries, version=version), version, skip="ServiceMonitor,PrometheusRule")
+    assert code == 0 and "Invalid: 0, Errors: 0" in said and "Skipped: 2" in said, said
+
+
+def test_pgweir_takes_the_entries(entries, certificates):
+    """The files and variables of the container: `pgweir check` accepts them, and each of them has an effect."""
+    manifests = [part for part in yaml.safe_load_all(helm(file=entries)) if part]
+    [container] = next(part for part in manifests if part["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"]
+    data = next(part for part in manifests if part["kind"] == "ConfigMap" and part["metadata"]["name"] == "r-pgweir")["data"]
+    folder = scratch_folder("chart")
+    try:
+        files = {
+            "config/entries/entries.ini": data["entries.ini"],
+            "config/entries/base/pgweir.ini": data["pgweir.ini"].replace("/run/pgweir", str(folder)),
+            "secrets/overlay/check.ini": "[clusters]\nmain += check_password=secret\n",
+            "secrets/users/userlist.txt": "".join(f'"{name}" "secret"\n' for name in ("ops", "watch", "look", "shop")),
+            "secrets/tls-clients/tls.crt": Path(certificates.crt("server")).read_text(),
+            "secrets/tls-clients/tls.key": Path(certificates.key("server")).read_text(),
+            "secrets/tls-servers/ca.crt": Path(certificates.crt("ca")).read_text(),
+        }
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o640)
+        give(folder)
+        for path in [folder / "config/entries", folder / "secrets/overlay", *folder.glob("config/entries/*.ini"), *folder.glob("secrets/overlay/*")]:
+            shutil.chown(path, "root")
+        variables = {each["name"]: re.sub("^/secrets", f"{folder}/secrets", each["value"]) for each in container["env"]}
+        words = [re.sub("/(config|secrets)/", rf"{folder}/\1/", word) for word in container["args"]]
+        assert words[0] == "entrypoint"
+        done = subprocess.run([binary(), "check", *words[1:]], capture_output=True, text=True, env=variables)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said
+        for name in ("main", "m2", "nightly", "report", "PGWEIR_ADMIN_USERS", "PGWEIR_STATS_USERS", "PGWEIR_MAX_CLIENT_CONN", "check.ini"):
+            assert name in said, f"{name}\n{said}"
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_alerts_and_dashboards_are_those_of_deploy(entries):
+    """The rules and dashboards are the tested files, and the job is the one that they ask for."""
+    manifests = {(part["kind"], part["metadata"]["name"]): part for part in yaml.safe_load_all(helm(file=entries)) if part}
+    rules = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "pgweir.rules.yml").read_text())
+    assert manifests["PrometheusRule", "r-pgweir"]["spec"] == rules
+    dashboards = manifests["ConfigMap", "r-pgweir-dashboards"]
+    for name in ("pgweir.json", "clusters.json"):
+        assert json.loads(dashboards["data"][name]) == json.loads((REPOSITORY / "deploy" / "grafana" / "dashboards" / name).read_text())
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    [endpoint] = manifests["ServiceMonitor", "r-pgweir"]["spec"]["endpoints"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "pgweir"}]
+    service = manifests["Service", "r-pgweir"]["spec"]
+    assert service["loadBalancerSourceRanges"] == ["10.0.0.0/8"] and service["ports"][0]["nodePort"] == 30432
+    ingress = manifests["NetworkPolicy", "r-pgweir"]["spec"]["ingress"]
+    assert [rule["ports"][0]["port"] for rule in ingress] == ["postgres", "http"]
+
+
+def test_the_notes_of_a_release(entries, tmp_path):
+    """The notes name the Service, and say what is missing. `helm template` leaves notes out, so a copy of the chart has them as a manifest."""
+    copy = tmp_path / "chart"
+    shutil.copytree(CHART, copy)
+    notes = (copy / "templates" / "NOTES.txt").read_text()
+    (copy / "templates" / "notes.yaml").write_text("notes: |\n" + textwrap.indent(notes, "  "))
+    command = [TOOLS / "bin" / "helm", "template", "r", copy, "--kube-version", "1.31.0", "--show-only", "templates/notes.yaml"]
+    shown = [subprocess.run([*command, *more], capture_output=True, text=True) for more in (["--set", "database.host=db"], ["--values", entries])]
+    assert all(done.returncode == 0 for done in shown), [done.stderr for done in shown]
+    assert all("port-forward service/r-pgweir-http" in done.stdout for done in shown)
+    assert ["set console.admins" in done.stdout for done in shown] == [True, False]
+
+
+def test_users_of_the_console():
+    """With variables alone, the entry point gets the users and a reference to their passwords; beside a list of users that is an error."""
+    values = ["database.host=db", "console.admins.users={ops,bob}", "console.admins.passwordsSecret.name=cons"]
+    text = helm(*values)
+    assert '{name: ADMIN_USERS, value: "ops,bob"}' in text and 'secretKeyRef: {name: "cons", key: "passwords"}' in text
+    assert "write these users into usersSecret" in helm(*values, "usersSecret.name=people", fails=True)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -113,6 +229,8 @@ def test_secrets_are_references():
         ("drainSeconds=-1", "drainSeconds"),
         ("settings.listen_port=1", "listen_port"),
         ("service.type=Fast", "type"),
+        ("entries.clusters.main.check_password=hunter2", "check_password"),
+        ("tls.clients.sslmode=sometimes", "sslmode"),
     ],
 )
 def test_wrong_values_are_refused(value, said):
