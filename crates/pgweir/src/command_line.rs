@@ -8,6 +8,7 @@ use pgweir_control::Overlay;
 use pgweir_import::Kind;
 use pgweir_settings::PoolMode;
 
+use crate::operate::adopt::{self, AdoptCommand};
 use crate::operate::ctl::{self, CtlCommand};
 use crate::operate::pair::{self, PairCommand};
 
@@ -26,6 +27,8 @@ pub(crate) enum Command {
     Ctl(CtlCommand),
     /// One address for two poolers.
     Pair(PairCommand),
+    /// Find the PgBouncer that pgweir replaces.
+    Adopt(AdoptCommand),
     /// Pool connections as a mounted file or the environment says.
     Entrypoint(EntrypointOptions),
     /// A throw-away cluster, a load, a table.
@@ -210,6 +213,7 @@ Usage:
   pgweir check [OPTION]... FILE     report all faults and warnings of a config file
   pgweir doctor [OPTION]... TARGET  report what is wrong or near a limit, and the remedy
   pgweir import [OPTION]... FILE    convert the configuration of another pooler
+  pgweir adopt [OPTION]...          find PgBouncer here, and the one line to change
   pgweir ctl [OPTION]... COMMAND    send a command to a running pooler, for scripts
   pgweir pair keepalived OPTION...  one address for two poolers, by keepalived
   pgweir entrypoint [OPTION]...     start in a container, by a file or the environment
@@ -351,6 +355,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("import") => parse_import(args.split_off(1)),
         Some("ctl") => ctl::parse(args.split_off(1)).map(Command::Ctl).map_err(UsageError::Option),
         Some("pair") => pair::parse(args.split_off(1)).map(Command::Pair).map_err(UsageError::Option),
+        Some("adopt") => adopt::parse(args.split_off(1)).map(Command::Adopt).map_err(UsageError::Option),
         Some("entrypoint") => parse_entrypoint(args.split_off(1)),
         _ => parse_run(args),
     }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::command_line::{CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, HELP, IMPORT_HELP};
+use crate::operate::adopt::ADOPT_HELP;
 use crate::operate::ctl::CTL_HELP;
 use crate::operate::pair::PAIR_HELP;
 
@@ -53,12 +54,13 @@ struct SubFlag {
 }
 
 /// Subcommands whose options are described here; those of the tools are elsewhere.
-const HELPS: [(&str, &str); 6] = [
+const HELPS: [(&str, &str); 7] = [
     ("check", CHECK_HELP),
     ("doctor", DOCTOR_HELP),
     ("import", IMPORT_HELP),
     ("ctl", CTL_HELP),
     ("pair", PAIR_HELP),
+    ("adopt", ADOPT_HELP),
     ("entrypoint", ENTRYPOINT_HELP),
 ];
 

@@ -1,4 +1,6 @@
-//! The tools for a running pooler: `pgweir ctl` sends commands to its console, `pgweir pair` sets two of them side by side.
+//! The tools for operators: `pgweir ctl` sends commands to a running pooler's console, `pgweir pair` sets two poolers side by side, and
+//! `pgweir adopt` says how pgweir takes the place of a PgBouncer.
 
+pub(crate) mod adopt;
 pub(crate) mod ctl;
 pub(crate) mod pair;

@@ -14,12 +14,13 @@ _pgweir() {
         import) options="--from --output --force --users --hba --pool-mode --help" ;;
         ctl) options="--url --json --wait --timeout --force --overlay --no-overlay --help" ;;
         pair) options="--address --interface --peer --here --peer-interface --router-id --url --only --check --help" ;;
+        adopt) options="--image --root --help" ;;
         entrypoint) options="--output --overlay --no-overlay --help" ;;
     esac
     case $word in
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
-            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import ctl pair entrypoint demo bench"; fi
+            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import adopt ctl pair entrypoint demo bench"; fi
             if [ "${COMP_WORDS[1]}" = ctl ]; then
                 # Names come from the running pooler, if this user may look at it.
                 case $before in
