@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from harness.machine import CACHE, REPOSITORY, give, scratch_folder
+from harness.pages import blocks
 from harness.pooler import binary, kind
 
 TOOLS = CACHE / "kubernetes"
@@ -170,6 +171,19 @@ def test_the_notes_of_a_release(entries, tmp_path):
     assert all(done.returncode == 0 for done in shown), [done.stderr for done in shown]
     assert all("port-forward service/r-pgweir-http" in done.stdout for done in shown)
     assert ["set console.admins" in done.stdout for done in shown] == [True, False]
+
+
+def test_the_readmes_example(conform, tmp_path):
+    """The values that the chart's README shows make valid manifests with its two Secrets, and its install command sets known values."""
+    [values] = blocks(CHART / "README.md", "yaml")
+    path = tmp_path / "values.yaml"
+    path.write_text(values)
+    text = helm(file=path)
+    assert conform(text)[0] == 0
+    assert 'secretName: "pgweir-users"' in text and 'secretName: "pgweir-secrets"' in text and '{name: PGWEIR_ADMIN_USERS, value: "ops"}' in text
+    [install] = blocks(CHART / "README.md")
+    settings = re.findall(r"--set (\S+)", install)
+    assert len(settings) == 3 and "pool_mode" not in helm(*settings[:2]) and "PGWEIR_POOL_MODE" in helm(*settings)
 
 
 def test_users_of_the_console():
