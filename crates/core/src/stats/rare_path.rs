@@ -74,10 +74,12 @@ rare_paths! {
     StrangersCancel: Conversations, "a statement ran again after a stranger's cancel request";
     /// A read that a standby refused, or did not answer, runs on the primary.
     SecondTry: ClusterSeeds, "a read ran on the primary after a standby";
+    /// A client has sent BEGIN and, behind it, a group that a standby may run: BEGIN is answered without a server.
+    BegunWithGroup: ClusterSeeds, "a transaction whose BEGIN came with its first group could read at a standby";
     /// Only a part of a transaction's first group is here, which says where the transaction runs.
     AwaitsFirstGroup: ClusterSeeds, "a client waited for the rest of its transaction's first group";
     /// A transaction that has read at a standby goes on at the primary.
-    LeftStandby: Conversations, "a transaction left its standby for the primary";
+    LeftStandby: ClusterSeeds, "a transaction left its standby for the primary";
     /// The server of a read was lost, and the read runs on another one.
     ReadAfterLoss: ClusterSeeds, "a read ran again after its server was lost";
     /// The primary was lost at COMMIT, and its outcome is asked for.

@@ -31,6 +31,7 @@ use crate::pool::relay::route::uses_earlier_portal;
 use crate::pool::relay::send::Cursor;
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
+use crate::stats::rare_path::RarePath;
 use crate::stats::times::Split;
 
 /// Fails inside of a transaction block, whatever the database has in it.
@@ -93,7 +94,7 @@ impl Pool {
         let behind = &bytes[group.len..];
         if !(defers == DeferBegin::Server && group.is_all_of(bytes)) {
             match self.behind_begin(cx.env, id, &text, behind) {
-                BehindBegin::FirstGroup => {}
+                BehindBegin::FirstGroup => cx.driver.reached(RarePath::BegunWithGroup),
                 BehindBegin::Partial if group.is_whole => {}
                 found => {
                     cx.env.buffers.give_back(text);

@@ -34,6 +34,8 @@ pub struct Oracle {
     keeps_session: bool,
     /// What it asks for may run at a standby, whatever it is.
     pub goes_to_standbys: bool,
+    /// Its transactions may begin at a standby and go on at the primary.
+    pub leaves_standbys: bool,
     /// It is told what became of a change outside of a transaction block.
     pub learns_outcomes: bool,
     /// As ParameterStatus told.
@@ -44,8 +46,8 @@ pub struct Oracle {
     losses: u32,
     /// It was just told so, in place of an answer to what may end the transaction.
     ends_lost: bool,
-    /// The server process of this transaction (or session).
-    pid: Option<Vec<u8>>,
+    /// The server process of this transaction (or session), and whether it is at a standby.
+    process: Option<(Vec<u8>, bool)>,
     /// What the statement saw whose rows came last, with its number.
     saw: Option<(u32, Snapshot)>,
     /// What its open transaction has changed, and what it was told of the changes of others.
@@ -78,13 +80,14 @@ impl Oracle {
             keeps_server,
             keeps_session: keeps_server || keeps_session,
             goes_to_standbys: false,
+            leaves_standbys: false,
             learns_outcomes: false,
             told: BTreeMap::new(),
             cancels_asked: 0,
             cancels_hit: 0,
             losses: 0,
             ends_lost: false,
-            pid: None,
+            process: None,
             saw: None,
             changes: Vec::new(),
             told_of: Vec::new(),
@@ -292,7 +295,7 @@ impl Oracle {
             return Some(Verdict::Wrong("a transaction was lost where none was open".to_owned()));
         }
         self.ends_lost = may_end == Some(true);
-        self.pid = None;
+        self.process = None;
         self.losses += 1;
         None
     }
@@ -316,7 +319,7 @@ impl Oracle {
 
     fn check_ready(&mut self, message: &Message) -> Verdict {
         if message.body == b"I" && !self.keeps_server {
-            self.pid = None;
+            self.process = None;
         }
         self.check_parameters()
     }
@@ -360,10 +363,15 @@ impl Oracle {
         let number = Tag::of(&String::from_utf8_lossy(got[0])).number;
         self.saw = Snapshot::read(&process).map(|snapshot| (number, snapshot));
         let pid = process.split('@').next().unwrap_or_default().as_bytes().to_vec();
-        match &self.pid {
-            Some(bound) if *bound != pid => Err("the server changed inside a transaction"),
+        let at_standby = got[SILENT_COLUMN].ends_with(AT_STANDBY.as_bytes());
+        match &self.process {
+            Some((bound, was_at_standby))
+                if *bound != pid && !(self.leaves_standbys && *was_at_standby && !at_standby) =>
+            {
+                Err("the server changed inside a transaction")
+            }
             _ => {
-                self.pid = Some(pid);
+                self.process = Some((pid, at_standby));
                 Ok(())
             }
         }

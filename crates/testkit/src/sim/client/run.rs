@@ -86,6 +86,8 @@ impl Client {
         oracle.learns_outcomes = plan.cluster.as_ref().is_some_and(|cluster| cluster.commit_outcome != "off");
         let route = plan.route_of(&script.database);
         oracle.goes_to_standbys = matches!(route, Some("standby" | "prefer-standby" | "any"));
+        oracle.leaves_standbys = route == Some("auto")
+            && plan.cluster.as_ref().is_some_and(|cluster| cluster.begin_undeclared == "first");
         let proving = Proving::new(&script.user);
         let pool = plan.pool_of(&script.database, &script.user);
         Client {

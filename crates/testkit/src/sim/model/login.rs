@@ -187,6 +187,11 @@ impl Backend {
             reports_early: cx.plan.server.reports_early,
             in_hot_standby: cx.nodes.as_ref().map(in_recovery),
             is_balanced_to: self.is_balanced_to(cx),
+            begins_undeclared: cx
+                .plan
+                .cluster
+                .as_ref()
+                .is_some_and(|cluster| cluster.begin_undeclared == "first"),
         };
         let mut session = Session::new(pid, parameters, behaviour);
         let mut greeting = Vec::new();

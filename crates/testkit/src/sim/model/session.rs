@@ -128,6 +128,17 @@ pub(super) enum Access {
     Begun,
     /// It is read-only, and goes on.
     Read,
+    /// It began at a standby without a word on what it does, and no statement of it has run. Anything but a read leaves for the primary.
+    UndeclaredBegun,
+    /// The same, and it goes on.
+    UndeclaredRead,
+}
+
+impl Access {
+    /// No statement of a transaction that may only read has run.
+    pub(super) fn is_begun(self) -> bool {
+        matches!(self, Access::Begun | Access::UndeclaredBegun)
+    }
 }
 
 /// The message a session is at work on.
@@ -152,6 +163,8 @@ pub struct Behaviour {
     pub in_hot_standby: Option<bool>,
     /// It gets the reads of clients that may have them run on the primary, and nothing else.
     pub is_balanced_to: bool,
+    /// Among them the beginnings of transactions that do not say what they do (`begin_undeclared=first`).
+    pub begins_undeclared: bool,
 }
 
 /// How the error ends of what PostgreSQL refuses at a standby in any transaction.

@@ -47,11 +47,20 @@ impl Session {
     /// A statement has run: what the transaction block may do from here on.
     pub(in super::super) fn note_access(&mut self, statement: &Statement) {
         self.access = match (&statement.verb, self.access) {
+            (Verb::Begin | Verb::Start, _) if self.takes_undeclared() && self.is_in_recovery() => {
+                Access::UndeclaredBegun
+            }
             (Verb::Begin | Verb::Start, _) => Access::Write,
             (Verb::BeginReadOnly, _) => Access::Begun,
             (_, Access::Begun) => Access::Read,
+            (_, Access::UndeclaredBegun) => Access::UndeclaredRead,
             (_, access) => access,
         };
+    }
+
+    /// Transactions that do not say what they do may begin here.
+    fn takes_undeclared(&self) -> bool {
+        self.behaviour.is_balanced_to && self.behaviour.begins_undeclared
     }
 
     /// A statement is about to run, in a transaction that may be read-only.
@@ -77,11 +86,15 @@ impl Session {
             };
         }
         let is_read_only = self.block != Block::None && self.access != Access::Write;
-        if is_read_only && (self.block == Block::Failed || self.access == Access::Read) {
-            return self.judge_later(statement);
+        if is_read_only && (self.block == Block::Failed || !self.access.is_begun()) {
+            return match self.access {
+                Access::UndeclaredBegun | Access::UndeclaredRead => self.judge_undeclared(statement),
+                _ => self.judge_later(statement),
+            };
         }
         match statement.verb {
             Verb::BeginReadOnly => return Ok(()),
+            Verb::Begin | Verb::Start if self.takes_undeclared() => return Ok(()),
             // Of a client's session, which comes with its read.
             Verb::Hold(Hold::Prepare { .. }) if self.block == Block::None => {
                 return match statement.tag.number % 3 {
@@ -119,6 +132,17 @@ impl Session {
         Ok(())
     }
 
+    /// The same of a transaction that does not say what it does: whatever is no read belongs at the primary, unless the transaction has
+    /// failed, and nothing comes of it.
+    fn judge_undeclared(&mut self, statement: &Statement) -> Result<(), Refusal> {
+        let ends = matches!(statement.verb, Verb::Commit | Verb::Rollback);
+        let reads = matches!(statement.verb, Verb::Select | Verb::SelectNone | Verb::Fail);
+        if self.block != Block::Failed && !ends && !reads {
+            self.note(Note::Misplaced(format!("{:?} in a transaction that says nothing", statement.verb)));
+        }
+        Ok(())
+    }
+
     /// The pooler's own statement in a transaction that only reads: in place of one that it refuses, or the end of one whose first
     /// statement the standby has refused.
     pub(in super::super) fn may_end_read(&self, what: &str) -> bool {
@@ -126,6 +150,11 @@ impl Session {
             && match self.access {
                 Access::Write => false,
                 Access::Begun if self.block == Block::Failed && what == "Rollback" => true,
+                // The transaction leaves.
+                Access::UndeclaredBegun | Access::UndeclaredRead if what == "Rollback" => true,
+                Access::UndeclaredBegun | Access::UndeclaredRead => {
+                    self.block == Block::Failed && what.starts_with("NoColumn")
+                }
                 Access::Begun | Access::Read => what.starts_with("NoColumn"),
             }
     }
@@ -137,7 +166,8 @@ impl Session {
 
     /// A text is about to be prepared.
     pub(in super::super) fn judges_text_as_standby(&mut self, tag: &Tag) -> Result<(), Refusal> {
-        let goes_on = self.block == Block::Open && self.access == Access::Read;
+        let goes_on =
+            self.block == Block::Open && matches!(self.access, Access::Read | Access::UndeclaredRead);
         if !self.behaviour.is_balanced_to || goes_on || tag.text != TEXT_NOT_ARRIVED {
             return Ok(());
         }
