@@ -1,34 +1,36 @@
-//! Which settings the SET and RESET statements of a text are about.
+//! Finds the settings that the SET and RESET statements of a text change.
 //!
-//! What this file is for: a session that ran nothing but such statements need not be asked for all its settings, and values
-//! that a client started with can be put back behind its RESET. It must never guess: what is not plainly one of the forms of
-//! PostgreSQL's documentation (SET, RESET, SET ROLE, SET SESSION AUTHORIZATION) is [`Unreadable`].
+//! A session that ran nothing but such statements need not be asked for all its settings, and the values that
+//! a client started with can be restored after its RESET. The file must never guess: a statement that is not
+//! plainly one of the forms in PostgreSQL's documentation (SET, RESET, SET ROLE, SET SESSION AUTHORIZATION)
+//! is [`Unreadable`].
 
 use std::borrow::Cow;
 
 use crate::lexer::{Kind, Lexeme, Lexer};
 use crate::scan::identifiers::dotted_name;
 
-/// What a statement of a text does to a setting.
+/// One change of a setting by a statement of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment<'a> {
-    /// The setting's name, without quotes and blanks (letters in any case), or its canonical name where SQL has a phrase for it
-    /// (`TIME ZONE`); `None` means all of them.
+    /// The setting's name, without quotes and blanks (letters in any case), or its canonical name if SQL has
+    /// a phrase for it (`TIME ZONE`). `None` means all settings.
     pub name: Option<Cow<'a, [u8]>>,
-    /// It goes back to what the session started with.
+    /// `true` if the setting returns to the value that the session started with.
     pub to_default: bool,
-    /// Until the transaction ends.
+    /// `true` if the change lasts until the transaction ends.
     pub local: bool,
 }
 
-/// It cannot be told.
+/// The error for a text of which it cannot be told what it assigns or asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// Tells `found` of every assignment in `sql`; statements of other kinds are passed over.
+/// Calls `found` for every assignment in `sql`. Statements of other kinds are skipped.
 ///
 /// # Errors
-/// [`Unreadable`] when there may be assignments that were not told.
+///
+/// [`Unreadable`] if there may be assignments for which `found` was not called.
 pub fn assignments<'a>(sql: &'a [u8], mut found: impl FnMut(Assignment<'a>)) -> Result<(), Unreadable> {
     let mut lexer = Lexer::new(sql);
     let mut statement: [Option<Lexeme<'a>>; HEAD] = [None; HEAD];
@@ -54,7 +56,8 @@ pub fn assignments<'a>(sql: &'a [u8], mut found: impl FnMut(Assignment<'a>)) -> 
     }
 }
 
-/// The number of lexemes of a statement that decide: `SET SESSION a . b . c =` and what follows; a name of more parts is not read.
+/// The number of lexemes at the start of a statement that decide: `SET SESSION a . b . c =` and a few more. A
+/// name of more parts is not read.
 const HEAD: usize = 12;
 
 fn read<'a>(
@@ -86,9 +89,10 @@ fn read<'a>(
         Some(word) if sets && (is(word, b"transaction") || is(word, b"constraints")) => {}
         Some(word) if is(word, b"session") && words(at + 1, b"authorization") => {
             tell(known(b"session_authorization"));
-            // It ends a SET ROLE, too.
+            // SET SESSION AUTHORIZATION ends a SET ROLE, too.
             tell(known(b"role"));
         }
+        // SET SESSION CHARACTERISTICS AS TRANSACTION sets these three, whatever modes it lists.
         Some(word) if is(word, b"session") => {
             for name in [
                 "default_transaction_isolation",
@@ -102,6 +106,7 @@ fn read<'a>(
             let to_default = to_default || last.is_some_and(|last| is(last, b"local"));
             found(Assignment { name: known(b"TimeZone"), to_default, local });
         }
+        // `SET names = ...` would set a setting with that name. The same holds for SCHEMA and ROLE below.
         Some(word) if is(word, b"names") && sets && !is_sign(head, at + 1) => {
             let to_default = to_default || len == at + 1;
             found(Assignment { name: known(b"client_encoding"), to_default, local });
@@ -111,7 +116,7 @@ fn read<'a>(
         _ => {
             let named = dotted_name(|at| head.get(at).copied().flatten(), at);
             if named.is_none() && local && !to_default && head.get(at).is_some() {
-                // Whatever it is, it goes back when the transaction ends.
+                // The setting has its old value again when the transaction ends, whichever setting it is.
                 return Ok(());
             }
             let (name, next) = named.ok_or(Unreadable)?;
@@ -124,7 +129,7 @@ fn read<'a>(
     Ok(())
 }
 
-/// `=` or TO.
+/// Returns whether the lexeme at `at` is `=` or TO.
 fn is_sign(head: &[Option<Lexeme<'_>>], at: usize) -> bool {
     let lexeme = head.get(at).copied().flatten();
     lexeme.is_some_and(|lexeme| lexeme.kind == Kind::Operator && lexeme.text == b"=" || is(lexeme, b"to"))

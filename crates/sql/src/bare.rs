@@ -1,21 +1,23 @@
-//! A text without its literals, for people to read.
+//! Shows a text without its literals, for people to read.
 //!
-//! What this file is for: statistics and the log show statements, and their readers must not learn a value from them: no
-//! string, number or parameter in any spelling, no comment, no value of a SET, nothing behind PASSWORD, and nothing at all
-//! from the first place on that cannot be lexed with certainty, or where a word stands right behind a string: there a quote may be
-//! missing or too many (`'O'Brien', 'secret'`), and what looks like words are values. Where it is in doubt it shows less. Texts with
-//! the same fingerprint look alike otherwise, but for the case of their words.
+//! Statistics and the log show statements, and their readers must not learn a value from them. So a shown
+//! text has no string, number or parameter in any spelling, no comment, no value of a SET, and nothing after
+//! PASSWORD. It ends at the first place that cannot be lexed with certainty, and where a word directly
+//! follows a string: there a quote may be missing or superfluous (`'O'Brien', 'secret'`), and the words may
+//! be values. In doubt less is shown. Texts with the same fingerprint look alike otherwise, except for the
+//! case of their words.
 
 use crate::lexer::{Kind, Lexeme, Lexer};
 
-/// What stands for a literal, a parameter, or a list of them.
+/// The sign that replaces a literal, a parameter, or a list of them.
 const VALUE: &[u8] = b"?";
 
-/// What stands for a rest that is not shown.
+/// The sign that replaces a rest that is not shown.
 const REST: &[u8] = b"...";
 
-/// Gives `put` the pieces of `sql` without its literals, in order, until it returns false. Blanks and comments become one
-/// blank, lists of literals in parentheses one `?`. Takes time linear in the length of `sql`.
+/// Passes the pieces of `sql` without its literals to `put`, in order, until `put` returns `false`. Blanks
+/// and comments become one blank, a list of literals in parentheses becomes one `?`. Takes time linear in the
+/// length of `sql`.
 pub fn without_literals(sql: &[u8], put: impl FnMut(&[u8]) -> bool) {
     let mut bare =
         Bare { put, more: true, held: Held::Nothing, gap: false, begun: false, place: Place::default() };
@@ -26,6 +28,7 @@ pub fn without_literals(sql: &[u8], put: impl FnMut(&[u8]) -> bool) {
         let gap = begins_with_gap(rest);
         bare.gap |= gap;
         match lexer.next() {
+            // A word that touches the string before it is a sign of broken quoting, so the rest is not shown.
             Some(Ok(lexeme)) if !(behind_text && !gap && is_word(lexeme.kind)) => {
                 behind_text = is_text(lexeme.kind);
                 bare.see(lexeme);
@@ -53,30 +56,30 @@ fn is_word(kind: Kind) -> bool {
     matches!(kind, Kind::Word | Kind::QuotedWord | Kind::UnicodeWord)
 }
 
-/// What may yet turn out to be the inside of a list of literals.
+/// Lexemes that are held back because they may turn out to be the inside of a list of literals.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
-    /// A literal in parentheses was written.
+    /// A literal in parentheses, which has been written as `?`.
     Literal,
-    /// A comma behind it was not.
+    /// A comma after such a literal; the comma has not been written.
     Comma,
-    /// Nor a sign behind that.
+    /// A sign after such a comma; neither has been written.
     Sign(u8),
 }
 
-/// Where in a statement this is, as far as values without quotes can stand there.
+/// The place in a statement, as far as it decides whether a value without quotes can follow.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// Its first word is SET, ALTER or CREATE.
+    /// `true` if the statement's first word is SET, ALTER or CREATE.
     configures: bool,
-    /// It has a first word.
+    /// `true` after the statement's first word.
     begun: bool,
-    /// SET was seen in one of these.
+    /// `true` after a SET in such a statement.
     sets: bool,
-    /// The word before was PASSWORD, in one of these.
+    /// `true` if the word before was PASSWORD in such a statement.
     password: bool,
-    /// Everything up to the next semicolon is a value.
+    /// `true` if everything up to the next semicolon is a value.
     value: bool,
     depth: usize,
 }
@@ -85,7 +88,7 @@ struct Bare<F> {
     put: F,
     more: bool,
     held: Held,
-    /// There is a blank before what is written next.
+    /// `true` if a blank precedes the next piece that is written.
     gap: bool,
     begun: bool,
     place: Place,
@@ -122,6 +125,7 @@ impl<F: FnMut(&[u8]) -> bool> Bare<F> {
 
     fn literal(&mut self) {
         self.place.begun = true;
+        // After a comma that was held back, the `?` of the first literal is shown for this one, too.
         if !matches!(self.held, Held::Comma | Held::Sign(_)) {
             self.release();
             self.write(VALUE);
@@ -187,7 +191,7 @@ impl<F: FnMut(&[u8]) -> bool> Bare<F> {
         }
     }
 
-    /// `=` or TO: in a SET a value follows, which needs no quotes.
+    /// Handles `=` or TO: in a SET, a value follows that needs no quotes.
     fn assigned(&mut self) {
         if self.place.sets && self.place.depth == 0 {
             self.gap = true;
@@ -196,7 +200,7 @@ impl<F: FnMut(&[u8]) -> bool> Bare<F> {
         }
     }
 
-    /// What was held is no list of literals.
+    /// Writes what was held back: it is not inside a list of literals.
     fn release(&mut self) {
         match std::mem::replace(&mut self.held, Held::Nothing) {
             Held::Nothing | Held::Literal => {}

@@ -1,7 +1,7 @@
-//! The statements that begin and end a transaction block, where they say nothing else.
+//! The statements that begin and end a transaction block and do nothing else.
 //!
-//! What this file is for: to tell those texts that PostgreSQL answers with `BEGIN`, `COMMIT` or `ROLLBACK` and nothing else,
-//! whatever the server (<https://www.postgresql.org/docs/current/sql-begin.html>). It must never say so of a text that
+//! The file recognizes the texts that every server answers with `BEGIN`, `COMMIT` or `ROLLBACK` and nothing
+//! else (<https://www.postgresql.org/docs/current/sql-begin.html>). It must never accept a text that
 //! PostgreSQL could refuse, or that does more.
 
 use crate::lexer::{Kind, Lexer};
@@ -20,7 +20,7 @@ pub enum Block {
 }
 
 impl Block {
-    /// The command tag that PostgreSQL answers with, where a transaction's state allows the statement.
+    /// The command tag that PostgreSQL answers with, if the transaction's state allows the statement.
     #[must_use]
     pub fn tag(self) -> &'static str {
         match self {
@@ -32,10 +32,10 @@ impl Block {
     }
 }
 
-/// How far a transaction is kept apart from others.
+/// The isolation level of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// READ COMMITTED, or READ UNCOMMITTED, which is the same.
+    /// READ COMMITTED, or READ UNCOMMITTED, which PostgreSQL treats the same.
     ReadCommitted,
     /// REPEATABLE READ.
     RepeatableRead,
@@ -43,22 +43,22 @@ pub enum Isolation {
     Serializable,
 }
 
-/// The modes that a BEGIN names; of each kind the last one, which counts.
+/// The modes that a BEGIN names. If it names a mode twice, the last one counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransactionModes {
-    /// ISOLATION LEVEL.
+    /// The mode ISOLATION LEVEL; `None` if the statement does not name it.
     pub isolation: Option<Isolation>,
-    /// READ ONLY, or READ WRITE.
+    /// `true` for READ ONLY, `false` for READ WRITE, `None` if the statement names neither.
     pub read_only: Option<bool>,
 }
 
-/// Words that a text of this kind can have at most; more are no such text.
+/// The most words that a text of this kind can have.
 const WORDS_MAX: usize = 24;
 
-/// The longest word that is looked at (UNCOMMITTED), and one letter more.
+/// The length of the longest word that matters (UNCOMMITTED), and one byte more.
 const WORD_BYTES_MAX: usize = 12;
 
-/// What such a text begins with.
+/// The first words of these statements.
 const BEGINNINGS: [[u8; WORD_BYTES_MAX]; 6] = [
     *b"begin\0\0\0\0\0\0\0",
     *b"start\0\0\0\0\0\0\0",
@@ -72,17 +72,20 @@ const BEGINNINGS: [[u8; WORD_BYTES_MAX]; 6] = [
 const USUAL: [(&[u8], Block); 3] =
     [(b"BEGIN", Block::Begin), (b"COMMIT", Block::Commit), (b"ROLLBACK", Block::Rollback)];
 
-/// What `sql` is, if it is exactly one of these statements. Takes time linear in its length and allocates nothing.
+/// Returns the kind of `sql` if it is exactly one of these statements. Takes time linear in its length and
+/// allocates nothing.
 #[must_use]
 pub fn block(sql: &[u8]) -> Option<Block> {
     let text = sql.strip_suffix(b";").unwrap_or(sql);
+    // Drivers send these texts; comparing is cheaper than lexing.
     if let Some((_, block)) = USUAL.iter().find(|(usual, _)| text.eq_ignore_ascii_case(usual)) {
         return Some(*block);
     }
     if may_be_block(sql) { lexed_block(sql) } else { None }
 }
 
-/// Whether [`block`] has to look at a text. Nearly all texts begin with another word, which the first two letters tell.
+/// Returns whether [`block`] has to look at a text. Nearly all texts begin with another word, as their first
+/// two letters tell.
 #[must_use]
 #[inline]
 pub fn may_be_block(sql: &[u8]) -> bool {
@@ -93,7 +96,8 @@ pub fn may_be_block(sql: &[u8]) -> bool {
     }
 }
 
-/// The modes of a BEGIN or START TRANSACTION that says nothing else. Takes time linear in its length and allocates nothing.
+/// Returns the modes of `sql` if it is exactly one BEGIN or START TRANSACTION. Takes time linear in its
+/// length and allocates nothing.
 #[must_use]
 pub fn begin_modes(sql: &[u8]) -> Option<TransactionModes> {
     match lexed(sql)? {
@@ -125,7 +129,7 @@ fn lexed(sql: &[u8]) -> Option<(Block, TransactionModes)> {
             *to = from.to_ascii_lowercase();
         }
         if count == 0 && !BEGINNINGS.contains(word) {
-            // Nearly all texts are of another kind: the rest need not be looked at.
+            // Most texts are of another kind and are left after their first word.
             return None;
         }
         count += 1;
@@ -144,7 +148,7 @@ fn lexed(sql: &[u8]) -> Option<(Block, TransactionModes)> {
     }
 }
 
-/// What is left of the words.
+/// The words that have not been read yet.
 struct Words<'a>(&'a [[u8; WORD_BYTES_MAX]]);
 
 impl<'a> Words<'a> {
@@ -169,14 +173,14 @@ impl<'a> Words<'a> {
         taken
     }
 
-    /// WORK or TRANSACTION.
+    /// Skips WORK or TRANSACTION.
     fn skip_noise(&mut self) {
         if matches!(self.peek(), Some(b"work" | b"transaction")) {
             self.next();
         }
     }
 
-    /// Nothing but noise and AND NO CHAIN.
+    /// Returns whether only noise words and AND NO CHAIN are left.
     fn ends(&mut self) -> bool {
         self.skip_noise();
         self.takes(&[b"and", b"no", b"chain"]);
@@ -193,7 +197,8 @@ impl<'a> Words<'a> {
         levels.into_iter().find(|(words, _)| self.takes(words)).map(|(_, level)| level)
     }
 
-    /// A list of transaction modes, with or without commas; or none at all.
+    /// Reads a list of transaction modes, with or without commas, which may be empty. `None` if other words
+    /// are among them.
     fn modes(&mut self) -> Option<TransactionModes> {
         let mut modes = TransactionModes::default();
         if self.0.is_empty() {

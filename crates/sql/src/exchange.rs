@@ -1,8 +1,9 @@
-//! Literals that can be exchanged for others of their kind without a change of any other lexeme.
+//! Finds literals that can be replaced by others of their kind without changing any other lexeme.
 //!
-//! What this file is for: most texts of programs that write values into their statements differ in nothing else. What [`traits()`]
-//! finds in one of them holds for all, because it never looks into a literal; so it is enough to see that a text is another one
-//! with other literals. It must never call a literal exchangeable whose end depends on more than itself.
+//! Programs that write values into their statements send texts that differ in nothing else. The result of
+//! [`traits()`] for one such text holds for all of them, because it never looks into a literal; so it is
+//! enough to see that a text is a known one with other literals. A literal whose end depends on more than
+//! itself must never be called exchangeable.
 //!
 //! [`traits()`]: crate::traits()
 
@@ -11,19 +12,20 @@ use std::ops::Range;
 use crate::lexer::{Doubt, Kind, Lexer};
 use crate::scan::chunks::{self, CHUNK};
 
-/// A literal that can be exchanged.
+/// The kind of a literal that can be exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Literal {
-    /// A number of digits alone, behind which stands nothing that could belong to a number or word.
+    /// A number of digits alone, not followed by anything that could belong to a number or word.
     Digits,
     /// `'...'` without a quote or a backslash inside.
     Quoted,
 }
 
-/// Tells `found` where the literals of `sql` are that can be exchanged, quotes included, from the first to the last.
+/// Calls `found` with the place of each exchangeable literal of `sql`, quotes included, in order.
 ///
 /// # Errors
-/// The lexer cannot tell what the text is: then nothing in it can be exchanged.
+///
+/// The lexer is in doubt about the text: nothing in it can be exchanged.
 pub fn exchangeable(sql: &[u8], mut found: impl FnMut(Literal, Range<usize>)) -> Result<(), Doubt> {
     let mut lexer = Lexer::new(sql);
     while let Some(lexeme) = lexer.next() {
@@ -38,6 +40,8 @@ pub fn exchangeable(sql: &[u8], mut found: impl FnMut(Literal, Range<usize>)) ->
         let len = lexeme.text.len() + if literal == Literal::Quoted { 2 } else { 0 };
         let from = end - len;
         if literal_len(literal, &sql[from..]) == Some(len)
+            // A point, exponent or quote right after the literal would change where another literal in its
+            // place ends.
             && !matches!(rest.first(), Some(b'.' | b'e' | b'E' | b'\''))
         {
             found(literal, from..end);
@@ -46,8 +50,8 @@ pub fn exchangeable(sql: &[u8], mut found: impl FnMut(Literal, Range<usize>)) ->
     Ok(())
 }
 
-/// How long the literal of this kind is that `text` begins with, quotes included. What stands behind it is for the caller to
-/// compare: it must be what stood behind the one that was exchanged.
+/// Returns the length, quotes included, of the literal of this kind at the start of `text`. The caller must
+/// compare the bytes after it with those after the literal that was exchanged.
 #[must_use]
 #[inline]
 pub fn literal_len(literal: Literal, text: &[u8]) -> Option<usize> {

@@ -1,50 +1,51 @@
-//! What a text is without its literals, as one number.
+//! A number for a text without its literals.
 //!
-//! What this file is for: texts that differ in nothing but literals, parameters, case, blanks and comments get the same
-//! fingerprint, whatever process or version of this crate made it. It is for estimates and statistics: two different
-//! texts may share one (by chance, or by the rules below), so nothing may be decided by it that must be right.
+//! Texts that differ only in literals, parameters, case, blanks and comments get the same fingerprint, in
+//! every process and version of this crate. It is for estimates and statistics: two different texts may share
+//! one (by chance, or by the rules below), so nothing that must be right may be decided by it.
 //!
-//! Constants and parameters are one thing, lists of them in parentheses are as one (`IN (1, 2, 3)` is `IN (1)`), and so is
-//! a sign before a number where no operand stands before it.
+//! Constants and parameters count as the same, a list of them in parentheses counts as one (`IN (1, 2, 3)` is
+//! `IN (1)`), and so does a sign before a number if no operand precedes it.
 
 use crate::scan::chunks::{self, CHUNK};
 
-/// Odd, with its bits well spread: 2^64 divided by the golden ratio.
+/// 2^64 divided by the golden ratio: an odd number with its bits well spread.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Where a fingerprint begins.
+/// The initial value of a fingerprint.
 const START: u64 = 0x243f_6a88_85a3_08d3;
 
-/// Stands for any literal or parameter.
+/// The value that replaces any literal or parameter.
 const LITERAL: u64 = 1;
 
-/// Stands for a rest that could not be lexed.
+/// The value that replaces a rest that could not be lexed.
 const CUT: u64 = 2;
 
-/// A fingerprint in the making.
+/// A fingerprint that is being computed.
 pub(crate) struct Fingerprint {
     hash: u64,
     before: Before,
-    /// Open parentheses.
+    /// The number of open parentheses.
     depth: usize,
-    /// A `;` that counts only if something follows.
+    /// `true` after a `;`, which counts only if something follows.
     split: bool,
 }
 
-/// The lexeme before, where what follows depends on it.
+/// The previous lexeme, if the reading of the next one depends on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// Nothing, or an operator or symbol: a sign that follows belongs to its number. (Behind a word it may be an operator.)
+    /// Nothing, or an operator or symbol: a sign that follows belongs to its number. (After a word it may be
+    /// an operator.)
     NoOperand,
-    /// Anything else.
+    /// Any other lexeme.
     Other,
-    /// A literal inside of parentheses.
+    /// A literal inside parentheses.
     Literal,
-    /// A literal inside of parentheses and a comma: what comes next decides whether the list goes on.
+    /// A literal inside parentheses and a comma: the next lexeme decides whether the list goes on.
     LiteralComma,
     /// A sign that may belong to a number; its byte.
     Sign(u8),
-    /// The same, in a list that may go on.
+    /// A sign that may belong to a number, in a list that may go on; its byte.
     LiteralCommaSign(u8),
 }
 
@@ -67,12 +68,12 @@ impl Fingerprint {
         self.before = Before::NoOperand;
     }
 
-    /// Takes a word; `head` is what the lexer says of its beginning.
+    /// Takes a word; `head` is its beginning as the lexer gives it.
     #[inline]
     pub(crate) fn word(&mut self, head: u64, text: &[u8]) {
         self.begin();
         self.settle();
-        // Folding makes blanks of the zeros behind a short word.
+        // Folding turns the zeros after a short word into blanks.
         self.mix(chunks::fold(head));
         let mut at = CHUNK;
         while at <= text.len() {
@@ -82,7 +83,7 @@ impl Fingerprint {
         self.before = Before::Other;
     }
 
-    /// Takes a name in quotes.
+    /// Takes a name in double quotes.
     pub(crate) fn quoted_word(&mut self, text: &[u8]) {
         self.begin();
         self.settle();
@@ -90,7 +91,7 @@ impl Fingerprint {
         self.before = Before::Other;
     }
 
-    /// Something follows: a `;` before it counts.
+    /// Counts a `;` that was put off, because a lexeme follows it.
     #[inline]
     fn begin(&mut self) {
         if self.split {
@@ -104,7 +105,7 @@ impl Fingerprint {
     pub(crate) fn literal(&mut self) {
         self.begin();
         match self.before {
-            // The list goes on.
+            // The literal continues a list that has been counted.
             Before::LiteralComma | Before::LiteralCommaSign(_) => {}
             _ => self.mix(LITERAL),
         }
@@ -154,7 +155,7 @@ impl Fingerprint {
         };
     }
 
-    /// What was put off was no part of a literal.
+    /// Counts the lexemes that were put off: they are not part of a literal.
     #[inline]
     fn settle(&mut self) {
         match self.before {
@@ -168,7 +169,8 @@ impl Fingerprint {
         }
     }
 
-    /// Eight bytes at a time, with blanks behind the end; one chunk more where there is nothing left for it.
+    /// Counts the bytes of a text, eight at a time, padded with blanks; a full last chunk is followed by one
+    /// more, of blanks.
     #[inline]
     fn bytes(&mut self, text: &[u8]) {
         let mut at = 0;
@@ -178,7 +180,7 @@ impl Fingerprint {
         }
     }
 
-    /// That of a text whose rest could not be lexed.
+    /// Returns the fingerprint of a text whose rest could not be lexed.
     pub(crate) fn cut_short(&mut self) -> u64 {
         self.settle();
         self.before = Before::Other;
@@ -186,7 +188,7 @@ impl Fingerprint {
         self.finish()
     }
 
-    /// The fingerprint; never 0.
+    /// Returns the fingerprint, which is never 0.
     #[inline(always)]
     pub(crate) fn finish(&mut self) -> u64 {
         self.settle();

@@ -1,23 +1,25 @@
 //! Hints: comments in which a client says where a text is to run.
 //!
-//! What this file is for: to read `/* pgweir: primary */`, `/* pgweir: standby */` and `/* pgweir: after=0/3000100 */` at the front or at
-//! the end of a text, and pgpool-II's `/*NO LOAD BALANCE*/` at its front. It must never look into the text itself: a hint is looked for
-//! only if a text begins or ends with a comment, so that other texts cost two comparisons.
+//! The file reads `/* pgweir: primary */`, `/* pgweir: standby */` and `/* pgweir: after=0/3000100 */` at the
+//! front or at the end of a text, and pgpool-II's `/*NO LOAD BALANCE*/` at its front. It must never look into
+//! the text itself: only a text that begins or ends with a comment is searched, so other texts cost two
+//! comparisons.
 
-/// What a hint asks for.
+/// The node that a hint asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint<'a> {
     /// The primary.
     Primary,
     /// A standby.
     Standby,
-    /// A node that shows what was there at this position, as it stands in the text.
+    /// A node that has replayed the WAL up to this position, which is written as in the text.
     After(&'a [u8]),
 }
 
-/// The hint of a text: that of the comment at its front, or else that of the comment at its end.
+/// Returns the hint of a text: the one in the comment at its front, or else the one in the comment at its
+/// end.
 ///
-/// Only comments between `/*` and `*/` count. A comment is at the end, too, if only semicolons and blanks follow.
+/// Only comments between `/*` and `*/` count. Semicolons and blanks may follow a comment at the end.
 #[must_use]
 pub fn hint(sql: &[u8]) -> Option<Hint<'_>> {
     let of_pgpool = |comment: &[u8]| {
@@ -27,15 +29,16 @@ pub fn hint(sql: &[u8]) -> Option<Hint<'_>> {
     front.or_else(|| at_end(sql).and_then(read))
 }
 
-/// What stands in the comment that the text begins with.
+/// Returns the inside of the comment that the text begins with.
 fn at_front(sql: &[u8]) -> Option<&[u8]> {
     let inside = sql.trim_ascii_start().strip_prefix(b"/*")?;
     let len = inside.windows(2).position(|pair| pair == b"*/")?;
+    // PostgreSQL nests comments: with an inner one, the first `*/` is not the end.
     Some(&inside[..len]).filter(|inside| !inside.windows(2).any(|pair| pair == b"/*"))
 }
 
-/// What stands in the comment that the text ends with. What begins with `/*` and ends the text with `*/` is a comment, or part of one,
-/// or the text is one that PostgreSQL refuses: strings and names end with other characters.
+/// Returns the inside of the comment that the text ends with. A `/* ... */` at the end is a comment or part
+/// of one, or PostgreSQL refuses the text: strings and names end with other characters.
 fn at_end(sql: &[u8]) -> Option<&[u8]> {
     let mut sql = sql.trim_ascii_end();
     while let Some(rest) = sql.strip_suffix(b";") {

@@ -1,14 +1,15 @@
 //! Cuts SQL into lexemes, with the rules of PostgreSQL's `src/backend/parser/scan.l`
 //! (<https://www.postgresql.org/docs/current/sql-syntax-lexical.html>).
 //!
-//! What this file is for: to know what is inside of quotes and comments, and what is not. Where the answer depends on
-//! something that the text does not say, the lexer stops with a [`Doubt`]. It never allocates and looks at each byte
-//! a bounded number of times.
+//! The lexer tells what is inside quotes and comments, and what is not. If the answer depends on something
+//! that the text does not say, the lexer stops with a [`Doubt`]. It never allocates, and it looks at each
+//! byte a bounded number of times.
 //!
-//! About encodings: PostgreSQL lexes after conversion to the server's encoding, this lexer before. In UTF-8 and every
-//! encoding that a server can have this makes no difference. In the others (SJIS, BIG5, GBK, UHC, JOHAB, GB18030) the
-//! second byte of a character may look like ASCII, never like a quote, a dollar, a blank, a dash or a star; so a byte
-//! above 127 that is followed by one of the characters that it could matter for is a doubt.
+//! Encodings: PostgreSQL lexes after conversion to the server's encoding, this lexer before it. In UTF-8 and
+//! every encoding that a server can have this makes no difference. In the others (SJIS, BIG5, GBK, UHC,
+//! JOHAB, GB18030) the second byte of a character may look like ASCII, but never like a quote, a dollar, a
+//! blank, a dash or a star. So a byte above 127 is a doubt if the next byte is a character that it could
+//! matter for.
 
 use std::iter::FusedIterator;
 
@@ -19,25 +20,26 @@ mod quotes;
 #[cfg(test)]
 mod tests;
 
-/// A piece of SQL that stands for itself.
+/// One token of SQL: a word, a literal, an operator or a symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lexeme<'a> {
-    /// What it is.
+    /// The class of the lexeme, which says how to read `text`.
     pub kind: Kind,
-    /// The bytes of it. For the quoted kinds: what is between the quotes, as it stands there.
+    /// The bytes of the lexeme. For the quoted kinds: the bytes between the quotes, with escapes and doubled
+    /// quotes still in them.
     pub text: &'a [u8],
 }
 
-/// What a lexeme is.
+/// The class of a [`Lexeme`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A keyword or an identifier without quotes; letters in any case.
     Word,
     /// `"..."`.
     QuotedWord,
-    /// `U&"..."`: an identifier whose real text is not what stands there.
+    /// `U&"..."`: an identifier with escapes, so its real name differs from its bytes.
     UnicodeWord,
-    /// `'...'` (also with `B`, `X` or `N` before it, which is then a word).
+    /// `'...'`. A `B`, `X` or `N` before the quote is a lexeme of its own, a [`Kind::Word`].
     Text,
     /// `E'...'`.
     EscapeText,
@@ -47,7 +49,7 @@ pub enum Kind {
     DollarText,
     /// A number without sign.
     Number,
-    /// `$1`: the text is the digits.
+    /// A parameter such as `$1`; the text is the digits.
     Param,
     /// One or more of ``~ ! @ # ^ & | ` ? + - * / % < > =``.
     Operator,
@@ -55,28 +57,29 @@ pub enum Kind {
     Symbol,
 }
 
-/// Why the lexer cannot go on. PostgreSQL may well know how.
+/// The reason why the lexer cannot go on. PostgreSQL itself may be able to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
     /// A quote or a comment has no end. PostgreSQL would report an error.
     Unterminated,
-    /// Where a string ends depends on `standard_conforming_strings`.
+    /// The end of a string depends on `standard_conforming_strings`.
     Backslash,
     /// The meaning depends on the client's encoding.
     Encoding,
-    /// An `E'...'` string that may be continued on the next line.
+    /// An `E'...'` string that may continue on the next line.
     Continuation,
-    /// A number or parameter with letters behind it: versions differ.
+    /// A number or parameter directly followed by letters: versions of PostgreSQL differ in how they read it.
     Number,
-    /// A character that is no part of SQL.
+    /// A character that is not part of SQL.
     Character,
 }
 
-/// Iterates over the lexemes of a text; blanks and comments are left out. After an error there is nothing more.
+/// An iterator over the lexemes of a text, without blanks and comments. After an error it returns `None`.
 #[derive(Debug, Clone)]
 pub struct Lexer<'a> {
     sql: &'a [u8],
-    /// Where the next lexeme, or what is before it, begins; the end of the text after an error.
+    /// Offset of the next lexeme, or of the blanks and comments before it; the end of the text after an
+    /// error.
     at: usize,
 }
 
@@ -87,13 +90,14 @@ impl<'a> Lexer<'a> {
         Self { sql, at: 0 }
     }
 
-    /// What has not been looked at yet.
+    /// The part of the text that the lexer has not read yet.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.sql.get(self.at..).unwrap_or_default()
     }
 
-    /// Tells `sink` of the next lexeme; false at the end. After an error it must not be called again.
+    /// Passes the next lexeme to `sink`. Returns `false` at the end of the text. After an error it must not
+    /// be called again.
     #[inline(always)]
     pub(crate) fn step<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<bool, Doubt> {
         let mut at = self.at;
@@ -117,6 +121,8 @@ impl<'a> Lexer<'a> {
                 Class::Digit => self.number(sink)?,
                 Class::Prefix if !self.is_prefix() => self.word(sink)?,
                 Class::Minus if self.sql.get(at + 1) == Some(&b'-') => {
+                    // A comment is skipped in this loop, so `step` always returns with a lexeme, at the end,
+                    // or with a doubt.
                     at += 2 + line_len(self.sql, at + 2);
                     continue;
                 }
@@ -141,7 +147,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A word. It must not end in half of a character, see the head of this file.
+    /// Reads a word, which must not end in half of a character (see the head of this file).
     #[inline(always)]
     fn word<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<(), Doubt> {
         let from = self.at;
@@ -162,13 +168,15 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Whether a letter that may say what kind of quoted text follows does so.
+    /// Returns whether the letter at this place (`E` or `U`) is the prefix of a quoted text and not the
+    /// beginning of a word.
     #[inline]
     fn is_prefix(&self) -> bool {
         matches!(self.sql.get(self.at + 1), Some(b'\'' | b'&'))
     }
 
-    /// A quoted text whose kind is said by letters before its quote, or a word after all.
+    /// Reads a text whose prefix (`E`, `U&`) says how it is quoted; or a word, if the letter is no prefix
+    /// after all.
     fn prefixed<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<(), Doubt> {
         match self.rest() {
             [b'e' | b'E', b'\'', ..] => sink.literal(Kind::EscapeText, self.quoted(2, quotes::escape)?),
@@ -183,7 +191,8 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Takes a quoted text: `opening` bytes, then up to where `find_end` says, then one closing quote.
+    /// Reads a quoted text: `opening` bytes, the inside up to the offset that `find_end` returns, and one
+    /// closing quote.
     #[inline]
     fn quoted(
         &mut self,
@@ -208,8 +217,8 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Digits with at most one point and an exponent. Other forms (hexadecimal, underscores) are newer than the
-    /// oldest server, for which they end the number and begin a word.
+    /// Reads digits with at most one point and an exponent. Newer forms (hexadecimal, underscores) end the
+    /// number and begin a word, as they do for the oldest supported server.
     #[inline]
     fn number<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<(), Doubt> {
         let mut to = self.digits_end(self.at);
@@ -219,7 +228,7 @@ impl<'a> Lexer<'a> {
         self.numeral(sink, Kind::Number, self.at, to)
     }
 
-    /// Where a number ends whose whole part ends at `to`.
+    /// Returns the end of a number whose whole part ends at `to`.
     fn fraction_end(&self, mut to: usize) -> usize {
         if self.sql.get(to) == Some(&b'.') {
             to = self.digits_end(to + 1);
@@ -227,13 +236,13 @@ impl<'a> Lexer<'a> {
         if let Some(b'e' | b'E') = self.sql.get(to) {
             let digits = to + 1 + usize::from(matches!(self.sql.get(to + 1), Some(b'+' | b'-')));
             let end = self.digits_end(digits);
-            // Without digits the letter begins a word, which is refused then.
+            // Without digits the letter begins a word, and `numeral` refuses the number.
             to = if end > digits { end } else { to };
         }
         to
     }
 
-    /// Takes a number or parameter, behind which no letters may stand.
+    /// Reads a number or parameter. A letter directly after it is a doubt.
     #[inline]
     fn numeral<S: Sink<'a>>(
         &mut self,
@@ -261,7 +270,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// An operator; a comment ends it.
+    /// Reads an operator. A comment ends it.
     #[inline]
     fn operator<S: Sink<'a>>(&mut self, sink: &mut S) {
         let from = self.at;
@@ -284,25 +293,26 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Takes lexemes, one by one.
+/// A receiver of lexemes, with a method for each class.
 pub(crate) trait Sink<'a> {
-    /// A word. `head` is its first eight bytes, folded (see [`chunks::fold`]), with zeros behind a shorter one.
+    /// Takes a word. `head` is its first eight bytes, folded (see [`chunks::fold`]), with zeros after a
+    /// shorter word.
     fn word(&mut self, head: u64, text: &'a [u8]);
 
-    /// A name in double quotes.
+    /// Takes a name in double quotes.
     fn quoted_word(&mut self, kind: Kind, text: &'a [u8]);
 
-    /// A constant or a parameter.
+    /// Takes a constant or a parameter.
     fn literal(&mut self, kind: Kind, text: &'a [u8]);
 
-    /// An operator.
+    /// Takes an operator.
     fn operator(&mut self, text: &'a [u8]);
 
-    /// A symbol, which is one byte.
+    /// Takes a symbol, which is one byte.
     fn symbol(&mut self, byte: u8, text: &'a [u8]);
 }
 
-/// For callers that want them one by one.
+/// Keeps the last lexeme, for callers that want lexemes one by one.
 impl<'a> Sink<'a> for Option<Lexeme<'a>> {
     fn word(&mut self, _head: u64, text: &'a [u8]) {
         *self = Some(Lexeme { kind: Kind::Word, text });
@@ -340,12 +350,12 @@ impl<'a> Iterator for Lexer<'a> {
 
 impl FusedIterator for Lexer<'_> {}
 
-/// How far it is from `at` to the next line end, for the inside of a `--` comment.
+/// Returns the number of bytes from `at`, inside a `--` comment, to the next line end.
 fn line_len(sql: &[u8], at: usize) -> usize {
     chunks::count_until(sql, at, b'\n', b'\r')
 }
 
-/// Where the comment ends whose inside `at` is in; comments nest.
+/// Returns the end of the `/* */` comment in which `at` is. Comments nest.
 fn comment_end(sql: &[u8], mut at: usize) -> Result<usize, Doubt> {
     let mut depth = 1usize;
     while depth > 0 {
@@ -366,7 +376,7 @@ fn comment_end(sql: &[u8], mut at: usize) -> Result<usize, Doubt> {
     Ok(at)
 }
 
-/// What a lexeme is that begins with a byte.
+/// The class of lexeme that a byte can begin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Blank,
@@ -383,7 +393,7 @@ enum Class {
     Quote,
     DoubleQuote,
     Dollar,
-    /// Nothing in SQL begins so.
+    /// A byte with which nothing in SQL begins.
     Foreign,
 }
 

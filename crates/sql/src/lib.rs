@@ -1,15 +1,17 @@
-//! SQL as far as a pooler must understand it: a lexer and what can be told from tokens alone.
+//! SQL as far as a pooler must understand it: a lexer, and what can be told from tokens alone.
 //!
-//! What this room is for: to say, of the text of a statement, things that other parts build on: whether statements
-//! of several clients may share a server connection, and whether a statement may touch the session it runs in.
-//! [`lexer`] cuts the text into lexemes as PostgreSQL does; [`traits`] looks at them. And to show a text without its
-//! literals ([`without_literals`]).
+//! Other parts build on answers about the text of a statement: whether statements of several clients may
+//! share a server connection, and whether a statement may touch the session it runs in. [`lexer`] cuts the
+//! text into lexemes as PostgreSQL does, [`traits`] looks at them, and [`without_literals`] shows a text
+//! without its literals.
 //!
-//! **One-sided.** "Certain" is only said when it holds under every reading that the server could have of the text:
-//! with `standard_conforming_strings` on or off, in any client encoding, in every supported major version. Everything
-//! else is "don't know", and costs speed, never correctness. New marks may make fewer texts certain at any time.
+//! **One-sided.** "Certain" is only said if it holds under every reading that the server could have of the
+//! text: with `standard_conforming_strings` on or off, in any client encoding, in every supported major
+//! version. Everything else is "don't know", and costs speed, never correctness. New marks may make fewer
+//! texts certain at any time.
 //!
-//! What it must never do: allocate (but for the names of settings, in texts that set some), panic on any bytes, interpret a statement beyond its tokens, or know about pools.
+//! The crate must never allocate (except for the names of settings, in texts that set some), panic on any
+//! bytes, interpret a statement beyond its tokens, or know about pools.
 
 pub mod lexer;
 

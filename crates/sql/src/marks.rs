@@ -1,8 +1,9 @@
-//! What a text may do to the session that it runs in, as far as its words tell.
+//! Marks the changes that a text may make to the session that it runs in, as far as its words tell.
 //!
-//! What this file is for: to mark every text that *may* touch a session's state, so that the session is asked what it holds
-//! when the transaction is over. A mark too many costs that question; a mark too few would be a leak. What a user's own
-//! routine does inside cannot be seen here. It must never say what a session holds: only the session knows.
+//! Every text that *may* touch a session's state must be marked, so that the session is asked for its state
+//! when the transaction is over. A superfluous mark costs that question; a missing mark would be a leak. The
+//! effects of a user's own routine cannot be seen here. A mark never says what a session holds: only the
+//! session knows.
 
 use crate::scan::words::{self, Keyword, may_be_session_name, session_name};
 
@@ -11,12 +12,14 @@ use crate::scan::words::{self, Keyword, may_be_session_name, session_name};
 pub struct Marks(u32);
 
 impl Marks {
-    /// None: an ordinary statement.
+    /// No mark: an ordinary statement.
     pub const NONE: Marks = Marks(0);
-    /// SET and RESET, also of the role and the session's user: [`crate::assignments()`] may tell of what. Not SET LOCAL, SET
-    /// TRANSACTION and SET CONSTRAINTS, which end with their transaction.
+    /// SET and RESET, also of the role and the session's user; [`crate::assignments()`] can name the
+    /// settings. SET LOCAL, SET TRANSACTION and SET CONSTRAINTS do not count: they end with their
+    /// transaction.
     pub const SETTINGS: Marks = Marks(1);
-    /// Settings go back to where the session started: RESET, DISCARD, SET ... TO DEFAULT (LOCAL, too).
+    /// Settings return to the values that the session started with: RESET, DISCARD, SET ... TO DEFAULT (also
+    /// with LOCAL).
     pub const RESETS: Marks = Marks(1 << 1);
     /// Statements prepared by SQL: PREPARE, EXECUTE, DEALLOCATE.
     pub const PREPARED: Marks = Marks(1 << 2);
@@ -32,61 +35,63 @@ impl Marks {
     pub const LIBRARY: Marks = Marks(1 << 7);
     /// `setseed`, SET SEED.
     pub const SEED: Marks = Marks(1 << 8);
-    /// `currval` and `lastval`: asks for what an earlier statement of the session drew.
+    /// `currval` and `lastval`, which ask for a value that an earlier statement of the session drew.
     pub const ASKS_SEQUENCE: Marks = Marks(1 << 9);
-    /// `nextval` and `setval`.
+    /// `nextval` and `setval`, which draw or set a value of a sequence.
     pub const DRAWS_SEQUENCE: Marks = Marks(1 << 10);
-    /// Runs what cannot be seen here: DO, CALL, EXECUTE, SQL in strings.
+    /// Code that cannot be seen here: DO, CALL, EXECUTE, SQL in strings.
     pub const ROUTINES: Marks = Marks(1 << 11);
-    /// Changes nothing by itself, but may end what a session holds: CLOSE, DROP, `pg_advisory_unlock`.
+    /// Statements that change nothing by themselves but may end something that a session holds: CLOSE, DROP,
+    /// `pg_advisory_unlock`.
     pub const ENDS: Marks = Marks(1 << 12);
-    /// Settings by other ways: `set_config`, UPDATE of `pg_settings`.
+    /// Settings changed other than by SET: `set_config`, UPDATE of `pg_settings`.
     pub const CALLS_SETTINGS: Marks = Marks(1 << 14);
-    /// Shows prepared statements: `pg_prepared_statements`.
+    /// A reading of `pg_prepared_statements`, which shows prepared statements.
     pub const SHOWS_PREPARED: Marks = Marks(1 << 15);
-    /// DISCARD, of whatever kind.
+    /// DISCARD of any kind.
     pub const DISCARDS: Marks = Marks(1 << 13);
-    /// Other texts may be read in another way until the transaction ends: SET LOCAL of what they are read under
-    /// ([`keeps_parse_context`]), and what makes or changes that which they are about (ALTER, CREATE, DROP, SELECT ... INTO, DO, CALL).
+    /// PostgreSQL may read other texts differently until the transaction ends: after SET LOCAL of a setting
+    /// that texts are read under ([`keeps_parse_context`]), and after statements that create or change
+    /// objects (ALTER, CREATE, DROP, SELECT ... INTO, DO, CALL).
     pub const READS_LOCALLY: Marks = Marks(1 << 16);
 
-    /// Whether all of `other` are among these.
+    /// Returns whether all of `other` are in this set.
     #[must_use]
     pub const fn contains(self, other: Marks) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any of `other` is among these.
+    /// Returns whether any of `other` is in this set.
     #[must_use]
     pub const fn intersects(self, other: Marks) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether there is none.
+    /// Returns whether the set has no marks.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// These and those.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, other: Marks) -> Marks {
         Marks(self.0 | other.0)
     }
 
-    /// These without those.
+    /// Returns this set without the marks in `other`.
     #[must_use]
     pub const fn without(self, other: Marks) -> Marks {
         Marks(self.0 & !other.0)
     }
 
-    /// Those of these that are among the others.
+    /// Returns the intersection of both sets.
     #[must_use]
     pub const fn only(self, other: Marks) -> Marks {
         Marks(self.0 & other.0)
     }
 
-    /// Adds some.
+    /// Adds the marks in `other`.
     pub const fn add(&mut self, other: Marks) {
         self.0 |= other.0;
     }
@@ -118,30 +123,30 @@ impl std::fmt::Debug for Marks {
     }
 }
 
-/// Gathers marks over a text, lexeme by lexeme.
+/// Collects the marks of a text, lexeme by lexeme.
 #[derive(Default)]
 pub(crate) struct Marker {
     marks: Marks,
-    /// How the statement began.
+    /// The first keyword of the current statement, if it is one.
     first: Option<Keyword>,
     open: Open,
 }
 
-/// A statement whose next words decide.
+/// The kind of a statement whose next words decide.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Open {
-    /// Nothing is open.
+    /// No statement whose next words decide.
     #[default]
     No,
-    /// SET was the word before.
+    /// Directly after SET.
     Set,
-    /// In a SET that outlives its transaction.
+    /// Inside a SET that outlives its transaction.
     SetSession,
-    /// SET LOCAL were the words before.
+    /// Directly after SET LOCAL.
     Local,
-    /// In a SET LOCAL, SET TRANSACTION or SET CONSTRAINTS.
+    /// Inside a SET LOCAL, SET TRANSACTION or SET CONSTRAINTS.
     SetLocal,
-    /// PREPARE was the word before.
+    /// Directly after PREPARE.
     Prepare,
 }
 
@@ -150,12 +155,12 @@ impl Marker {
         self.marks
     }
 
-    /// A statement is over.
+    /// Ends the statement.
     pub(crate) fn semicolon(&mut self) {
         self.open = Open::No;
     }
 
-    /// The first word of a statement.
+    /// Takes the first word of a statement.
     #[inline]
     pub(crate) fn first_word(&mut self, word: Option<Keyword>) {
         self.first = word;
@@ -167,13 +172,13 @@ impl Marker {
         }
     }
 
-    /// Whether a word decides something that is no keyword.
+    /// Returns whether a word that is not a keyword would decide something.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.open != Open::No
     }
 
-    /// Another word, without quotes; `before` is the lexeme before it, if that was a keyword.
+    /// Takes another word, without quotes; `before` is the lexeme before it, if that was a keyword.
     pub(crate) fn word(&mut self, word: Option<Keyword>, before: Option<Keyword>, text: &[u8]) {
         match self.open {
             Open::No => {}
@@ -221,7 +226,7 @@ impl Marker {
         match (word, before) {
             // CREATE TABLE ... AS EXECUTE, EXPLAIN ANALYZE EXECUTE.
             (Some(Keyword::Execute), _) => self.marks.add(Marks::PREPARED.and(Marks::ROUTINES)),
-            // CREATE is reserved; it may be behind EXPLAIN ANALYZE.
+            // CREATE is a reserved word, so it is never a name. EXPLAIN ANALYZE may precede it.
             (Some(Keyword::Create), _) => self.marks.add(Marks::READS_LOCALLY),
             // INSERT and MERGE may be names of columns.
             (Some(Keyword::Into), Some(Keyword::Insert | Keyword::Merge))
@@ -236,13 +241,13 @@ impl Marker {
         }
     }
 
-    /// A name, with or without quotes; folded if it had none.
+    /// Adds the marks of a name, with or without quotes.
     #[inline]
     pub(crate) fn name(&mut self, marks: Marks) {
         self.marks.add(marks);
     }
 
-    /// Something that is no word without quotes.
+    /// Takes a lexeme that is not a word without quotes.
     #[inline]
     pub(crate) fn other(&mut self) {
         match self.open {
@@ -262,14 +267,14 @@ impl Marker {
         }
     }
 
-    /// A name that is written in code points: it may be any.
+    /// Takes a name that is written in code points and may be any name.
     pub(crate) fn unreadable_name(&mut self) {
         self.other();
         self.marks.add(Marks::ROUTINES);
     }
 
-    /// The rest of a text in which quotes and comments cannot be told from what they are not: every word counts, wherever
-    /// it stands. `changes_rows`: the statement is one in which SET is only a clause.
+    /// Reads the rest of a text in which quotes and comments cannot be told apart from other text: every word
+    /// counts, wherever it occurs. `changes_rows`: the statement is one in which SET is only a clause.
     pub(crate) fn raw(&mut self, rest: &[u8], changes_rows: bool) {
         self.other();
         let mut boundary = false;
@@ -290,6 +295,7 @@ impl Marker {
     fn raw_word(&mut self, text: &[u8], may_set: bool) {
         let head = words::head(text);
         match words::keyword(head, text) {
+            // TO DEFAULT may follow anywhere in the rest, so the settings may also be reset.
             Some(Keyword::Set) if may_set => self.marks.add(Marks::SETTINGS.and(Marks::RESETS)),
             Some(Keyword::Default) => self.marks.add(Marks::RESETS),
             Some(Keyword::Prepare) => self.marks.add(Marks::PREPARED),
@@ -305,8 +311,8 @@ impl Marker {
     }
 }
 
-/// Settings that certainly do not change how PostgreSQL reads the text of a statement: what it means, what it returns, what its
-/// parameters are. Few, and those that clients set most.
+/// Settings that certainly do not change how PostgreSQL reads the text of a statement: its meaning, its
+/// result columns, its parameters. The list is short and has the settings that clients change most.
 const KEEP_READING: [&[u8]; 15] = [
     b"application_name",
     b"client_min_messages",
@@ -325,13 +331,14 @@ const KEEP_READING: [&[u8]; 15] = [
     b"work_mem",
 ];
 
-/// Whether a setting, by name in any case, is one that certainly does not change how PostgreSQL reads the text of a statement.
+/// Returns whether a setting, by name in any case, certainly does not change how PostgreSQL reads the text of
+/// a statement.
 #[must_use]
 pub fn keeps_parse_context(name: &[u8]) -> bool {
     KEEP_READING.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// What a statement that begins so may do, where that word alone tells.
+/// Returns the marks of a statement that its first word alone decides.
 fn verb_marks(word: Keyword) -> Marks {
     match word {
         Keyword::Reset => Marks::SETTINGS.and(Marks::RESETS),

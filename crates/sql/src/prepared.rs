@@ -1,13 +1,14 @@
-//! Which prepared statements a text names: EXECUTE, DEALLOCATE, PREPARE.
+//! Finds the prepared statements that a text names in EXECUTE, DEALLOCATE and PREPARE.
 //!
-//! What this file is for: what a client prepared through the protocol is known to servers by another name; where SQL names it, that
-//! name has to mean it. It must never guess: of a name that it cannot read it says so.
+//! Servers know a statement that a client prepared through the protocol by another name. If SQL names such a
+//! statement, the name has to be translated. The file must never guess: it reports a name that it cannot read
+//! as `None`.
 
 use std::borrow::Cow;
 
 use crate::lexer::{Kind, Lexeme, Lexer};
 
-/// What a text does with a name.
+/// The statement in which a text uses a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameUse {
     /// EXECUTE.
@@ -18,21 +19,21 @@ pub enum NameUse {
     Prepares,
 }
 
-/// Longer names are cut (`NAMEDATALEN`).
+/// The length to which PostgreSQL cuts longer names (`NAMEDATALEN`).
 const NAME_BYTES_MAX: usize = 63;
 
-/// Tells `found` of every name, as PostgreSQL reads it; `None` where that cannot be told.
+/// Calls `found` for every name, as PostgreSQL reads it; with `None` if that cannot be told.
 pub fn prepared_names<'a>(sql: &'a [u8], mut found: impl FnMut(NameUse, Option<Cow<'a, [u8]>>)) {
     let mut open = None;
     for lexeme in Lexer::new(sql) {
         let Ok(lexeme) = lexeme else {
-            // What comes after this may name anything.
+            // The unread rest of the text may name any statement.
             return found(NameUse::Executes, None);
         };
         let opens = match lexeme.kind {
             Kind::Word if is(&lexeme, b"execute") => Some(NameUse::Executes),
             Kind::Word if is(&lexeme, b"deallocate") => Some(NameUse::Ends),
-            // DEALLOCATE PREPARE name.
+            // DEALLOCATE PREPARE name: PREPARE is a noise word here.
             Kind::Word if is(&lexeme, b"prepare") => open.or(Some(NameUse::Prepares)),
             _ => None,
         };
@@ -40,6 +41,7 @@ pub fn prepared_names<'a>(sql: &'a [u8], mut found: impl FnMut(NameUse, Option<C
             open = opens;
             continue;
         }
+        // The byte at which PostgreSQL cuts a longer name depends on the server's encoding.
         let readable = lexeme.text.len() <= NAME_BYTES_MAX;
         match (open.take(), lexeme.kind) {
             (Some(NameUse::Ends), Kind::Word) if is(&lexeme, b"all") => {}

@@ -1,7 +1,8 @@
-//! Which values drawn from sequences a text asks for: `lastval()` and `currval(...)`.
+//! Finds the values drawn from sequences that a text asks for: `lastval()` and `currval(...)`.
 //!
-//! What this file is for: if a session may hold values that other clients drew, the server can be asked whether that is what the
-//! text would be told (see `sequences.rs` of the machine). It must never guess: an argument that could be anything is [`Unreadable`].
+//! If a session may hold values that other clients drew, the server can be asked whether the text would
+//! return such a value (see `sequences.rs` in core). The file must never guess: an argument that could be
+//! anything is [`Unreadable`].
 
 use crate::assignments::Unreadable;
 use crate::lexer::{Kind, Lexeme, Lexer};
@@ -15,10 +16,12 @@ pub enum Question<'a> {
     Current(&'a [u8]),
 }
 
-/// Tells `found` of every such question in `sql`.
+/// Calls `found` for every such question in `sql`.
 ///
 /// # Errors
-/// [`Unreadable`] when there may be questions that were not told, or one whose argument cannot be told.
+///
+/// [`Unreadable`] if there may be questions for which `found` was not called, or if an argument cannot be
+/// read.
 pub fn questions<'a>(sql: &'a [u8], mut found: impl FnMut(Question<'a>)) -> Result<(), Unreadable> {
     let mut lexer = Lexer::new(sql);
     while let Some(lexeme) = lexer.next().transpose().map_err(|_| Unreadable)? {
@@ -27,7 +30,7 @@ pub fn questions<'a>(sql: &'a [u8], mut found: impl FnMut(Question<'a>)) -> Resu
             Kind::Word | Kind::QuotedWord if is(&lexeme, b"currval") => {
                 found(Question::Current(argument(sql, &mut lexer)?));
             }
-            // What is in there may run, or be another name.
+            // SQL inside the string may be run, and an escaped name may be one of these functions.
             Kind::DollarText | Kind::UnicodeWord => return Err(Unreadable),
             _ => {}
         }
@@ -35,7 +38,7 @@ pub fn questions<'a>(sql: &'a [u8], mut found: impl FnMut(Question<'a>)) -> Resu
     Ok(())
 }
 
-/// What stands between the parentheses that follow.
+/// Returns the text between the parentheses that follow.
 fn argument<'a>(sql: &'a [u8], lexer: &mut Lexer<'a>) -> Result<&'a [u8], Unreadable> {
     let mut next = || lexer.next().transpose().ok().flatten().map(|lexeme| (lexeme, lexer.rest().len()));
     let (_, left) = next().filter(|(lexeme, _)| lexeme.text == b"(").ok_or(Unreadable)?;

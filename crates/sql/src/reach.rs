@@ -1,9 +1,9 @@
-//! Whether a statement only reads.
+//! Tells whether a statement only reads.
 //!
-//! What this file is for: to say of a text that it is one query which changes nothing, waits for no lock that another transaction
-//! holds on a row, and runs no code of users; it may still wait for a lock on a whole table. It must never say so when in
-//! doubt: "no" costs speed, never correctness. The text alone does not tell what a name stands for, so the caller, which knows
-//! the catalog, is asked about each name.
+//! A text certainly reads if it is one query that changes nothing, waits for no lock that another transaction
+//! holds on a row, and runs no user's code; it may still wait for a lock on a whole table. In doubt the
+//! answer must be "no", which costs speed, never correctness. The text alone does not tell what a name stands
+//! for, so the caller, which knows the catalog, is asked about each name.
 
 mod built_in;
 mod locals;
@@ -18,23 +18,23 @@ pub use one_server::{AtStandby, at_standby};
 #[cfg(test)]
 mod tests;
 
-/// How a text uses a name.
+/// The role that a name has in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameRole {
-    /// It stands there, as whatever it is: a table, a column, a type, a function.
+    /// The name of anything: a table, a column, a type, a function.
     Mentioned,
-    /// It is called, and is no built-in function of which it is known that it only reads.
+    /// The name of a function that is called, and that is not a built-in one known to only read.
     Called,
 }
 
-/// A longer name is cut by PostgreSQL (`NAMEDATALEN`), so it may be another one.
+/// The longest name that PostgreSQL does not cut (`NAMEDATALEN`). A longer one may be another name.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Names of PostgreSQL's own that are harmless, although the others that begin with `pg_` may not be.
+/// PostgreSQL's own names that are harmless, although other names that begin with `pg_` may not be.
 const HARMLESS: [&[u8]; 4] = [b"pg_catalog", b"pg_column_size", b"pg_size_pretty", b"pg_typeof"];
 
-/// A number for a name as the catalog has it, by which names are compared. All names with letters beyond ASCII have the same one, 0:
-/// how PostgreSQL folds them depends on its encoding.
+/// Returns a number by which names, as the catalog has them, are compared. All names with letters beyond
+/// ASCII have the number 0: how PostgreSQL folds them depends on its encoding.
 #[must_use]
 pub fn name_hash(name: &[u8]) -> u64 {
     // FNV-1a.
@@ -48,8 +48,8 @@ pub fn name_hash(name: &[u8]) -> u64 {
     hash.max(1)
 }
 
-/// Whether `sql` certainly is a single query that only reads. `allows` is told of the names in it, by their [`name_hash`], and says
-/// whether each may stand there so.
+/// Returns whether `sql` is certainly a single query that only reads. The caller's `allows` gets the
+/// [`name_hash`] of each name in it and returns whether the name may be used in this role.
 ///
 /// Takes time linear in the length of `sql` and allocates nothing; the caller bounds the length.
 #[must_use]
@@ -57,7 +57,8 @@ pub fn certainly_reads(sql: &[u8], allows: impl FnMut(NameRole, u64) -> bool) ->
     scan(sql, allows, |_| {})
 }
 
-/// The part of `sql` for which [`certainly_reads`] says no: a word, or empty if the whole is no such query. `None`: it says yes.
+/// Returns the part of `sql` for which [`certainly_reads`] says no: a word, or an empty text if the whole is
+/// no such query. `None` if it says yes.
 #[must_use]
 pub fn doubtful_part(sql: &[u8], mut allows: impl FnMut(NameRole, u64) -> bool) -> Option<&[u8]> {
     let (mut refused, mut last) = (None, &b""[..]);
@@ -75,7 +76,7 @@ pub fn doubtful_part(sql: &[u8], mut allows: impl FnMut(NameRole, u64) -> bool) 
     Some(named.unwrap_or(last))
 }
 
-/// The first word of `sql`, with or without quotes, that `is_it` says yes of, as it stands there.
+/// Returns the first word of `sql`, with or without quotes, for which `is_it` returns `true`.
 #[must_use]
 pub fn find_name(sql: &[u8], is_it: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     let words = Lexer::new(sql).map_while(Result::ok);
@@ -114,32 +115,32 @@ fn scan<'a>(
     scan.settle() && scan.before != Before::Start && scan.depth == 0
 }
 
-/// What stands before the next lexeme, as far as it matters.
+/// The lexeme before the next one, as far as it matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     /// Nothing but opening parentheses and semicolons.
     Start,
     /// A word.
     Word,
-    /// AS, WITH or RECURSIVE: a word that follows is a name that is given, and calls nothing.
+    /// AS, WITH or RECURSIVE: the next word is a new name and calls nothing.
     Naming,
-    /// FOR or KEY: SHARE behind it locks rows.
+    /// FOR or KEY: a SHARE after it locks rows.
     Locking,
-    /// `)`, `]` or a parameter: a word behind a dot that follows may be a function's name.
+    /// `)`, `]` or a parameter: a word after the dot that follows may be a function's name.
     Operand,
-    /// A dot behind a word.
+    /// A dot after a word.
     Dot,
-    /// A dot behind something else.
+    /// A dot after something else than a word.
     DotOfOperand,
-    /// Anything else.
+    /// Any other lexeme.
     Other,
 }
 
-/// A word of which it is not known yet whether it is called.
+/// A word that may be called: the next lexeme decides.
 #[derive(Clone, Copy)]
 struct Word {
     hash: u64,
-    /// If a parenthesis follows, that calls nothing of which the caller has to know.
+    /// `true` if the caller need not be asked about a call of this word.
     is_free: bool,
 }
 
@@ -147,14 +148,14 @@ struct Scan<F> {
     allows: F,
     before: Before,
     word: Option<Word>,
-    /// Open parentheses and brackets.
+    /// The number of open parentheses and brackets.
     depth: usize,
-    /// A semicolon was seen behind the statement.
+    /// `true` after a semicolon that follows the statement.
     ended: bool,
 }
 
 impl<F: FnMut(NameRole, u64) -> bool> Scan<F> {
-    /// What stood before is no call.
+    /// Reports the last word as a mention, because no parenthesis follows it. Returns whether it is allowed.
     fn settle(&mut self) -> bool {
         match self.word.take() {
             Some(word) => (self.allows)(NameRole::Mentioned, word.hash),
@@ -176,6 +177,7 @@ impl<F: FnMut(NameRole, u64) -> bool> Scan<F> {
             if !matches!(name, b"select" | b"values" | b"table" | b"with") {
                 return false;
             }
+        // Not only as the first word: a WITH can hold a change, and SELECT ... FOR SHARE locks rows.
         } else if !behind_dot && changes(name) || self.before == Before::Locking && name == b"share" {
             return false;
         }
@@ -192,7 +194,7 @@ impl<F: FnMut(NameRole, u64) -> bool> Scan<F> {
     }
 
     fn quoted_word(&mut self, text: &[u8]) -> bool {
-        // A quote in it stands there twice.
+        // A doubled quote inside the name is a name of its own kind, too rare to be read.
         let odd = |byte: &u8| *byte == b'"' || byte.is_ascii_control();
         if !self.settle() || self.ended || text.len() > NAME_BYTES_MAX || text.iter().any(odd) {
             return false;
@@ -208,11 +210,11 @@ impl<F: FnMut(NameRole, u64) -> bool> Scan<F> {
         let is_given = self.before == Before::Naming;
         let is_free = is_keyword || is_given || is_in(FUNCTIONS, name);
         self.word = Some(Word { hash: name_hash(name), is_free });
-        // `(x).f` is `f(x)`, if `f` is no column.
+        // `(x).f` means `f(x)` if `f` is not a column.
         self.before != Before::DotOfOperand || self.calls_known()
     }
 
-    /// If the word is called, that is allowed.
+    /// Returns whether the last word may be called.
     fn calls_known(&mut self) -> bool {
         self.word.is_none_or(|word| word.is_free || (self.allows)(NameRole::Called, word.hash))
     }
@@ -253,12 +255,14 @@ impl<F: FnMut(NameRole, u64) -> bool> Scan<F> {
     }
 }
 
-/// A word that may begin a change, or a lock of rows, wherever it stands. As a column's name it is only a doubt.
+/// Returns whether a word may begin a change, or a lock of rows, wherever it occurs. A column of that name
+/// only makes the answer a "no".
 fn changes(name: &[u8]) -> bool {
     matches!(name, b"insert" | b"update" | b"delete" | b"merge" | b"into" | b"copy" | b"execute" | b"call")
 }
 
-/// What PostgreSQL brings along besides its functions shows or changes the state of the server.
+/// Returns whether a name of PostgreSQL's own, other than its functions, may show or change the state of the
+/// server.
 fn is_system_name(name: &[u8]) -> bool {
     name == b"information_schema" || name.starts_with(b"pg_") && !HARMLESS.contains(&name)
 }

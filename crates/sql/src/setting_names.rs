@@ -1,9 +1,9 @@
-//! The names of the settings that a text may set by other ways than a SET statement: by `set_config`, and by SQL that stands in
-//! strings and in the bodies of routines.
+//! Finds the names of settings that a text may set other than by a SET statement: with `set_config`, or with
+//! SQL in strings and in the bodies of routines.
 //!
-//! What this file is for: no list of PostgreSQL shows settings of the users' own (`app.tenant`), so a server can be asked only for
-//! those whose names are known. It finds names too many, and says where a name cannot be read. It must never take a name for
-//! read that may be another one.
+//! No list of PostgreSQL shows settings that users made up (`app.tenant`), so a server can be asked only for
+//! those whose names are known. The file may find too many names, and reports if a name cannot be read. It
+//! must never report a name as read that may be another one.
 
 use std::borrow::Cow;
 
@@ -16,22 +16,24 @@ mod raw;
 #[cfg(test)]
 mod tests;
 
-/// See the head of this file.
+/// The names of settings that a text may set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SettingNames {
-    /// Names with a dot in them, letters in lower case. The others are PostgreSQL's own, which its lists show.
+    /// Names with a dot in them, in lower case. Names without a dot are PostgreSQL's own, which its lists
+    /// show.
     pub names: Vec<Box<[u8]>>,
-    /// Parameters of the statement whose values are such names, counted from 1.
+    /// Parameters of the statement, counted from 1, whose values are such names.
     pub parameters: Vec<usize>,
-    /// There may be other names.
+    /// `true` if the text may set settings whose names are not in `names`.
     pub unreadable: bool,
 }
 
-/// Strings in strings that are read.
+/// The number of levels of strings within strings that are lexed.
 const DEPTH_MAX: usize = 4;
 
 impl SettingNames {
-    /// Of a text that a client sends. `in_strings`: strings in it may be SQL that is run.
+    /// Returns the names in a text that a client sends. `in_strings`: strings in the text may be SQL that is
+    /// run.
     #[must_use]
     pub fn of(sql: &[u8], in_strings: bool) -> SettingNames {
         let mut names = SettingNames::default();
@@ -39,7 +41,7 @@ impl SettingNames {
         names
     }
 
-    /// Of the body of a routine.
+    /// Returns the names in the body of a routine.
     #[must_use]
     pub fn of_body(body: &[u8]) -> SettingNames {
         let mut names = SettingNames::default();
@@ -47,7 +49,7 @@ impl SettingNames {
         names
     }
 
-    /// Of a value that is given to a statement, which may run it as SQL.
+    /// Returns the names in a parameter's value, which the statement may run as SQL.
     #[must_use]
     pub fn of_value(value: &[u8]) -> SettingNames {
         let mut names = SettingNames::default();
@@ -55,8 +57,9 @@ impl SettingNames {
         names
     }
 
-    /// Of what is not known from its beginning, or may be read in more than one way: every word counts, wherever it stands. What
-    /// begins in the last `overlap` bytes is left for another time.
+    /// Returns the names in a text whose beginning is not known, or that may be read in more than one way:
+    /// every word counts, wherever it occurs. Words that begin in the last `overlap` bytes are left for the
+    /// next part.
     #[must_use]
     pub fn of_part(part: &[u8], overlap: usize) -> SettingNames {
         let mut names = SettingNames::default();
@@ -64,10 +67,10 @@ impl SettingNames {
         names
     }
 
-    /// A name that was read, which may have any form.
+    /// Adds a name, which may have any form.
     pub fn add(&mut self, name: &[u8]) {
         if !name.is_ascii() {
-            // PostgreSQL reads it under the encoding that its client has then.
+            // PostgreSQL reads the name under the encoding that its client has at that time.
             self.unreadable = true;
         } else if name.contains(&b'.') {
             let name = name.to_ascii_lowercase();
@@ -100,6 +103,7 @@ impl SettingNames {
     fn read_lexeme(&mut self, text: Text<'_, '_>, at: usize, depth: usize, in_strings: bool) {
         let Some(lexeme) = text.get(at) else { return };
         match lexeme.kind {
+            // A SET of the text itself is found by `assignments.rs`; one in a string or a body is not.
             Kind::Word if depth > 0 && text.is(at, b"set") && text.begins_statement(at) => {
                 self.read_set(text, at + 1);
             }
@@ -108,7 +112,7 @@ impl SettingNames {
             }
             Kind::Word if text.is(at, b"set_config") => self.read_call(text, at),
             Kind::QuotedWord if lexeme.text == b"set_config" => self.read_call(text, at),
-            // It may be the name of any function.
+            // The escapes may spell the name of any function.
             Kind::UnicodeWord if text.is_symbol(at + 1, b"(") => self.unreadable = true,
             Kind::Text if in_strings && !text.is_definition(at) => {
                 self.read_string(&undouble(lexeme.text, b'\''), depth);
@@ -124,7 +128,7 @@ impl SettingNames {
         }
     }
 
-    /// What may be SQL that is run.
+    /// Reads a string that may be run as SQL.
     fn read_string(&mut self, string: &[u8], depth: usize) {
         let telling = [&b"set"[..], b"execute", b"u&\""];
         let has = |word: &&[u8]| string.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
@@ -138,7 +142,7 @@ impl SettingNames {
         }
     }
 
-    /// What follows SET.
+    /// Reads the name after SET.
     fn read_set(&mut self, text: Text<'_, '_>, mut at: usize) {
         let names_one = |at| text.is_symbol(at, b".") || text.is_sign(at);
         if !names_one(at + 1) {
@@ -149,16 +153,16 @@ impl SettingNames {
         }
         match dotted_name(|at| text.get(at), at) {
             Some((name, next)) if text.is_sign(next) || text.is(next, b"from") => self.add(&name),
-            // A phrase, or prose.
+            // A phrase (SET TIME ZONE) sets one of PostgreSQL's own settings; prose sets none.
             Some((_, next)) if text.get(next).is_some_and(|next| next.kind != Kind::Operator) => {}
             _ => self.unreadable = true,
         }
     }
 
-    /// A call of `set_config`.
+    /// Reads a call of `set_config`.
     fn read_call(&mut self, text: Text<'_, '_>, at: usize) {
         if !text.is_symbol(at + 1, b"(") {
-            // At the end of a string, whatever follows is put behind it.
+            // At the end of a string the arguments are appended when the SQL is run, so they are not known.
             self.unreadable |= text.get(at + 1).is_none();
             return;
         }
@@ -208,12 +212,12 @@ impl<'a> Text<'_, 'a> {
         self.get(at).is_some_and(|lexeme| lexeme.kind == Kind::Operator && lexeme.text == operator)
     }
 
-    /// `=` or TO.
+    /// Returns whether the lexeme at `at` is `=` or TO.
     fn is_sign(self, at: usize) -> bool {
         self.is_operator(at, b"=") || self.is(at, b"to")
     }
 
-    /// A statement may begin here; in an UPDATE, the word before is a name.
+    /// Returns whether a statement may begin at `at`. The SET of an UPDATE does not: a name precedes it.
     fn begins_statement(self, at: usize) -> bool {
         let Some(before) = at.checked_sub(1) else { return true };
         let opens = [&b"begin"[..], b"then", b"else", b"loop", b"atomic"];
@@ -221,14 +225,14 @@ impl<'a> Text<'_, 'a> {
             || opens.iter().any(|word| self.is(before, word))
     }
 
-    /// `::text`
+    /// Returns whether `::text` or `::varchar` stands at `at`.
     fn is_cast_to_text(self, at: usize) -> bool {
         self.is_symbol(at, b":")
             && self.is_symbol(at + 1, b":")
             && (self.is(at + 2, b"text") || self.is(at + 2, b"varchar"))
     }
 
-    /// The last argument of the call whose parenthesis opens at `open` is TRUE.
+    /// Returns whether the last argument of the call whose parenthesis opens at `open` is TRUE.
     fn lasts_for_transaction(self, open: usize) -> bool {
         let mut depth = 0usize;
         for at in open..self.lexemes.len() {
@@ -244,7 +248,8 @@ impl<'a> Text<'_, 'a> {
         false
     }
 
-    /// It stands in a statement that makes a routine: it is not run now.
+    /// Returns whether the string at `at` belongs to a statement that creates a routine, so that it is not
+    /// run now.
     fn is_definition(self, at: usize) -> bool {
         let from = (0..at).rev().find(|at| self.is_symbol(*at, b";")).map_or(0, |at| at + 1);
         let replaces = self.is(from + 1, b"or") && self.is(from + 2, b"replace");
@@ -253,7 +258,7 @@ impl<'a> Text<'_, 'a> {
     }
 }
 
-/// What a string says whose escapes are those of every text. `None`: it has others.
+/// Returns the value of a string. `None` if it has escapes other than the usual ones.
 fn unescape(lexeme: Lexeme<'_>) -> Option<Cow<'_, [u8]>> {
     let text = undouble(lexeme.text, b'\'');
     if !text.contains(&b'\\') {

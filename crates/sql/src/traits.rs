@@ -1,8 +1,8 @@
-//! What can be told about a text from its lexemes.
+//! Tells what can be known about a text from its lexemes.
 //!
-//! What this file is for: one pass over a text, and one answer that is never wrongly "certain". Statement
-//! multiplexing asks it whether a text may share a server connection; session continuity asks for its marks (`marks.rs`).
-//! It must never try to be clever where it is not certain: each rule says why it holds.
+//! One pass over a text gives one answer, which is never wrongly "certain". Statement multiplexing asks
+//! whether a text may share a server connection; session continuity asks for its marks (`marks.rs`). The file
+//! must never try to be clever where it is not certain: each rule says why it holds.
 
 use crate::fingerprint::Fingerprint;
 use crate::lexer::{Kind, Lexer, Sink};
@@ -13,7 +13,7 @@ use crate::scan::words::{self, Keyword, may_be_session_name, session_name};
 #[cfg(test)]
 mod tests;
 
-/// The first keyword of a text, behind opening parentheses.
+/// The first keyword of a text, after opening parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// SELECT.
@@ -64,9 +64,10 @@ pub enum Verb {
     Copy,
     /// Another word.
     Other,
-    /// There is no statement, only blanks, comments and semicolons.
+    /// No statement: only blanks, comments and semicolons.
     Empty,
-    /// It could not be told: the text begins with something else than a word, or the lexer gave up before.
+    /// The verb cannot be told: the text begins with something other than a word, or the lexer gave up before
+    /// it.
     Unknown,
 }
 
@@ -79,35 +80,38 @@ pub enum Statements {
     One,
     /// More than one, if PostgreSQL can parse them.
     Many,
-    /// It cannot be told: the lexer gave up, or a semicolon may be part of a statement.
+    /// The number cannot be told: the lexer gave up, or a semicolon may be part of a statement.
     Unknown,
 }
 
-/// What [`traits`] found out.
+/// The result of [`traits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
-    /// How the first statement begins. Known even if the lexer gave up further behind.
+    /// The first keyword of the first statement. It is known even if the lexer gave up further on.
     pub verb: Verb,
     /// The number of statements.
     pub statements: Statements,
-    /// The text is certainly exactly one statement (SELECT, VALUES, TABLE, INSERT, UPDATE, DELETE, MERGE, or WITH and
-    /// one of these) that opens or ends no transaction, is no COPY, and names nothing that reads or changes the state
-    /// of a session: settings, temporary relations, advisory locks, sequences, listening, prepared statements,
-    /// cursors, seeds, loaded libraries. If PostgreSQL cannot parse it, it fails as a whole, which is as good.
+    /// `true` if the text is certainly exactly one statement (SELECT, VALUES, TABLE, INSERT, UPDATE, DELETE,
+    /// MERGE, or WITH and one of these) that opens or ends no transaction, is no COPY, and names nothing that
+    /// reads or changes the state of a session: settings, temporary relations, advisory locks, sequences,
+    /// listening, prepared statements, cursors, seeds, loaded libraries. If PostgreSQL cannot parse it, it
+    /// fails as a whole, which is as good.
     ///
-    /// False means "don't know". True says nothing about what a user's own function or rule does inside; and an
-    /// INSERT may draw from a sequence through a column's default, so code that follows `currval` must look at the verb too.
+    /// `false` means "don't know". `true` says nothing about what a user's own function or rule does inside;
+    /// and an INSERT may draw from a sequence through a column's default, so code that follows `currval` must
+    /// look at the verb too.
     pub certainly_self_contained: bool,
-    /// What it may do to its session; see [`Marks`].
+    /// The changes that the text may make to its session; see [`Marks`].
     pub marks: Marks,
-    /// What the text is without its literals, parameters, comments and blanks, as a number that stays the same everywhere
-    /// (see `fingerprint.rs`); never 0. Of a text that the lexer gave up on: what it is up to there. Texts that have the
-    /// same one are mostly, not certainly, alike: for estimates and statistics only.
+    /// The text without its literals, parameters, comments and blanks, as a number that is the same in every
+    /// process (see `fingerprint.rs`); never 0. If the lexer gave up, the number covers the text before that.
+    /// Texts with the same number are mostly, not certainly, alike, so it is for estimates and statistics
+    /// only.
     pub fingerprint: u64,
 }
 
-/// Looks at `sql`, the text of a `Query` or `Parse` in the client's encoding, without its NUL. Takes time linear in
-/// its length and allocates nothing; the caller bounds the length.
+/// Reads `sql`, the text of a `Query` or `Parse` in the client's encoding, without its NUL. Takes time linear
+/// in its length and allocates nothing; the caller bounds the length.
 #[must_use]
 pub fn traits(sql: &[u8]) -> Traits {
     let mut scan = Scan::new();
@@ -116,38 +120,38 @@ pub fn traits(sql: &[u8]) -> Traits {
         match lexer.step(&mut scan) {
             Ok(true) => {}
             Ok(false) => return scan.finish(),
-            // What is before was told for certain.
+            // The lexemes before this place were certain.
             Err(_) => return scan.give_up(lexer.rest()),
         }
     }
 }
 
-/// A pass over a text.
+/// One pass over a text.
 struct Scan {
     verb: Option<Verb>,
-    /// Statements that have begun.
+    /// The number of statements that have begun.
     begun: usize,
     at: Position,
-    /// Open parentheses and brackets.
+    /// The number of open parentheses and brackets.
     depth: usize,
-    /// A semicolon was seen that may be inside of a statement.
+    /// `true` after a semicolon that may be inside a statement.
     split_in_doubt: bool,
-    /// Something was seen that is not certainly harmless.
+    /// `true` after a lexeme that is not certainly harmless.
     marked: bool,
-    /// The lexeme before, if it was a keyword.
+    /// The previous lexeme, if it was a keyword.
     before: Option<Keyword>,
     marker: Marker,
     fingerprint: Fingerprint,
 }
 
-/// Where in a statement the scan is.
+/// The place of the scan in a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Position {
-    /// Before its first lexeme.
+    /// Before the first lexeme.
     Before,
-    /// Behind nothing but opening parentheses.
+    /// After nothing but opening parentheses.
     Parentheses,
-    /// Behind its first word.
+    /// After the first word.
     Inside,
 }
 
@@ -157,7 +161,7 @@ impl Sink<'_> for Scan {
         self.fingerprint.word(head, text);
         let keyword = words::keyword(head, text);
         let before = std::mem::replace(&mut self.before, keyword);
-        // Most are names of tables and columns.
+        // Most words are names of tables and columns, which this branch skips.
         if keyword.is_some() || self.at != Position::Inside || self.marker.waits() {
             self.word_that_counts(keyword, before, text);
         }
@@ -171,7 +175,7 @@ impl Sink<'_> for Scan {
         self.fingerprint.quoted_word(text);
         self.no_word();
         if kind == Kind::UnicodeWord {
-            // What it says is written in code points, which no client does without a reason.
+            // The name is written in code points, which no client does without a reason.
             self.marker.unreadable_name();
             self.marked = true;
             return;
@@ -243,13 +247,13 @@ impl Scan {
         }
     }
 
-    /// The next lexeme belongs to a statement that begins with it.
+    /// Begins a statement with the next lexeme.
     fn begin(&mut self) {
         self.begun += 1;
         self.at = Position::Parentheses;
     }
 
-    /// A lexeme that cannot be the first word of a statement.
+    /// Notes a lexeme that cannot be the first word of a statement.
     #[inline]
     fn no_word(&mut self) {
         if self.at != Position::Inside {
@@ -267,7 +271,7 @@ impl Scan {
         }
     }
 
-    /// A word that decides something; `before` is the keyword before it.
+    /// Notes a word that decides something; `before` is the keyword before it.
     fn word_that_counts(&mut self, word: Option<Keyword>, before: Option<Keyword>, text: &[u8]) {
         if self.at == Position::Before {
             self.begin();
@@ -281,7 +285,7 @@ impl Scan {
         }
         self.marker.word(word, before, text);
         self.marked |= match word {
-            // As a word inside of the statements that can be certain, these are columns at best.
+            // In statements that can be certain, these words are columns at best.
             Some(
                 Keyword::Begin
                 | Keyword::Call
@@ -315,7 +319,7 @@ impl Scan {
         self.verb.get_or_insert(verb);
     }
 
-    /// The answer when the lexer cannot go on at `rest`.
+    /// Returns the answer if the lexer cannot go on at `rest`.
     fn give_up(&mut self, rest: &[u8]) -> Traits {
         let changes_rows = matches!(self.verb, Some(Verb::Update | Verb::Insert | Verb::Merge | Verb::With));
         self.marker.raw(rest, changes_rows);
@@ -333,6 +337,7 @@ impl Scan {
         let statements = match self.begun {
             0 => Statements::None,
             1 if self.depth == 0 => Statements::One,
+            // An unclosed parenthesis may hide a semicolon, and PostgreSQL would refuse the text.
             _ if self.depth > 0 || self.split_in_doubt => Statements::Unknown,
             _ => Statements::Many,
         };
@@ -347,8 +352,8 @@ impl Scan {
     }
 }
 
-/// Whether a statement that begins so can be certain. The grammar lets none of these hold a command of another kind,
-/// and a WITH is followed by nothing but one of the others.
+/// Returns whether a statement with this verb can be certain. The grammar lets none of these hold a command
+/// of another kind, and a WITH is followed by nothing but one of the others.
 fn is_plain(verb: Verb) -> bool {
     matches!(
         verb,

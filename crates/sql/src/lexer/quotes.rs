@@ -1,10 +1,10 @@
-//! Where a quoted text ends. Every function is given the whole text and where the inside begins (except [`dollar`]), and finds
-//! the closing quote; when in doubt it says so.
+//! Finds the end of a quoted text. Every function but [`dollar`] gets the whole text and the offset of the
+//! inside, and returns the offset of the closing quote, or a doubt.
 
 use super::{Doubt, is_blank, line_len};
 use crate::scan::chunks::count_until;
 
-/// The end of a text in which nothing but a doubled quote is special.
+/// Returns the end of a text in which nothing but a doubled quote is special.
 pub(super) fn plain<const QUOTE: u8>(sql: &[u8], mut at: usize) -> Result<usize, Doubt> {
     loop {
         at += count_until(sql, at, QUOTE, QUOTE);
@@ -16,14 +16,15 @@ pub(super) fn plain<const QUOTE: u8>(sql: &[u8], mut at: usize) -> Result<usize,
     }
 }
 
-/// The end of `'...'`. A backslash is a character like others, or makes one of the character behind it if
-/// `standard_conforming_strings` is off. The end must be the same either way.
+/// Returns the end of `'...'`. If `standard_conforming_strings` is off, a backslash escapes the next
+/// character; the end must be the same either way.
 pub(super) fn standard(sql: &[u8], from: usize) -> Result<usize, Doubt> {
     let mut at = from;
     loop {
         at += count_until(sql, at, b'\'', b'\\');
         match (sql.get(at), sql.get(at + 1)) {
             (None, _) => return Err(Doubt::Unterminated),
+            // The text is lexed again from its start, under both values of the setting.
             (Some(b'\\'), _) => return with_backslash(sql, from),
             (Some(_), Some(b'\'')) => at += 2,
             (Some(_), _) => return Ok(at),
@@ -40,7 +41,7 @@ fn with_backslash(sql: &[u8], from: usize) -> Result<usize, Doubt> {
     }
 }
 
-/// The end of `E'...'`.
+/// Returns the end of `E'...'`.
 pub(super) fn escape(sql: &[u8], from: usize) -> Result<usize, Doubt> {
     let end = escaped_end(sql, from)?;
     if continues(sql, end + 1) { Err(Doubt::Continuation) } else { Ok(end) }
@@ -66,8 +67,8 @@ fn escaped_end(sql: &[u8], from: usize) -> Result<usize, Doubt> {
     }
 }
 
-/// Whether a string goes on behind its closing quote: blanks with a line end among them, then another quote. The next
-/// part follows the rules of the first.
+/// Returns whether a string goes on after its closing quote: blanks with a line end among them, then another
+/// quote. The next part follows the rules of the first.
 fn continues(sql: &[u8], mut at: usize) -> bool {
     let mut new_line = false;
     loop {
@@ -83,7 +84,8 @@ fn continues(sql: &[u8], mut at: usize) -> bool {
     }
 }
 
-/// Where the inside of the dollar-quoted text at `start` begins and ends, and where its closing delimiter ends.
+/// Returns the begin and the end of the inside of the dollar-quoted text at `start`, and the end of its
+/// closing delimiter.
 pub(super) fn dollar(sql: &[u8], start: usize) -> Result<(usize, usize, usize), Doubt> {
     let behind = sql.get(start + 1..).unwrap_or_default();
     let in_tag = |byte: &u8| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_');

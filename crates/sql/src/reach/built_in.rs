@@ -1,12 +1,14 @@
-//! The names that a text may call without being more than a read: what PostgreSQL brings along, in the order of the alphabet.
+//! The names that a text may call and still only read: functions that PostgreSQL brings along, in
+//! alphabetical order.
 //!
-//! A built-in function stands here if in every supported version no overload of it is volatile, or if it is volatile only
-//! because its result differs from call to call (`random`). Functions that stand here wait for no lock of another
-//! transaction and run no code of users. Left out are functions that only PostgreSQL itself calls, those that run SQL, and those
-//! that make values of a row type (`json_populate_record`): a domain among its columns may run anything. A test asks every
-//! installed version.
+//! A built-in function is listed if none of its overloads is volatile in any supported version, or if it is
+//! volatile only because its result differs from call to call (`random`). Listed functions wait for no lock
+//! of another transaction and run no user's code. Not listed are functions that only PostgreSQL itself calls,
+//! functions that run SQL, and functions that build values of a row type (`json_populate_record`): a domain
+//! among its columns may run anything. A test compares the list with every installed version.
 
-/// Words before "(" that call nothing, or something of the grammar's own.
+/// Words that can precede `(` without a call of a function, or that call only something of the grammar
+/// itself.
 #[rustfmt::skip]
 pub(super) const KEYWORDS: &[&str] = &[
     "all", "and", "any", "array", "as", "between", "by", "case", "cast", "character", "coalesce", "cube",
@@ -18,7 +20,7 @@ pub(super) const KEYWORDS: &[&str] = &[
     "within",
 ];
 
-/// Functions, and types that are written with what they hold (`numeric(10, 2)`).
+/// Functions, and type names that take arguments (`numeric(10, 2)`).
 #[rustfmt::skip]
 pub(super) const FUNCTIONS: &[&str] = &[
     "abbrev", "abs", "acos", "acosd", "acosh", "age", "any_value", "array_agg", "array_append",

@@ -1,9 +1,10 @@
-//! Settings for one transaction, as row-level security needs them ahead of the first read: SET LOCAL, and `set_config` with `true`.
+//! Recognizes statements that set something for one transaction (SET LOCAL, and `set_config` with `true`), as
+//! row-level security needs them before the first read.
 
 use crate::lexer::{Kind, Lexeme, Lexer};
 
-/// Whether `sql` is one statement that does nothing but set something until its transaction ends. It never says so of a mode of the
-/// transaction itself.
+/// Returns whether `sql` is one statement that only sets something until its transaction ends. A mode of the
+/// transaction itself (`transaction_read_only`) never counts.
 #[must_use]
 pub fn sets_locally(sql: &[u8]) -> bool {
     let mut lexer = Lexer::new(sql);
@@ -15,7 +16,7 @@ pub fn sets_locally(sql: &[u8]) -> bool {
     }
 }
 
-/// Behind SET: LOCAL and the rest of one statement.
+/// Reads the rest of a SET; `true` if it is LOCAL and one statement.
 fn sets(lexer: &mut Lexer<'_>) -> bool {
     let is_local = next(lexer).is_some_and(|word| is_word(word, b"local"));
     let Some(name) = next(lexer).filter(|_| is_local) else { return false };
@@ -35,7 +36,7 @@ fn sets(lexer: &mut Lexer<'_>) -> bool {
     true
 }
 
-/// Behind SELECT: calls of `set_config` with values that are plain, and nothing else.
+/// Reads the rest of a SELECT; `Some` if it only calls `set_config` with plain values.
 fn calls(lexer: &mut Lexer<'_>) -> Option<()> {
     let mut lexeme = next(lexer)?;
     loop {
@@ -61,6 +62,7 @@ fn calls(lexer: &mut Lexer<'_>) -> Option<()> {
         }
         is_word(next(lexer)?, b"true").then_some(())?;
         is_symbol(next(lexer)?, b")").then_some(())?;
+        // A column alias may follow the call: `SELECT set_config('app.tenant', '7', true) AS tenant`.
         let mut behind = lexer.next();
         if let Some(Ok(word)) = behind
             && is_word(word, b"as")

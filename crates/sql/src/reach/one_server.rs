@@ -1,22 +1,24 @@
-//! What a text does at a standby otherwise than at its primary, without an error that would tell.
+//! Finds what a text would do differently at a standby than at its primary, without an error from PostgreSQL.
 //!
-//! What this file is for: a transaction that reads at a standby must not get there what only the primary may do: locks and snapshots
-//! that the other sessions are to see, values of sequences, what shows or changes a server's own state. Words decide, wherever they
-//! stand. What PostgreSQL itself refuses in a read-only transaction is no business of this file.
+//! A transaction that reads at a standby must not do there what only has its effect at the primary: take
+//! locks and snapshots that other sessions are to see, ask for values of sequences, show or change a server's
+//! own state. The words of the text decide, wherever they occur. Statements that PostgreSQL itself refuses in
+//! a read-only transaction are not this file's concern.
 
 use super::{NAME_BYTES_MAX, is_in, name_hash};
 use crate::lexer::{Doubt, Kind, Lexer};
 
-/// What was found in a text.
+/// The result of [`at_standby`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtStandby<'a> {
-    /// The part that a standby does otherwise; empty if the text cannot be read.
+    /// The word that a standby would handle differently; `None` if there is none. Empty if the text cannot be
+    /// read.
     pub differs: Option<&'a [u8]>,
-    /// It may end the transaction that it runs in.
+    /// `true` if the text may end the transaction that it runs in.
     pub may_end: bool,
 }
 
-/// The beginnings of the names of PostgreSQL's own functions and views that act on one server, or show its state.
+/// Prefixes of the names of PostgreSQL's own functions and views that act on one server or show its state.
 #[rustfmt::skip]
 const BEGINNINGS: &[&str] = &[
     "inet_server_", "pg_advisory_", "pg_backend_memory", "pg_backup_", "pg_blocking_", "pg_buffercache", "pg_cancel_",
@@ -28,11 +30,11 @@ const BEGINNINGS: &[&str] = &[
     "pg_wal_", "pg_walfile_",
 ];
 
-/// Columns of sequences; one of them is the name of a window function, too.
+/// Columns of sequences. `last_value` is the name of a window function, too.
 const OF_SEQUENCES: [&str; 3] = ["is_called", "last_value", "log_cnt"];
 
-/// Looks at a text of a transaction that reads at a standby. `is_other` says of the [`name_hash`] of each name in it whether it
-/// stands for something that a standby does otherwise.
+/// Reads a text of a transaction that reads at a standby. The caller's `is_other` gets the [`name_hash`] of
+/// each name and returns whether the name stands for something that a standby handles differently.
 ///
 /// Takes time linear in the length of `sql` and allocates nothing.
 #[must_use]
@@ -41,8 +43,9 @@ pub fn at_standby(sql: &[u8], mut is_other: impl FnMut(u64) -> bool) -> AtStandb
     for lexeme in Lexer::new(sql) {
         let lexeme = match lexeme {
             Ok(lexeme) => lexeme,
-            // PostgreSQL reports it, and runs nothing.
+            // PostgreSQL reports an error for the text, and runs nothing.
             Err(Doubt::Unterminated) => return AtStandby { differs: None, may_end: scan.may_end },
+            // A server may read the rest of the text differently than this lexer, so it could do anything.
             Err(_) => return AtStandby { differs: Some(b""), may_end: true },
         };
         let is_called = lexeme.kind == Kind::Symbol && lexeme.text == b"(";
@@ -71,7 +74,7 @@ pub fn at_standby(sql: &[u8], mut is_other: impl FnMut(u64) -> bool) -> AtStandb
     AtStandby { differs, may_end: scan.may_end }
 }
 
-/// The word before, as far as it matters.
+/// The word before the current one, if it can change the meaning of the current one.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Before {
     #[default]
@@ -81,16 +84,16 @@ enum Before {
     Other,
 }
 
-/// The statement that is being read.
+/// The kind of the statement that is being read.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Statement {
     #[default]
     Other,
-    /// COPY, of which it is not known yet that it is to the client, or from there.
+    /// A COPY. Until STDIN or STDOUT is seen, it may read or write a file of the server.
     Copy,
     Declare,
     Set,
-    /// What ends the transaction.
+    /// A statement that ends the transaction.
     End,
 }
 
@@ -98,11 +101,11 @@ enum Statement {
 struct Scan<'a> {
     before: Before,
     statement: Statement,
-    /// How the statement began.
+    /// The statement's first word.
     first: &'a [u8],
-    /// The last word; it may be called.
+    /// The last word, which is a function's name if a parenthesis follows.
     word: Option<&'a [u8]>,
-    /// What has ended the transaction: another statement would run outside of it.
+    /// The statement that has ended the transaction: a later statement would run outside of it.
     ended: Option<&'a [u8]>,
     may_end: bool,
 }
@@ -122,9 +125,9 @@ impl<'a> Scan<'a> {
             Before::Start => self.begins(name, text),
             _ => {
                 match (self.statement, name) {
-                    // From there PostgreSQL refuses it in a read-only transaction.
+                    // COPY FROM STDIN needs no check here: PostgreSQL refuses it in a read-only transaction.
                     (Statement::Copy, b"stdout" | b"stdin") => self.statement = Statement::Other,
-                    // To a savepoint.
+                    // ROLLBACK TO a savepoint does not end the transaction.
                     (Statement::End, b"to") => self.statement = Statement::Other,
                     _ => {}
                 }
@@ -142,7 +145,7 @@ impl<'a> Scan<'a> {
         (differs || is_of_one_server(name) || is_other(name_hash(name))).then_some(text)
     }
 
-    /// A statement begins with this word. Returns whether it must not run at a standby.
+    /// Notes the first word of a statement. Returns `true` if the statement must not run at a standby.
     fn begins(&mut self, name: &[u8], text: &'a [u8]) -> bool {
         self.first = text;
         self.statement = match name {
@@ -184,7 +187,7 @@ fn lower<'b>(text: &[u8], buffer: &'b mut [u8; NAME_BYTES_MAX]) -> &'b [u8] {
     name
 }
 
-/// A function or view of PostgreSQL's own that acts on one server, or shows its state.
+/// Returns whether this is a function or view of PostgreSQL's own that acts on one server or shows its state.
 fn is_of_one_server(name: &[u8]) -> bool {
     let begins = || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()));
     matches!(name.first(), Some(b'p' | b'i' | b't')) && (name == b"txid_current" || begins())

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a catalog might say: `known` only reads, and the catalog knows no other names; `barred` is more than that, whatever it is.
+/// A catalog for the tests: `known` only reads, `barred` does more, and there are no other names.
 fn reads(sql: &str) -> bool {
     certainly_reads(sql.as_bytes(), |role, hash| {
         hash != name_hash(b"barred")

@@ -1,22 +1,22 @@
 //! Looks at eight bytes of a text at once, in a plain register.
 //!
-//! What this file is for: finding where a word, a run of digits or the inside of quotes ends without a step for each byte.
-//! A chunk holds eight bytes, the first of them lowest. It must never say anything of bytes that are not there: behind the end
-//! of a text a chunk has zeros, which are part of nothing in SQL.
+//! The functions find the end of a word, of a run of digits or of the inside of quotes without a step for
+//! each byte. A chunk holds eight bytes, the first of them lowest. Bytes that are not there must never
+//! decide: after the end of a text a chunk has zeros, which are part of nothing in SQL.
 
-/// One in each byte.
+/// The value 1 in each byte.
 const ONES: u64 = u64::from_le_bytes([1; 8]);
 
-/// The highest bit of each byte: what is found is marked by it.
+/// The highest bit of each byte, which marks a byte that was found.
 const HIGH: u64 = ONES << 7;
 
-/// The other bits of each byte.
+/// All bits of each byte but the highest.
 const LOW: u64 = !HIGH;
 
 /// The number of bytes in a chunk.
 pub(crate) const CHUNK: usize = 8;
 
-/// The chunk at `at`; zeros behind the end of `text`.
+/// Returns the chunk at `at`, with zeros after the end of `text`.
 #[inline]
 pub(crate) fn load(text: &[u8], at: usize) -> u64 {
     match text.get(at..).and_then(<[u8]>::first_chunk) {
@@ -25,12 +25,13 @@ pub(crate) fn load(text: &[u8], at: usize) -> u64 {
     }
 }
 
-/// The same where fewer than eight bytes are left.
+/// Returns the chunk at `at` if fewer than eight bytes are left.
 fn load_last(text: &[u8], at: usize) -> u64 {
     let left = text.len().saturating_sub(at);
     if left == 0 {
         return 0;
     }
+    // The last eight bytes of the text, shifted, are cheaper than a copy byte by byte.
     if let Some(last) = text.last_chunk() {
         return u64::from_le_bytes(*last) >> (8 * (CHUNK - left));
     }
@@ -41,26 +42,27 @@ fn load_last(text: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The chunk's first `len` bytes (eight at most), zeros behind them.
+/// Returns the chunk's first `len` bytes (eight at most), followed by zeros.
 #[inline]
 pub(crate) const fn first(chunk: u64, len: usize) -> u64 {
     if len < CHUNK { chunk & ((1 << (8 * len)) - 1) } else { chunk }
 }
 
-/// The chunk's first `len` bytes (eight at most), blanks behind them.
+/// Returns the chunk's first `len` bytes (eight at most), followed by blanks.
 #[inline]
 pub(crate) const fn padded(chunk: u64, len: usize) -> u64 {
     if len < CHUNK { chunk & ((1 << (8 * len)) - 1) | (ONES * 0x20) << (8 * len) } else { chunk }
 }
 
-/// Letters in lower case, so that words that differ in nothing but case are equal. Other ASCII characters change too, but no
-/// two that a word can have become one; `_` becomes 0x7f.
+/// Returns the chunk with letters in lower case, so that words that differ only in case are equal. Other
+/// ASCII characters change too, but two different characters of words stay different; `_` becomes 0x7f.
 #[inline]
 pub(crate) const fn fold(chunk: u64) -> u64 {
     chunk | ((!chunk & HIGH) >> 2)
 }
 
-/// The number of bytes at the start of the chunk that may be part of a word: letters, digits, `_`, `$`, and all above 127.
+/// Returns the number of bytes at the start of the chunk that may be part of a word: letters, digits, `_`,
+/// `$`, and all bytes above 127.
 #[inline(always)]
 pub(crate) fn word_len(chunk: u64) -> usize {
     let low = chunk & LOW;
@@ -70,16 +72,16 @@ pub(crate) fn word_len(chunk: u64) -> usize {
     leading(no_letters & no_others & !chunk)
 }
 
-/// The number of bytes at the start of the chunk that are digits.
+/// Returns the number of digits at the start of the chunk.
 #[inline(always)]
 pub(crate) fn digits_len(chunk: u64) -> usize {
     leading(no_digits(chunk & LOW) | chunk)
 }
 
-/// The number of bytes at the start of the chunk that are neither of two.
+/// Returns the number of bytes before the first `one` or `other` in the chunk.
 #[inline]
 pub(crate) fn len_until(chunk: u64, one: u8, other: u8) -> usize {
-    // A borrow may mark what is behind the first that was found, never what is before.
+    // A borrow may mark bytes after the first one found, never bytes before it.
     let is = |byte: u8| {
         let zero = chunk ^ each(byte);
         zero.wrapping_sub(ONES) & !zero
@@ -87,24 +89,24 @@ pub(crate) fn len_until(chunk: u64, one: u8, other: u8) -> usize {
     ((is(one) | is(other)) & HIGH).trailing_zeros() as usize / 8
 }
 
-/// The same byte eight times.
+/// Returns a chunk of eight times the same byte.
 const fn each(byte: u8) -> u64 {
     ONES * byte as u64
 }
 
-/// Marks the bytes that are no digits; `low` is each byte without its highest bit.
+/// Marks the bytes that are not digits; `low` is each byte without its highest bit.
 #[inline(always)]
 const fn no_digits(low: u64) -> u64 {
     (low ^ each(b'0')) + each(0x80 - 10)
 }
 
-/// Marks the bytes that are not this one; `low` is each byte without its highest bit.
+/// Marks the bytes that differ from `byte`; `low` is each byte without its highest bit.
 #[inline(always)]
 const fn differ(low: u64, byte: u8) -> u64 {
     (low ^ each(byte)) + LOW
 }
 
-/// The number of bytes at the start that are not marked.
+/// Returns the number of bytes at the start that are not marked.
 #[inline(always)]
 fn leading(marked: u64) -> usize {
     match marked & HIGH {
@@ -113,7 +115,7 @@ fn leading(marked: u64) -> usize {
     }
 }
 
-/// The number of bytes of `text` from `at` on that are neither of two.
+/// Returns the number of bytes of `text` from `at` up to the first `one` or `other`.
 #[inline]
 pub(crate) fn count_until(text: &[u8], at: usize, one: u8, other: u8) -> usize {
     let mut end = at;

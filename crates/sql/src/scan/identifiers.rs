@@ -1,16 +1,17 @@
-//! Identifiers as SQL spells them, and the names with dots that they make up.
+//! Identifiers as SQL spells them, and dotted names made of them.
 //!
-//! PostgreSQL folds and cuts what it reads (`scansup.c`), by rules that depend on the server's encoding and on how it was built.
-//! This file reads only what is the same everywhere, and says of everything else that it cannot.
+//! PostgreSQL folds and cuts names (`scansup.c`) by rules that depend on the server's encoding and on how it
+//! was built. This file reads only names that are the same everywhere, and returns `None` for all others.
 
 use std::borrow::Cow;
 
 use crate::lexer::{Kind, Lexeme};
 
-/// PostgreSQL cuts longer identifiers (`NAMEDATALEN`).
+/// The length to which PostgreSQL cuts longer identifiers (`NAMEDATALEN`).
 const IDENTIFIER_BYTES_MAX: usize = 63;
 
-/// What an identifier is, letters in the case that they were written in. `None`: what PostgreSQL makes of it is not known.
+/// Returns an identifier with its letters in the case that they were written in. `None` if it cannot be told
+/// how PostgreSQL reads it.
 fn identifier<'a>(lexeme: Lexeme<'a>) -> Option<Cow<'a, [u8]>> {
     let name = match lexeme.kind {
         Kind::Word => Cow::Borrowed(lexeme.text),
@@ -21,7 +22,8 @@ fn identifier<'a>(lexeme: Lexeme<'a>) -> Option<Cow<'a, [u8]>> {
     (!name.is_empty() && name.len() <= IDENTIFIER_BYTES_MAX && name.is_ascii()).then_some(name)
 }
 
-/// A name whose parts have dots between them, and the place behind it. `lexeme` gives the lexeme at a place.
+/// Returns a name whose parts have dots between them, and the place after it. `lexeme` returns the lexeme at
+/// a place.
 pub(crate) fn dotted_name<'a>(
     lexeme: impl Fn(usize) -> Option<Lexeme<'a>>,
     at: usize,
@@ -34,13 +36,13 @@ pub(crate) fn dotted_name<'a>(
         name.extend_from_slice(&identifier(lexeme(next + 1)?)?);
         next += 2;
     }
-    // It says which character it was that stood before the code points.
+    // UESCAPE after the name changes the character that marks its code points.
     let escapes =
         |lexeme: Lexeme<'_>| lexeme.kind == Kind::Word && lexeme.text.eq_ignore_ascii_case(b"uescape");
     (!lexeme(next).is_some_and(escapes)).then_some((name, next))
 }
 
-/// What is between quotes, of which each stands there twice.
+/// Returns the inside of a quoted text with each doubled quote as one.
 pub(crate) fn undouble(text: &[u8], quote: u8) -> Cow<'_, [u8]> {
     if !text.contains(&quote) {
         return Cow::Borrowed(text);
@@ -56,7 +58,8 @@ pub(crate) fn undouble(text: &[u8], quote: u8) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// What stands for characters by their code points: `\0061`, `\+000061`, and `\\` for a backslash. ASCII only.
+/// Returns the text with code points replaced by their characters: `\0061`, `\+000061`, and `\\` for a
+/// backslash. `None` for characters beyond ASCII.
 fn code_points(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;

@@ -1,6 +1,6 @@
 //! The words that matter, in one place.
 //!
-//! What this file is for: to look a word up, in any case, without allocating. It must never decide what a statement
+//! The functions look a word up, in any case, without allocating. They must never decide what a statement
 //! does; that is for [`crate::traits()`].
 
 use crate::marks::Marks;
@@ -54,7 +54,8 @@ pub(crate) enum Keyword {
     With,
 }
 
-/// The keyword that a word is, if it stood there without quotes; `head` is what the lexer says of its beginning.
+/// Returns the keyword that a word without quotes is. `head` is the beginning of the word as the lexer gives
+/// it.
 #[inline]
 pub(crate) fn keyword(head: u64, text: &[u8]) -> Option<Keyword> {
     let place = &KEYWORDS[(head.wrapping_mul(KEYWORDS_SPREAD) >> KEYWORDS_SHIFT) as usize];
@@ -65,7 +66,7 @@ pub(crate) fn keyword(head: u64, text: &[u8]) -> Option<Keyword> {
     if rest.eq_ignore_ascii_case(place.rest) { place.keyword } else { None }
 }
 
-/// The first bytes of a word as the lexer gives them, of a text that is exactly this word.
+/// Returns the first bytes of `word` as the lexer gives them for a text that is exactly this word.
 pub(crate) const fn head(word: &[u8]) -> u64 {
     let mut bytes = [0; CHUNK];
     let mut at = 0;
@@ -77,19 +78,19 @@ pub(crate) const fn head(word: &[u8]) -> u64 {
     chunks::first(chunks::fold(u64::from_le_bytes(bytes)), len)
 }
 
-/// A keyword, at the place where its beginning leads to.
+/// A place of the hash table of keywords.
 #[derive(Clone, Copy)]
 struct Place {
     head: u64,
-    /// What follows the first eight bytes.
+    /// The keyword's bytes after the first eight.
     rest: &'static [u8],
     keyword: Option<Keyword>,
 }
 
-/// The number of places is a power of two: 64 less this.
+/// The hash table has 2^(64 - this) places.
 const KEYWORDS_SHIFT: u32 = 56;
 
-/// Leads each keyword to a different place.
+/// A factor that leads each keyword to a place of its own.
 const KEYWORDS_SPREAD: u64 = {
     let mut heads = [0; SPELLED.len()];
     let mut at = 0;
@@ -114,7 +115,7 @@ static KEYWORDS: [Place; 1 << (64 - KEYWORDS_SHIFT)] = {
     places
 };
 
-/// A factor whose product with each of `heads` differs in the bits from `shift` on; found by trying.
+/// Finds a factor, by trying, whose product with each of `heads` differs in the bits from `shift` on.
 const fn spread(heads: &[u64], shift: u32) -> u64 {
     let mut factor = 0x9e37_79b9_7f4a_7c15u64;
     loop {
@@ -131,12 +132,12 @@ const fn spread(heads: &[u64], shift: u32) -> u64 {
         if at == heads.len() {
             return factor;
         }
-        // Another odd one.
+        // The next odd factor to try.
         factor = factor.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_406);
     }
 }
 
-/// The keywords in the order of the alphabet.
+/// The keywords in alphabetical order.
 const SPELLED: [(&[u8], Keyword); 44] = [
     (b"abort", Keyword::Abort),
     (b"alter", Keyword::Alter),
@@ -184,8 +185,8 @@ const SPELLED: [(&[u8], Keyword); 44] = [
     (b"with", Keyword::With),
 ];
 
-/// Names of routines and relations that read or change what belongs to a session, or run SQL that is given to them as
-/// a string; and what they mark.
+/// Names of routines and relations that read or change the state of a session, or that run SQL given to them
+/// as a string; with the marks that they set.
 const SESSION_NAMES: [(&[u8], Marks); 11] = [
     (b"currval", Marks::ASKS_SEQUENCE),
     (b"lastval", Marks::ASKS_SEQUENCE),
@@ -202,7 +203,7 @@ const SESSION_NAMES: [(&[u8], Marks); 11] = [
     (b"xpath_table", Marks::ROUTINES),
 ];
 
-/// How such names begin, where there is a family of them. The first that fits counts.
+/// Prefixes of families of such names. The first prefix that fits counts.
 const SESSION_PREFIXES: [(&[u8], Marks); 19] = [
     (b"connectby", Marks::ROUTINES),
     (b"crosstab", Marks::ROUTINES),
@@ -228,15 +229,15 @@ const SESSION_PREFIXES: [(&[u8], Marks); 19] = [
     (b"ts_stat", Marks::ROUTINES),
 ];
 
-/// Whether a name that begins so may be in one of the two lists; most are not. `head` is what the lexer says of a word's
-/// beginning.
+/// Returns whether a name with this beginning may be in one of the two lists; most are not. `head` is the
+/// beginning of the word as the lexer gives it.
 #[inline]
 pub(crate) fn may_be_session_name(head: u64) -> bool {
     let start = head & 0xffff_ffff;
     u64::from(STARTS[(start.wrapping_mul(STARTS_SPREAD) >> STARTS_SHIFT) as usize]) == start
 }
 
-/// The first four bytes of all the names, in the low half.
+/// The first four bytes of each name, in the low half.
 const NAMES: [u64; SESSION_NAMES.len() + SESSION_PREFIXES.len()] = {
     let mut starts = [0; SESSION_NAMES.len() + SESSION_PREFIXES.len()];
     let mut at = 0;
@@ -253,7 +254,7 @@ const NAMES: [u64; SESSION_NAMES.len() + SESSION_PREFIXES.len()] = {
 const STARTS_SHIFT: u32 = 57;
 const STARTS_SPREAD: u64 = spread(&NAMES, STARTS_SHIFT);
 
-/// The beginnings of the names, each at its place.
+/// The hash table of the names' beginnings.
 static STARTS: [u32; 1 << (64 - STARTS_SHIFT)] = {
     let mut places = [0; 1 << (64 - STARTS_SHIFT)];
     let mut at = 0;
@@ -264,8 +265,9 @@ static STARTS: [u32; 1 << (64 - STARTS_SHIFT)] = {
     places
 };
 
-/// What `name` marks, if it belongs to the session, see [`SESSION_NAMES`] and [`SESSION_PREFIXES`]; it may be no mark, where
-/// nothing is left behind. `folds`: the name stood there without quotes, in letters of any case.
+/// Returns the marks of `name` if [`SESSION_NAMES`] or [`SESSION_PREFIXES`] has it; these can be
+/// [`Marks::NONE`] if it leaves nothing in the session. `folds`: the name was written without quotes, in
+/// letters of any case.
 #[cold]
 pub(crate) fn session_name(name: &[u8], folds: bool) -> Option<Marks> {
     let same = |one: &[u8], known: &[u8]| if folds { one.eq_ignore_ascii_case(known) } else { one == known };

@@ -1,9 +1,10 @@
-//! EXECUTE in a body, and whether the SQL that it runs stands in the body itself, where it was read as the strings are.
+//! EXECUTE in the body of a routine: tells whether the SQL that it runs stands in the body itself, where it
+//! has been read as one of the strings.
 
 use super::Text;
 use crate::lexer::Kind;
 
-/// Statements that call nothing that is put behind this word.
+/// First words of statements that, whatever text is appended to them, set nothing.
 const HARMLESS: [&[u8]; 16] = [
     b"alter",
     b"analyze",
@@ -24,7 +25,8 @@ const HARMLESS: [&[u8]; 16] = [
 ];
 
 impl Text<'_, '_> {
-    /// The statement that an EXECUTE runs begins with a string of the body, or it is none of PL/pgSQL.
+    /// Returns `true` if the statement that this EXECUTE runs begins with a string of the body, or if the
+    /// EXECUTE is not PL/pgSQL's.
     pub(super) fn is_known_statement(self, at: usize) -> bool {
         // GRANT EXECUTE ON, CREATE TRIGGER ... EXECUTE FUNCTION.
         let grants =
@@ -36,20 +38,21 @@ impl Text<'_, '_> {
             || self.is_variable_of_strings(at + 1)
     }
 
-    /// An expression whose value begins with what a string of the body says.
+    /// Returns whether the expression at `at` has a value that begins with a string of the body.
     fn begins_with_string(self, at: usize) -> bool {
         let formats = self.is(at, b"format") && self.is_symbol(at + 1, b"(");
         let at = if formats { at + 2 } else { at };
         let Some(string) = self.get(at) else { return false };
         let text = string.text.trim_ascii();
         let is_string = matches!(string.kind, Kind::Text | Kind::DollarText | Kind::EscapeText);
-        // Of a single word, it decides what is put behind it.
+        // If the string is a single word (`'SET '`), the text appended to it decides what the statement does.
         let whole = formats || !self.is_operator(at + 1, b"||") || text.iter().any(u8::is_ascii_whitespace);
         let harmless = whole || HARMLESS.iter().any(|verb| text.eq_ignore_ascii_case(verb));
         is_string && harmless && !text.is_empty() && !(formats && text.starts_with(b"%"))
     }
 
-    /// A variable that only strings of the body are assigned to, with what is put behind them.
+    /// Returns whether the variable at `at` gets its values only from strings of the body, with more
+    /// appended.
     fn is_variable_of_strings(self, at: usize) -> bool {
         let Some(name) = self.get(at).filter(|name| name.kind == Kind::Word).map(|name| name.text) else {
             return false;
@@ -79,7 +82,8 @@ impl Text<'_, '_> {
         assigned
     }
 
-    /// Where the value begins that is assigned to the variable at this place, if one is: `v := ...`, `v text := ...`.
+    /// Returns the place of the value that is assigned to the variable at `at`, if one is: `v := ...`, `v
+    /// text := ...`.
     fn assignment_sign(self, at: usize) -> Option<usize> {
         let begins = |at: usize| self.is_symbol(at, b":") && self.is_operator(at + 1, b"=");
         if begins(at + 1) {

@@ -1,16 +1,16 @@
-//! Text in which strings and comments cannot be told from what they are not: every word counts.
+//! Reads text in which strings and comments cannot be told apart from the rest: every word counts.
 
 use super::SettingNames;
 
 impl SettingNames {
-    /// Words that begin before `end` count.
+    /// Reads the words that begin before `end`.
     pub(super) fn read_raw(&mut self, text: &[u8], end: usize) {
         let mut at = 0;
         let mut before: &[u8] = b"";
         let mut is_between = true;
         while let Some(&byte) = text.get(at).filter(|_| at < end) {
             if !is_word(byte) {
-                // The line before may be a comment.
+                // A line break ends a comment, so the next word may begin a statement.
                 is_between |= !matches!(byte, b' ' | b'\t');
                 at += 1;
                 continue;
@@ -31,7 +31,7 @@ impl SettingNames {
         }
     }
 
-    /// What follows SET; `false` if it may be a name that cannot be read.
+    /// Reads what follows SET. Returns `false` if it may be a name that cannot be read.
     fn reads_raw_set(&mut self, rest: &[u8]) -> bool {
         let mut rest = rest.trim_ascii_start();
         let mut name = name_at(rest);

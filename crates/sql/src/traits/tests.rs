@@ -283,7 +283,8 @@ proptest! {
         }
     }
 
-    /// What is certain is so under each reading that a server could have, by a second and simpler lexer.
+    /// A text that is certain must be so under each reading that a server could have, by a second and simpler
+    /// lexer.
     #[test]
     fn certain_under_every_reading(sql in text()) {
         if traits(&sql).certainly_self_contained {

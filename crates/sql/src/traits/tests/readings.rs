@@ -1,7 +1,7 @@
-//! A second lexer, simple and slow, that knows which reading of a text it follows. It only tells what stands outside
-//! of quotes and comments.
+//! A second lexer, simple and slow, that follows one given reading of a text. It finds only the parts outside
+//! quotes and comments.
 
-/// How a server reads a text.
+/// The server's settings that change how it reads a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
     standard_conforming_strings: bool,
@@ -17,10 +17,11 @@ impl Reading {
     ];
 }
 
-/// What stands outside of quotes and comments; each of these has become one `~`.
+/// The parts of a text outside quotes and comments. Each quoted text has become one `~`, each comment one
+/// NUL.
 pub(super) struct Outside {
     text: Vec<u8>,
-    /// Whether every quote and comment has an end.
+    /// `true` if every quote and comment has an end.
     pub(super) closed: bool,
 }
 
@@ -120,7 +121,7 @@ fn comment(sql: &[u8]) -> Option<usize> {
     }
 }
 
-/// Length of a quoted text with its quotes, of which the first `at` bytes are the opening.
+/// Returns the length of a quoted text with its quotes. The first `at` bytes are the opening.
 fn quoted(sql: &[u8], mut at: usize, quote: u8, escapes: bool) -> Option<usize> {
     loop {
         match *sql.get(at)? {
@@ -132,7 +133,7 @@ fn quoted(sql: &[u8], mut at: usize, quote: u8, escapes: bool) -> Option<usize> 
     }
 }
 
-/// The same for an escape text, with its continuations on other lines.
+/// Returns the length of an escape text with its continuations on other lines.
 fn continued(sql: &[u8], at: usize) -> Option<usize> {
     let mut end = quoted(sql, at, b'\'', true)?;
     loop {
@@ -155,7 +156,7 @@ fn continued(sql: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Each character of two bytes becomes two letters, as a conversion to UTF-8 would make letters of it.
+/// Replaces each character of two bytes with two letters, as a conversion to UTF-8 would produce letters.
 fn without_double_bytes(sql: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut at = 0;
