@@ -1,15 +1,15 @@
-//! Counts that may be left to pgweir.
+//! Counts that pgweir may choose itself.
 
 use crate::Kind;
 use crate::syntax::number;
 use crate::syntax::value::Value;
 
-/// `auto`, or a number that is kept to.
+/// A count: `auto`, or a number that pgweir keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AutoCount {
-    /// Found by measurement.
+    /// A number that pgweir finds by measurement.
     Auto,
-    /// As configured; at least 1.
+    /// The configured number, which is at least 1.
     Fixed(u32),
 }
 

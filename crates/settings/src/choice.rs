@@ -1,4 +1,4 @@
-//! Settings that are one word out of a few.
+//! Settings whose value is one of a few words.
 //!
 //! The words are PgBouncer's and read in any case, as PgBouncer reads them. A new word is a new line here.
 
@@ -40,7 +40,7 @@ macro_rules! choice {
             }
 
             fn unset() -> Self {
-                // Every setting of this type has a default or may be absent; the first word is the most
+                // Every setting of this type has a default or may be unset; the first word is the most
                 // careful one.
                 [$(Self::$Variant),+][0]
             }
@@ -49,23 +49,24 @@ macro_rules! choice {
 }
 
 choice! {
-    /// What a client that reads from a standby must see.
+    /// The commits that a client must see when it reads from a standby.
     CausalReads {
-        /// Whatever the standby has replayed.
+        /// The commits that the standby has replayed, whichever these are.
         Off = "off",
-        /// What the client itself has committed, and nothing older than what it has seen.
+        /// The client's own commits, and nothing older than what the client has seen before.
         Session = "session",
-        /// All that any client had committed when the statement came.
+        /// The commits of any client up to the time when the statement came.
         Database = "database",
     }
 }
 
 choice! {
-    /// Where a transaction begins whose BEGIN says nothing of what it may do, with `route=auto`.
+    /// The node on which a transaction begins, with `route=auto`, if its BEGIN does not say READ ONLY.
     BeginUndeclared {
-        /// On the primary.
+        /// The primary.
         Primary = "primary",
-        /// Where its first statement may run; from the first that does not certainly read, on the primary.
+        /// The node where its first statement may run. From the first statement that does not certainly read,
+        /// the primary.
         First = "first",
     }
 }
@@ -73,16 +74,16 @@ choice! {
 choice! {
     /// The PgBouncer release whose version, columns, statistics line and tracked parameters tools and clients find.
     CompatibleWith {
-        /// The default.
+        /// PgBouncer 1.25, the default.
         V1_25 = "1.25",
-        /// Counts logins of clients in SHOW STATS and in the statistics line, and tracks every parameter that clients can change and
-        /// PostgreSQL reports.
+        /// PgBouncer 1.26: counts logins of clients in SHOW STATS and in the statistics line, and tracks
+        /// every parameter that clients can change and PostgreSQL reports.
         V1_26 = "1.26",
     }
 }
 
 impl CompatibleWith {
-    /// The latest release of this version.
+    /// Returns the latest release of this version.
     #[must_use]
     pub fn release(self) -> &'static str {
         match self {
@@ -91,7 +92,7 @@ impl CompatibleWith {
         }
     }
 
-    /// Whether the statistics of this version count logins of clients.
+    /// Returns whether the statistics of this version count logins of clients.
     #[must_use]
     pub fn counts_logins(self) -> bool {
         self == CompatibleWith::V1_26
@@ -101,31 +102,32 @@ impl CompatibleWith {
 choice! {
     /// The program whose name SHOW VERSION and `--version` begin with.
     VersionText {
-        /// PgBouncer's, and nothing else: tools parse it.
+        /// PgBouncer's version and nothing else, as tools parse it.
         Pgbouncer = "pgbouncer",
-        /// pgweir's, then the version of PgBouncer that it is compatible with.
+        /// pgweir's version, then the version of PgBouncer that it is compatible with.
         Pgweir = "pgweir",
     }
 }
 
 choice! {
-    /// When a server connection goes back to its pool.
+    /// The event after which a server connection goes back to its pool.
     PoolMode {
-        /// When the client disconnects.
+        /// The client disconnects.
         Session = "session",
-        /// When the transaction ends.
+        /// The transaction ends.
         Transaction = "transaction",
-        /// After each statement; transactions of several statements are refused.
+        /// Each statement ends; transactions of several statements are refused.
         Statement = "statement",
     }
 }
 
 choice! {
-    /// How clients prove who they are.
+    /// The way in which clients prove who they are.
     AuthType {
-        /// No client is asked for a password, and the user name is ignored: the database's forced user is used.
+        /// No proof: pgweir asks for no password and ignores the user name; the database's forced user is
+        /// used.
         Any = "any",
-        /// No client is asked for a password, but the user has to be known.
+        /// No proof: pgweir asks for no password, but the user has to be known.
         Trust = "trust",
         /// The password in clear text.
         Plain = "plain",
@@ -145,106 +147,108 @@ choice! {
 }
 
 choice! {
-    /// How far TLS is wanted and how much of the peer's certificate is checked; the words are libpq's
+    /// The degree to which TLS is wanted and the peer's certificate is checked; the words are libpq's
     /// `sslmode`.
     SslMode {
-        /// Never TLS.
+        /// No TLS.
         Disable = "disable",
-        /// TLS when the peer wants it; towards servers the same as `prefer`.
+        /// TLS if the peer wants it; towards servers the same as `prefer`.
         Allow = "allow",
-        /// TLS when the peer can.
+        /// TLS if the peer can.
         Prefer = "prefer",
-        /// Only TLS; nothing is checked.
+        /// TLS only, without a check of the certificate.
         Require = "require",
-        /// Only TLS, and the certificate has to come from the configured authority.
+        /// TLS only, and the certificate has to come from the configured authority.
         VerifyCa = "verify-ca",
-        /// As `verify-ca`, and the host name has to match.
+        /// TLS only, checked like `verify-ca`, and the host name has to match.
         VerifyFull = "verify-full",
     }
 }
 
 choice! {
-    /// What becomes of a client's session where servers change hands with every transaction.
+    /// The handling of a client's session if its server can change with every transaction.
     SessionState {
-        /// It is the client's, as on a direct connection: what can move is replayed, what cannot keeps the server.
+        /// The client keeps its session, as on a direct connection: pgweir replays the state that can move to
+        /// another server, and other state keeps the server.
         Preserve = "preserve",
-        /// As `preserve`, but a client that would keep its server is disconnected with an error.
+        /// The same as `preserve`, but a client that would keep its server is disconnected with an error.
         Error = "error",
-        /// As PgBouncer does: the parameters that servers report are kept, the rest is not looked at.
+        /// The same as PgBouncer: the parameters that servers report are kept, and other state is ignored.
         Pgbouncer = "pgbouncer",
     }
 }
 
 choice! {
-    /// What is done for `currval` and `lastval` where servers change hands with every transaction.
+    /// The handling of `currval` and `lastval` if the server can change with every transaction.
     SequenceAffinity {
         /// A server waits a moment for the client that drew a value on it.
         Wait = "wait",
         /// A client that drew a value keeps its server.
         Pin = "pin",
-        /// Nothing.
+        /// Nothing is done for them, as in PgBouncer.
         Off = "off",
     }
 }
 
 choice! {
-    /// When a BEGIN is sent to a server in transaction pooling.
+    /// The time at which a BEGIN is sent to a server in transaction pooling.
     DeferBegin {
-        /// As it comes.
+        /// BEGIN is sent when it comes.
         Off = "off",
-        /// It takes a server and is answered at once; it is sent in the packet of the transaction's first statement.
+        /// BEGIN takes a server and is answered at once. It is sent in the packet of the transaction's first
+        /// statement.
         Packet = "packet",
-        /// It is answered at once, and a server is taken with the transaction's first statement only.
+        /// BEGIN is answered at once. A server is taken only for the transaction's first statement.
         Server = "server",
     }
 }
 
 choice! {
-    /// How workers are scheduled.
+    /// The scheduling of workers by the operating system.
     WorkerScheduling {
         /// Workers with many clients let other threads run first.
         Auto = "auto",
-        /// As every thread.
+        /// Workers are scheduled like every thread.
         Prompt = "prompt",
     }
 }
 
 choice! {
-    /// How lines of the log look.
+    /// The format of the log's lines.
     LogFormat {
-        /// PgBouncer's: time, process, level, message.
+        /// PgBouncer's format: time, process, level, message.
         Text = "text",
-        /// One JSON object a line.
+        /// A JSON object in each line.
         Json = "json",
     }
 }
 
 choice! {
-    /// How the hosts of a database's host list take turns.
+    /// The order in which the hosts of a database's host list are used.
     LoadBalanceHosts {
         /// Each new server connection goes to the next host.
         RoundRobin = "round-robin",
-        /// Stay with one host until a connect fails.
+        /// New server connections go to one host until a connect fails.
         Disable = "disable",
     }
 }
 
 choice! {
-    /// What readers of the HTTP server see without having signed in.
+    /// The information that readers of the HTTP server get without having signed in.
     Anonymous {
-        /// Nothing but whether the process is well.
+        /// Only whether the process is well.
         Nothing = "none",
         /// Numbers by database; no names of users and applications, no addresses, no SQL.
         Numbers = "numbers",
-        /// What a user of `stats_users` sees.
+        /// The information that a user of `stats_users` gets.
         All = "all",
     }
 }
 
 choice! {
-    /// The highest version of PostgreSQL's protocol that servers are asked for.
+    /// The highest version of PostgreSQL's protocol that pgweir asks servers for.
     ServerProtocol {
-        /// Version 3.0, what all servers speak.
+        /// Version 3.0, which all servers speak.
         V3_0 = "3.0",
         /// Version 3.2, new with PostgreSQL 18 (longer cancel keys); older servers negotiate down.
         V3_2 = "3.2",
@@ -252,7 +256,7 @@ choice! {
 }
 
 choice! {
-    /// How often a client's reads change the standby.
+    /// The time for which a client's reads stay at one standby.
     Balance {
         /// A client stays at the standby that served it last, unless another one is much less loaded.
         Session = "session",
@@ -262,37 +266,37 @@ choice! {
 }
 
 choice! {
-    /// How pgweir learns of a cluster's nodes.
+    /// The way in which pgweir learns of a cluster's nodes.
     Discovery {
-        /// `nodes` is the list, and the nodes are asked what they are.
+        /// The list is in `nodes`, and pgweir asks the nodes for their role.
         Sql = "sql",
-        /// A host name has the address of each node, and the nodes are asked what they are.
+        /// A host name has the address of each node, and pgweir asks the nodes for their role.
         Dns = "dns",
-        /// Patroni's REST API has the list, and says which node is the primary.
+        /// Patroni's REST API has the list, and tells which node is the primary.
         Patroni = "patroni",
-        /// Patroni's keys in etcd have the list, and say which node is the primary.
+        /// Patroni's keys in etcd have the list, and tell which node is the primary.
         Etcd = "etcd",
     }
 }
 
 choice! {
-    /// What a client learns whose primary is lost behind its COMMIT.
+    /// The answer to a client whose primary is lost after its COMMIT.
     CommitOutcome {
-        /// That it is not known.
+        /// An error that says that the outcome is not known.
         Off = "off",
-        /// What became of it: the next primary is asked.
+        /// The outcome: pgweir asks the next primary.
         On = "on",
-        /// The same; and COMMIT is sent only when its transaction's number is known.
+        /// The same as `on`; and COMMIT is sent only when its transaction's number is known.
         Exact = "exact",
     }
 }
 
 choice! {
-    /// What counts while the source of a cluster is silent.
+    /// The rule for the primary while the source of a cluster does not answer.
     SourceLost {
-        /// A node's own word, if no other node claims to be the primary.
+        /// A node is the primary by its own word, if no other node claims to be the primary.
         Trust = "trust",
-        /// Nothing: clients wait.
+        /// No node is the primary: clients wait.
         Hold = "hold",
     }
 }

@@ -1,4 +1,4 @@
-//! What must fit between the lines of `[clusters]`, `[nodes]` and `[databases]`.
+//! Checks that the lines of `[clusters]`, `[nodes]` and `[databases]` fit together.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::{Discovery, FALLBACK_DATABASE, Route};
 
 /// Maximum number of nodes of a cluster.
 const NODES_MAX: usize = 64;
-/// The lowest `ttl` that Patroni takes, in milliseconds: after so long it may promote another node.
+/// The lowest `ttl` that Patroni accepts, in milliseconds: after that time it may promote another node.
 const PATRONI_TTL_MS_MIN: u32 = 20_000;
 
-/// Every fault between the lines, at the line that has to change.
+/// Returns every fault between the lines, each with the place of the line that has to change.
 pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
     let mut faults = Vec::new();
     let mut member_of: BTreeMap<&str, &str> = BTreeMap::new();
@@ -66,7 +66,7 @@ fn faults_of_options(config: &Config, cluster: &ClusterOptions) -> Vec<String> {
     faults
 }
 
-/// What the cluster's way of discovery needs.
+/// Returns the faults of the keys that the cluster's way of discovery needs.
 fn faults_of_way(config: &Config, cluster: &ClusterOptions) -> Vec<String> {
     let mut faults = Vec::new();
     let mut needs = |given: bool, what: &str| {
@@ -107,7 +107,7 @@ fn faults_of_urls(config: &Config, key: &str, list: &[String]) -> Vec<String> {
     list.iter().filter_map(fault).collect()
 }
 
-/// The settings of the whole process that are about clusters.
+/// Returns the faults of the settings of the whole process that concern clusters.
 fn faults_of_process(config: &Config) -> Vec<LoadError> {
     let main = &config.main;
     let mut faults = Vec::new();
@@ -137,7 +137,7 @@ fn faults_of_process(config: &Config) -> Vec<LoadError> {
     faults
 }
 
-/// A node that a cluster lists needs an address; so does one that no cluster can discover.
+/// Returns a fault for each node without an address that a cluster lists, or that no cluster can discover.
 fn nodes_without_host(config: &Config) -> Vec<LoadError> {
     let discovers = config.clusters.values().any(|cluster| cluster.discovery != Discovery::Sql);
     let is_listed = |name: &String| config.clusters.values().any(|cluster| cluster.nodes.contains(name));
@@ -148,7 +148,7 @@ fn nodes_without_host(config: &Config) -> Vec<LoadError> {
     lacking.filter_map(|(name, _)| fault(name)).collect()
 }
 
-/// What an administrator should know of clusters.
+/// Returns warnings about clusters that work, but perhaps not as their administrator expects.
 pub(crate) fn warnings(config: &Config) -> Vec<Warning> {
     let warning = |(name, cluster): (&String, &ClusterOptions)| {
         let by_patroni = matches!(cluster.discovery, Discovery::Patroni | Discovery::Etcd);
@@ -167,13 +167,15 @@ pub(crate) fn warnings(config: &Config) -> Vec<Warning> {
     config.clusters.iter().filter_map(warning).chain(unused).collect()
 }
 
-/// Two names for one server would be two primaries.
+/// Returns a fault for each node with the address of another one: two names for one server would be two
+/// primaries.
 fn shared_addresses(config: &Config) -> Vec<LoadError> {
     let mut at: BTreeMap<(&str, u16), &str> = BTreeMap::new();
     let mut faults = Vec::new();
     for (name, node) in &config.nodes {
         let Some(place) = config.node_places.get(name) else { continue };
         match at.insert((&node.host, node.port), name) {
+            // Nodes without a host are discovered; their addresses are not known yet.
             Some(other) if !node.host.is_empty() => {
                 faults.push(fault(place, "node", name, &format!("node \"{other}\" has the same address")));
             }
@@ -183,7 +185,7 @@ fn shared_addresses(config: &Config) -> Vec<LoadError> {
     faults
 }
 
-/// A database whose clients would wait for a standby that takes no reads.
+/// Returns a fault for each database whose clients would wait for a standby that takes no reads.
 fn weightless(config: &Config) -> Vec<LoadError> {
     let named = config.databases.iter().map(|(name, database)| (name.as_str(), database));
     let all = named.chain(config.fallback.iter().map(|database| (FALLBACK_DATABASE, database)));
@@ -197,7 +199,8 @@ fn weightless(config: &Config) -> Vec<LoadError> {
     faults.collect()
 }
 
-/// A user whose clients would wait so in every database with a cluster.
+/// Returns a fault for each user whose clients would wait for such a standby in every database with a
+/// cluster.
 fn weightless_users(config: &Config) -> Vec<LoadError> {
     let all =
         || config.databases.values().chain(&config.fallback).filter(|database| database.cluster.is_some());
@@ -210,7 +213,7 @@ fn weightless_users(config: &Config) -> Vec<LoadError> {
 }
 
 impl Config {
-    /// The database has a cluster with a list of nodes, none of which may get reads.
+    /// Returns whether the database has a cluster with a list of nodes, none of which may get reads.
     pub(crate) fn has_only_weight_0(&self, database: &Database) -> bool {
         let mut nodes = self.nodes_of(database).peekable();
         nodes.peek().is_some() && nodes.all(|(_, node)| node.weight == 0)

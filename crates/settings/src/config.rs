@@ -1,4 +1,4 @@
-//! The whole configuration, and what the console does with it: `SHOW CONFIG` and `SET`.
+//! The whole configuration, and the console's commands on it: `SHOW CONFIG` and `SET`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::table::{
 /// Maximum length of a database's name in bytes: PostgreSQL's limit for names.
 pub const DATABASE_NAME_MAX: usize = 63;
 
-/// Everything that the configuration file says.
+/// A configuration: the file, and the sources that were read after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// The settings of the whole process.
@@ -33,30 +33,30 @@ pub struct Config {
     pub routes: Vec<RouteLine>,
     /// The `*` entry: what databases without their own entry are made from.
     pub fallback: Option<Database>,
-    /// What the administrator should know about this configuration.
+    /// Warnings for the administrator about this configuration.
     pub warnings: Vec<Warning>,
-    /// Where the file sets each setting of the process that it sets.
+    /// The place of each setting of the process that a source sets.
     pub given: BTreeMap<&'static str, Place>,
-    /// Where the entries of `[databases]` are, `*` among them.
+    /// The places of the entries of `[databases]`, including `*`.
     pub database_places: BTreeMap<String, Place>,
-    /// Where the entries of `[users]` are.
+    /// The places of the entries of `[users]`.
     pub user_places: BTreeMap<String, Place>,
-    /// Where the entries of `[clusters]` are.
+    /// The places of the entries of `[clusters]`.
     pub cluster_places: BTreeMap<String, Place>,
-    /// Where the entries of `[nodes]` are.
+    /// The places of the entries of `[nodes]`.
     pub node_places: BTreeMap<String, Place>,
-    /// Where the lines of `[routes]` are.
+    /// The places of the lines of `[routes]`.
     pub route_places: BTreeMap<String, Place>,
-    /// The sources that were read after the file, in that order, and what each of them changed.
+    /// The sources that were read after the file, in that order, each with its changes.
     pub overlay: Vec<LayerEffect>,
-    /// The sources, for a process that takes this one's place.
+    /// The sources, for a process that replaces this one.
     pub handed_over: HandedOver,
 }
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as it was named; or the variable, or what else sets the value.
+    /// The file as it was named, the variable, or the command (`SET`) that sets the value.
     pub file: String,
     /// The line, from 1; 0 if the source has no lines.
     pub line: u32,
@@ -72,13 +72,14 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The place of a value that stands in no line of a file: a variable, the command line, `SET`.
+    /// Returns the place of a value that is not in a line of a file: a variable, the command line, `SET`.
     #[must_use]
     pub fn outside(source: &str) -> Place {
         Place { file: source.to_owned(), line: 0 }
     }
 
-    /// A fault of this line: in PgBouncer's words, with the place, and in ours, without it.
+    /// Returns a fault of this line: `text` in PgBouncer's words, with the place; `problem` in ours, without
+    /// it.
     pub(crate) fn error(&self, text: String, problem: String) -> LoadError {
         LoadError { file: self.file.clone(), line: self.line, text, problem }
     }
@@ -93,30 +94,29 @@ impl Place {
 pub struct ConfigRow {
     /// The setting's name.
     pub key: &'static str,
-    /// Its value; `None` is NULL.
+    /// The setting's value; `None` is NULL.
     pub value: Option<String>,
-    /// Its default as the table has it; `None` is NULL.
+    /// The setting's default, as the table has it; `None` is NULL.
     pub default: Option<&'static str>,
-    /// Whether `SET` and `RELOAD` can change it.
+    /// `true` if `SET` and `RELOAD` can change the setting.
     pub changeable: bool,
-    /// Where the value comes from: a file with its line, a variable, the command line, `SET`, or `default`.
+    /// The source of the value: a file with its line, a variable, the command line, `SET`, or `default`.
     pub source: String,
 }
 
-/// What a good `SET` did.
+/// The effect of a `SET` without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetOutcome {
     /// The value is in effect.
     Applied,
-    /// Nothing, because the setting can only change at a start. PgBouncer reports success even so.
+    /// No effect, because the setting can only change at a start. PgBouncer reports success in this case,
+    /// too.
     NeedsRestart,
 }
 
 impl Config {
-    /// The database that a client asks for: its entry, or one made from the `*` entry. `None` is "no such
-    /// database".
-    ///
-    /// The console's own database is not among them.
+    /// Returns the database that a client asks for: its entry, or one made from the `*` entry. `None` means
+    /// "no such database", also for the console's own database.
     pub fn database(&self, name: &str) -> Option<Cow<'_, Database>> {
         if let Some(entry) = self.databases.get(name) {
             return Some(Cow::Borrowed(entry));
@@ -128,10 +128,11 @@ impl Config {
         Some(Cow::Owned(Database { name: name.to_owned(), ..fallback.clone() }))
     }
 
-    /// `SET key = value` on the console: changes one setting of the process until the next `RELOAD`.
+    /// Changes one setting of the process until the next `RELOAD`: `SET key = value` on the console.
     ///
     /// # Errors
-    /// The setting does not exist or does not take the value; nothing is changed then.
+    ///
+    /// The setting does not exist or does not take the value; then nothing is changed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<SetOutcome, SetError> {
         let row = row(MAIN_ROWS, key).ok_or_else(|| SetError::Unknown { key: key.to_owned() })?;
         let invalid = |reason| SetError::Invalid { key: key.to_owned(), value: masked(value), reason };
@@ -140,6 +141,7 @@ impl Config {
         }
         let mut next = self.main.clone();
         row.assign(&mut next, value).map_err(invalid)?;
+        // The value was checked first, so a wrong one is an error even if it would change nothing.
         if row.change == Change::Restart {
             return Ok(SetOutcome::NeedsRestart);
         }
@@ -148,8 +150,8 @@ impl Config {
         Ok(SetOutcome::Applied)
     }
 
-    /// The rows of `SHOW CONFIG`: by name, with PgBouncer's one exception of `pool_mode` before
-    /// `pool_idle_timeout`.
+    /// Returns the rows of `SHOW CONFIG`, sorted by name, with PgBouncer's one exception of `pool_mode`
+    /// before `pool_idle_timeout`.
     pub fn show(&self) -> Vec<ConfigRow> {
         let mut rows: Vec<ConfigRow> = MAIN_ROWS
             .iter()

@@ -1,7 +1,7 @@
-//! Which value counts: that of the user, then that of the database, then the global one.
+//! Finds the value that counts: the user's, then the database's, then the global one.
 //!
-//! Which user to ask about is the caller's matter: sizes, pool mode and limits of server connections go by
-//! the pool's server user, timeouts of clients by the user who logged in.
+//! The caller decides which user to ask about: sizes, pool mode and limits of server connections follow the
+//! pool's server user, timeouts of clients follow the user who logged in.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     Balance, BeginUndeclared, CausalReads, CommitOutcome, LoadBalanceHosts, PoolMode, Route, SessionState,
 };
 
-/// Zero is how the files say "no limit".
+/// Turns zero, by which the files say "no limit", into `None`.
 fn limit(time: Duration) -> Option<Duration> {
     (!time.is_zero()).then_some(time)
 }
@@ -21,7 +21,8 @@ impl Config {
         self.users.get(user).and_then(field)
     }
 
-    /// What a client of this pool is told whose primary is lost behind its COMMIT. Without a cluster, `off`.
+    /// Returns what a client of this pool is told if its primary is lost after its COMMIT. `Off` without a
+    /// cluster.
     pub fn commit_outcome(&self, db: &Database, user: &str) -> CommitOutcome {
         let Some(cluster) = db.cluster.as_ref().and_then(|name| self.clusters.get(name)) else {
             return CommitOutcome::Off;
@@ -29,76 +30,78 @@ impl Config {
         self.of_user(user, |u| u.commit_outcome).or(db.commit_outcome).unwrap_or(cluster.commit_outcome)
     }
 
-    /// When a server of this pool is released.
+    /// Returns the event after which a server of this pool is released.
     pub fn pool_mode(&self, db: &Database, user: &str) -> PoolMode {
         self.of_user(user, |u| u.pool_mode).or(db.pool_mode).unwrap_or(self.main.pool_mode)
     }
 
-    /// What becomes of a client's session in this pool.
+    /// Returns how the sessions of this pool's clients are handled.
     pub fn session_state(&self, db: &Database, user: &str) -> SessionState {
         self.of_user(user, |u| u.session_state).or(db.session_state).unwrap_or(self.main.session_state)
     }
 
-    /// The number of releases of which one is followed by a look at the server's session; 0 means none.
+    /// Returns the average number of releases per audit of the server's session; 0 means no audits.
     pub fn session_audit_sample(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.session_audit_sample)
             .or(db.session_audit_sample)
             .unwrap_or(self.main.session_audit_sample)
     }
 
-    /// Maximum number of servers of this pool; 0 means that there is no limit.
+    /// Returns the maximum number of servers of this pool; 0 means that there is no limit.
     pub fn pool_size(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.pool_size).or(db.pool_size).unwrap_or(self.main.default_pool_size)
     }
 
-    /// Number of servers that a pool of this database keeps open.
+    /// Returns the number of servers that a pool of this database keeps open.
     pub fn min_pool_size(&self, db: &Database) -> u32 {
         db.min_pool_size.unwrap_or(self.main.min_pool_size)
     }
 
-    /// Whether this pool exists without any client: it keeps `min_pool_size` servers of the user that its database forces.
+    /// Returns whether this pool exists without any client, to keep `min_pool_size` servers of the user that
+    /// its database forces.
     pub fn keeps_pool(&self, db: &Database, user: &str) -> bool {
         db.user.as_deref() == Some(user) && self.min_pool_size(db) > 0
     }
 
-    /// Number of additional servers that this pool may open when clients wait for long.
+    /// Returns the number of additional servers that this pool may open when clients wait for long.
     pub fn reserve_pool_size(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.reserve_pool_size)
             .or(db.reserve_pool_size)
             .unwrap_or(self.main.reserve_pool_size)
     }
 
-    /// Maximum number of servers of this database; 0 means that there is no limit.
+    /// Returns the maximum number of servers of this database; 0 means that there is no limit.
     pub fn max_db_connections(&self, db: &Database) -> u32 {
         db.max_db_connections.unwrap_or(self.main.max_db_connections)
     }
 
-    /// Maximum number of clients of this database; 0 means that there is no limit.
+    /// Returns the maximum number of clients of this database; 0 means that there is no limit.
     pub fn max_db_client_connections(&self, db: &Database) -> u32 {
         db.max_db_client_connections.unwrap_or(self.main.max_db_client_connections)
     }
 
-    /// Maximum number of servers of this user; 0 means that there is no limit.
+    /// Returns the maximum number of servers of this user; 0 means that there is no limit.
     pub fn max_user_connections(&self, user: &str) -> u32 {
         self.of_user(user, |u| u.max_user_connections).unwrap_or(self.main.max_user_connections)
     }
 
-    /// Maximum number of clients of this user; 0 means that there is no limit.
+    /// Returns the maximum number of clients of this user; 0 means that there is no limit.
     pub fn max_user_client_connections(&self, user: &str) -> u32 {
         self.of_user(user, |u| u.max_user_client_connections).unwrap_or(self.main.max_user_client_connections)
     }
 
-    /// Maximum number of clients of one of this database's pools that wait for a server; 0 means that there is no limit.
+    /// Returns the maximum number of clients of one of this database's pools that wait for a server; 0 means
+    /// that there is no limit.
     pub fn max_waiting_clients(&self, db: &Database) -> u32 {
         db.max_waiting_clients.unwrap_or(self.main.max_waiting_clients)
     }
 
-    /// How long a statement may run; `None` means without limit.
+    /// Returns the time that a statement may run; `None` means without limit.
     pub fn query_timeout(&self, user: &str) -> Option<Duration> {
         limit(self.of_user(user, |u| u.query_timeout).unwrap_or(self.main.query_timeout))
     }
 
-    /// How long a client waits for a server; `None` means without limit.
+    /// Returns the time that a client waits for a server; `None` means without limit.
     pub fn query_wait_timeout(&self, db: &Database, user: &str) -> Option<Duration> {
         limit(
             self.of_user(user, |u| u.query_wait_timeout)
@@ -107,24 +110,24 @@ impl Config {
         )
     }
 
-    /// How long a client may be idle inside a transaction; `None` means without limit.
+    /// Returns the time that a client may be idle inside a transaction; `None` means without limit.
     pub fn idle_transaction_timeout(&self, user: &str) -> Option<Duration> {
         limit(
             self.of_user(user, |u| u.idle_transaction_timeout).unwrap_or(self.main.idle_transaction_timeout),
         )
     }
 
-    /// How long a transaction may last; `None` means without limit.
+    /// Returns the time that a transaction may last; `None` means without limit.
     pub fn transaction_timeout(&self, user: &str) -> Option<Duration> {
         limit(self.of_user(user, |u| u.transaction_timeout).unwrap_or(self.main.transaction_timeout))
     }
 
-    /// How long a client may be idle outside a transaction; `None` means without limit.
+    /// Returns the time that a client may be idle outside a transaction; `None` means without limit.
     pub fn client_idle_timeout(&self, user: &str) -> Option<Duration> {
         limit(self.of_user(user, |u| u.client_idle_timeout).unwrap_or(self.main.client_idle_timeout))
     }
 
-    /// From which time on a statement of this pool is logged; `None` means never.
+    /// Returns the duration from which a statement of this pool is logged; `None` means never.
     pub fn log_min_duration(&self, db: &Database, user: &str) -> Option<Duration> {
         limit(
             self.of_user(user, |u| u.log_min_duration_ms)
@@ -133,17 +136,17 @@ impl Config {
         )
     }
 
-    /// How old an unused server may become; zero means that each is used once.
+    /// Returns the age after which an unused server is closed; zero means that each is used once.
     pub fn server_lifetime(&self, db: &Database) -> Duration {
         db.server_lifetime.unwrap_or(self.main.server_lifetime)
     }
 
-    /// Which node the transactions of this user's clients run on, in a database with a cluster.
+    /// Returns the node that transactions of this user's clients run on, in a database with a cluster.
     pub fn route(&self, db: &Database, user: &str) -> Route {
         self.route_and_section(db, user).0
     }
 
-    /// The same, and which section of the file says so.
+    /// Returns the route, and the section of the file that sets it.
     pub fn route_and_section(&self, db: &Database, user: &str) -> (Route, &'static str) {
         let of_user = self.of_user(user, |u| u.route).map(|route| (route, "users"));
         let of_database = db.route.map(|route| (route, "databases"));
@@ -151,14 +154,14 @@ impl Config {
         of_user.or(of_database).or_else(of_cluster).unwrap_or((Route::Primary, "clusters"))
     }
 
-    /// Whether this user's clients keep their standby, in a database with a cluster.
+    /// Returns whether this user's clients keep their standby, in a database with a cluster.
     pub fn balance(&self, db: &Database, user: &str) -> Balance {
         let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.balance);
         self.of_user(user, |u| u.balance).or(db.balance).or_else(of_cluster).unwrap_or(Balance::Session)
     }
 
-    /// What is said of names for this user's clients, in a database with a cluster: `read_functions`, `write_functions` and
-    /// `primary_names`.
+    /// Returns the lists of names for this user's clients, in a database with a cluster: `read_functions`,
+    /// `write_functions` and `primary_names`.
     pub fn name_lists<'a>(&'a self, db: &'a Database, user: &str) -> [&'a [String]; 3] {
         let of_user = self.users.get(user);
         let of_cluster = db.cluster.as_ref().and_then(|name| self.clusters.get(name));
@@ -181,7 +184,7 @@ impl Config {
         ]
     }
 
-    /// Where transactions of this user's clients begin that do not say what they may do.
+    /// Returns where transactions begin whose BEGIN does not say READ ONLY, for this user's clients.
     pub fn begin_undeclared(&self, db: &Database, user: &str) -> BeginUndeclared {
         let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.begin_undeclared);
         self.of_user(user, |u| u.begin_undeclared)
@@ -190,7 +193,7 @@ impl Config {
             .unwrap_or(BeginUndeclared::Primary)
     }
 
-    /// What reads of this user's clients must see at a standby.
+    /// Returns which commits a read of this user's clients must see at a standby.
     pub fn causal_reads(&self, db: &Database, user: &str) -> CausalReads {
         let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.causal_reads);
         self.of_user(user, |u| u.causal_reads)
@@ -199,24 +202,25 @@ impl Config {
             .unwrap_or(CausalReads::Off)
     }
 
-    /// How long such a read waits for a standby that shows it, in milliseconds.
+    /// Returns the time that such a read waits for a standby that has replayed these commits, in
+    /// milliseconds.
     pub fn causal_wait_ms(&self, db: &Database, user: &str) -> u32 {
         let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.causal_wait_ms);
         self.of_user(user, |u| u.causal_wait_ms).or(db.causal_wait_ms).or_else(of_cluster).unwrap_or(0)
     }
 
-    /// The user that asks a cluster's nodes for their role.
+    /// Returns the user that asks a cluster's nodes for their role.
     pub fn check_user<'a>(&'a self, cluster: &'a ClusterOptions) -> Option<&'a str> {
         cluster.check_user.as_deref().or(self.main.auth_user.as_deref())
     }
 
-    /// The nodes of this database's cluster, in the order of its list; none if it has no cluster.
+    /// Returns the nodes of this database's cluster, in the order of its list; none if it has no cluster.
     pub fn nodes_of<'a>(&'a self, db: &Database) -> impl Iterator<Item = (&'a str, &'a NodeOptions)> {
         let cluster = db.cluster.as_ref().and_then(|name| self.clusters.get(name));
         self.nodes_of_cluster(cluster)
     }
 
-    /// The nodes of a cluster, in the order of its list.
+    /// Returns the nodes of a cluster, in the order of its list.
     pub fn nodes_of_cluster<'a>(
         &'a self,
         cluster: Option<&'a ClusterOptions>,
@@ -225,13 +229,13 @@ impl Config {
         names.filter_map(|name| Some((name.as_str(), self.nodes.get(name)?)))
     }
 
-    /// How the hosts of this database take turns.
+    /// Returns how the hosts of this database take turns.
     pub fn load_balance_hosts(&self, db: &Database) -> LoadBalanceHosts {
         db.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
     }
 }
 
-/// The first of these lists that has an entry.
+/// Returns the first of these lists that has an entry.
 fn first_said(lists: [Option<&Vec<String>>; 3]) -> &[String] {
     lists.into_iter().flatten().find(|list| !list.is_empty()).map_or(&[], Vec::as_slice)
 }

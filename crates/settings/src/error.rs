@@ -1,32 +1,33 @@
-//! What can be wrong with a configuration. The words are PgBouncer's where it has some, because people and
-//! tools search logs for them.
+//! The faults and warnings of a configuration. If PgBouncer has words for a fault, they are used, because
+//! people and tools search logs for them.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// A fault of a configuration file. One of them means that nothing of the configuration is taken.
+/// A fault of a configuration file. A configuration with a fault is rejected as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
 pub struct LoadError {
     /// The file, as it was named on the command line or by `%include`.
     pub file: String,
-    /// The line, from 1; 0 when the fault is not in a line.
+    /// The line, from 1; 0 if the fault is not in a line.
     pub line: u32,
-    /// The whole message, with file and line where there is one. It holds no secret.
+    /// The whole message, with file and line if there is one. It holds no secret.
     pub text: String,
-    /// What is wrong, and what may be meant, without file and line: for a report that names the place itself.
+    /// The fault and perhaps a suggestion, without file and line: for a report that names the place itself.
     pub problem: String,
 }
 
-/// Something about a configuration that the administrator should know, and that does not stop anything.
+/// A remark about a configuration that the administrator should know. It does not stop the configuration from
+/// being used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The file or the variable; empty when the warning is about neither.
     pub file: String,
-    /// The line, from 1; 0 when the warning is not about a line.
+    /// The line, from 1; 0 if the warning is not about a line.
     pub line: u32,
-    /// What is to be known, without file and line.
+    /// The warning, without file and line.
     pub text: String,
 }
 
@@ -40,11 +41,11 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Why `SET` changed nothing. The client is told "SET failed" (PgBouncer's words); this is for the log and
-/// the error's detail.
+/// The reason why `SET` changed nothing. The client gets "SET failed" (PgBouncer's words); this text is for
+/// the log and the error's detail.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SetError {
-    /// There is no such setting.
+    /// No setting has this name.
     #[error("unknown parameter: pgbouncer/{key}")]
     Unknown {
         /// The name that was asked for.
@@ -57,7 +58,7 @@ pub enum SetError {
         key: String,
         /// The value, with secrets hidden.
         value: String,
-        /// What would be right.
+        /// The values that the setting takes.
         reason: String,
     },
 }

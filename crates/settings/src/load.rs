@@ -1,4 +1,4 @@
-//! From files to a configuration: what the sections and keys mean, and all faults in one run.
+//! Turns files into a configuration: knows what sections and keys mean, and reports all faults of one run.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,12 @@ use crate::syntax::slips::did_you_mean;
 use crate::table::{MAIN_ROWS, Main, Origin, Status, row};
 
 impl Config {
-    /// Reads the file `path` and the files that it includes. `read` gives the contents of a file by its name,
-    /// or says why it cannot.
+    /// Reads the file `path` and the files that it includes. `read` returns the contents of a file by its
+    /// name, or the reason why it cannot be read.
     ///
     /// # Errors
-    /// All faults of all files, in their order. Nothing is taken then.
+    ///
+    /// All faults of all files, in their order. A configuration with a fault is rejected as a whole.
     pub fn load(
         path: &str,
         read: &mut dyn FnMut(&str) -> Result<String, String>,
@@ -29,10 +30,11 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
 
-    /// Everything that can be understood of the files and of the layers that are read after them, and all their faults. With faults, the
-    /// configuration is good for a report only: what else is wrong with it, and where the faults can be logged.
+    /// Reads the file and the layers that follow it, and returns everything that can be understood, with all
+    /// faults. A configuration with faults is good for a report only: for further faults, and for the place
+    /// of the log.
     ///
-    /// In a layer a line takes the place of the line of that name as a whole, and `name += key=value` adds keys to it.
+    /// In a layer, a line replaces the line of that name as a whole, and `name += key=value` adds keys to it.
     pub fn survey(
         path: &str,
         layers: &[Layer],
@@ -52,6 +54,7 @@ impl Config {
                 }
             }
         }
+        // Layers are read even after faults of the file, so one run reports all of them.
         layers.iter().for_each(|layer| loader.layer(layer, read));
         let mut config = loader.config;
         warn_of_main(&mut config);
@@ -70,9 +73,9 @@ const SECTIONS: [&str; 8] =
 /// The section that the next entries belong to.
 #[derive(Clone, Copy)]
 enum Section {
-    /// Before any header.
+    /// No section: before the first header.
     None,
-    /// A header that is no section: told once, its entries are skipped.
+    /// A header that is not a section. It is reported once, and its entries are skipped.
     Unknown,
     Main,
     Databases,
@@ -86,14 +89,15 @@ enum Section {
 struct Loader {
     config: Config,
     section: Section,
-    /// Whether there was a `[pgbouncer]` or `[pgweir]` header.
+    /// `true` after a `[pgbouncer]` or `[pgweir]` header.
     main_seen: bool,
-    /// Whether the next `[pgbouncer]` header is a repeated one.
+    /// `true` if another `[pgbouncer]` header would be a repeated one.
     pgbouncer_seen: bool,
     errors: Vec<LoadError>,
-    /// The values of the entries as they are written, by section and name, for lines that add to them.
+    /// The values of the entries as they are written, with their places, by section and name: for lines that
+    /// add to them.
     written: BTreeMap<(&'static str, String), (String, Place)>,
-    /// Changes by the layer that is read; `None` while the file itself is read.
+    /// The changes by the layer that is being read; `None` while the file itself is read.
     effect: Option<LayerEffect>,
 }
 
@@ -101,7 +105,7 @@ impl Visitor for Loader {
     fn section(&mut self, name: &str, place: Place) {
         self.section = match name {
             "pgbouncer" => {
-                // A layer adds single lines: its header takes nothing back.
+                // A layer adds single lines, so its header does not reset earlier values.
                 if self.pgbouncer_seen && self.effect.is_none() {
                     self.reset(&place);
                 }
@@ -173,6 +177,7 @@ impl Visitor for Loader {
                 if let Some(line) = self.keep(entries::route(&entry)) {
                     let is_replaced = self.effect.is_some();
                     match self.config.routes.iter_mut().find(|known| known.name == key) {
+                        // A layer replaces the line in its place: the order of routes decides.
                         Some(known) if is_replaced => *known = line,
                         Some(_) => {
                             let other = self.config.route_places.get(&key).cloned();
@@ -204,7 +209,7 @@ impl Visitor for Loader {
         };
         match connstr::merged(known, value) {
             Ok(merged) => self.entry(key, &merged, place),
-            // A value may be a password, so neither text is shown.
+            // Neither text is shown, because a value may be a password.
             Err(reason) => {
                 let problem = format!("[{section}] {key} +=: {reason}");
                 self.errors.push(place.error(format!("{problem} ({place})"), problem));
@@ -246,7 +251,7 @@ impl Loader {
         }
     }
 
-    /// Reads one layer over what is known.
+    /// Reads one layer over the values of the sources before it.
     fn layer(&mut self, layer: &Layer, read: &mut ini::Read<'_>) {
         self.effect = Some(LayerEffect { name: layer.name.clone(), changed: Vec::new() });
         match layer.setting {
@@ -257,6 +262,7 @@ impl Loader {
             Some(setting) => {
                 self.section = Section::Main;
                 let place = Place::outside(&layer.name);
+                // A value in a file cannot have these characters either.
                 if layer.text.contains(['\n', '\r', '\0']) {
                     self.errors.push(ini::broken(&place));
                 } else {
@@ -267,7 +273,7 @@ impl Loader {
         self.config.overlay.extend(self.effect.take());
     }
 
-    /// Reports a `+=` on a setting: it adds pairs to entries only.
+    /// Reports a `+=` on a setting, which is allowed for entries only.
     fn refuse_merge(&mut self, key: &str, place: &Place) {
         if self.effect.is_none() {
             return self.errors.push(ini::broken(place));
@@ -277,11 +283,11 @@ impl Loader {
         self.errors.push(place.error(format!("{problem} ({place})"), problem));
     }
 
-    /// Keeps an entry as it is written, and notes what it replaced.
+    /// Keeps an entry as it is written, and notes the value that it replaced.
     fn note_entry(&mut self, section: &'static str, key: &str, value: &str, place: &Place) {
         let known = self.written.insert((section, key.to_owned()), (value.to_owned(), place.clone()));
         let (before, replaced) = known.unzip();
-        // A route with two lines is an error of its own.
+        // Two lines of one name in `[routes]` are an error of their own.
         if section != "routes" {
             self.note_twice(&format!("[{section}] \"{key}\""), replaced.as_ref(), place);
         }
@@ -292,8 +298,8 @@ impl Loader {
         }
     }
 
-    /// Two lines of one name in one file: the last one counts, as in PgBouncer. An included file, or a layer, may replace lines of another
-    /// file on purpose.
+    /// Warns if one file has two lines of one name: the last one counts, as in PgBouncer. An included file,
+    /// or a layer, may replace lines of another file on purpose.
     fn note_twice(&mut self, what: &str, replaced: Option<&Place>, place: &Place) {
         let Some(first) = replaced.filter(|first| self.effect.is_none() && first.file == place.file) else {
             return;
@@ -302,8 +308,8 @@ impl Loader {
         self.config.warnings.push(place.warning(text));
     }
 
-    /// What PgBouncer does at each repeated header: everything that has a default goes back to it. Our own
-    /// settings are left alone, as no file of PgBouncer's has them.
+    /// Resets every setting of PgBouncer's that has a default, as PgBouncer does at each repeated header. Our
+    /// own settings keep their values, as no file of PgBouncer's has them.
     fn reset(&mut self, place: &Place) {
         let defaults = Main::default();
         let mut lost = Vec::new();
@@ -347,7 +353,7 @@ impl Loader {
         }
     }
 
-    /// Takes the faults and warnings of an entry; gives what was read from it.
+    /// Collects the faults and warnings of an entry, and returns its options.
     fn keep<T>(&mut self, read: Outcome<T>) -> Option<T> {
         self.errors.extend(read.faults);
         self.config.warnings.extend(read.warnings);
@@ -355,7 +361,7 @@ impl Loader {
     }
 }
 
-/// Warns of the settings of the process that are set to something which does nothing yet.
+/// Warns of settings of the process that are set to a value without effect.
 fn warn_of_main(config: &mut Config) {
     let defaults = Main::default();
     let mut warnings: Vec<Warning> = Vec::new();
@@ -383,13 +389,13 @@ fn warn_of_main(config: &mut Config) {
     config.warnings.append(&mut warnings);
 }
 
-/// Other words for the default, which PgBouncer's own files have had over the years.
+/// Returns whether a value is another word for the default, as in PgBouncer's own files of earlier years.
 fn means_default(name: &str, value: Option<&str>) -> bool {
     match name {
         "client_tls_ciphers" | "server_tls_ciphers" => {
             matches!(value, Some("default" | "secure" | "fast" | "normal"))
         }
-        // There is no finite-field Diffie-Hellman here.
+        // rustls has no finite-field Diffie-Hellman.
         "client_tls_dheparams" => matches!(value, Some("auto" | "none" | "")),
         "client_tls_protocols" | "server_tls_protocols" => matches!(value, Some("secure" | "default")),
         _ => false,

@@ -1,7 +1,8 @@
-//! What is read after the configuration file: further ini texts, and variables that are named after settings.
+//! The sources that are read after the configuration file: further ini texts, and variables that are named
+//! after settings.
 //!
-//! A layer changes single lines of what was read before it. Where the layers come from is the caller's matter: this file must never open
-//! a file or read the environment.
+//! A layer changes single lines of the sources before it. The caller collects the layers: this file must
+//! never open a file or read the environment.
 
 use crate::config::Place;
 use crate::syntax::slips::did_you_mean;
@@ -51,7 +52,7 @@ impl std::fmt::Debug for HandedOver {
     }
 }
 
-/// Changes by one layer.
+/// The changes that one layer made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerEffect {
     /// The file or the variable.
@@ -65,12 +66,13 @@ pub struct LayerEffect {
 pub struct Changed {
     /// The setting, or `[section] name`.
     pub what: String,
-    /// Where the value stood that no longer counts; `None` if it was the default, or if there was no such entry.
+    /// The place of the value that no longer counts; `None` if that was the default, or if there was no such
+    /// entry.
     pub replaced: Option<Place>,
 }
 
 impl LayerEffect {
-    /// The names of what was changed, for a line of the log.
+    /// The names of the changed settings and entries, for a line of the log.
     #[must_use]
     pub fn summary(&self) -> String {
         match self.changed.as_slice() {
@@ -86,7 +88,7 @@ impl LayerEffect {
 /// The variables of a process that complete a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// Their layers: `PGWEIR_INI` first, then settings in the order of their names.
+    /// The layers of the variables: `PGWEIR_INI` first, then settings in the order of their names.
     pub layers: Vec<Layer>,
     /// Variables that look as if they were meant for pgweir and have no effect, each with what may be meant.
     pub remarks: Vec<Remark>,
@@ -102,7 +104,7 @@ pub struct Remark {
 }
 
 impl Variables {
-    /// Sorts the variables of a process. Variables that mean nothing to pgweir are left alone.
+    /// Sorts the variables of a process. Variables that mean nothing to pgweir are skipped.
     #[must_use]
     pub fn of(variables: &[(String, String)]) -> Variables {
         let mut sorted: Vec<&(String, String)> =
@@ -112,6 +114,7 @@ impl Variables {
         for (key, text) in sorted {
             if key == INI {
                 let layer = Layer { name: key.clone(), setting: None, text: text.clone() };
+                // Ini text comes first, so a variable for a single setting overrides it.
                 found.layers.insert(0, layer);
             } else if let Some(setting) = setting_of(key) {
                 let layer = Layer { name: key.clone(), setting: Some(setting), text: text.clone() };
@@ -125,7 +128,7 @@ impl Variables {
         found
     }
 
-    /// Adds the layers of another process's variables, as far as this one has no such variable itself.
+    /// Adds the layers of another process's variables, except for those that this process has itself.
     pub fn inherit(&mut self, layers: Vec<Layer>) {
         for layer in layers {
             if !self.layers.iter().any(|own| own.name == layer.name) {
@@ -137,7 +140,8 @@ impl Variables {
 }
 
 impl Layer {
-    /// The layer of a variable with this name, if it names a setting or is `PGWEIR_INI`.
+    /// Returns the layer of a variable with this name; `None` if it neither names a setting nor is
+    /// `PGWEIR_INI`.
     #[must_use]
     pub fn of_variable(name: &str, text: String) -> Option<Layer> {
         let setting = if name == INI { None } else { Some(setting_of(name)?) };
@@ -145,7 +149,7 @@ impl Layer {
     }
 }
 
-/// The setting that a variable is named after.
+/// Returns the setting that a variable is named after.
 fn setting_of(variable: &str) -> Option<&'static str> {
     let name = variable.strip_prefix(OURS)?;
     let is_upper = !name.bytes().any(|byte| byte.is_ascii_lowercase());
@@ -153,8 +157,8 @@ fn setting_of(variable: &str) -> Option<&'static str> {
     (!NOT_BY_VARIABLE.contains(&row.name)).then_some(row.name)
 }
 
-/// A warning about a variable that has no effect on a configuration file, if it seems to be meant for pgweir. The values of such
-/// variables are never shown.
+/// Returns a warning about a variable that has no effect on a configuration file, if it seems to be meant for
+/// pgweir. The variable's value is never shown.
 fn remark(variable: &str) -> Option<String> {
     let settings = || MAIN_ROWS.iter().map(|row| row.name);
     let lower = variable.to_ascii_lowercase();
@@ -183,8 +187,8 @@ fn remark(variable: &str) -> Option<String> {
     Some(format!("unknown variable {variable}; did you mean \"{OURS}{meant}\"?"))
 }
 
-/// Whether Kubernetes or Docker has set the variable for a service of that name: `DB_PORT=tcp://10.0.0.1:5432`,
-/// `PGBOUNCER_SERVICE_HOST`, `PGWEIR_PORT_6432_TCP_ADDR`.
+/// Returns whether Kubernetes or Docker has set the variable for a service of that name:
+/// `DB_PORT=tcp://10.0.0.1:5432`, `PGBOUNCER_SERVICE_HOST`, `PGWEIR_PORT_6432_TCP_ADDR`.
 #[must_use]
 pub fn is_of_kubernetes(key: &str, text: &str) -> bool {
     let is_link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme));

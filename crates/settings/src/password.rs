@@ -1,9 +1,8 @@
-//! Secrets that stand in the configuration.
+//! Secrets in the configuration.
 
 use std::fmt;
 
-/// A secret: a password, or a text that holds one. It never shows itself, neither with `Debug` nor in an
-/// error.
+/// A secret: a password, or a text that holds one. Neither `Debug` nor an error shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
@@ -13,7 +12,7 @@ impl Password {
         Self(secret.into())
     }
 
-    /// The secret itself, for the code that has to prove or to check it. Must not be logged.
+    /// Returns the secret itself, for the code that has to prove or to check it. It must not be logged.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -25,15 +24,16 @@ impl fmt::Debug for Password {
     }
 }
 
-/// What is shown in place of a secret.
+/// The text that replaces a secret.
 const HIDDEN: &str = "***";
 
-/// The part of `text` that may be shown: from the value of the first key that has "pass" in its name on,
-/// everything is hidden, and so are user and password of a URL.
+/// Returns the part of `text` that may be shown. Everything from the value of the first key with "pass" in
+/// its name on is hidden, and so are the user and password of a URL.
 ///
-/// Made for texts that did not parse, so it trusts no quoting.
+/// The function is for texts that did not parse, so it does not rely on quotes.
 pub(crate) fn masked(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
+    // "pass" is in `password`, `ldapbindpasswd` and `etcd_password`.
     let secret = lower.find("pass").and_then(|at| lower[at..].find('=').map(|eq| at + eq + 1));
     match secret {
         Some(from) => format!("{}{HIDDEN}", without_accounts(&text[..from])),
@@ -41,7 +41,7 @@ pub(crate) fn masked(text: &str) -> String {
     }
 }
 
-/// Hides what stands before the host of each URL: `scheme://***@host`.
+/// Hides the user and password of each URL: `scheme://***@host`.
 fn without_accounts(text: &str) -> String {
     let mut shown = String::new();
     let mut rest = text;
@@ -49,7 +49,7 @@ fn without_accounts(text: &str) -> String {
         let (before, after) = rest.split_at(at + "://".len());
         shown.push_str(before);
         let end = after.find(|c: char| c.is_ascii_whitespace()).unwrap_or(after.len());
-        // A password may have any character in it, also `/` and `@`: the last `@` ends it.
+        // A password may have any character in it, also `/` and `@`, so the last `@` ends it.
         rest = match after[..end].rfind('@') {
             Some(host) => {
                 shown.push_str(HIDDEN);

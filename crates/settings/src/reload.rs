@@ -1,4 +1,5 @@
-//! Reload as a diff: what a new configuration changes, and what it cannot change while the process runs.
+//! Reload as a diff: the changes that a new configuration makes, and those it cannot make while the process
+//! runs.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +8,30 @@ use crate::config::Config;
 use crate::error::Warning;
 use crate::table::{Change, DATABASE_ROWS, Database, MAIN_ROWS};
 
-/// The settings that keep their value when the new file does not have them: they come from the command line
-/// or from a `SET` that is meant to last. PgBouncer keeps all settings without a default; for the other settings that
-/// is an accident that no user can want.
+/// The settings that keep their value if the new file does not have them: they come from the command line or
+/// from a `SET` that is meant to last. PgBouncer keeps all settings without a default; for the others that is
+/// an accident that no user can want.
 const KEPT_WHEN_ABSENT: [&str; 3] = ["conffile", "user", "verbose"];
 
-/// What a reload changes.
+/// The changes that a reload makes.
 #[derive(Clone, Debug)]
 pub struct Diff {
-    /// The configuration to use from now on: the new one, with the old values of what cannot change.
+    /// The configuration to use from now on: the new one, but with the old values of settings that cannot
+    /// change.
     pub merged: Config,
-    /// The settings of the process that have a new value now.
+    /// The settings of the process that have a new value.
     pub main: Vec<&'static str>,
     /// The settings of the process that the new file changes, but that need a restart. They keep their old
     /// value.
     pub restart: Vec<&'static str>,
-    /// The databases that are new. The `*` entry is among them as "*", here and in the next lists.
+    /// The names of new databases. The `*` entry is among them as "*", here and in the next lists.
     pub added: Vec<String>,
-    /// The databases that are gone: their clients are sent away ("database removed"), their servers closed.
+    /// The names of databases without an entry in the new file: their clients are disconnected ("database
+    /// removed"), their servers closed.
     pub removed: Vec<String>,
-    /// The databases that changed so that their servers cannot be used any longer. For "*": all databases
-    /// made from it.
+    /// The names of databases whose change makes their servers unusable. For "*": all databases made from it.
     pub recycled: Vec<String>,
-    /// The databases that changed, and whose servers can stay.
+    /// The names of other databases that changed; their servers stay.
     pub changed: Vec<String>,
     /// The users whose options are new, changed or gone.
     pub users: Vec<String>,
@@ -39,14 +41,15 @@ pub struct Diff {
     pub clusters: Vec<String>,
     /// The nodes that are new, changed or gone.
     pub nodes: Vec<String>,
-    /// Whether lines of `[routes]` are new, changed, gone or in another order.
+    /// `true` if lines of `[routes]` are new, changed, gone or in another order.
     pub routes: bool,
-    /// What the administrator should know: that of the new file, and what could not be changed.
+    /// Warnings for the administrator: those of the new file, and one for each setting that could not be
+    /// changed.
     pub warnings: Vec<Warning>,
 }
 
 impl Diff {
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.main.is_empty()
             && self.restart.is_empty()
@@ -61,14 +64,14 @@ impl Diff {
             && !self.routes
     }
 
-    /// Whether a TLS setting changed. Files of certificates can change without it.
+    /// Returns whether a TLS setting changed. The contents of certificate files can change without that.
     pub fn tls_changed(&self) -> bool {
         self.main.iter().any(|name| name.contains("_tls_") || name.contains("_tls13_"))
     }
 }
 
 impl Config {
-    /// What changes when `new` takes the place of this configuration.
+    /// Returns the changes that replacing this configuration with `new` makes.
     pub fn diff(&self, new: &Config) -> Diff {
         let mut diff = Diff {
             merged: new.clone(),
@@ -93,6 +96,7 @@ impl Config {
     fn diff_main(&self, diff: &mut Diff) {
         for row in MAIN_ROWS {
             let given = diff.merged.given.get(row.name);
+            // The value of the command line or of SET outlives a file that does not mention the setting.
             if given.is_none() && KEPT_WHEN_ABSENT.contains(&row.name) {
                 row.adopt(&mut diff.merged.main, &self.main);
             }
@@ -122,6 +126,7 @@ impl Config {
                 diff.added.push(name);
                 continue;
             };
+            // A reload cannot take a forced user away, as in PgBouncer.
             if entry.user.is_none() && before.user.is_some() {
                 entry.user.clone_from(&before.user);
                 entry.password.clone_from(&before.password);
@@ -156,7 +161,7 @@ impl Config {
     }
 }
 
-/// The keys that only one of the maps has, or that have other values in them.
+/// Returns the keys that only one of the maps has, or that have other values in them.
 fn changed_keys<K: Ord + Clone, V: PartialEq>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<K> {
     let gone = old.keys().filter(|key| !new.contains_key(key));
     let other = new.iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(key, _)| key);

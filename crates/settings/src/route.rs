@@ -1,20 +1,20 @@
-//! `route`: which node of a cluster a client's transactions run on.
+//! `route`: the node of a cluster that a client's transactions run on.
 
 use crate::Kind;
 use crate::syntax::value::Value;
 
-/// Which node of a cluster a client's transactions run on.
+/// The node of a cluster that a client's transactions run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Route {
-    /// On the primary.
+    /// The primary.
     Primary,
-    /// On a standby. While none is usable, the client waits.
+    /// A standby. While no standby is usable, the client waits.
     Standby,
-    /// On a standby. While none is usable, on the primary.
+    /// A standby. While no standby is usable, the primary.
     PreferStandby,
-    /// On any node that is usable.
+    /// Any node that is usable.
     Any,
-    /// A statement that certainly only reads runs on a standby, everything else on the primary.
+    /// A standby for statements that certainly only read, the primary for everything else.
     Auto,
 }
 
@@ -29,7 +29,8 @@ impl Route {
         Route::WORDS[self as usize]
     }
 
-    /// The value of a word, in any case. libpq's `read-write` and `read-only` are the primary and a standby.
+    /// Returns the value of a word, in any case. libpq's `read-write` and `read-only` mean the primary and a
+    /// standby.
     pub fn of_word(word: &str) -> Option<Route> {
         let is_meant = |route: &Route| word.eq_ignore_ascii_case(route.as_str());
         match word {

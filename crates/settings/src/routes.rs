@@ -1,4 +1,4 @@
-//! `[routes]`: which line a client matches, and what must be right in the lines.
+//! `[routes]`: finds the line that a client matches, and checks the lines.
 
 use crate::config::Config;
 use crate::error::LoadError;
@@ -6,21 +6,22 @@ use crate::syntax::slips::did_you_mean;
 use crate::table::RouteLine;
 use crate::{Discovery, Route};
 
-/// What the lines of `[routes]` look at.
+/// The client that the lines of `[routes]` are compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteSubject<'a> {
     /// The database that the client asked for.
     pub database: &'a str,
-    /// The user that it logged in as.
+    /// The user that the client logged in as.
     pub user: &'a str,
-    /// Its `application_name`; bytes, as it is the client's.
+    /// The client's `application_name`, as bytes, because it may have any encoding.
     pub application_name: &'a [u8],
-    /// A number that the client keeps for its life: with it the client falls into the percentage of a line or not.
+    /// A number that the client keeps for its life. It decides whether the client is in the percentage of a
+    /// line.
     pub number: u64,
 }
 
 impl Config {
-    /// The first line of `[routes]` that counts for a client.
+    /// Returns the first line of `[routes]` that counts for a client.
     pub fn route_line(&self, client: RouteSubject<'_>) -> Option<&RouteLine> {
         self.routes.iter().find(|line| line.matches(client) && line.is_drawn(client.number))
     }
@@ -36,7 +37,8 @@ impl RouteLine {
             && fits(&self.application_name, client.application_name)
     }
 
-    /// Whether this client is one of `percent` out of a hundred. Each line draws by itself, and draws the same again.
+    /// Returns whether this client is in the line's percentage. Each line draws independently, and always
+    /// with the same result.
     fn is_drawn(&self, number: u64) -> bool {
         let of_name = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let seed = self.name.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, of_name);
@@ -44,7 +46,7 @@ impl RouteLine {
     }
 }
 
-/// SplitMix64's last step: neighbouring numbers become unlike ones.
+/// The last step of SplitMix64, after which neighbouring numbers differ in all bits.
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -52,10 +54,10 @@ fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Whether a text is what a pattern says, in which `*` stands for any text.
+/// Returns whether a text matches a pattern, in which `*` matches any text.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
-    // Where to go on if what follows the last `*` does not fit: that star takes one byte more.
+    // The state to return to if the pattern after the last `*` does not match: that star takes one more byte.
     let mut again = None;
     while place < text.len() {
         match pattern.get(at) {
@@ -74,7 +76,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Every fault of the lines.
+/// Returns every fault of the lines.
 pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
     let discovers = config.clusters.values().any(|cluster| cluster.discovery != Discovery::Sql);
     let mut faults = Vec::new();
@@ -87,7 +89,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
         match (line.route, &line.node) {
             (Some(_), Some(_)) => say("route and node cannot stand in one line".to_owned()),
             (None, None) => say("a line needs route or node".to_owned()),
-            // Of discovered nodes only the source knows.
+            // Discovered nodes are known to their source only.
             (None, Some(node)) if !discovers && !config.nodes.contains_key(node) => {
                 let meant = did_you_mean(node, config.nodes.keys().map(String::as_str));
                 say(format!("there is no node \"{node}\" in [nodes]{meant}"));
@@ -105,7 +107,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
     faults
 }
 
-/// A database of this line whose clients would wait for a standby that takes no reads.
+/// Returns a database of this line whose clients would wait for a standby that takes no reads.
 fn waits_for_ever<'a>(config: &'a Config, line: &RouteLine) -> Option<&'a str> {
     let is_meant =
         |name: &str| line.database.as_ref().is_none_or(|own| fits(own.as_bytes(), name.as_bytes()));

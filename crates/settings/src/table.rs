@@ -1,4 +1,4 @@
-//! What a setting is: one row with its name, type, default, and what may be done with it.
+//! The definition of a setting: one row with its name, type, default, and the way it can be changed.
 //!
 //! The tables below this file hold the rows. Everything else comes from them: the typed structs, the parser,
 //! `SHOW CONFIG`, `SET`, the reload diff and the reference page. Nothing outside the tables may name a
@@ -25,24 +25,24 @@ pub use pgbouncer::{MAIN_ROWS, Main};
 pub use routes::{ROUTE_ROWS, RouteLine};
 pub use users::{USER_ROWS, UserOptions};
 
-/// What kind of text a setting takes.
+/// The kind of text that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// 0 or 1; on, off, true, false, yes and no are taken too.
+    /// 0 or 1; the words on, off, true, false, yes and no are accepted, too.
     Bool,
     /// A whole number in this range.
     Count(i64, i64),
-    /// A whole number where 0 (and any number below it) means that there is no limit.
+    /// A whole number for which 0 (and any number below it) means that there is no limit.
     Limit,
     /// A size in bytes in this range; units are taken.
     Bytes(i64, i64),
     /// A file mode, octal when it starts with 0.
     Mode,
-    /// A time: decimal seconds, or a number with a unit.
+    /// A time in decimal seconds, or with a unit.
     Seconds,
-    /// A time that has to be a whole number of seconds, from this one on.
+    /// A time that has to be a whole number of seconds, at least this one.
     WholeSeconds(u64),
-    /// A time: milliseconds, or a number with a unit.
+    /// A time in milliseconds, or with a unit.
     Milliseconds,
     /// Any text.
     Text,
@@ -54,7 +54,7 @@ pub enum Kind {
     List,
     /// Names with commas or blanks between them.
     Names,
-    /// One of these words.
+    /// A word from this list.
     Choice(&'static [&'static str]),
     /// A secret.
     Secret,
@@ -74,7 +74,7 @@ pub enum Kind {
 pub(crate) const COUNT_MAX: i64 = i32::MAX as i64;
 
 impl Kind {
-    /// The whole numbers that are in range; without meaning for kinds that are not whole numbers.
+    /// Returns the whole numbers that are in range. It has no meaning for kinds that are not whole numbers.
     pub fn range(self) -> RangeInclusive<i64> {
         match self {
             Kind::Count(min, max) | Kind::Bytes(min, max) => min..=max,
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// What the setting takes, for people.
+    /// Returns a description of the values that the setting takes, for people.
     pub fn describe(self) -> String {
         match self {
             Kind::Bool => "0 or 1".to_owned(),
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// Whether this text says "as if it were not set".
+    /// Returns whether this text means "as if it were not set".
     pub(crate) fn inherits(self, text: &str) -> bool {
         let number = || number::whole(text);
         match self {
@@ -122,32 +122,32 @@ impl Kind {
     }
 }
 
-/// When a changed value takes effect.
+/// The event at which a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// At `RELOAD` or `SET`.
+    /// `RELOAD` or `SET`.
     Reload,
-    /// At the next start of the process only.
+    /// The next start of the process only.
     Restart,
-    /// At `RELOAD`, which then also replaces the database's server connections.
+    /// `RELOAD`, which then also replaces the database's server connections.
     Recycle,
 }
 
-/// Where a setting comes from.
+/// The origin of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// PgBouncer has it, with this name and meaning.
+    /// A setting of PgBouncer's, with the same name and meaning.
     PgBouncer,
-    /// Only pgweir has it.
+    /// A setting that only pgweir has.
     Ours,
 }
 
-/// Whether a setting does something yet.
+/// The extent to which a setting works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It does what it says.
+    /// The setting does what its documentation says.
     InEffect,
-    /// It is read and checked, and nothing else happens; loading it gives a warning.
+    /// The setting is read and checked, and has no effect; loading it gives a warning.
     NotYet,
 }
 
@@ -156,19 +156,19 @@ pub enum Status {
 pub struct Row<T: 'static> {
     /// The key in the file.
     pub name: &'static str,
-    /// The heading it belongs to.
+    /// The heading that the setting belongs to.
     pub group: &'static str,
-    /// What it takes.
+    /// The kind of text that the setting takes.
     pub kind: Kind,
-    /// The default as a text of the file; `None` is PgBouncer's NULL, not set.
+    /// The default as a text of the file; `None` is PgBouncer's NULL, "not set".
     pub default: Option<&'static str>,
-    /// When a change takes effect.
+    /// The event at which a change takes effect.
     pub change: Change,
-    /// Whose setting it is.
+    /// The origin of the setting.
     pub origin: Origin,
-    /// Whether it does something yet.
+    /// The extent to which the setting works.
     pub status: Status,
-    /// What it does; Markdown, lines separated by a blank.
+    /// The setting's documentation; Markdown, lines separated by a blank.
     pub doc: &'static str,
     pub(crate) assign: fn(&mut T, &str, Kind) -> Result<(), String>,
     pub(crate) render: fn(&T, Kind) -> Option<String>,
@@ -177,28 +177,28 @@ pub struct Row<T: 'static> {
 }
 
 impl<T> Row<T> {
-    /// Reads `text` into the field. The error says what would be right.
+    /// Reads `text` into the field. The error says which values the setting takes.
     pub(crate) fn assign(&self, to: &mut T, text: &str) -> Result<(), String> {
         (self.assign)(to, text, self.kind)
     }
 
-    /// The field's value as `SHOW CONFIG` writes it; `None` is NULL.
+    /// Returns the field's value as `SHOW CONFIG` writes it; `None` is NULL.
     pub fn render(&self, from: &T) -> Option<String> {
         (self.render)(from, self.kind)
     }
 
-    /// Takes over the field from another struct.
+    /// Copies the field from another struct.
     pub(crate) fn adopt(&self, to: &mut T, from: &T) {
         (self.adopt)(to, from);
     }
 
-    /// Whether the field is equal in both.
+    /// Returns whether the field is equal in both structs.
     pub(crate) fn same(&self, one: &T, other: &T) -> bool {
         (self.same)(one, other)
     }
 }
 
-/// The row with this name; names are matched exactly, as PgBouncer does.
+/// Returns the row with this name. Names must match exactly, as in PgBouncer.
 pub fn row<T>(rows: &'static [Row<T>], name: &str) -> Option<&'static Row<T>> {
     rows.iter().find(|row| row.name == name)
 }

@@ -1,5 +1,5 @@
-//! The manual page pgweir.ini(5), made from the same tables and words as the reference page. It knows how to write Markdown as
-//! roff (man(7)), as far as those words use it, and must never say anything by itself.
+//! The manual page pgweir.ini(5), made from the same tables and texts as the reference page. It turns the
+//! Markdown of those texts into roff (man(7)), and must never say anything by itself.
 
 use std::fmt::Write;
 
@@ -10,14 +10,14 @@ use crate::table::{
 
 const NAME: &str = "pgweir.ini \\- configuration of pgweir, a PostgreSQL connection pooler";
 
-/// The page `docs/man/pgweir.ini.5`.
+/// Returns the page `docs/man/pgweir.ini.5`.
 pub fn ini_man_page() -> String {
     let mut page = String::new();
     page.push_str(".\\\" Made from the tables in crates/settings/src/table. To write it again:\n");
     page.push_str(".\\\" UPDATE=1 cargo test -p pgweir-settings --test reference\n");
     put(&mut page, format_args!(".TH PGWEIR.INI 5 \"\" \"pgweir\" \"File formats\"\n.SH NAME\n{NAME}\n"));
     page.push_str(".SH DESCRIPTION\n");
-    // Behind the page's own title, and without what is said of its tables.
+    // The page starts after the reference page's own title, and leaves out the legend of its tables.
     let body = HEAD.split_once("-->").map_or(HEAD, |(_, body)| body);
     let body = body.split_once("\n\"not yet\"").map_or(body, |(body, _)| body);
     prose(&mut page, body);
@@ -63,7 +63,7 @@ fn entries<T>(page: &mut String, rows: &[Row<T>]) {
     }
 }
 
-/// Paragraphs, headings, lists and blocks of code.
+/// Writes paragraphs, headings, lists and blocks of code.
 fn prose(page: &mut String, markdown: &str) {
     let mut in_code = false;
     let mut in_item = false;
@@ -90,7 +90,7 @@ fn prose(page: &mut String, markdown: &str) {
     }
 }
 
-/// A line of text: `code` and **strong** become bold.
+/// Returns a line of text in which `code` and **strong** are bold.
 fn line(text: &str) -> String {
     let mut out = String::new();
     for (at, piece) in text.replace("**", "`").split('`').enumerate() {
@@ -107,7 +107,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }
 
-/// A dot or an apostrophe at the start of a line would be a request.
+/// Protects a dot or an apostrophe at the start of a line, which would be a roff request.
 fn protected(text: &str) -> String {
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text.to_owned() }
 }

@@ -1,6 +1,7 @@
-//! The pages that come from the tables of settings: the reference, the manual page, the packages' configuration file.
+//! The pages that are made from the tables of settings: the reference, the manual page, the packages'
+//! configuration file.
 //!
-//! They must say nothing that the tables do not.
+//! The pages must say nothing that the tables do not.
 
 pub(crate) mod man;
 pub(crate) mod packaged;

@@ -1,5 +1,6 @@
-//! The configuration file that packages install as /etc/pgweir/pgweir.ini: every setting with its documentation, made from the
-//! tables. It must never say something about a setting that is not in that setting's row.
+//! The configuration file that packages install as /etc/pgweir/pgweir.ini: every setting with its
+//! documentation, made from the tables. It must never say something about a setting that is not in that
+//! setting's row.
 
 use std::fmt::Write;
 
@@ -81,7 +82,7 @@ const MAIN: &str = "
 [pgbouncer]
 ";
 
-/// What a package sets: its own folders, and what a first start needs.
+/// The settings that a package sets: its own folders, and values for a first start.
 const SET: [(&str, &str); 7] = [
     ("logfile", "/var/log/pgweir/pgweir.log"),
     ("pidfile", "/run/pgweir/pgweir.pid"),
@@ -92,7 +93,7 @@ const SET: [(&str, &str); 7] = [
     ("pool_mode", "transaction"),
 ];
 
-/// The file `deploy/packages/pgweir.ini`.
+/// Returns the contents of `deploy/packages/pgweir.ini`.
 pub fn packaged_ini() -> String {
     let mut page = HEAD.to_owned();
     options(&mut page, DATABASES, DATABASE_ROWS);
@@ -112,7 +113,7 @@ pub fn packaged_ini() -> String {
     page
 }
 
-/// The options of an entry, which stand on the line of the entry.
+/// Writes the options of an entry, which share the line of the entry.
 fn options<T>(page: &mut String, head: &str, rows: &[Row<T>]) {
     page.push_str(head);
     for row in rows {
@@ -120,7 +121,7 @@ fn options<T>(page: &mut String, head: &str, rows: &[Row<T>]) {
     }
 }
 
-/// One setting: what it does, and its line.
+/// Writes one setting: its documentation, and its line.
 fn setting<T>(page: &mut String, row: &Row<T>) {
     page.push('\n');
     wrapped(page, &about(row), "; ", "; ");
@@ -131,7 +132,7 @@ fn setting<T>(page: &mut String, row: &Row<T>) {
     }
 }
 
-/// A row's documentation as plain text, with the facts that the tables have.
+/// Returns a row's documentation as plain text, with the facts that the tables have.
 fn about<T>(row: &Row<T>) -> String {
     let mut facts = vec![row.kind.describe()];
     facts.extend((row.change != crate::Change::Reload).then(|| change_word(row.change).to_owned()));
@@ -140,7 +141,7 @@ fn about<T>(row: &Row<T>) -> String {
     format!("{} ({})", row.doc.trim().replace('`', ""), facts.join("; "))
 }
 
-/// Words in lines of at most [`COLUMNS`], the first of which begins otherwise than the others.
+/// Writes words in lines of at most [`COLUMNS`]. The first line has its own prefix.
 fn wrapped(page: &mut String, text: &str, first: &str, other: &str) {
     let mut line = first.to_owned();
     for word in text.split_whitespace() {

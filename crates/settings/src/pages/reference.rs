@@ -118,7 +118,7 @@ pub(crate) const PEERS: &str = r#"
 
 "#;
 
-/// The page `docs/reference.md`: all settings of all sections as Markdown.
+/// Returns the page `docs/reference.md`: all settings of all sections as Markdown.
 pub fn reference_markdown() -> String {
     let mut page = HEAD.to_owned();
     page.push_str("\n## [pgbouncer]\n");
@@ -170,7 +170,7 @@ fn table<T>(page: &mut String, rows: &[Row<T>]) {
     }
 }
 
-/// When a change takes effect, in a word or two.
+/// The event at which a change takes effect, in a word or two.
 pub(crate) fn change_word(change: Change) -> &'static str {
     match change {
         Change::Reload => "reload",
@@ -187,7 +187,7 @@ fn default(text: Option<&str>) -> String {
     }
 }
 
-/// A bar would end the table's cell.
+/// Escapes bars, which would end the table's cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

@@ -3,10 +3,10 @@
 //! Pairs are separated by spaces (only spaces), spaces around `=` are allowed, and a value may stand in
 //! single quotes, where two of them mean one. An empty value is an error.
 
-/// The fault has PgBouncer's words; it does not say where, as the text may hold a password.
+/// The fault in PgBouncer's words. It does not tell the place, as the text may hold a password.
 pub(crate) const SYNTAX: &str = "syntax error in connection string";
 
-/// Splits a connection string into its pairs. What was read before a fault is not given.
+/// Splits a connection string into its pairs. If one of them has a fault, no pairs are returned.
 pub(crate) fn pairs(text: &str) -> Result<Vec<(&str, String)>, &'static str> {
     let mut found = Vec::new();
     let mut rest = text.trim_matches(' ');
@@ -18,7 +18,7 @@ pub(crate) fn pairs(text: &str) -> Result<Vec<(&str, String)>, &'static str> {
     Ok(found)
 }
 
-/// Keys that cannot stand beside each other: one that is added takes the others away.
+/// Keys that exclude each other. Adding the first one removes the others.
 const EITHER: [(&str, &[&str]); 4] = [
     ("cluster", &["host", "port", "load_balance_hosts"]),
     ("host", &["cluster"]),
@@ -26,7 +26,7 @@ const EITHER: [(&str, &[&str]); 4] = [
     ("node", &["route"]),
 ];
 
-/// A connection string with the pairs of another one added: a key that both have gets the value of `added`.
+/// Adds the pairs of `added` to a connection string. A key that both have gets the value of `added`.
 pub(crate) fn merged(text: &str, added: &str) -> Result<String, &'static str> {
     let mut all = pairs(text)?;
     for (key, value) in pairs(added)? {
@@ -38,7 +38,7 @@ pub(crate) fn merged(text: &str, added: &str) -> Result<String, &'static str> {
     Ok(all.iter().map(written).collect::<Vec<_>>().join(" "))
 }
 
-/// The first pair of `text`, and the text after it.
+/// Returns the first pair of `text`, and the text after it.
 fn pair(text: &str) -> Option<(&str, String, &str)> {
     let key_len = text.find([' ', '='])?;
     let (key, rest) = text.split_at(key_len);
@@ -56,7 +56,7 @@ fn pair(text: &str) -> Option<(&str, String, &str)> {
     Some((key, value, after))
 }
 
-/// The value up to its closing quote, which has to be followed by a space or the end.
+/// Returns the value up to its closing quote, after which a space or the end has to follow.
 fn quoted_value(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut rest = text;
@@ -112,7 +112,7 @@ mod tests {
         assert!(merged("a", "b=1").is_err() && merged("a=1", "b").is_err());
     }
 
-    /// As PgBouncer: the value may follow after spaces, so an empty one swallows the next pair; and a tab is
+    /// PgBouncer reads these texts the same way: the value may follow after spaces, so an empty one swallows the next pair; and a tab is
     /// no space.
     #[test]
     fn surprises_are_kept() {

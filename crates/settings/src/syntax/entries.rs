@@ -1,4 +1,4 @@
-//! The entries of all sections but `[pgbouncer]`: from one line to one options struct.
+//! The entries of all sections but `[pgbouncer]`: turns one line into one options struct.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The fault in PgBouncer's words, with the reason after them. `value` is what may be shown of the value.
+    /// Returns a fault in PgBouncer's words, followed by the reason. `value` is the part of the value that
+    /// may be shown.
     pub(crate) fn fault(&self, value: &str, reason: &str) -> LoadError {
         let Self { name, place, .. } = self;
         let remark = if [" ;", " #"].iter().any(|sign| value.contains(sign)) {
@@ -35,13 +36,13 @@ impl Entry<'_> {
         place.error(text, format!("invalid value \"{value}\" for \"{name}\": {reason}{remark}"))
     }
 
-    /// The same for an entry with pairs, of which these are the known keys.
+    /// Returns a fault of an entry that has pairs; `rows` has the known keys.
     fn fault_of_pairs<T>(&self, rows: &'static [Row<T>], reason: &str) -> LoadError {
         self.fault(&shown(self.value, rows), reason)
     }
 }
 
-/// What may be shown of the pairs of an entry.
+/// Returns the pairs of an entry with their secrets masked.
 fn shown<T>(value: &str, rows: &'static [Row<T>]) -> String {
     let kind = |key: &str| row(rows, key).map(|row| row.kind);
     masked_pairs(value, |key| {
@@ -50,9 +51,9 @@ fn shown<T>(value: &str, rows: &'static [Row<T>]) -> String {
     })
 }
 
-/// What was read from an entry.
+/// The result of reading an entry.
 pub(crate) struct Outcome<T> {
-    /// `None` when the entry as a whole is refused.
+    /// The options; `None` if the entry as a whole is refused.
     pub(crate) options: Option<T>,
     pub(crate) faults: Vec<LoadError>,
     pub(crate) warnings: Vec<Warning>,
@@ -91,7 +92,7 @@ pub(crate) fn database(entry: &Entry<'_>) -> Outcome<Database> {
     outcome
 }
 
-/// The address of a database with `cluster=` is that of the cluster's primary.
+/// Refuses an address beside `cluster=`: the addresses are those of the cluster's nodes.
 fn beside_cluster(entry: &Entry<'_>) -> Option<LoadError> {
     let pairs = connstr::pairs(entry.value).ok()?;
     let is_given = |name: &str| pairs.iter().any(|(key, _)| *key == name);
@@ -100,7 +101,8 @@ fn beside_cluster(entry: &Entry<'_>) -> Option<LoadError> {
     is_given("cluster").then(|| entry.fault_of_pairs(DATABASE_ROWS, &reason))
 }
 
-/// `host=a,,b` and `host=,`: the empty host is left out, and a list of nothing else means the unix socket.
+/// Warns of `host=a,,b` and `host=,`: empty hosts are skipped, and a list without any other means the unix
+/// socket.
 fn empty_host(entry: &Entry<'_>) -> Option<Warning> {
     let pairs = connstr::pairs(entry.value).unwrap_or_default();
     let (_, list) = pairs.into_iter().rev().find(|(key, _)| *key == "host")?;
@@ -130,7 +132,7 @@ pub(crate) fn cluster(entry: &Entry<'_>) -> Outcome<ClusterOptions> {
     outcome
 }
 
-/// The keys that only some ways of discovery have.
+/// The keys that only some ways of discovery accept.
 const KEYS_OF_WAYS: [(&str, &[Discovery]); 8] = [
     ("nodes", &[Discovery::Sql]),
     ("host", &[Discovery::Dns]),
@@ -175,7 +177,8 @@ pub(crate) fn route(entry: &Entry<'_>) -> Outcome<RouteLine> {
     options(entry, empty, ROUTE_ROWS, "route")
 }
 
-/// Console commands name a node as `cluster.node`. `more`: signs that it may have besides.
+/// Returns a fault if a name has other characters than console commands can take, which name a node as
+/// `cluster.node`. `more`: characters that are accepted in addition.
 fn unfit_name(entry: &Entry<'_>, what: &str, more: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-') || more.contains(c);
     let fits = entry.name.len() <= DATABASE_NAME_MAX && entry.name.chars().all(is_plain);
@@ -211,6 +214,7 @@ fn options<T: Clone>(entry: &Entry<'_>, empty: T, rows: &'static [Row<T>], what:
     let mut faults = Vec::new();
     let mut given = BTreeMap::new();
     for (key, text) in pairs {
+        // PgBouncer's documentation has both names.
         let key = if key == "reserve_pool" { "reserve_pool_size" } else { key };
         let Some(row) = row(rows, key) else {
             let meant = did_you_mean(key, rows.iter().map(|row| row.name));
@@ -232,15 +236,15 @@ fn options<T: Clone>(entry: &Entry<'_>, empty: T, rows: &'static [Row<T>], what:
     Outcome { warnings: silent.map(warning).collect(), options: Some(options), faults }
 }
 
-/// A password with a space in it and without quotes goes on in what looks like the next key: only what stands
-/// before the password is repeated in a message.
+/// Returns the part of the value that a message may repeat. The rest of an unquoted password with a space in
+/// it looks like the next key, so only text before the password is repeated.
 fn visible<'a>(text: &'a str, shown: &str) -> &'a str {
     if shown.contains(text) { text } else { "***" }
 }
 
-/// The words for a bad value inside an entry; two of them are PgBouncer's.
+/// The message for a bad value inside an entry. For `pool_mode` and `port` the words are PgBouncer's.
 fn wrong_value(key: &str, text: &str, reason: &str) -> String {
-    // "invalid pool mode: x", "invalid port: x"
+    // PgBouncer writes "invalid pool mode: x" and "invalid port: x".
     let key = if key == "pool_mode" { "pool mode" } else { key };
     format!("invalid {key}: {text}: {reason}")
 }

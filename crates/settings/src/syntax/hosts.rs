@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// The address of an HTTP service: `http://host:port` or `https://host:port`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SourceUrl {
-    /// `https`.
+    /// `true` for `https`.
     pub tls: bool,
     /// A name or an address; an IPv6 address without its brackets.
     pub host: String,
@@ -14,10 +14,11 @@ pub struct SourceUrl {
 }
 
 impl SourceUrl {
-    /// Reads an address. It has no path, no user and no password.
+    /// Reads an address, which has no path, no user and no password.
     ///
     /// # Errors
-    /// What it must be.
+    ///
+    /// The form that an address must have.
     pub fn parse(text: &str) -> Result<SourceUrl, &'static str> {
         const WANTED: &str = "an address must be http://host:port or https://host:port";
         let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
@@ -27,6 +28,7 @@ impl SourceUrl {
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = rest.rsplit_once(':').ok_or(WANTED)?;
+        // Only an IPv6 address has brackets; without them its colons would look like a port.
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         let host = match bare {
@@ -49,23 +51,23 @@ impl std::fmt::Display for SourceUrl {
     }
 }
 
-/// Whether a host that a source names is in the list of `allow_discovered_hosts`.
+/// Returns whether a host that a source names is in the list of `allow_discovered_hosts`.
 pub fn is_allowed_host(list: &[String], host: &str) -> bool {
     list.iter().filter_map(|text| Allowed::parse(text)).any(|allowed| allowed.has(host))
 }
 
-/// What is wrong with an entry of the list.
+/// Returns a message if the text is not an entry of the list.
 pub(crate) fn fault_of_allowed(text: &str) -> Option<String> {
     let wanted = "it must be an address, a network such as 10.1.0.0/16, a host name, *.domain or *";
     Allowed::parse(text).is_none().then(|| format!("\"{text}\": {wanted}"))
 }
 
-/// An entry of the list.
+/// An entry of the list of `allow_discovered_hosts`.
 enum Allowed<'a> {
     Any,
     Network(IpAddr, u8),
     Name(&'a str),
-    /// Names that end so.
+    /// Host names with this ending.
     Ending(&'a str),
 }
 

@@ -1,33 +1,33 @@
-//! The file format: sections, `key = value` lines, comments and `%include`, walked in order and handed to a
+//! The file format: sections, `key = value` lines, comments and `%include`, walked in order and passed to a
 //! visitor.
 //!
-//! PgBouncer's rules hold: a comment is a whole line that starts with `;` or `#`; a value is the rest of
-//! its line; `%include file` may stand anywhere, and the section goes on into the included file and out of
-//! it. The walk collects faults and goes on, so that one run shows all of them. It must never know what a
-//! section or a key means.
+//! PgBouncer's rules hold: a comment is a whole line that starts with `;` or `#`; a value is the rest of its
+//! line; `%include file` may stand anywhere, and the section goes on into the included file and out of it.
+//! The walk collects faults and goes on, so one run shows all of them. It must never know what a section or a
+//! key means.
 
 use crate::config::Place;
 use crate::error::LoadError;
 
-/// How deep files may include each other.
+/// The maximum depth to which files may include each other.
 pub const INCLUDE_DEPTH_MAX: usize = 10;
 
-/// Maximum number of includes that one load follows: files that include each other several times would otherwise
-/// never end.
+/// The maximum number of includes that one load follows: files that include each other several times would
+/// otherwise never end.
 pub const INCLUDES_MAX: usize = 1000;
 
-/// Reads a file by its name; the error says why it could not be read.
+/// A function that reads a file by its name. The error says why it could not be read.
 pub(crate) type Read<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
-/// What the walk finds.
+/// The receiver of the lines that the walk finds.
 pub(crate) trait Visitor {
-    /// A section's header.
+    /// Takes a section's header.
     fn section(&mut self, name: &str, place: Place);
-    /// A `key = value` line.
+    /// Takes a `key = value` line.
     fn entry(&mut self, key: String, value: &str, place: Place);
-    /// A `key += value` line.
+    /// Takes a `key += value` line.
     fn merge(&mut self, key: String, value: &str, place: Place);
-    /// A fault of the format.
+    /// Takes a fault of the format.
     fn fault(&mut self, fault: LoadError);
 }
 
@@ -55,7 +55,7 @@ struct Walk<'a, 'r> {
 
 impl Walk<'_, '_> {
     fn file(&mut self, file: &str, text: &str, depth: usize) {
-        // Editors of Windows put a byte order mark in front.
+        // Editors on Windows put a byte order mark at the start of a file.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (line, number) in text.lines().zip(1u32..) {
             let place = Place { file: file.to_owned(), line: number };
@@ -73,7 +73,7 @@ impl Walk<'_, '_> {
     fn include(&mut self, path: &str, place: &Place, depth: usize) {
         self.includes += 1;
         if self.includes > INCLUDES_MAX {
-            // Said once: everything after it would be the same.
+            // The fault is reported once, not for each further include.
             if self.includes == INCLUDES_MAX + 1 {
                 let problem = format!("more than {INCLUDES_MAX} includes");
                 self.visitor.fault(place.error(format!("{problem} ({place})"), problem));
@@ -123,7 +123,7 @@ fn section(line: &str) -> Line<'_> {
     }
 }
 
-/// A comment, or nothing.
+/// Returns whether the rest of a line is empty or a comment.
 fn is_comment(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with([';', '#'])
 }
@@ -145,8 +145,8 @@ fn entry(line: &str) -> Line<'_> {
     }
 }
 
-/// The key at the start of a line, and the text after it. PgBouncer's documentation says double quotes, its
-/// parser takes single ones.
+/// Returns the key at the start of a line, and the text after it. PgBouncer's documentation names double
+/// quotes, its parser accepts single ones.
 fn key(line: &str) -> Option<(String, &str)> {
     match line.chars().next()? {
         quote @ ('\'' | '"') => quoted_key(&line[1..], quote),
@@ -159,7 +159,7 @@ fn key(line: &str) -> Option<(String, &str)> {
     }
 }
 
-/// A key up to its closing quote; two quotes mean one.
+/// Returns a key up to its closing quote, in which two quotes mean one.
 fn quoted_key(text: &str, quote: char) -> Option<(String, &str)> {
     let mut key = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! How settings are written: the ini dialect, connection strings, values, and names that were misspelled.
+//! The syntax of settings: the ini dialect, connection strings, values, and suggestions for misspelled names.
 //!
 //! Nothing here may know what a setting does.
 

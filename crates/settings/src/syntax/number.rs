@@ -1,4 +1,4 @@
-//! Numbers as PgBouncer writes them, and the units of PostgreSQL on top.
+//! Numbers as PgBouncer writes them, with the units of PostgreSQL in addition.
 //!
 //! Integers follow C's `strtol` with base 0 (`010` is eight, `0x10` sixteen), times are decimal seconds with
 //! a fraction. The whole text has to be the number: nothing is cut off or wrapped around silently. This file
@@ -14,7 +14,7 @@ pub const SECONDS_MAX: u64 = 10_000_000_000;
 pub(crate) const SECOND_US: f64 = 1e6;
 pub(crate) const MILLISECOND_US: f64 = 1e3;
 
-/// Why a text is not the number that was wanted; reads as the end of "it must be ...".
+/// The description of the number that was wanted, as the end of "it must be ...".
 pub(crate) type Wanted = &'static str;
 
 const WHOLE: Wanted = "a whole number";
@@ -36,7 +36,7 @@ pub(crate) fn whole(text: &str) -> Result<i64, Wanted> {
         [b'0', _, ..] => (&digits[1..], 8),
         _ => (digits, 10),
     };
-    // from_str_radix takes a sign, too: "+-5" is no number.
+    // `from_str_radix` accepts a sign, too, but "+-5" is not a number.
     if digits.is_empty() || !digits.bytes().all(|b| char::from(b).is_digit(base)) {
         return Err(WHOLE);
     }
@@ -68,7 +68,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, Wanted> {
     number.checked_mul(factor).ok_or(IN_RANGE)
 }
 
-/// Reads a time; a number without a unit counts in `plain_us` microseconds.
+/// Reads a time. A number without a unit counts in units of `plain_us` microseconds.
 pub(crate) fn time(text: &str, plain_us: f64) -> Result<Duration, Wanted> {
     let (number, factor_us) = match decimal(text) {
         Some(number) => (number, plain_us),
@@ -85,7 +85,7 @@ pub(crate) fn time(text: &str, plain_us: f64) -> Result<Duration, Wanted> {
     if time_us > longest_us {
         return Err(SHORTER);
     }
-    // In range as just checked, so the cast keeps the value.
+    // The cast keeps the value, because the range was checked above.
     Ok(Duration::from_micros(time_us as u64))
 }
 
@@ -117,7 +117,7 @@ fn decimal(text: &str) -> Option<f64> {
 /// Writes a time in `plain_us` microseconds as C's `printf("%g")` does: six digits, no trailing zeros, an
 /// exponent when it is shorter.
 pub(crate) fn show_time(time: Duration, plain_us: f64) -> String {
-    // Exact up to 2^53 microseconds, and six digits are shown.
+    // The conversion is exact up to 2^53 microseconds, and six digits are shown.
     let value = time.as_micros() as f64 / plain_us;
     if value == 0.0 {
         return "0".to_owned();

@@ -1,8 +1,8 @@
-//! Misspelled names: which known name may be meant.
+//! Suggests the known name that a misspelled name may stand for.
 
-/// Changed letters up to which a name counts as misspelled.
+/// The maximum number of changed letters for which a name counts as misspelled.
 const SLIPS_MAX: usize = 2;
-/// A longer name is not compared.
+/// The length above which a name is not compared.
 const NAME_BYTES_MAX: usize = 64;
 
 /// `; did you mean "x"?` if a known name is near enough to `name`, otherwise nothing.
@@ -15,14 +15,14 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
     if name.len() > NAME_BYTES_MAX {
         return None;
     }
-    // With half of its letters changed, a short name is another word.
+    // A short name with half of its letters changed is another word.
     let slips_max = SLIPS_MAX.min(name.len().div_ceil(4));
     let (slips, near) = known.map(|known| (distance(name, known), known)).min()?;
     (slips <= slips_max).then_some(near)
 }
 
-/// Number of slips that make one word from the other: a wrong, missing or additional letter, or two neighbours that are
-/// exchanged (optimal string alignment).
+/// Returns the number of slips that turn one word into the other: a wrong, missing or additional letter, or
+/// two neighbours that are exchanged (optimal string alignment).
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.to_ascii_lowercase().into_bytes(), other.to_ascii_lowercase().into_bytes());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];

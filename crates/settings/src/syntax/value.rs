@@ -1,4 +1,5 @@
-//! How a text becomes a typed value and back: one implementation for each Rust type that a setting can have.
+//! Turns texts into typed values and back, with one implementation for each Rust type that a setting can
+//! have.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::{Kind, Password};
 
 /// A type that a setting can have.
 pub(crate) trait Value: Sized {
-    /// Reads the text of a setting of this kind. The error says what would be right ("it must be ...").
+    /// Reads the text of a setting of this kind. The error is the end of a message: "it must be ...".
     fn parse(text: &str, kind: Kind) -> Result<Self, String>;
 
     /// Writes the value as `SHOW CONFIG` does; `None` is NULL.
@@ -18,7 +19,7 @@ pub(crate) trait Value: Sized {
     /// The value of a setting that is not set and has no default.
     fn unset() -> Self;
 
-    /// Whether an empty value means "not set" where the setting may be unset.
+    /// Returns whether an empty value means "not set", for settings that may be unset.
     fn means_unset(&self) -> bool {
         false
     }
@@ -29,7 +30,8 @@ pub(crate) fn initial<T: Value>(default: Option<&str>, kind: Kind) -> T {
     default.map_or_else(T::unset, |text| T::parse(text, kind).expect("a test walks over all defaults"))
 }
 
-/// Whole seconds are C's `int` in PgBouncer and in the socket options that some of them become.
+/// The maximum of whole seconds. They are C's `int` in PgBouncer, and in the socket options that some of them
+/// become.
 const SECONDS_INT_MAX: u64 = i32::MAX as u64;
 
 fn wanted(what: &str) -> String {
@@ -69,7 +71,7 @@ impl Value for u32 {
             Kind::Bytes { .. } => i64::try_from(number::bytes(text).map_err(wanted)?).unwrap_or(i64::MAX),
             _ => number::whole(text).map_err(wanted)?,
         };
-        // Below zero means what zero means: PgBouncer's limits are only looked at when they are positive.
+        // A number below zero means the same as zero: PgBouncer applies its limits only if they are positive.
         let number = if kind == Kind::Limit { number.max(0) } else { number };
         in_range(number, kind.range())
     }
@@ -110,7 +112,7 @@ impl Value for Duration {
                 }
                 Ok(time)
             }
-            // Below zero is what PgBouncer's own file format takes for "no limit" here.
+            // PgBouncer's file format uses a number below zero for "no limit" here.
             Kind::OwnSeconds if number::whole(text).is_ok_and(|n| n < 0) => Ok(Duration::ZERO),
             _ => number::time(text, SECOND_US).map_err(wanted),
         }
@@ -184,7 +186,7 @@ impl Value for Vec<String> {
     }
 }
 
-/// Unset: the global value, or PgBouncer's NULL.
+/// A value that may be unset: then the global value counts, or PgBouncer's NULL.
 impl<T: Value> Value for Option<T> {
     fn parse(text: &str, kind: Kind) -> Result<Self, String> {
         if kind.inherits(text) {
