@@ -17,45 +17,45 @@ settings! {
         name: String;
     }
     group "Databases" {
-        /// The database's name on the server; the name that clients ask for when it is not set.
+        /// The database's name on the server. If it is not set, the name that clients ask for.
         dbname: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
-        /// Where the server is: a host name, an address, the directory of a unix socket, `@name` for an
-        /// abstract one, or several of them with commas between. When it is not set, the unix socket in
-        /// `unix_socket_dir`.
+        /// The server's address: a host name, an address, the directory of a unix socket, `@name` for an
+        /// abstract one, or several of them with commas between. If it is not set, the unix socket in
+        /// `unix_socket_dir` is used.
         hosts as "host": Vec<String> = NULL, Kind::List, Recycle, PgBouncer, InEffect;
         /// The server's port, the same for all hosts.
         port: u16 = "5432", Kind::Count(1, 65535), Recycle, PgBouncer, InEffect;
-        /// The cluster that serves this database, an entry of `[clusters]`: pgweir finds the primary among its nodes. It
-        /// replaces `host` and `port`.
+        /// The cluster that serves this database, an entry of `[clusters]`: pgweir finds the primary among
+        /// its nodes. It replaces `host` and `port`.
         cluster: Option<String> = NULL, Kind::Text, Recycle, Ours, InEffect;
-        /// As `commit_outcome` in `[clusters]`, for this database.
+        /// Overrides `commit_outcome` of `[clusters]`, for this database.
         commit_outcome: Option<CommitOutcome> = NULL, Kind::Choice(CommitOutcome::WORDS), Reload, Ours, InEffect;
-        /// As `route` in `[clusters]`, for this database.
+        /// Overrides `route` of `[clusters]`, for this database.
         route: Option<Route> = NULL, Kind::Choice(Route::WORDS), Reload, Ours, InEffect;
-        /// As `balance` in `[clusters]`, for this database.
+        /// Overrides `balance` of `[clusters]`, for this database.
         balance: Option<Balance> = NULL, Kind::Choice(Balance::WORDS), Reload, Ours, InEffect;
-        /// As `read_functions` in `[clusters]`, for this database.
+        /// Overrides `read_functions` of `[clusters]`, for this database.
         read_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
-        /// As `write_functions` in `[clusters]`, for this database.
+        /// Overrides `write_functions` of `[clusters]`, for this database.
         write_functions: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
-        /// As `primary_names` in `[clusters]`, for this database.
+        /// Overrides `primary_names` of `[clusters]`, for this database.
         primary_names: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
-        /// As `begin_undeclared` in `[clusters]`, for this database.
+        /// Overrides `begin_undeclared` of `[clusters]`, for this database.
         begin_undeclared: Option<BeginUndeclared> = NULL, Kind::Choice(BeginUndeclared::WORDS), Reload, Ours, InEffect;
-        /// As `causal_reads` in `[clusters]`, for this database.
+        /// Overrides `causal_reads` of `[clusters]`, for this database.
         causal_reads: Option<CausalReads> = NULL, Kind::Choice(CausalReads::WORDS), Reload, Ours, InEffect;
-        /// As `causal_wait_ms` in `[clusters]`, for this database.
+        /// Overrides `causal_wait_ms` of `[clusters]`, for this database.
         causal_wait_ms: Option<u32> = NULL, Kind::Count(0, 60_000), Reload, Ours, InEffect;
-        /// The user that all server connections of this database log in as, whatever the client's user is. When it is
-        /// not set, each user has a separate pool. Taking it away needs a restart.
+        /// The user that all server connections of this database log in as, whatever the client's user is. If
+        /// it is not set, each user has a separate pool. To remove it needs a restart.
         user: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
         /// The password of `user`; looked up in `auth_file` when it is not set.
         password: Option<Password> = NULL, Kind::Secret, Reload, PgBouncer, InEffect;
-        /// As the global `auth_user`, for this database.
+        /// Overrides the global `auth_user`, for this database.
         auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
-        /// As the global `auth_query`, for this database.
+        /// Overrides the global `auth_query`, for this database.
         auth_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
-        /// As the global `auth_dbname`, for this database.
+        /// Overrides the global `auth_dbname`, for this database.
         auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Recycle, PgBouncer, InEffect;
         /// The `client_encoding` that server connections start with.
         client_encoding: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
@@ -69,33 +69,32 @@ settings! {
         pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
         /// The number of server connections that each pool of this database keeps open.
         min_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
-        /// The number of additional server connections that each pool may open when clients wait for long.
+        /// The number of additional server connections that each pool may open if clients wait for long.
         /// `reserve_pool` is the same.
         reserve_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
-        /// When a server is released.
+        /// The event after which a server is released, for this database.
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
-        /// As the global `session_state`.
+        /// Overrides the global `session_state`, for this database.
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
-        /// As the global `session_audit_sample`.
+        /// Overrides the global `session_audit_sample`, for this database.
         session_audit_sample: Option<u32> = NULL, Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The maximum number of server connections to this database, over all users. It can change a global limit,
         /// not lift it.
         max_db_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
         /// The maximum number of clients of this database. It can change a global limit, not lift it.
         max_db_client_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
-        /// As the global `max_waiting_clients`, for each pool of this database.
+        /// Overrides the global `max_waiting_clients`, for each pool of this database.
         max_waiting_clients: Option<u32> = NULL, Kind::OwnLimit, Reload, Ours, InEffect;
-        /// How old an unused server connection may become.
+        /// The age after which an unused server connection is closed.
         server_lifetime: Option<Duration> = NULL, Kind::OwnLifetime, Reload, PgBouncer, InEffect;
-        /// How long clients wait for a server of this database; 0 means without limit.
+        /// The time that clients wait for a server of this database; 0 means without limit.
         query_wait_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
-        /// As the global `log_min_duration_ms`, for this database.
+        /// Overrides the global `log_min_duration_ms`, for this database.
         log_min_duration_ms: Option<Duration> = NULL, Kind::Milliseconds, Reload, Ours, InEffect;
-        /// SQL that runs on each new server connection, and again when one was reset. The settings and the role
-        /// that it leaves are what every client begins with. An error in it is logged, and the connection is
-        /// still used.
+        /// SQL that runs on each new server connection, and again after a reset. Every client begins with the
+        /// settings and the role that it leaves. An error in it is logged, and the connection is still used.
         connect_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
-        /// How the hosts take turns when there are several; `round-robin` when it is not set.
+        /// The order in which several hosts are used; `round-robin` if it is not set.
         load_balance_hosts: Option<LoadBalanceHosts> = NULL, Kind::Choice(LoadBalanceHosts::WORDS), Recycle, PgBouncer, InEffect;
     }
 }

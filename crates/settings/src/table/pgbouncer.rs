@@ -1,4 +1,4 @@
-//! The keys of `[pgbouncer]`: everything that is set for the whole process.
+//! The keys of `[pgbouncer]`: settings of the whole process.
 //!
 //! Names, defaults and units are PgBouncer's, from its documentation (pgbouncer.org/config.html).
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 settings! {
-    /// The settings of the whole process: one field for each, with the setting's own name.
+    /// The settings of the whole process. Each field has the name of its setting.
     struct Main, MAIN_ROWS;
 
     group "Process, files, logging" {
@@ -26,74 +26,82 @@ settings! {
         user: Option<String> = NULL, Kind::Text, Restart, PgBouncer, InEffect;
         /// The name of the service.
         job_name: String = "pgbouncer", Kind::Text, Restart, PgBouncer, InEffect;
-        /// The version of PgBouncer that tools and clients find: what `SHOW VERSION` and `--version` say, the columns of `SHOW STATS` and
-        /// its relatives, the statistics line of the log and, with a global `session_state=pgbouncer`, the parameters that are tracked for
-        /// each client. Tools choose by the version or by the number of columns.
+        /// The version of PgBouncer that tools and clients find. It decides the version in `SHOW VERSION` and
+        /// `--version`, the columns of `SHOW STATS` and its relatives, the statistics line of the log and,
+        /// with a global `session_state=pgbouncer`, the parameters that are tracked for each client. Tools
+        /// choose by the version or by the number of columns.
         compatible_with: CompatibleWith = "1.25", Kind::Choice(CompatibleWith::WORDS), Restart, Ours, InEffect;
         /// The program whose name `SHOW VERSION` and `--version` begin with: `pgbouncer` as tools that parse it expect, or `pgweir`, for scanners that
         /// look for vulnerabilities of PgBouncer by its version.
         version_text: VersionText = "pgbouncer", Kind::Choice(VersionText::WORDS), Restart, Ours, InEffect;
-        /// Whether log lines go to syslog.
+        /// Sends log lines to syslog.
         syslog: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The tag of the lines in syslog.
         syslog_ident: String = "pgbouncer", Kind::Text, Reload, PgBouncer, InEffect;
         /// The facility of the lines in syslog: auth, authpriv, daemon, user, or local0 to local7; anything
         /// else means daemon.
         syslog_facility: String = "daemon", Kind::Text, Reload, PgBouncer, InEffect;
-        /// How the lines of the log look: `text` as PgBouncer writes them, `json` one JSON object a line, with `time`
-        /// (RFC 3339), `pid`, `level` and `message`. Syslog gets the message alone, or the object.
+        /// The format of the log's lines: `text` as PgBouncer writes them, `json` with one JSON object in
+        /// each line, which has `time` (RFC 3339), `pid`, `level` and `message`. Syslog gets the message
+        /// alone, or the object.
         log_format: LogFormat = "text", Kind::Choice(LogFormat::WORDS), Reload, Ours, InEffect;
-        /// Whether logins are logged, of clients and on servers.
+        /// Logs the logins of clients and the logins to servers.
         log_connections: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// Whether the end of a connection is logged, with the reason.
+        /// Logs the end of each connection, with the reason.
         log_disconnections: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// Whether the errors that clients are sent by the pooler itself are logged.
+        /// Logs the errors that pgweir itself sends to clients.
         log_pooler_errors: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// Whether a line of totals is logged in each `stats_period`.
+        /// Logs a line of totals in each `stats_period`.
         log_stats: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// Statements that take longer than this are logged, with the time they waited for a server, the time at
-        /// the server, and the time for which the client did not read; without their literals. 0 logs none.
+        /// The duration above which a statement is logged, without its literals. The line has the time that
+        /// the statement waited for a server, the time at the server, and the time for which the client did
+        /// not read. 0 logs no statements.
         log_min_duration_ms: Duration = "0", Kind::Milliseconds, Reload, Ours, InEffect;
-        /// The memory that SHOW STATEMENTS may use, in bytes, over all workers: a statement takes about 1,500. New statements
-        /// replace those that took least time. 0 turns it off; the lines of `log_min_duration_ms` then have no text.
+        /// The memory that SHOW STATEMENTS may use, in bytes, over all workers: a statement takes about
+        /// 1,500. New statements replace those that took least time. 0 turns SHOW STATEMENTS off; the lines
+        /// of `log_min_duration_ms` then have no text.
         statement_stats_bytes: u32 = "4194304", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
-        /// Where spans of traced statements are sent: the receiver of an OpenTelemetry collector (OTLP over HTTP, JSON), e.g.
-        /// `http://127.0.0.1:4318/v1/traces`. A statement is traced if a comment at its end has a sampled `traceparent`,
-        /// as sqlcommenter writes it, or as `trace_one_in` says. Needs a pgweir that was built with the feature
-        /// `traces`; another one warns. Nothing means that nothing is traced.
+        /// The address to which spans of traced statements are sent: the receiver of an OpenTelemetry
+        /// collector (OTLP over HTTP, JSON), e.g. `http://127.0.0.1:4318/v1/traces`. A statement is traced if
+        /// a comment at its end has a sampled `traceparent`, as sqlcommenter writes it, or as `trace_one_in`
+        /// says. This needs a pgweir that was built with the feature `traces`; any other warns. If the
+        /// setting is empty, nothing is traced.
         otlp_endpoint: String = "", Kind::Text, Reload, Ours, InEffect;
-        /// Of the statements that have no `traceparent`, one in so many is traced; 0 traces none of them.
+        /// The number of statements without a `traceparent` of which one is traced; 0 traces none of them.
         trace_one_in: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The time over which averages are made, and between two lines of totals in the log.
         stats_period: Duration = "60", Kind::WholeSeconds(1), Reload, PgBouncer, InEffect;
-        /// How much more is logged: from 1 on, lines of level DEBUG too: which server a client gets and gives back, what is
-        /// set there for it. The same as the number of `-v` on the command line.
+        /// The number of additional log levels. From 1 on, the log has lines of level DEBUG: the server that
+        /// a client gets and gives back, and the settings that are set there for it. The same as the number
+        /// of `-v` on the command line.
         verbose: u32 = NULL, Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
     }
 
     group "Listening" {
-        /// The addresses to listen on; names are resolved, and `*` means all. Nothing here means that only
-        /// the unix socket is there.
+        /// The addresses to listen on; names are resolved, and `*` means all. If the setting is empty, pgweir
+        /// listens only on the unix socket.
         listen_addr: Vec<String> = "", Kind::List, Restart, PgBouncer, InEffect;
         /// The port to listen on, for TCP and in the name of the unix socket. 0 lets the system choose one
         /// for TCP.
         listen_port: u16 = "6432", Kind::Count(0, 65535), Restart, PgBouncer, InEffect;
-        /// A second port to listen on, on the same addresses and in the name of a second unix socket. A client that comes in by it
-        /// has `route=standby`, in databases with a cluster: see
-        /// [configure/clusters.md](configure/reading.md#a-second-port). 0 means that there is none.
+        /// A second port to listen on, on the same addresses and in the name of a second unix socket. A
+        /// client that connects to it has `route=standby`, in databases with a cluster: see
+        /// [configure/reading.md](configure/reading.md#a-second-port). 0 means that there is none.
         standby_listen_port: u16 = "0", Kind::Count(0, 65535), Restart, Ours, InEffect;
-        /// Where this pooler is, in a word of yours: reads go to standbys with the same `zone` in `[nodes]` first.
+        /// The location of this pooler, in a word of your choice: reads go first to standbys with the same
+        /// `zone` in `[nodes]`.
         zone: String = "", Kind::Text, Reload, Ours, InEffect;
         /// The maximum number of connections that wait to be accepted (`listen(2)`).
         listen_backlog: u32 = "128", Kind::Count(0, COUNT_MAX), Restart, PgBouncer, InEffect;
-        /// The directory of the unix socket; `@` at the start means the abstract name space, and nothing
-        /// means no unix socket. It is also where servers of databases without `host` are looked for.
+        /// The directory of the unix socket; `@` at the start means the abstract name space, and an empty
+        /// value means no unix socket. Servers of databases without `host` are expected in the same
+        /// directory.
         unix_socket_dir: String = "/tmp", Kind::Path, Restart, PgBouncer, InEffect;
         /// The file mode of the unix socket.
         unix_socket_mode: u32 = "0777", Kind::Mode, Restart, PgBouncer, InEffect;
         /// The group of the unix socket, by name or number.
         unix_socket_group: String = "", Kind::Text, Restart, PgBouncer, InEffect;
-        /// Whether several processes may listen on the same TCP port (`SO_REUSEPORT`).
+        /// Lets several processes listen on the same TCP port (`SO_REUSEPORT`).
         so_reuseport: bool = "0", Kind::Bool, Restart, PgBouncer, InEffect;
         /// This process's id in a group of peers that share a port, so that a cancel request finds the right
         /// one; 0 means no peers.
@@ -101,8 +109,8 @@ settings! {
     }
 
     group "Pools and limits" {
-        /// When a server goes back to its pool: when the client leaves, when the transaction ends, or after
-        /// each statement.
+        /// The event after which a server goes back to its pool: the client disconnects (`session`), the
+        /// transaction ends (`transaction`), or each statement (`statement`).
         pool_mode: PoolMode = "session", Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
         /// The maximum number of client connections, including clients that are logging in; with 0 no client may
         /// connect. The console is exempt.
@@ -115,7 +123,7 @@ settings! {
         /// The number of additional server connections that a pool may open after a client has waited for
         /// `reserve_pool_timeout`.
         reserve_pool_size: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// How long a client waits before its pool may use the reserve; 0 turns the reserve off.
+        /// The time that a client waits before its pool may use the reserve; 0 turns the reserve off.
         reserve_pool_timeout: Duration = "5", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// The maximum number of server connections to a database, over all its users.
         max_db_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
@@ -128,36 +136,39 @@ settings! {
         /// The maximum number of clients of one pool that wait for a server connection. A client above the limit gets an error
         /// (SQLSTATE 53300), and its session goes on. 0 means that there is no limit.
         max_waiting_clients: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
-        /// Whether idle servers are used in turn; otherwise the one that was used last is taken, and the
-        /// others can grow old.
+        /// Uses idle servers in turn. Otherwise pgweir takes the server that was used last, and the others
+        /// can grow old.
         server_round_robin: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The maximum number of named prepared statements that a server connection keeps in transaction and
         /// statement pooling; 0 turns off their support.
         max_prepared_statements: u32 = "200", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// What becomes of a client's session in transaction and statement pooling: `preserve` keeps settings, prepared
-        /// statements, temporary tables and the rest as on a direct connection; `error` disconnects, with an error, a
-        /// client that would keep its server between transactions; `pgbouncer` does as PgBouncer does.
+        /// The handling of a client's session in transaction and statement pooling: `preserve` keeps
+        /// settings, prepared statements, temporary tables and other state as on a direct connection; `error`
+        /// disconnects, with an error, a client that would keep its server between transactions; `pgbouncer`
+        /// does the same as PgBouncer.
         session_state: SessionState = "preserve", Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// The maximum number of servers of one pool that clients keep between their transactions, for temporary
         /// tables and other state that cannot move. pgweir disconnects a client that exceeds the limit, with
         /// an error. 0 means that there is no limit.
         max_pinned: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
-        /// What makes `currval` and `lastval` right in a later transaction than the one that drew the value. `wait`: the
-        /// server waits a moment for the client that may have drawn a value on it; `pin`: such a client keeps its server until
-        /// it leaves (`wait`, where `session_state` is `error`); `off`: nothing, as PgBouncer. With `wait` and `pin` no client is
-        /// shown what another client drew: SQLSTATE 55000 instead.
+        /// The handling of `currval` and `lastval` in a later transaction than the one that drew the value.
+        /// `wait`: the server waits a moment for the client that may have drawn a value on it; `pin`: such a
+        /// client keeps its server until it disconnects (`wait`, if `session_state` is `error`); `off`:
+        /// nothing, as in PgBouncer. With `wait` and `pin` no client gets a value that another client drew,
+        /// but SQLSTATE 55000.
         sequence_affinity: SequenceAffinity = "wait", Kind::Choice(SequenceAffinity::WORDS), Reload, Ours, InEffect;
-        /// How long a server waits, with `sequence_affinity=wait`, for the next statement of a client whose user and
-        /// `application_name` are known to ask for values they drew. For all other clients it waits as long, but only while no other
-        /// client needs it.
+        /// The time that a server waits, with `sequence_affinity=wait`, for the next statement of a client
+        /// whose user and `application_name` are known to ask for values they drew. For all other clients it
+        /// waits as long, but only while no other client needs it.
         sequence_affinity_ms: Duration = "50", Kind::Milliseconds, Reload, Ours, InEffect;
-        /// A client that keeps its server between transactions for longer than this is logged, once, with the reason;
-        /// 0 turns this off.
+        /// The time after which a client that keeps its server between transactions is logged, once, with the
+        /// reason; 0 turns this off.
         pin_warn_after: Duration = "300", Kind::Seconds, Reload, Ours, InEffect;
-        /// Of so many releases of servers in transaction and statement pooling, about one is followed by a look at the server's
-        /// session: where it is not what it should be, because a function changed it unseen, the
-        /// server is closed, and the log names the statement. 1 looks each time (and then no two clients' statements
-        /// share a packet), 0 never: then the catalog is not read for functions that change their session either.
+        /// The number of releases of servers in transaction and statement pooling of which about one is
+        /// followed by a check of the server's session. If the session is not as it should be, because a
+        /// function changed it unseen, the server is closed, and the log names the statement. 1 checks each
+        /// time (and then no two clients' statements share a packet). 0 never checks, and then the catalog is
+        /// not read for functions that change their session either.
         session_audit_sample: u32 = "5000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The maximum number of server connections that one pool opens at the same time.
         max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;
@@ -170,112 +181,115 @@ settings! {
         /// and statement pooling, including the one that runs; 0 turns multiplexing off. Only statements that certainly
         /// leave nothing behind, and that have proven short, share a connection.
         multiplex_depth: u32 = "32", Kind::Count(0, 1000), Reload, Ours, InEffect;
-        /// How long the statements that are under way on a connection may be expected to take together for another one
-        /// to be sent behind them.
+        /// The maximum time that the statements under way on a connection may be expected to take together,
+        /// if another one is to be sent after them.
         multiplex_max_ms: Duration = "5", Kind::Milliseconds, Reload, Ours, InEffect;
-        /// The number of servers that a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir
-        /// find the best number by measurement.
+        /// The number of servers that a pool keeps busy with short statements before it wakes another one:
+        /// `auto` lets pgweir find the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
-        /// How workers are scheduled. `auto`: a busy worker with many clients (16 and more that send something within 30 ms) lets
-        /// clients and servers on the same machine finish first (Linux: SCHED_BATCH). `prompt`: never. A policy that the
-        /// process was started with is left alone.
+        /// The scheduling of workers. `auto`: a busy worker with many clients (16 and more that send
+        /// something within 30 ms) lets clients and servers on the same machine finish first (Linux:
+        /// SCHED_BATCH). `prompt`: never. A policy that the process was started with is left alone.
         worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
         /// The time in microseconds that a worker polls for more work before it sleeps (busy polling). A worker does so only with up
         /// to 8 clients that send one short statement after the other, and only while polling finds work in time. It uses
         /// processor time that no other process wants. At most one worker for each four processors does so, and none on a machine
         /// with one processor. 0 turns this off. pgweir never does so if the process was started with its own scheduling policy.
         worker_busy_poll_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
-        /// Whether a worker sends the messages of one turn of its loop with one system call (io_uring), so that the receivers of the
-        /// first of them do not interrupt it while other receivers wait for theirs. Where the kernel has no io_uring or does not
-        /// allow it, as in many containers, the log says so and each message is sent by itself.
+        /// Sends the messages of one turn of a worker's loop with one system call (io_uring), so that the
+        /// receivers of the first messages do not interrupt the worker while other receivers wait. If the
+        /// kernel has no io_uring or does not allow it, as in many containers, the log says so and each
+        /// message is sent by itself.
         worker_io_uring: bool = "1", Kind::Bool, Reload, Ours, InEffect;
-        /// What becomes of a BEGIN in transaction and session pooling. `packet`: it takes a server, is answered at once, and is
-        /// sent together with the transaction's first statement, which saves a round trip (in session pooling only if it comes
-        /// as a simple query). `server`: in transaction pooling no server is taken before the first statement either, so
-        /// that none is held by a client that thinks between the two. `off`: it is sent as it comes.
+        /// The time at which a BEGIN is sent to a server in transaction and session pooling. `packet`: BEGIN
+        /// takes a server, is answered at once, and is sent together with the transaction's first statement,
+        /// which saves a round trip (in session pooling only if it comes as a simple query). `server`: in
+        /// transaction pooling, no server is taken before the first statement either, so a client that pauses
+        /// between the two holds none. `off`: BEGIN is sent when it comes.
         defer_begin: DeferBegin = "packet", Kind::Choice(DeferBegin::WORDS), Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {
-        /// Parameters that are kept for each client besides the usual ones. Only those that PostgreSQL
-        /// reports can be kept.
+        /// Parameters that are kept for each client in addition to the usual ones. Only parameters that
+        /// PostgreSQL reports can be kept.
         track_extra_parameters: Vec<String> = "IntervalStyle", Kind::Names, Restart, PgBouncer, InEffect;
-        /// Startup parameters that are dropped where they would be an error. With `options` among them,
-        /// unknown parameters inside `options` are dropped too.
+        /// Startup parameters that are dropped if they would be an error. With `options` among them, unknown
+        /// parameters inside `options` are dropped, too.
         ignore_startup_parameters: Vec<String> = "", Kind::Names, Reload, PgBouncer, InEffect;
-        /// Whether the client's address is appended to its `application_name` at login.
+        /// Appends the client's address to its `application_name` at login.
         application_name_add_host: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// Whether the simple query protocol is refused. It is the one that can carry several statements.
+        /// Refuses the simple query protocol, which is the one that can carry several statements.
         disable_pqexec: bool = "0", Kind::Bool, Restart, PgBouncer, InEffect;
-        /// A notice that clients are sent right after login; nothing means none.
+        /// A notice that clients get right after login; empty means none.
         login_notify_message: String = "", Kind::Text, Reload, PgBouncer, InEffect;
         /// The number of iterations of SCRAM secrets that pgweir makes from plain passwords.
         scram_iterations: u32 = "4096", Kind::Count(1, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// The highest protocol version that servers are asked for. Older servers negotiate down by
-        /// themselves.
+        /// The highest protocol version that servers are asked for. Older servers negotiate a lower one.
         server_protocol: ServerProtocol = "3.2", Kind::Choice(ServerProtocol::WORDS), Reload, Ours, InEffect;
     }
 
     group "Server connections" {
-        /// SQL that cleans a server before its next client in session pooling; nothing means none.
+        /// SQL that cleans a server before its next client in session pooling; empty means none.
         server_reset_query: String = "DISCARD ALL", Kind::Text, Reload, PgBouncer, InEffect;
-        /// Whether `server_reset_query` runs in transaction and statement pooling too.
+        /// Runs `server_reset_query` in transaction and statement pooling, too.
         server_reset_query_always: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// SQL that proves a server alive when it was idle for `server_check_delay`. Nothing means none, and
-        /// `<empty>` the empty query.
+        /// SQL that proves a server alive if it was idle for `server_check_delay`. An empty value means none,
+        /// and `<empty>` means the empty query.
         server_check_query: String = "<empty>", Kind::Text, Reload, PgBouncer, InEffect;
-        /// How long a server may be idle before pgweir checks it; 0 means that pgweir always checks it.
+        /// The time that a server may be idle before pgweir checks it; 0 means that pgweir always checks it.
         server_check_delay: Duration = "30", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// Whether servers that are to be replaced are closed at the end of the transaction also in session
-        /// pooling, with their client.
+        /// Closes servers that are to be replaced at the end of the transaction also in session pooling, with
+        /// their client.
         server_fast_close: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
-        /// How old an unused server connection may become; 0 means that each is used once.
+        /// The age after which an unused server connection is closed; 0 means that each is used once.
         server_lifetime: Duration = "3600", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a server connection may be unused before it is closed; 0 means without limit.
+        /// The time that a server connection may be unused before it is closed; 0 means without limit.
         server_idle_timeout: Duration = "600", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long connecting to a server and logging in may take.
+        /// The time that connecting to a server and logging in may take.
         server_connect_timeout: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// The pause after a failed connect. Clients are told the reason at once meanwhile.
+        /// The pause after a failed connect. During the pause, clients get the reason at once.
         server_login_retry: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
     }
 
     group "Timeouts" {
-        /// How long a client's login may take; 0 means without limit.
+        /// The time that a client's login may take; 0 means without limit.
         client_login_timeout: Duration = "60", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a client may be idle outside a transaction; 0 means without limit.
+        /// The time that a client may be idle outside a transaction; 0 means without limit.
         client_idle_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a statement may wait and run before its server and its client are closed; 0 means without limit. A client that
-        /// waits for its pool's first server waits no longer either.
+        /// The time that a statement may wait and run before its server and its client are closed; 0 means
+        /// without limit. A client that waits for its pool's first server waits no longer either.
         query_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a client waits for a server; 0 means without limit.
+        /// The time that a client waits for a server; 0 means without limit.
         query_wait_timeout: Duration = "120", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// After what time in the queue a client is sent a notice; 0 means never.
+        /// The time in the queue after which a client gets a notice; 0 means never.
         query_wait_notify: Duration = "5", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;
-        /// How long a cancel request waits for a connection; 0 means without limit.
+        /// The time that a cancel request waits for a connection; 0 means without limit.
         cancel_wait_timeout: Duration = "10", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a statement goes on if its client's connection has ended without a Terminate message (the client crashed, was killed
-        /// or gave up). Then pgweir sends PostgreSQL a cancel request for it. The server connection counts towards all limits until the
-        /// statement is over. 0: the statement runs to its end, as PostgreSQL does without `client_connection_check_interval`.
+        /// The time that a statement goes on if its client's connection has ended without a Terminate message
+        /// (the client crashed, was killed or gave up). Then pgweir sends PostgreSQL a cancel request for it.
+        /// The server connection counts towards all limits until the statement is over. 0: the statement runs
+        /// to its end, as in PostgreSQL without `client_connection_check_interval`.
         cancel_vanished_after: Duration = "1", Kind::Seconds, Reload, Ours, InEffect;
-        /// How long a client may be idle inside a transaction; 0 means without limit.
+        /// The time that a client may be idle inside a transaction; 0 means without limit.
         idle_transaction_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a transaction may last; 0 means without limit.
+        /// The time that a transaction may last; 0 means without limit.
         transaction_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long `SUSPEND` waits for buffers to empty before it closes connections.
+        /// The time that `SUSPEND` waits for buffers to empty before it closes connections.
         suspend_timeout: Duration = "10", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long SIGTERM leaves the listeners open while `/readyz` says `draining`, so that a load balancer stops sending
-        /// clients. After that, clients go at the end of their transaction, as with SIGINT. 0 means that SIGTERM waits until all
-        /// clients have left.
+        /// The time for which SIGTERM leaves the listeners open while `/readyz` says `draining`, so that a
+        /// load balancer stops sending clients. After that, clients are disconnected at the end of their
+        /// transaction, as with SIGINT. 0 means that SIGTERM waits until all clients have disconnected.
         shutdown_drain_seconds: Duration = "0", Kind::Seconds, Reload, Ours, InEffect;
-        /// After what time without use a database that was made from the `*` entry is forgotten, with its
-        /// totals.
+        /// The time without use after which a database that was made from the `*` entry is forgotten, with
+        /// its totals.
         autodb_idle_timeout: Duration = "3600", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// After what time without clients and servers a pool is forgotten, with its totals; 0 means never.
+        /// The time without clients and servers after which a pool is forgotten, with its totals; 0 means
+        /// never.
         pool_idle_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
     }
 
     group "Authentication and console" {
-        /// How clients prove who they are.
+        /// The way in which clients prove who they are.
         auth_type: AuthType = "md5", Kind::Choice(AuthType::WORDS), Reload, PgBouncer, InEffect;
         /// The list of users and their passwords.
         auth_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
@@ -291,7 +305,7 @@ settings! {
         /// SQL that gives the name and the secret of the user `$1`.
         auth_query: String = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END FROM pg_authid WHERE rolname=$1 AND rolcanlogin",
             Kind::Text, Reload, PgBouncer, InEffect;
-        /// The database that `auth_query` runs in; the client's own one when it is not set.
+        /// The database that `auth_query` runs in; the client's own database if the setting is not set.
         auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Reload, PgBouncer, InEffect;
         /// The users that may do everything on the console.
         admin_users: Vec<String> = "", Kind::Names, Reload, PgBouncer, InEffect;
@@ -300,25 +314,27 @@ settings! {
     }
 
     group "HTTP" {
-        /// The addresses (`host:port`) of the HTTP server, which has the metrics, the dashboard and the API; a
-        /// port alone means this machine only (127.0.0.1). Nothing here means that there is no HTTP server.
+        /// The addresses (`host:port`) of the HTTP server, which has the metrics, the dashboard and the API;
+        /// a port alone means this machine only (127.0.0.1). If the setting is empty, there is no HTTP
+        /// server.
         http_listen: Vec<String> = "", Kind::List, Restart, Ours, InEffect;
-        /// What readers see that have not signed in: `numbers` by database, without names of users and applications,
-        /// addresses and SQL; `all` that a user of `stats_users` sees; or `none`. Users of `stats_users` and
-        /// `admin_users` sign in on the page, or by HTTP basic authentication, with their password of `auth_file`.
+        /// The information that readers get without having signed in: `numbers` by database, without names of
+        /// users and applications, addresses and SQL; `all` that a user of `stats_users` gets; or `none`.
+        /// Users of `stats_users` and `admin_users` sign in on the page, or by HTTP basic authentication,
+        /// with their password of `auth_file`.
         http_anonymous: Anonymous = "numbers", Kind::Choice(Anonymous::WORDS), Reload, Ours, InEffect;
-        /// The certificate of the HTTP server; with it, only HTTPS is spoken.
+        /// The certificate of the HTTP server. With a certificate, the server speaks only HTTPS.
         http_tls_cert_file: String = "", Kind::Path, Reload, Ours, InEffect;
         /// The key of that certificate.
         http_tls_key_file: String = "", Kind::Path, Reload, Ours, InEffect;
     }
 
     group "DNS" {
-        /// How long an address is remembered.
+        /// The time for which an address is remembered.
         dns_max_ttl: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long it is remembered that a name does not exist.
+        /// The time for which pgweir remembers that a name does not exist.
         dns_nxdomain_ttl: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How often zones are asked whether they have changed; 0 means never.
+        /// The interval at which zones are asked whether they have changed; 0 means never.
         dns_zone_check_period: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// A `resolv.conf` whose name servers are asked, instead of the operating system. `/etc/hosts` comes first.
         resolv_conf: String = "", Kind::Path, Restart, PgBouncer, InEffect;
@@ -342,7 +358,7 @@ settings! {
         allow_discovered_hosts: Vec<String> = "", Kind::List, Reload, Ours, InEffect;
     }
     group "TLS" {
-        /// Whether clients may or have to use TLS.
+        /// The mode of TLS with clients: whether they may or have to use it.
         client_tls_sslmode: SslMode = "disable", Kind::Choice(SslMode::WORDS), Reload, PgBouncer, InEffect;
         /// The key of the certificate that clients are shown.
         client_tls_key_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
@@ -360,7 +376,8 @@ settings! {
         client_tls_dheparams: String = "auto", Kind::Text, Reload, PgBouncer, NotYet;
         /// The curve of the ECDHE key exchange: none, auto or a name.
         client_tls_ecdhcurve: String = "auto", Kind::Text, Reload, PgBouncer, InEffect;
-        /// Whether servers are asked for TLS, and how much of their certificate is checked.
+        /// The mode of TLS with servers: whether they are asked for it, and how much of their certificate is
+        /// checked.
         server_tls_sslmode: SslMode = "prefer", Kind::Choice(SslMode::WORDS), Reload, PgBouncer, InEffect;
         /// The authorities that servers' certificates have to come from.
         server_tls_ca_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
@@ -381,24 +398,25 @@ settings! {
         pkt_buf: u32 = "4096", Kind::Bytes(64, COUNT_MAX), Restart, PgBouncer, NotYet;
         /// The largest packet that a client may send; a larger one ends its connection.
         max_packet_size: u32 = "2147483647", Kind::Bytes(64, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// The number of buffers that are handled for one connection before the next one has its turn; 0 means
-        /// no limit.
+        /// The number of buffers that are handled for one connection before the next one has its turn; 0
+        /// means no limit.
         sbuf_loopcnt: u32 = "5", Kind::Limit, Reload, PgBouncer, NotYet;
-        /// Whether a connection is accepted only when its first bytes are there (`TCP_DEFER_ACCEPT`). Not with `so_reuseport`:
-        /// when one of the processes is replaced, clients that have connected to it and sent nothing yet would be reset.
+        /// Accepts a connection only when its first bytes have arrived (`TCP_DEFER_ACCEPT`). It has no effect
+        /// with `so_reuseport`: if one of the processes were replaced, clients that have connected to it and
+        /// sent nothing yet would be reset.
         tcp_defer_accept: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The size of the socket's buffers (`SO_SNDBUF`, `SO_RCVBUF`); 0 leaves it to the system.
         tcp_socket_buffer: u32 = "0", Kind::Bytes(0, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// Whether TCP probes silent peers (`SO_KEEPALIVE`).
+        /// Lets TCP probe silent peers (`SO_KEEPALIVE`).
         tcp_keepalive: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The number of lost probes after which a connection is dead; 0 leaves it to the system.
         tcp_keepcnt: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
-        /// After what silence the first probe is sent; 0 leaves it to the system.
+        /// The time of silence after which the first probe is sent; 0 leaves it to the system.
         tcp_keepidle: Duration = "0", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;
         /// The time between two probes; 0 leaves it to the system.
         tcp_keepintvl: Duration = "0", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;
-        /// After what time without acknowledgement a connection is dead (`TCP_USER_TIMEOUT`); 0 leaves it to
-        /// the system.
+        /// The time without acknowledgement after which a connection is dead (`TCP_USER_TIMEOUT`); 0 leaves
+        /// it to the system.
         tcp_user_timeout: Duration = "0", Kind::Milliseconds, Reload, PgBouncer, InEffect;
     }
 }
