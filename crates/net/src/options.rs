@@ -1,46 +1,49 @@
-//! What the configuration says about sockets, names and the loop.
+//! The settings of sockets, of name resolution and of the loop.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pgweir_settings::{Main, WorkerScheduling};
 
-/// Settings of sockets, of name resolution and of the loop, as they are configured. Those of sockets apply to connections
-/// made from then on.
+/// Settings of sockets, of name resolution and of the loop. Those of sockets apply to connections made after
+/// a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// `tcp_keepalive`: SO_KEEPALIVE.
     pub keepalive: bool,
-    /// `tcp_keepidle`, seconds; 0 = the operating system's.
+    /// `tcp_keepidle` in seconds; 0 leaves it to the operating system.
     pub keepidle_s: u32,
-    /// `tcp_keepintvl`, seconds; 0 = the operating system's.
+    /// `tcp_keepintvl` in seconds; 0 leaves it to the operating system.
     pub keepintvl_s: u32,
-    /// `tcp_keepcnt`, probes; 0 = the operating system's.
+    /// `tcp_keepcnt`, a number of probes; 0 leaves it to the operating system.
     pub keepcnt: u32,
-    /// `tcp_user_timeout`, milliseconds; 0 = the operating system's.
+    /// `tcp_user_timeout` in milliseconds; 0 leaves it to the operating system.
     pub user_timeout_ms: u32,
-    /// `tcp_socket_buffer`, bytes for SO_SNDBUF and SO_RCVBUF each; 0 = the operating system's.
+    /// `tcp_socket_buffer`, bytes for SO_SNDBUF and SO_RCVBUF each; 0 leaves them to the operating system.
     pub socket_buffer_bytes: u32,
-    /// `tcp_defer_accept`: the kernel reports a client when its first bytes are there; seconds it may take, 0 = off.
+    /// `tcp_defer_accept`: the kernel reports a client when its first bytes have arrived, or after this
+    /// number of seconds; 0 means off.
     pub defer_accept_s: u32,
-    /// `dns_max_ttl`, microseconds an address is remembered.
+    /// `dns_max_ttl`: the microseconds for which an address is remembered.
     pub dns_max_ttl_us: u64,
-    /// `dns_nxdomain_ttl`, microseconds a failed look-up is remembered.
+    /// `dns_nxdomain_ttl`: the microseconds for which a failed look-up is remembered.
     pub dns_nxdomain_ttl_us: u64,
-    /// `dns_zone_check_period`, microseconds; 0 = never.
+    /// `dns_zone_check_period` in microseconds; 0 means never.
     pub dns_zone_check_us: u64,
-    /// `worker_scheduling`: whether a busy worker with many clients may let others go first.
+    /// `worker_scheduling`: whether a busy worker with many clients may let other threads run first.
     pub scheduling: WorkerScheduling,
-    /// `worker_busy_poll_us`: so long a worker with few clients may poll for more before it sleeps; 0 = not at all.
+    /// `worker_busy_poll_us`: the time that a worker with few clients may poll before it sleeps; 0 means that
+    /// it never polls.
     pub busy_poll_us: u64,
-    /// `worker_io_uring`: what a turn sends leaves with one system call, where the kernel can.
+    /// `worker_io_uring`: a turn's messages are sent by one system call, if the kernel can.
     pub io_uring: bool,
-    /// `resolv_conf`; `None` = the operating system's way. Looked at when the workers start.
+    /// `resolv_conf`; `None` means that the operating system resolves names. It is read when the workers
+    /// start.
     pub resolv_conf: Option<PathBuf>,
 }
 
 impl Default for SocketOptions {
-    /// PgBouncer's defaults, and ours for what it does not have.
+    /// Returns PgBouncer's defaults, and ours for settings that it does not have.
     fn default() -> Self {
         Self {
             keepalive: true,
@@ -72,8 +75,9 @@ impl From<&Main> for SocketOptions {
             keepcnt: main.tcp_keepcnt,
             user_timeout_ms: u32::try_from(main.tcp_user_timeout.as_millis()).unwrap_or(u32::MAX),
             socket_buffer_bytes: main.tcp_socket_buffer,
-            // With deferred accept, a client that has connected and sent nothing yet is in no queue. A process that is replaced
-            // could not accept it before it stops listening, and the kernel would reset the connection.
+            // With deferred accept, a client that has connected and sent nothing is in no queue yet. A
+            // process that is replaced could not accept it before it stops listening, and the kernel would
+            // reset the connection.
             defer_accept_s: u32::from(main.tcp_defer_accept && !main.so_reuseport),
             dns_max_ttl_us: micros(main.dns_max_ttl),
             dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),

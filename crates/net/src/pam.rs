@@ -1,7 +1,8 @@
-//! PAM: whether the operating system's modules take a password. The library is loaded when the first login asks for it, so that a
-//! system without it can run everything else.
+//! PAM: asks the operating system's modules whether a password is right. The library is loaded at the first
+//! login that needs it, so that a system without PAM can use everything else.
 //!
-//! Modules may take as long as they like, and may start processes: call this on a thread that no other thread waits for.
+//! Modules may take as long as they like, and may start processes, so the calls belong on a thread for which
+//! no other thread waits.
 #![allow(unsafe_code, reason = "libpam is a C library, and it is loaded by name")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -11,7 +12,8 @@ use std::sync::OnceLock;
 
 use nix::libc;
 
-/// The name under which a login is looked up in `/etc/pam.d`: PgBouncer's, whose files serve here too.
+/// The name under which PAM looks for rules in `/etc/pam.d`. It is PgBouncer's, so that its files work here,
+/// too.
 const SERVICE: &CStr = c"pgbouncer";
 
 const PAM_SUCCESS: c_int = 0;
@@ -22,10 +24,10 @@ const PAM_PROMPT_ECHO_OFF: c_int = 1;
 const PAM_SILENT: c_int = 0x8000;
 const PAM_DISALLOW_NULL_AUTHTOK: c_int = 1;
 
-/// Questions that modules may put at a time (`PAM_MAX_NUM_MSG`).
+/// The maximum number of questions in one call of a module (`PAM_MAX_NUM_MSG`).
 const MESSAGES_MAX: c_int = 32;
 
-/// `pam_handle_t`, which only the library looks into.
+/// `pam_handle_t`, whose fields only the library uses.
 #[repr(C)]
 struct Handle {
     _private: [u8; 0],
@@ -61,10 +63,12 @@ struct Library {
     end: unsafe extern "C" fn(*mut Handle, c_int) -> c_int,
 }
 
-/// Asks the modules of the service `pgbouncer` whether this is the user's password, and whether the account is one that may log in.
+/// Asks the modules of the service `pgbouncer` whether the password is the user's, and whether the account
+/// may log in.
 ///
 /// # Errors
-/// Why they say no, or could not be asked; for the log.
+///
+/// The reason why the modules refuse the login, or could not be asked; for the log.
 pub fn check_password(user: &str, password: &[u8], address: Option<IpAddr>) -> Result<(), String> {
     let library = library()?;
     let user = CString::new(user).map_err(|_| "a user name with a zero byte".to_owned())?;
@@ -98,7 +102,8 @@ pub fn check_password(user: &str, password: &[u8], address: Option<IpAddr>) -> R
     }
 }
 
-/// What modules ask is answered: a prompt that hides its answer with the password, everything else with nothing.
+/// Answers the modules' questions: a prompt that hides its answer gets the password, every other question an
+/// empty answer.
 unsafe extern "C" fn answer(
     count: c_int,
     messages: *mut *const Message,
@@ -168,7 +173,7 @@ fn load() -> Option<Library> {
 mod tests {
     use super::*;
 
-    /// What a module sees of the conversation.
+    /// The part of a conversation that a module sees.
     fn converse(styles: &[c_int]) -> (c_int, Vec<Option<String>>) {
         let messages: Vec<Message> =
             styles.iter().map(|&style| Message { style, text: c"Password: ".as_ptr() }).collect();

@@ -1,5 +1,6 @@
-//! Host names: a cache per worker, and a few threads that ask, which may block: the operating system, or the name servers of
-//! `resolv_conf`. When the zone that a name is in says that it has changed, its names are looked up again.
+//! Host names: a cache in each worker, and a few threads that look names up, which may block. They ask the
+//! operating system, or the name servers of `resolv_conf`. If the zone of a name reports a change, its names
+//! are looked up again.
 
 mod conf;
 mod dns;
@@ -19,14 +20,14 @@ pub(crate) use self::thread_pool::Resolver;
 use self::zones::{Verdict, Zones, zone_of};
 use crate::worker::mesh::Mailbox;
 
-/// Names a worker remembers.
+/// The maximum number of names that a worker remembers.
 const NAMES_MAX: usize = 1024;
 
-/// Where the operating system keeps what it knows of names.
+/// The files with the operating system's name servers and host names.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
 
-/// Something to be looked up.
+/// A look-up for the threads.
 pub(crate) struct Request {
     about: About,
     reply_to: Mailbox,
@@ -37,61 +38,61 @@ enum About {
     Zone(Arc<str>),
 }
 
-/// What came of it.
+/// The result of a look-up.
 pub(crate) enum Answer {
     /// A host's addresses.
     Host {
-        /// The name.
+        /// The host's name.
         host: Arc<str>,
-        /// Its addresses, without a port.
+        /// The host's addresses, without a port.
         result: Result<Vec<SocketAddr>, Unresolved>,
     },
     /// A zone's serial number.
     Zone {
-        /// The name.
+        /// The zone's name.
         zone: Arc<str>,
-        /// Its number.
+        /// The zone's serial number.
         result: Result<u32, String>,
     },
 }
 
-/// Why a host has no addresses.
+/// The reason why a host has no addresses.
 pub(crate) struct Unresolved {
     text: String,
     cause: Cause,
 }
 
-/// The cause of the failure.
+/// The cause of a failed look-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// There is no such host.
+    /// The host does not exist.
     Host,
     /// No name server could be asked.
     NameServers,
 }
 
-/// What an answer has for the worker.
+/// The consequences of an answer for the worker.
 #[derive(Default)]
 pub(crate) struct News {
-    /// The connections that waited for it.
+    /// The connections that waited for the answer.
     pub(crate) waiters: Vec<Waiter>,
-    /// A host that is not at all of its old addresses any more, and those that it has now.
+    /// A host that has left one of its old addresses, with its current addresses.
     pub(crate) moved: Option<(Arc<str>, Vec<SocketAddr>)>,
-    /// For the log.
+    /// A line for the log.
     pub(crate) warning: Option<String>,
 }
 
-/// What is known of a name.
+/// The result of looking a name up in the cache.
 pub(crate) enum Lookup {
-    /// Its addresses, the one whose turn it is first.
+    /// The host's addresses, in the order in which they are to be tried.
     Found(Vec<SocketAddr>),
-    /// It has none; why.
+    /// The reason why the host has no addresses.
     Failed(String),
-    /// Not known yet; the connection is remembered.
+    /// The name is being looked up, and the connection gets the answer later.
     Asked,
 }
 
-/// A connection that waited for a name.
+/// A connection that waited for a name, with the answer.
 pub(crate) struct Waiter {
     pub(crate) id: ConnId,
     pub(crate) result: Result<Vec<SocketAddr>, String>,
@@ -104,7 +105,7 @@ struct Known {
     turn: usize,
 }
 
-/// The names a worker knows.
+/// The host names that a worker knows.
 pub(crate) struct Names {
     known: HashMap<Arc<str>, Known>,
     waiting: HashMap<Arc<str>, Vec<(ConnId, u16)>>,
@@ -138,7 +139,7 @@ impl Names {
         }
     }
 
-    /// Sees to it that a host is being looked up.
+    /// Starts a look-up of the host unless one is under way. Returns `false` if no thread can answer it.
     fn asks(&mut self, host: &Arc<str>) -> bool {
         if self.waiting.contains_key(host) {
             return true;
@@ -151,7 +152,8 @@ impl Names {
         sent
     }
 
-    /// Takes in what was found out; a host is remembered for `ttl` (found, failed) microseconds.
+    /// Stores an answer. A host is remembered for `ttl` microseconds: the first value counts for addresses,
+    /// the second for a failure.
     pub(crate) fn answered(&mut self, answer: Answer, now_us: u64, ttl: (u64, u64)) -> News {
         match answer {
             Answer::Host { host, result } => self.host_answered(host, result, now_us, ttl),
@@ -182,7 +184,7 @@ impl Names {
         let old = self.known.get(&host);
         let mut warning = None;
         let result = match (result, old.map(|old| &old.result)) {
-            // It may well be where it was.
+            // The host may well have kept its addresses.
             (Err(Unresolved { text, cause: Cause::NameServers }), Some(Ok(before))) => {
                 warning = Some(format!("{text}; the addresses that it had stay in use"));
                 Ok(before.clone())
@@ -195,11 +197,12 @@ impl Names {
             }
             _ => None,
         };
-        // The turn goes on where it was, so that short times to live do not favour the first address.
+        // The rotation goes on where it was, so that short times to live do not favour the first address.
         let turn = old.map_or(0, |old| old.turn);
         let mut known = Known { result, until_us: now_us.saturating_add(ttl_us), turn };
         let waiting = self.waiting.remove(&host).unwrap_or_default();
         let waiters = waiting.into_iter().map(|(id, port)| Waiter { id, result: known.next(port) }).collect();
+        // The cache is full: expired names go first. If none has expired, this one is not remembered.
         if self.known.len() >= NAMES_MAX {
             self.known.retain(|_, known| known.until_us > now_us);
             let known = &self.known;
@@ -212,7 +215,7 @@ impl Names {
         News { waiters, moved, warning }
     }
 
-    /// The zone has changed: all its hosts are looked up again, whether connections wait for them or not.
+    /// Looks up all hosts of a zone that has changed, whether connections wait for them or not.
     fn look_up_again(&mut self, zone: &str) {
         let concerned: Vec<Arc<str>> =
             self.known.keys().filter(|host| zone_of(host) == Some(zone)).map(Arc::clone).collect();
@@ -221,12 +224,12 @@ impl Names {
         }
     }
 
-    /// When [`Names::check_zones`] has something to do.
+    /// Returns the time at which [`Names::check_zones`] has something to do.
     pub(crate) fn deadline_us(&self, period_us: u64) -> Option<u64> {
         self.zones.due_us(period_us)
     }
 
-    /// Asks zones whether they have changed, as often as `dns_zone_check_period` says.
+    /// Asks zones whether they have changed, at the interval of `dns_zone_check_period`.
     #[inline]
     pub(crate) fn check_zones(&mut self, now_us: u64, period_us: u64) {
         if self.zones.due_us(period_us).is_some_and(|due_us| due_us <= now_us) {
@@ -236,12 +239,12 @@ impl Names {
 
     fn ask_zones(&mut self, now_us: u64, period_us: u64) {
         for zone in self.zones.take_due(now_us, period_us) {
-            // Should the resolver have ended, the process is ending.
+            // This fails only if the resolver has ended because the process is ending.
             let _ = self.ask.send(Request { about: About::Zone(zone), reply_to: self.me.clone() });
         }
     }
 
-    /// Everything that is known, for SHOW.
+    /// Returns everything that is known, for SHOW.
     pub(crate) fn seen(&self, now_us: u64) -> NamesSeen {
         let host = |(name, known): (&Arc<str>, &Known)| HostSeen {
             name: Arc::clone(name),
@@ -274,10 +277,12 @@ impl Known {
     }
 }
 
-/// Looks a host up, which may block: in the name servers of `resolv_conf`, or with an empty one as the operating system does.
+/// Looks a host up, which may block: in the name servers of `resolv_conf`, or with an empty `resolv_conf` in
+/// the operating system.
 ///
 /// # Errors
-/// Why it has no addresses.
+///
+/// The reason why the host has no addresses.
 pub fn addresses_of(resolv_conf: &str, host: &str) -> Result<Vec<IpAddr>, String> {
     let found = match resolv_conf {
         "" => ask_system(host),
@@ -288,7 +293,7 @@ pub fn addresses_of(resolv_conf: &str, host: &str) -> Result<Vec<IpAddr>, String
         .map_err(|unresolved| unresolved.text)
 }
 
-/// Asks, which may block.
+/// Looks up a host or a zone, which may block.
 fn look_up(about: About, resolv_conf: Option<&Path>) -> Answer {
     match about {
         About::Host(host) => {
@@ -306,7 +311,8 @@ fn look_up(about: About, resolv_conf: Option<&Path>) -> Answer {
     }
 }
 
-/// Read each time: names are remembered, so that is not often, and a change is noticed.
+/// Reads `resolv.conf`. It is read for each look-up, so that a change is noticed; as names are remembered,
+/// that is not often.
 fn read_conf(path: &Path) -> Result<ResolvConf, String> {
     match fs::read(path) {
         Ok(bytes) => Ok(ResolvConf::parse(&String::from_utf8_lossy(&bytes))),
@@ -319,7 +325,7 @@ fn unresolved(host: &str, why: &str, cause: Cause) -> Unresolved {
 }
 
 fn ask_servers(path: &Path, host: &str) -> Result<Vec<SocketAddr>, Unresolved> {
-    // A system without a hosts file is one with an empty one.
+    // A system without a hosts file is treated like one with an empty file.
     let hosts = fs::read(HOSTS).unwrap_or_default();
     let mut found = conf::in_hosts(&String::from_utf8_lossy(&hosts), host);
     if found.is_empty() {
@@ -351,8 +357,9 @@ fn ask_system(host: &str) -> Result<Vec<SocketAddr>, Unresolved> {
     Ok(addresses)
 }
 
-/// The C library's words for EAI_NONAME and EAI_NODATA (gai_strerror(3)), of glibc and musl: the standard library keeps only them. They
-/// are not translated, as the process has the locale C.
+/// Returns whether these are the C library's words for EAI_NONAME and EAI_NODATA (gai_strerror(3)), of glibc
+/// and musl: the standard library keeps only the text. The texts are not translated, as the process has the
+/// locale C.
 fn says_no_such_host(text: &str) -> bool {
     [
         "Name or service not known",

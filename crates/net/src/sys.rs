@@ -1,4 +1,4 @@
-//! The system calls of the data plane that need more than a method call, and their errors as text.
+//! System calls of the data plane that need more than a method call, and their errors as text.
 
 use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,7 +14,7 @@ use socket2::{Socket, TcpKeepalive};
 use crate::options::SocketOptions;
 use crate::scheduling::Policy;
 
-/// Reads once; a signal does not count as a result.
+/// Reads once. A call that a signal interrupts is repeated.
 pub(crate) fn recv(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match (&*socket).read(buffer) {
@@ -24,7 +24,7 @@ pub(crate) fn recv(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Writes once; a signal does not count as a result. A broken pipe is an error, never SIGPIPE.
+/// Writes once. A call that a signal interrupts is repeated. A broken pipe is an error, never SIGPIPE.
 pub(crate) fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
@@ -47,17 +47,17 @@ pub(crate) fn accept(listener: &Socket) -> io::Result<(Socket, socket2::SockAddr
     listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
 }
 
-/// `true` when the process or the system has no descriptor or memory left for another socket.
+/// Returns whether the process or the system has no descriptor or memory left for another socket.
 pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// `true` for the answer of a non-blocking TCP connect that has begun.
+/// Returns whether a non-blocking TCP connect has begun.
 pub(crate) fn in_progress(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
-/// The operating system's text of an error, without the number that `std` appends.
+/// Returns the operating system's text of an error, without the number that `std` appends.
 pub(crate) fn text(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => Errno::from_raw(number).desc().to_owned(),
@@ -65,7 +65,7 @@ pub(crate) fn text(error: &io::Error) -> String {
     }
 }
 
-/// Watches a socket, edge-triggered.
+/// Registers a socket with the poll, edge-triggered.
 pub(crate) fn register(
     registry: &Registry,
     socket: &Socket,
@@ -75,7 +75,7 @@ pub(crate) fn register(
     registry.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)
 }
 
-/// Changes what a socket is watched for. What is the case already is reported again.
+/// Changes the events that a socket is watched for. Events that are already the case are reported again.
 pub(crate) fn reregister(
     registry: &Registry,
     socket: &Socket,
@@ -85,13 +85,13 @@ pub(crate) fn reregister(
     registry.reregister(&mut SourceFd(&socket.as_raw_fd()), token, interest)
 }
 
-/// Watches a socket no more.
+/// Removes a socket from the poll.
 pub(crate) fn deregister(registry: &Registry, socket: &Socket) -> io::Result<()> {
     registry.deregister(&mut SourceFd(&socket.as_raw_fd()))
 }
 
-/// Sets the configured options on a TCP socket. On a listener they are inherited by what it accepts (Linux), so an
-/// accepted socket costs no call.
+/// Sets the configured options on a TCP socket. Connections inherit the options of the listener that accepts
+/// them (Linux), so an accepted socket costs no call.
 pub(crate) fn tune_tcp(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     if options.socket_buffer_bytes > 0 {
@@ -119,7 +119,8 @@ pub(crate) fn tune_tcp(socket: &Socket, options: &SocketOptions) -> io::Result<(
     Ok(())
 }
 
-/// TCP_DEFER_ACCEPT on a listener: a connection is reported when its first bytes are there, or after `seconds`.
+/// Sets TCP_DEFER_ACCEPT on a listener: a connection is reported when its first bytes have arrived, or after
+/// `seconds`.
 pub(crate) fn set_defer_accept(listener: &Socket, seconds: u32) -> io::Result<()> {
     let value = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
     set_int(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, value)
@@ -136,8 +137,8 @@ fn set_int(socket: &Socket, level: libc::c_int, option: libc::c_int, value: libc
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether this thread is scheduled as threads are by default. An administrator who chose otherwise (chrt(1), CPUSchedulingPolicy of
-/// systemd.exec(5)) knows better.
+/// Returns whether this thread has the default scheduling policy. A policy that an administrator has chosen
+/// (chrt(1), CPUSchedulingPolicy of systemd.exec(5)) must not be changed.
 #[allow(unsafe_code, reason = "a system call that no crate of ours offers in safe form")]
 pub(crate) fn is_scheduled_by_default() -> bool {
     // SAFETY: takes a number and returns a number; 0 is the calling thread.
@@ -157,14 +158,14 @@ pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// SO_RCVLOWAT: the poll reports a TCP socket when so many bytes are there, or its end. Where more are there already, it is
-/// reported at once (Linux: `tcp_set_rcvlowat`).
+/// Sets SO_RCVLOWAT: the poll reports a TCP socket when this number of bytes has arrived, or its end. If
+/// there are more already, it is reported at once (Linux: `tcp_set_rcvlowat`).
 pub(crate) fn set_receive_mark(socket: &Socket, bytes: u32) -> io::Result<()> {
     let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value)
 }
 
-/// Process id (0 = unknown) and user id at the other end of a unix socket.
+/// Returns the process id (0 if unknown) and the user id at the other end of a unix socket.
 pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<(u32, u32)> {
     let found = getsockopt(socket, sockopt::PeerCredentials)?;
     Ok((u32::try_from(found.pid()).unwrap_or(0), found.uid()))

@@ -1,16 +1,19 @@
-//! Online restart (`-R`): the old process gives its sockets, and what it knows of them, to the new one over a unix socket.
+//! Online restart (`-R`): the old process hands its sockets, with their state, to the new one over a unix socket.
 //!
-//! The new process has logged in to the old one's console and asked for it; from then on both speak in [`frames`]:
+//! The new process has logged in to the old one's console and requested the takeover. From then on the two exchange
+//! [`frames`]:
 //!
-//! 1. `Doors`: the old one's listening sockets, its generation, and what PAUSE and DISABLE are in force. Both may accept now.
-//! 2. `Ready`: the new one can serve. Until here nothing has changed, and either side may break off.
-//! 3. `Yours`: the old one has removed its pid file and accepts no more connections.
-//! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left. The new one answers each with `Taken`
-//!    *before* it serves the client. Until then the old one keeps its descriptors: if the new process is killed, the old one serves on
-//!    what was not taken. So no client is lost on the way, and none is served by both. Meanwhile the new one, at whose door all cancel
-//!    requests arrive, sends back with `Cancel` what it does not know: clients that cannot travel are the old one's.
+//! 1. `Doors`: the old process's listening sockets, its generation, and the PAUSE and DISABLE that are in force. Both
+//!    processes may accept now.
+//! 2. `Ready`: the new process can serve. Until here nothing has changed, and either side may stop.
+//! 3. `Yours`: the old process has removed its pid file and accepts no more connections.
+//! 4. `Carried`, many times: pools, clients and servers, as they become idle; `End` when nothing is left. The new process
+//!    answers each with `Taken` *before* it serves the client. Until then the old one keeps its descriptors: if the new
+//!    process is killed, the old one goes on serving the clients that were not taken. So no client is lost on the way, and
+//!    none is served by both. Meanwhile all cancel requests arrive at the new process. It returns those for clients that it
+//!    does not know with `Cancel`, because clients that cannot move are still the old one's.
 //!
-//! Here is how it travels; what may travel is the machine's affair.
+//! This module decides how connections travel; the machine decides which of them may.
 
 mod frames;
 mod giving;

@@ -1,10 +1,10 @@
 //! Bulk: a connection whose peer sends without pause is read in large portions.
 //!
-//! PostgreSQL and libpq flush every 8 KiB. Each flush would wake the worker for a read and a write of 8 KiB, and most of
-//! what a COPY costs us are these wake-ups. So a connection that has brought [`FLOW_BYTES`] without a pause gets a low-water
-//! mark (`SO_RCVLOWAT`): the kernel reports it when a whole portion is there. The end of what is sent seldom fills a
-//! portion; a connection that brings nothing for [`FILL_US_MAX`] is asked for what it has, and is no bulk any more. That
-//! delay is the price, paid at most once in [`FLOW_BYTES`].
+//! PostgreSQL and libpq flush every 8 KiB. Each flush would wake the worker for a read and a write of 8 KiB,
+//! and most of the cost of a COPY are these wake-ups. So a connection that has brought [`FLOW_BYTES`] without
+//! a pause gets a low-water mark (`SO_RCVLOWAT`): the kernel reports it when a whole portion has arrived. The
+//! end of the data seldom fills a portion. So a connection that brings nothing for [`FILL_US_MAX`] is read as
+//! it is, and leaves bulk mode. That delay is the price, paid at most once in [`FLOW_BYTES`].
 
 use pgweir_core::driver::ConnId;
 
@@ -13,30 +13,31 @@ use crate::connection::table::State;
 use crate::sys;
 use crate::worker::io::Io;
 
-/// What makes a flow: so many bytes, each read at least [`FLOW_READ_BYTES`] and none later than [`FLOW_GAP_US`].
-/// (Tests get into it sooner, however slow the machine.)
+/// The number of bytes that make a flow, if each read has at least [`FLOW_READ_BYTES`] and none comes later
+/// than [`FLOW_GAP_US`]. (Tests reach it sooner, however slow the machine.)
 const FLOW_BYTES: u32 = if cfg!(test) { 256 * 1024 } else { 16 * 1024 * 1024 };
-/// What a sender in full swing flushes at least (`PQ_SEND_BUFFER_SIZE` in PostgreSQL's `pqcomm.c`).
+/// The minimum that a sender flushes while it sends without pause (`PQ_SEND_BUFFER_SIZE` in PostgreSQL's
+/// `pqcomm.c`).
 const FLOW_READ_BYTES: usize = 8 * 1024;
-/// The longest pause in a flow, microseconds.
+/// The longest pause in a flow, in microseconds.
 const FLOW_GAP_US: u32 = if cfg!(test) { 1_000_000 } else { 1_000 };
-/// What a bulk connection is read in.
+/// The size of the portions in which a bulk connection is read.
 const PORTION_BYTES: u32 = 64 * 1024;
-/// How long a portion may take to fill, microseconds.
+/// The time that a portion may take to fill, in microseconds.
 const FILL_US_MAX: u32 = 1_500;
 
-/// How much a connection has brought in one go.
+/// The amount that a connection has brought without a pause.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
     bytes: u32,
     /// The lower half of the time of the last read, microseconds.
     last_us: u32,
-    /// It has a low-water mark and is on the worker's list.
+    /// `true` while the connection has a low-water mark and is on the worker's list.
     bulk: bool,
 }
 
 impl Flow {
-    /// Notes a read. `true` when it now is a flow and was none before.
+    /// Notes a read. Returns `true` if the connection has become a flow with it.
     #[inline]
     pub(crate) fn note(&mut self, count: usize, now_us: u64) -> bool {
         #[allow(clippy::cast_possible_truncation, reason = "only differences count, and they wrap")]
@@ -50,7 +51,7 @@ impl Flow {
         !self.bulk && self.bytes >= FLOW_BYTES
     }
 
-    /// How long ago the last read was, microseconds.
+    /// Returns the time since the last read, in microseconds.
     fn age_us(&self, now_us: u64) -> u32 {
         #[allow(clippy::cast_possible_truncation, reason = "only differences count, and they wrap")]
         let now_us = now_us as u32;
@@ -59,10 +60,10 @@ impl Flow {
 }
 
 impl Io {
-    /// What a connection brings is a flow now.
+    /// Puts a connection that is a flow into bulk mode.
     pub(crate) fn begin_bulk(&mut self, id: ConnId) {
         let Some(State::Open(conn)) = self.table.state(id) else { return };
-        // On a unix socket the mark has no effect, and there is nothing to wait for.
+        // On a unix socket the mark has no effect.
         let marked = conn.socket.domain().is_ok_and(|domain| domain != socket2::Domain::UNIX)
             && sys::set_receive_mark(&conn.socket, PORTION_BYTES).is_ok();
         if marked {
@@ -73,7 +74,8 @@ impl Io {
         }
     }
 
-    /// Ends the bulk of connections that have paused. Taking the mark away makes the kernel report what is there.
+    /// Ends bulk mode for connections that have paused. Without the mark, the kernel reports the bytes that
+    /// are there.
     pub(crate) fn end_bulk(&mut self) {
         for _ in 0..self.bulk.len() {
             let Some(&(due_us, id)) = self.bulk.front() else { return };
@@ -92,10 +94,10 @@ impl Io {
     }
 }
 
-/// The connection is read as all others are.
+/// Ends bulk mode: the connection is read like all others.
 pub(crate) fn unmark(read: &mut ReadSide, socket: &socket2::Socket) {
     if std::mem::take(&mut read.flow).bulk {
-        // It cannot fail for a value that the kernel took before.
+        // The call cannot fail for a socket that accepted a value before.
         let _ = sys::set_receive_mark(socket, 1);
     }
 }

@@ -1,4 +1,4 @@
-//! One connection: its socket, what is known of its two directions, and what waits to be written.
+//! One connection: its socket, the state of its two directions, and the bytes to be written.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -12,12 +12,12 @@ use crate::connection::out::{BufferPool, Out};
 use crate::sys;
 use crate::tls::stream::{TLS_PIECE_BYTES, TlsStream};
 
-/// Which side began the connection.
+/// The side that began the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// A client connected to us.
+    /// A client connected to this process.
     Accepted,
-    /// We connected to a server.
+    /// This process connected to a server.
     Dialed,
 }
 
@@ -27,62 +27,65 @@ pub(crate) struct Conn {
     pub(crate) origin: Origin,
     pub(crate) read: ReadSide,
     pub(crate) write: WriteSide,
-    /// What the machine sent and the kernel has not taken: plain text, on a TLS connection not yet encrypted.
+    /// Bytes that the machine sent and the kernel has not taken: plain text, which is not yet encrypted on a
+    /// TLS connection.
     pub(crate) out: Out,
     pub(crate) tls: Option<Box<TlsStream>>,
 }
 
-/// What is known of the direction towards us. Readiness is edge-triggered, so it has to be remembered.
+/// The state of the direction from the peer. Readiness is edge-triggered, so it has to be remembered.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct ReadSide {
-    /// The machine wants nothing now.
+    /// `true` while the machine does not want to read.
     pub(crate) paused: bool,
-    /// The kernel reported bytes, and they have not been read to the end.
+    /// `true` if the kernel reported bytes that have not been read completely.
     pub(crate) readable: bool,
-    /// The kernel reported the end or an error: a short read does not mean that there is nothing more to learn.
+    /// `true` if the kernel reported the end or an error. Then a short read does not mean that there is
+    /// nothing more.
     pub(crate) ended: bool,
-    /// On the worker's ready list.
+    /// `true` while the connection is on the worker's ready list.
     pub(crate) listed: bool,
     pub(crate) flow: Flow,
-    /// The last window of [`crate::scheduling`] in which it brought something.
+    /// The last window of [`crate::scheduling`] in which the connection brought bytes.
     pub(crate) window: u32,
 }
 
-/// What is known of the direction towards the peer.
+/// The state of the direction to the peer.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct WriteSide {
-    /// On the worker's list of connections to flush.
+    /// `true` while the connection is on the worker's list of connections to flush.
     pub(crate) listed: bool,
-    /// The socket is full; the poll watches for room.
+    /// `true` while the socket is full and the poll watches for room.
     pub(crate) blocked: bool,
-    /// The backlog was so deep that the machine may be waiting for `drained`.
+    /// `true` if the backlog was so deep that the machine may be waiting for `drained`.
     pub(crate) deep: bool,
-    /// Writing failed, with the operating system's number (0 = has none): what is sent from then on is dropped.
+    /// The operating system's error number (0 if it has none) after a failed write. All later bytes are
+    /// dropped.
     pub(crate) failed: Option<i32>,
 }
 
-/// A server connection on its way.
+/// The stages of a connection to a server that is not open yet.
 pub(crate) enum Dialing {
     /// The host's address is not known yet.
     Resolving,
     /// TCP: the handshake is under way.
     Connecting(Attempt),
-    /// Unix socket: the listener's queue was full, it is tried again.
+    /// A unix socket whose listener's queue was full; it is tried again.
     Queueing(Endpoint),
 }
 
 /// A connection that the machine has closed.
 pub(crate) struct Lingering {
     pub(crate) conn: Conn,
-    /// Our direction is closed; what remains is that the peer closes its own.
+    /// `true` after our direction was closed: now only the peer's end is awaited.
     pub(crate) shut: bool,
-    /// The peer closed its direction.
+    /// `true` after the peer has closed its direction.
     pub(crate) peer_ended: bool,
-    /// Bytes read and thrown away since.
+    /// The number of bytes read and discarded so far.
     pub(crate) discarded_bytes: usize,
 }
 
-/// How far a flush got.
+/// The result of a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
     /// The kernel has everything.
@@ -91,10 +94,10 @@ pub(crate) enum Sent {
     Blocked,
 }
 
-/// What writing needs from the worker.
+/// The worker's tools for writing.
 pub(crate) struct Tools<'a> {
     pub(crate) pool: &'a mut BufferPool,
-    /// Room for what is encrypted.
+    /// The buffer for encrypted bytes.
     pub(crate) scratch: &'a mut [u8],
 }
 
@@ -110,12 +113,12 @@ impl Conn {
         }
     }
 
-    /// Bytes queued that the kernel has not taken.
+    /// Returns the number of queued bytes that the kernel has not taken.
     pub(crate) fn backlog(&self) -> usize {
         self.out.len() + self.tls.as_ref().map_or(0, |tls| tls.wire.len())
     }
 
-    /// Writes what is queued until it is gone or the socket is full.
+    /// Writes queued bytes until they are all sent or the socket is full.
     pub(crate) fn flush(&mut self, tools: &mut Tools<'_>) -> io::Result<Sent> {
         let Some(tls) = self.tls.as_mut() else {
             return flush_queue(&self.socket, &mut self.out, tools.pool);
@@ -134,13 +137,14 @@ impl Conn {
         }
     }
 
-    /// What may leave in one send together with bytes of other connections; see [`crate::connection::uring_batch`].
+    /// Returns the bytes that may be sent together with those of other connections; see
+    /// [`crate::connection::uring_batch`].
     pub(crate) fn batch_send(&self) -> Option<(RawFd, &[u8])> {
         let may_leave = self.tls.is_none() && !self.write.blocked && !self.out.is_empty();
         may_leave.then(|| (self.socket.as_raw_fd(), self.out.as_slice()))
     }
 
-    /// What became of it.
+    /// Takes the result of the send in a batch.
     pub(crate) fn note_batch_send(
         &mut self,
         sent: io::Result<usize>,
@@ -149,7 +153,8 @@ impl Conn {
         note_sent(sent, &mut self.out, pool)
     }
 
-    /// Writes a large piece without a copy, if nothing is queued before it; says how much of it was taken over.
+    /// Writes a large piece without a copy, if nothing is queued before it. Returns the number of bytes that
+    /// were taken.
     pub(crate) fn send_now(&mut self, bytes: &[u8], tools: &mut Tools<'_>) -> io::Result<usize> {
         let Some(tls) = self.tls.as_mut() else {
             return match sys::send(&self.socket, bytes) {
@@ -166,7 +171,7 @@ impl Conn {
         Ok(taken)
     }
 
-    /// Forgets what is queued.
+    /// Drops the queued bytes.
     pub(crate) fn drop_queued(&mut self, pool: &mut BufferPool) {
         self.out.clear(pool);
         if let Some(tls) = self.tls.as_mut() {
@@ -174,7 +179,7 @@ impl Conn {
         }
     }
 
-    /// Gives all buffers back, before the connection is dropped.
+    /// Returns all buffers to the pool, before the connection is dropped.
     pub(crate) fn recycle(mut self, pool: &mut BufferPool) {
         self.drop_queued(pool);
         if let Some(tls) = self.tls.take() {
@@ -190,7 +195,7 @@ fn flush_queue(socket: &Socket, queue: &mut Out, pool: &mut BufferPool) -> io::R
     note_sent(sys::send(socket, queue.as_slice()), queue, pool)
 }
 
-/// What send(2) said of a queue's bytes.
+/// Takes the result of send(2) for the bytes of a queue.
 fn note_sent(sent: io::Result<usize>, queue: &mut Out, pool: &mut BufferPool) -> io::Result<Sent> {
     match sent {
         Ok(count) => {
@@ -202,7 +207,8 @@ fn note_sent(sent: io::Result<usize>, queue: &mut Out, pool: &mut BufferPool) ->
     }
 }
 
-/// Encrypts a piece and writes it; what the socket does not take is queued. The queue must be empty before.
+/// Encrypts a piece and writes it. Bytes that the socket does not take are queued; the queue must be empty
+/// before.
 fn send_encrypted(
     socket: &Socket,
     tls: &mut TlsStream,

@@ -1,4 +1,4 @@
-//! Opening connections to servers.
+//! Opens connections to servers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use crate::resolve::{Answer, Lookup, News};
 use crate::sys;
 use crate::worker::io::{Io, Report};
 
-/// When a unix socket whose queue was full is tried again, microseconds.
+/// The pause after which a unix socket with a full queue is tried again, in microseconds.
 const REDIAL_US: u64 = 20_000;
 
-/// A TCP connection on its way, and where else the host can be reached.
+/// A connection attempt, with the other addresses of the host.
 pub(crate) struct Attempt {
     pub(crate) socket: Socket,
     target: Target,
@@ -39,17 +39,17 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// What became of an attempt.
+/// The result of an event on an attempt.
 pub(crate) enum Outcome {
-    /// It is up; our end's "ip:port", "" for a unix socket.
+    /// The connection is open; the text is our end's "ip:port", or "" for a unix socket.
     Up(String),
-    /// It failed, and there is no other address.
+    /// The attempt failed, and there is no other address.
     Failed(Closed),
-    /// Nothing yet.
+    /// The attempt goes on.
     Pending,
 }
 
-/// The address of a unix socket; `@name` is an abstract one, as libpq writes it.
+/// Returns the address of a unix socket; `@name` is an abstract one, as libpq writes it.
 pub(crate) fn unix_address(path: &str) -> io::Result<SockAddr> {
     match path.strip_prefix('@') {
         Some(name) => SockAddr::unix(format!("\0{name}")),
@@ -71,7 +71,8 @@ impl Io {
         id
     }
 
-    /// The resolver answered: all connections that wait for this name go on. Returns the host, and its addresses, if it has left one.
+    /// Continues all connections that wait for this name. Returns the host with its current addresses if it
+    /// has left one.
     pub(crate) fn resolved(&mut self, answer: Answer) -> Option<(Arc<str>, Vec<SocketAddr>)> {
         let ttl = (self.options.dns_max_ttl_us, self.options.dns_nxdomain_ttl_us);
         let News { waiters, moved, warning } = self.names.answered(answer, self.now_us, ttl);
@@ -79,6 +80,7 @@ impl Io {
             self.say(Level::Warning, &warning);
         }
         for waiter in waiters {
+            // The machine may have given the connection up, and its slot may have another one.
             if !matches!(self.table.state(waiter.id), Some(State::Dialing(Dialing::Resolving))) {
                 continue;
             }
@@ -90,7 +92,7 @@ impl Io {
         moved
     }
 
-    /// Tries unix sockets again whose queue was full.
+    /// Tries again to connect to unix sockets whose queue was full.
     pub(crate) fn redial(&mut self) {
         while let Some(&(due_us, id)) = self.redials.front()
             && due_us <= self.now_us
@@ -103,7 +105,7 @@ impl Io {
         }
     }
 
-    /// The poll reported something about a connection on its way.
+    /// Handles an event of the poll for a connection attempt.
     pub(crate) fn dial_event(&mut self, id: ConnId) -> Outcome {
         let Some(state) = self.table.state(id) else { return Outcome::Pending };
         let State::Dialing(Dialing::Connecting(attempt)) = state else { return Outcome::Pending };
@@ -165,7 +167,7 @@ impl Io {
         });
         match begun {
             Ok(attempt) => self.set_dialing(id, Dialing::Connecting(attempt)),
-            // The listener's queue is full. The machine's own time limit ends this.
+            // The listener's queue is full. The machine's own time limit ends the attempts.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 self.set_dialing(id, Dialing::Queueing(Endpoint::Unix { path: Arc::clone(path) }));
                 self.redials.push_back((self.now_us.saturating_add(REDIAL_US), id));
@@ -177,7 +179,7 @@ impl Io {
         }
     }
 
-    /// Starts to connect and watches the socket; even when the connection is up at once, it is the poll that says so.
+    /// Starts to connect and watches the socket. Even if the connection is open at once, the poll reports it.
     fn begin(&self, id: ConnId, socket: Socket, address: &SockAddr, target: Target) -> io::Result<Attempt> {
         match socket.connect(address) {
             Err(e) if !sys::in_progress(&e) => return Err(e),
@@ -198,8 +200,9 @@ impl Io {
     }
 }
 
-/// `Some(local address)` when the connection is up, `None` when it is still on its way.
+/// Returns the local address if the connection is open, and `None` if it is still being opened.
 fn arrived(socket: &Socket) -> io::Result<Option<String>> {
+    // The poll reports a failed connect as writable, too: only SO_ERROR tells.
     if let Some(error) = socket.take_error()? {
         return Err(error);
     }
@@ -210,7 +213,8 @@ fn arrived(socket: &Socket) -> io::Result<Option<String>> {
     };
     let local = socket.local_addr()?;
     match (local.as_socket(), peer.as_socket()) {
-        // No server listens, and the kernel chose the very port we dialed as our own end: we reached ourselves.
+        // No server listens, and the kernel chose the very port that was dialed as our own end: the socket is
+        // connected to itself.
         (Some(ours), Some(theirs)) if ours == theirs => Err(io::ErrorKind::ConnectionRefused.into()),
         (Some(ours), _) => Ok(Some(ours.to_string())),
         (None, _) => Ok(Some(String::new())),

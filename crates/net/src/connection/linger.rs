@@ -1,8 +1,8 @@
-//! Closing in order: the last bytes leave, then our direction is closed, then the peer gets time to read.
+//! Closing in order: the last bytes are sent, then our direction is closed, then the peer gets time to read.
 //!
-//! A socket that is closed while bytes of the peer lie unread in it makes the kernel send a reset, and a reset makes
-//! the peer's kernel forget what that has not read yet: the very message that says why. So the socket stays open, and
-//! what arrives is thrown away, until the peer closes too or a limit is reached.
+//! If a socket is closed while it has unread bytes of the peer, the kernel sends a reset. A reset makes the
+//! peer's kernel discard the bytes that the peer has not read yet: the very message that explains the end. So
+//! the socket stays open, and arriving bytes are discarded, until the peer closes too or a limit is reached.
 
 use pgweir_core::driver::ConnId;
 use std::net::Shutdown;
@@ -12,21 +12,22 @@ use crate::connection::table::State;
 use crate::sys;
 use crate::worker::io::Io;
 
-/// How long a closed connection may take to accept its last bytes and to close, microseconds.
+/// The time that a closed connection may take to accept its last bytes and to close, in microseconds.
 pub(crate) const LINGER_US: u64 = 5_000_000;
-/// Bytes that are read and thrown away from a closed connection before it is dropped.
+/// The number of bytes from a closed connection that are discarded before the connection is dropped.
 const LINGER_DISCARD_MAX_BYTES: usize = 1024 * 1024;
 
 impl Io {
-    /// The machine is done with a connection; what is queued still leaves.
+    /// Closes a connection for the machine. Queued bytes are still sent.
     pub(crate) fn linger(&mut self, id: ConnId) {
         self.linger_with(id, false);
     }
 
-    /// As [`Io::linger`], for a peer that has closed its direction already.
+    /// Closes a connection like [`Io::linger`]. `peer_ended`: the peer has closed its direction already.
     pub(crate) fn linger_with(&mut self, id: ConnId, peer_ended: bool) {
         let Some(state) = self.table.state(id) else { return };
         let State::Open(conn) = std::mem::replace(state, State::Free) else { return };
+        // There is no way to send the last bytes, so there is nothing to wait for.
         if conn.write.failed.is_some() {
             *state = State::Open(conn);
             return self.discard(id);
@@ -40,7 +41,7 @@ impl Io {
         }
     }
 
-    /// What the machine had sent is with the kernel: say goodbye.
+    /// Closes our direction, after the kernel has taken all bytes of the machine.
     pub(crate) fn finish_sending(&mut self, id: ConnId) {
         let Self { table, pool, scratch, .. } = self;
         let Some(State::Lingering(left)) = table.state(id) else { return };
@@ -59,7 +60,7 @@ impl Io {
         }
     }
 
-    /// Reads and throws away; returns the count, or `None` when there is nothing more for now.
+    /// Reads and discards bytes. Returns their number, or `None` if there are no more for now.
     pub(crate) fn read_lingering(&mut self, id: ConnId, buffer: &mut [u8]) -> Option<usize> {
         let Some(State::Lingering(left)) = self.table.state(id) else { return None };
         if left.peer_ended || !left.conn.read.readable {
@@ -94,7 +95,7 @@ impl Io {
     }
 }
 
-/// TLS ends with a message (close_notify).
+/// Sends the message that ends a TLS session (close_notify).
 fn say_goodbye(conn: &mut Conn, tools: &mut Tools<'_>) -> std::io::Result<Sent> {
     if let Some(tls) = conn.tls.as_mut() {
         let count = tls.close_notify(tools.scratch);

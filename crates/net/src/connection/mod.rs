@@ -1,4 +1,4 @@
-//! One connection after the other: its state, what is read from it and written to it, how it begins and how it ends.
+//! The state of one connection: what is read from it and written to it, how it begins and how it ends.
 //!
 //! These files know bytes and sockets; they must never know what the bytes mean.
 

@@ -1,14 +1,14 @@
-//! Bytes that wait to be written, and the buffers they wait in.
+//! Queues of bytes to be written, and the buffers behind them.
 
-/// Capacity of a fresh buffer.
+/// The capacity of a new buffer.
 const BUFFER_INITIAL_BYTES: usize = 4 * 1024;
-/// A buffer that grew beyond this is given back to the allocator.
+/// The capacity above which a buffer is returned to the allocator.
 const BUFFER_KEEP_MAX_BYTES: usize = 64 * 1024;
-/// Number of empty buffers that a worker keeps.
+/// The maximum number of empty buffers that a worker keeps.
 const POOLED_BUFFERS_MAX: usize = 128;
 
-/// Empty buffers of one worker: a connection takes one when it has something to queue and gives it back when that has
-/// left, so that idle connections own none and busy ones do not allocate.
+/// The empty buffers of one worker. A connection takes one when it has something to queue and returns it when
+/// that is sent, so that idle connections own none and busy ones do not allocate.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     free: Vec<Vec<u8>>,
@@ -28,11 +28,11 @@ impl BufferPool {
     }
 }
 
-/// A queue of bytes. Empty, it owns no memory.
+/// A queue of bytes. An empty queue owns no memory.
 #[derive(Default, Debug)]
 pub(crate) struct Out {
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that have left already.
+    /// The number of bytes at the start of `buffer` that have been sent.
     sent: usize,
 }
 
@@ -56,7 +56,8 @@ impl Out {
         if self.buffer.capacity() == 0 {
             self.buffer = pool.take();
         }
-        // Room is won back only when it pays: a copy never moves more bytes than have been sent before it.
+        // The buffer is compacted only if that pays: a copy never moves more bytes than have been sent before
+        // it.
         if self.sent > 0
             && self.sent >= self.len()
             && self.buffer.len() + bytes.len() > self.buffer.capacity()
@@ -67,7 +68,7 @@ impl Out {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Forgets the first `count` bytes; the buffer goes back to the pool with the last one.
+    /// Removes the first `count` bytes. With the last byte, the buffer returns to the pool.
     pub(crate) fn consume(&mut self, count: usize, pool: &mut BufferPool) {
         self.sent = self.buffer.len().min(self.sent + count);
         if self.sent == self.buffer.len() {
@@ -75,7 +76,7 @@ impl Out {
         }
     }
 
-    /// Memory that the queue takes.
+    /// Returns the memory that the queue takes.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.buffer.capacity()

@@ -1,4 +1,5 @@
-//! Reading: what is ready is read into the worker's one buffer and fed to the machine, within a budget per connection.
+//! Reading: bytes of ready connections are read into the worker's one buffer and passed to the machine,
+//! within a budget per connection.
 
 use std::io;
 
@@ -10,22 +11,23 @@ use crate::sys;
 use crate::worker::tick::Worker;
 use pgweir_core::Engine;
 
-/// The worker's one read buffer; the machine gets at most this much at a time.
+/// The size of the worker's one read buffer, and so the most that the machine gets at a time.
 pub(crate) const READ_BUFFER_BYTES: usize = 128 * 1024;
-/// What one connection may bring in per turn; then the others have theirs.
+/// The maximum number of bytes that one connection may bring in per turn, so that the others have their turn.
 const READ_BUDGET_BYTES: usize = 256 * 1024;
 
-/// Whether it is worth asking a connection again.
+/// The result of reading once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// So many bytes came; there may be more.
+    /// This number of bytes came; there may be more.
     More(usize),
-    /// Nothing more for now.
+    /// No more bytes for now.
     Dry,
 }
 
 impl<E: Engine> Worker<E> {
-    /// Reads every connection on the ready list; what is listed meanwhile is for the next turn.
+    /// Reads every connection on the ready list. Connections that are listed in the meantime are read in the
+    /// next turn.
     pub(crate) fn read_ready(&mut self) {
         let mut list = std::mem::replace(&mut self.io.ready, std::mem::take(&mut self.spare_list));
         for id in list.drain(..) {
@@ -69,7 +71,8 @@ impl<E: Engine> Worker<E> {
         Step::More(count)
     }
 
-    /// Reads into the buffer behind what is kept there. `Err` when nothing came; an end has then been reported.
+    /// Reads into the buffer, after the `kept` bytes at its front. Returns `Err` if nothing came; an end has
+    /// been reported then.
     fn fill_buffer(&mut self, id: ConnId, kept: usize) -> Result<usize, Step> {
         let Some(conn) = self.io.table.open(id) else { return Err(Step::Dry) };
         if !conn.read.readable {
@@ -82,8 +85,8 @@ impl<E: Engine> Worker<E> {
                 Err(Step::Dry)
             }
             Ok(count) => {
-                // A short read has emptied the socket, and what comes later is reported again; only an end that was
-                // reported already would be missed.
+                // A short read has emptied the socket, and the kernel reports later bytes again. But an end
+                // that was reported already would be missed.
                 conn.read.readable = count == room.len() || conn.read.ended;
                 let flows = conn.read.flow.note(count, self.io.now_us);
                 if conn.origin == Origin::Accepted && conn.read.window != self.io.window {
@@ -110,7 +113,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Reads TLS records, and hands what they contain to the machine in one piece.
+    /// Reads TLS records, and passes their contents to the machine in one piece.
     fn read_sealed(&mut self, id: ConnId) -> Step {
         let Some(tls) = self.io.table.open(id).and_then(|conn| conn.tls.as_mut()) else { return Step::Dry };
         if tls.has_undelivered() {
@@ -125,6 +128,7 @@ impl<E: Engine> Worker<E> {
         }
         let kicked = std::mem::take(&mut tls.kicked);
         let kept = tls.unread(&mut self.buffer);
+        // A session that has just begun works on bytes that came before it, without a read.
         let count = if kicked {
             0
         } else {
@@ -143,7 +147,8 @@ impl<E: Engine> Worker<E> {
         let established = tls.feed(&mut self.buffer[..filled], &mut self.plain, &mut self.io.pool);
         let wants_flush = !tls.wire.is_empty() || established.is_some();
         if established.is_some() && !self.plain.is_empty() {
-            // The machine hears of the handshake first, and may pause, close or hand over on hearing it.
+            // The machine is told of the handshake first, and may then pause, close or hand over the
+            // connection.
             tls.keep_undelivered(&self.plain, &mut self.io.pool);
             self.plain.clear();
         }
@@ -158,11 +163,11 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Reports the end of a connection; what is queued still leaves if the peer can take it.
+    /// Reports the end of a connection. Queued bytes are still sent if the peer can take them.
     pub(crate) fn end(&mut self, id: ConnId, why: Closed) {
         let Some(conn) = self.io.table.open(id) else { return self.io.discard(id) };
         if let Closed::Tls(_) = why {
-            // Only the alert still makes sense to the peer.
+            // Only the alert still means something to the peer.
             conn.out.clear(&mut self.io.pool);
         }
         match (&why, conn.backlog() > 0) {

@@ -1,20 +1,20 @@
-//! The table of connections: a slot per connection, names with generations.
+//! The table of connections: a slot for each, with ids that have generations.
 
 use mio::Token;
 use pgweir_core::driver::ConnId;
 
 use crate::connection::conn::{Conn, Dialing, Lingering};
 
-/// Generations stay below this; [`Token`]s above name what is not a connection.
+/// The number of generations. [`Token`]s above it are not connections.
 const GENERATIONS: u32 = 1 << 31;
 /// The token of the worker's own wake-up.
 pub(crate) const WAKER: Token = Token(usize::MAX);
-/// Bits of a token that name a listener: these, plus its number.
+/// The bits of a listener's token, to which its number is added.
 const LISTENER_BITS: u64 = (GENERATIONS as u64) << 32;
 
 const _: () = assert!(size_of::<usize>() == 8, "a token carries index and generation");
 
-/// What a token of the poll stands for.
+/// The source of an event, as its token says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     /// A message for this worker.
@@ -25,15 +25,15 @@ pub(crate) enum Source {
     Conn(ConnId),
 }
 
-/// What a slot holds.
+/// The content of a slot.
 pub(crate) enum State {
-    /// Nothing.
+    /// No connection.
     Free,
     /// A server connection that is being opened.
     Dialing(Dialing),
-    /// A connection the machine knows.
+    /// A connection that the machine knows.
     Open(Conn),
-    /// A connection the machine has closed, which still has something to send.
+    /// A connection that the machine has closed and that still has something to send.
     Lingering(Lingering),
 }
 
@@ -61,12 +61,13 @@ impl Table {
         ConnId { index, generation: 0 }
     }
 
-    /// Empties a slot; its name is dead from then on.
+    /// Empties a slot. The id is invalid from then on.
     pub(crate) fn remove(&mut self, id: ConnId) -> State {
         let Some(slot) = self.slots.get_mut(id.index as usize) else { return State::Free };
         if slot.generation != id.generation || matches!(slot.state, State::Free) {
             return State::Free;
         }
+        // Events and requests for the old connection find no match from now on.
         slot.generation = (slot.generation + 1) % GENERATIONS;
         self.free.push(id.index);
         std::mem::replace(&mut slot.state, State::Free)
@@ -77,7 +78,7 @@ impl Table {
         (slot.generation == id.generation).then_some(&mut slot.state)
     }
 
-    /// The connection, if the machine may still name it.
+    /// Returns the connection, if the machine may still use its id.
     pub(crate) fn open(&mut self, id: ConnId) -> Option<&mut Conn> {
         match self.state(id)? {
             State::Open(conn) => Some(conn),
@@ -85,7 +86,7 @@ impl Table {
         }
     }
 
-    /// As [`Table::open`], for looking only.
+    /// Returns the connection like [`Table::open`], but shared.
     pub(crate) fn peek(&self, id: ConnId) -> Option<&Conn> {
         match self.slots.get(id.index as usize)? {
             Slot { generation, state: State::Open(conn) } if *generation == id.generation => Some(conn),
@@ -93,7 +94,7 @@ impl Table {
         }
     }
 
-    /// The connection, also while it lingers.
+    /// Returns the connection, also while it lingers.
     pub(crate) fn any(&mut self, id: ConnId) -> Option<&mut Conn> {
         match self.state(id)? {
             State::Open(conn) => Some(conn),
@@ -102,18 +103,18 @@ impl Table {
         }
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 }
 
-/// The token under which the poll reports a connection.
+/// Returns the token under which the poll reports a connection.
 pub(crate) fn token(id: ConnId) -> Token {
     Token(usize::try_from(u64::from(id.generation) << 32 | u64::from(id.index)).expect("64 bits"))
 }
 
-/// The token under which the poll reports a listener.
+/// Returns the token under which the poll reports a listener.
 pub(crate) fn listener_token(number: usize) -> Token {
     Token(usize::try_from(LISTENER_BITS).expect("64 bits") | number)
 }

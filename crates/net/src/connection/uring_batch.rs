@@ -1,11 +1,12 @@
-//! Many sends with one system call, where the kernel has io_uring (Linux 5.6, io_uring_enter(2)).
+//! Many sends with one system call, if the kernel has io_uring (Linux 5.6, io_uring_enter(2)).
 //!
-//! Bytes for a socket on the same machine wake the process that reads from it, and the kernel lets that run as soon as the call returns.
-//! With a call for each send of a turn the worker is put aside after each of them, while other readers wait for what it has not sent
-//! yet. A batch is one call: all of it has left before any reader runs.
+//! Bytes for a socket on the same machine wake the process that reads from it, and the kernel lets that
+//! process run as soon as the call returns. With one call for each send of a turn, the worker is preempted
+//! after each of them, while other readers wait for bytes that it has not sent yet. A batch is one call: all
+//! messages are sent before any reader runs.
 //!
-//! No send is under way when a batch is over: the kernel has tried each once and said what came of it, as send(2) does on a
-//! socket that does not block. This room must never change that: the bytes are only lent.
+//! No send is under way when a batch is over: the kernel has tried each once and reported the result, as
+//! send(2) does on a non-blocking socket. This must never change, because the bytes are only borrowed.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -13,28 +14,29 @@ use std::os::fd::RawFd;
 use io_uring::{IoUring, Probe, opcode, types};
 use nix::libc;
 
-/// Sends that the kernel is handed at a time; longer batches take several calls.
+/// The number of sends that the kernel gets at a time; longer batches take several calls.
 const ENTRIES: u32 = 128;
 
-/// What became of one send.
+/// The result of one send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// It was no part of the batch, or the kernel did not come to it.
+    /// The send was not part of the batch, or the kernel did not reach it.
     Untried,
-    /// The kernel's answer: bytes that it took, or the negative of an errno.
+    /// The kernel's result: the number of bytes sent, or a negative errno.
     Tried(i32),
 }
 
-/// See the module's head.
+/// The batch of one worker; see the module's head.
 #[derive(Default)]
 pub(crate) struct UringBatch {
-    /// `None`: every send is a separate call.
+    /// The ring of the kernel; `None` means that every send is a separate call.
     ring: Option<IoUring>,
     outcomes: Vec<Outcome>,
 }
 
 impl UringBatch {
-    /// Fails where the kernel has no io_uring, is too old for sends, or does not allow them (containers often do not).
+    /// Creates a batch. Fails if the kernel has no io_uring, is too old for sends, or does not allow them (as
+    /// in many containers).
     pub(crate) fn new() -> io::Result<UringBatch> {
         let ring = build()?;
         let mut probe = Probe::new();
@@ -45,20 +47,22 @@ impl UringBatch {
         Ok(UringBatch { ring: Some(ring), outcomes: Vec::new() })
     }
 
-    /// Whether it can send.
+    /// Returns whether the batch can send.
     pub(crate) fn is_ready(&self) -> bool {
         self.ring.is_some()
     }
 
-    /// Makes each of `sends` that is there, once, and returns their number; see [`UringBatch::outcome`]. An error is one of
-    /// io_uring itself: what has no outcome was not sent, and there will be no batch any more.
+    /// Makes each of `sends` that is `Some`, once, and returns their number; the results are in
+    /// [`UringBatch::outcome`]. An error is one of io_uring itself: messages without an outcome were not
+    /// sent, and there will be no further batch.
     #[allow(unsafe_code, reason = "the kernel is given addresses")]
     pub(crate) fn send_all<'a>(
         &mut self,
         sends: impl Iterator<Item = Option<(RawFd, &'a [u8])>>,
     ) -> io::Result<usize> {
         self.outcomes.clear();
-        // Until all is over, only this call has the ring: with whatever goes wrong it is gone, and what is queued with it.
+        // The ring is put back only after success: after any error it is dropped, with everything that is
+        // queued in it.
         let Some(mut ring) = self.ring.take() else { return Ok(0) };
         let (mut queued, mut sent) = (0, 0);
         for (at, wanted) in sends.enumerate() {
@@ -83,8 +87,8 @@ impl UringBatch {
         Ok(sent + queued)
     }
 
-    /// Has the kernel send what is queued. Whatever it took on it has finished when this returns: MSG_DONTWAIT leaves it
-    /// nothing to wait for, and if it did wait, so would this.
+    /// Lets the kernel make the queued sends. All of them have finished when this returns: with MSG_DONTWAIT
+    /// they have nothing to wait for, and otherwise this call would wait as well.
     fn submit(&mut self, ring: &mut IoUring, queued: usize) -> io::Result<()> {
         let mut done = 0;
         while done < queued {
@@ -105,8 +109,8 @@ impl UringBatch {
         Ok(())
     }
 
-    /// What became of the send at this place of the last batch, as [`crate::sys::send`] would say it. `None`: it was not
-    /// sent.
+    /// Returns the result of the send at this place of the last batch, in the form of [`crate::sys::send`].
+    /// `None` means that it was not sent.
     pub(crate) fn outcome(&self, at: usize) -> Option<io::Result<usize>> {
         match *self.outcomes.get(at)? {
             Outcome::Untried => None,
@@ -123,8 +127,8 @@ impl UringBatch {
     }
 }
 
-/// Where the kernel knows (Linux 6.1) that one thread alone has the ring, and asks for what became of its sends in the call that
-/// makes them, it does without locks for that.
+/// Builds a ring. If the kernel knows (Linux 6.1) that one thread alone has the ring, and collects the
+/// results in the call that makes the sends, it needs no locks.
 fn build() -> io::Result<IoUring> {
     let own = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
     own.or_else(|_| IoUring::new(ENTRIES))

@@ -1,4 +1,4 @@
-//! Writing: the flush at the end of a turn, full sockets, and writes that fail.
+//! Writing: the flush at the end of a turn, full sockets, and failed writes.
 
 use std::io;
 
@@ -11,7 +11,8 @@ use crate::sys;
 use crate::worker::io::{Io, Report};
 
 impl Io {
-    /// Writes what collected during the turn: one write per connection, and where the kernel can, one call for all of them.
+    /// Writes the bytes that were queued during the turn: one write per connection, or one call for all of
+    /// them if the kernel can.
     pub(crate) fn flush_dirty(&mut self) {
         let mut list = std::mem::take(&mut self.dirty);
         if list.len() > 1 && self.uring_batch.is_ready() {
@@ -33,19 +34,19 @@ impl Io {
                 Some(sent) => conn.note_batch_send(sent, pool),
                 None => conn.flush(&mut Tools { pool, scratch }),
             };
-            // Nearly always everything has left, and no caller waits for the report.
+            // This is the usual case: everything is sent, and no caller waits for the report.
             let is_all = matches!(flushed, Ok(Sent::All)) && !conn.write.deep && conn.tls.is_none();
             if !(is_all && matches!(state, State::Open(_))) {
                 self.after_flush(id, flushed);
             }
         }
         self.uring_batch.end();
-        // Keep the larger allocation; nothing was listed meanwhile but by connections that linger.
+        // The larger allocation is kept. Only lingering connections can have been listed in the meantime.
         list.append(&mut self.dirty);
         self.dirty = list;
     }
 
-    /// Sends what can be sent without more ado.
+    /// Sends in one batch what needs no further work.
     fn send_all(&mut self, list: &[ConnId]) {
         let Self { table, uring_batch, .. } = self;
         match uring_batch.send_all(list.iter().map(|&id| table.peek(id)?.batch_send())) {
@@ -58,7 +59,7 @@ impl Io {
         }
     }
 
-    /// The poll says that there is room again.
+    /// Continues to write when the poll reports room.
     pub(crate) fn writable(&mut self, id: ConnId) {
         if self.table.any(id).is_some_and(|conn| conn.write.blocked) {
             self.flush_one(id);
@@ -80,7 +81,8 @@ impl Io {
         }
     }
 
-    /// The socket is full: watch for room. This and its counterpart are the only changes of interest there are.
+    /// Watches a full socket for room. This function and its counterpart are the only ones that change the
+    /// interest.
     pub(crate) fn block(&mut self, id: ConnId) {
         let Some(conn) = self.table.any(id) else { return };
         if std::mem::replace(&mut conn.write.blocked, true) {
@@ -94,7 +96,7 @@ impl Io {
         }
     }
 
-    /// Everything that could be written has been.
+    /// Follows up on a flush that has written everything it could.
     fn flushed(&mut self, id: ConnId) {
         let Some(conn) = self.table.any(id) else { return };
         if std::mem::take(&mut conn.write.blocked) {
@@ -105,7 +107,7 @@ impl Io {
         }
         let Some(state) = self.table.state(id) else { return };
         match state {
-            // Plain text may be waiting for the end of a handshake: that is a backlog still.
+            // Plain text may be waiting for the end of a handshake, which is still a backlog.
             State::Open(conn) if conn.backlog() == 0 => {
                 if std::mem::take(&mut conn.write.deep) {
                     self.reports.push_back((id, Report::Drained));
@@ -116,8 +118,8 @@ impl Io {
         }
     }
 
-    /// Nothing can be sent to the peer any more. What it sent before is still read first, then the end is reported;
-    /// only a paused client, from whom nothing more is wanted, is reported at once.
+    /// Notes that nothing can be sent to the peer any more. What the peer sent before is still read first,
+    /// then the end is reported. Only a paused client, whose bytes are not wanted, is reported at once.
     pub(crate) fn write_failed(&mut self, id: ConnId, error: &io::Error) {
         let Some(state) = self.table.state(id) else { return };
         let State::Open(conn) = state else { return self.discard(id) };
@@ -130,7 +132,7 @@ impl Io {
         let broken = Closed::Broken(sys::text(error));
         let report = match (conn.read.paused, conn.origin) {
             (true, Origin::Accepted) => Report::Closed(broken),
-            // The other end of the link may wait for this backlog to go; it must not wait forever.
+            // The other end of the link may wait for this backlog to be sent, and must not wait forever.
             _ => Report::Drained,
         };
         conn.read.readable = true;
@@ -139,7 +141,7 @@ impl Io {
         self.list_ready(id);
     }
 
-    /// Takes the connections whose time to linger is over.
+    /// Drops the connections whose time to linger is over.
     pub(crate) fn end_lingering(&mut self) {
         while let Some(&(due_us, id)) = self.lingering.front()
             && due_us <= self.now_us

@@ -1,4 +1,4 @@
-//! Accepting clients.
+//! Accepts clients.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,9 +15,10 @@ use crate::worker::io::Io;
 use crate::worker::tick::Worker;
 use pgweir_core::Engine;
 
-/// Clients accepted from one listener per turn; then connected clients have theirs.
+/// The maximum number of clients accepted from one listener in a turn, so that connected clients have their
+/// turn, too.
 const ACCEPTS_PER_TICK: usize = 64;
-/// How long nothing is accepted after descriptors ran out, microseconds.
+/// The time for which nothing is accepted after descriptors ran out, in microseconds.
 pub(crate) const ACCEPT_PAUSE_US: u64 = 5_000_000;
 
 /// A listening socket.
@@ -36,7 +37,7 @@ impl Listener {
     }
 }
 
-/// What a listening socket listens on.
+/// The kind and the address of a listening socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// TCP, on this address.
@@ -45,7 +46,7 @@ pub(crate) enum Kind {
     Unix { port: u16 },
 }
 
-/// Whether a listener may have more clients for us.
+/// The state of a listener's queue after accepting from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Queue {
     Empty,
@@ -56,13 +57,14 @@ enum Queue {
 pub(crate) struct Acceptor {
     listeners: Vec<Option<Listener>>,
     ready: Vec<usize>,
-    /// Descriptors ran out: nothing is accepted before this time.
+    /// The time until which nothing is accepted, because descriptors ran out; `None` while clients are
+    /// accepted.
     paused_until_us: Option<u64>,
     own_uid: u32,
 }
 
 impl Acceptor {
-    /// Watches the listeners.
+    /// Registers the listeners with the poll.
     pub(crate) fn new(listeners: Vec<Listener>, io: &mut Io) -> io::Result<Self> {
         for (number, listener) in listeners.iter().enumerate() {
             sys::register(&io.registry, &listener.socket, listener_token(number), Interest::READABLE)?;
@@ -76,7 +78,7 @@ impl Acceptor {
         })
     }
 
-    /// The poll says that clients are there.
+    /// Notes that the poll has reported clients at a listener.
     pub(crate) fn mark_ready(&mut self, number: usize) {
         if !self.ready.contains(&number) {
             self.ready.push(number);
@@ -87,14 +89,14 @@ impl Acceptor {
         matches!(self.listeners.get(number), Some(Some(Listener { kind: Kind::Tcp(_), .. })))
     }
 
-    /// Listens no more on those that `concerned` names.
+    /// Closes the listeners for which `concerned` returns `true`.
     pub(crate) fn close(&mut self, io: &mut Io, concerned: impl Fn(Kind) -> bool) {
         for place in &mut self.listeners {
             if let Some(Listener { socket, kind }) = place
                 && concerned(*kind)
             {
-                // The poll would not forget it by itself while another worker has it open. Should this fail, what it
-                // reports means nothing any more.
+                // The poll would not forget the socket by itself while another worker has it open. If this
+                // fails, later reports for it are ignored.
                 let _ = sys::deregister(&io.registry, socket);
                 io.doors.retain(|door| door.descriptor != socket.as_raw_fd());
                 *place = None;
@@ -102,12 +104,12 @@ impl Acceptor {
         }
     }
 
-    /// TCP listeners, to set options that what they accept inherits.
+    /// Returns the TCP listeners, to set options that accepted connections inherit.
     pub(crate) fn tcp_sockets(&self) -> impl Iterator<Item = &Socket> {
         self.listeners.iter().flatten().filter(|l| matches!(l.kind, Kind::Tcp(_))).map(|l| &l.socket)
     }
 
-    /// All listeners, for another process.
+    /// Returns duplicates of all listeners, for another process.
     pub(crate) fn duplicates(&self) -> io::Result<Vec<Socket>> {
         self.listeners.iter().flatten().map(|listener| listener.socket.try_clone()).collect()
     }
@@ -120,7 +122,8 @@ impl Acceptor {
         self.paused_until_us
     }
 
-    /// After a pause every listener is asked, because what became ready meanwhile was reported only once.
+    /// Ends the pause if its time is over. Then every listener is asked, because clients that came in the
+    /// meantime were reported only once.
     fn end_pause(&mut self, now_us: u64) {
         if self.paused_until_us.is_some_and(|until_us| until_us <= now_us) {
             self.paused_until_us = None;
@@ -130,8 +133,8 @@ impl Acceptor {
 }
 
 impl<E: Engine> Worker<E> {
-    /// Closes the TCP listeners, if the machine wants that. Before, all clients in the kernel's queues are accepted: the kernel
-    /// would reset them.
+    /// Closes the TCP listeners if the machine wants that. First all clients in the kernel's queues are
+    /// accepted, which the kernel would otherwise reset.
     pub(crate) fn stop_listening(&mut self) {
         if !std::mem::take(&mut self.io.stop_listening) {
             return;
@@ -142,7 +145,7 @@ impl<E: Engine> Worker<E> {
         self.acceptor.close(&mut self.io, |kind| matches!(kind, Kind::Tcp(_)));
     }
 
-    /// Accepts from every listener that is ready.
+    /// Accepts clients from every listener that is ready.
     pub(crate) fn accept_ready(&mut self) {
         self.acceptor.end_pause(self.io.now_us);
         if !self.acceptor.has_work() {
@@ -172,7 +175,8 @@ impl<E: Engine> Worker<E> {
                     self.pause_accepting(&e);
                     return Queue::Empty;
                 }
-                // The client is gone already, or the network reported an old error: the next one may be well.
+                // The client has disconnected already, or the network reported an old error. The next client
+                // may be fine.
                 Err(_) => {}
             }
         }
@@ -190,7 +194,8 @@ impl<E: Engine> Worker<E> {
         self.acceptor.paused_until_us = Some(self.io.now_us.saturating_add(ACCEPT_PAUSE_US));
     }
 
-    /// `tcp_defer_accept`: the kernel reports a client when its first bytes are there.
+    /// Reads from the connection in this turn: with `tcp_defer_accept` the kernel reports a client when its
+    /// first bytes have arrived.
     fn read_in_this_turn(&mut self, id: ConnId) {
         if let Some(conn) = self.io.table.open(id) {
             conn.read.readable = true;
@@ -206,6 +211,7 @@ impl<E: Engine> Worker<E> {
             }
             Kind::Tcp(listening_on) => {
                 let remote = address.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+                // The call is needed only if the listener is on all addresses.
                 let local = if listening_on.ip().is_unspecified() {
                     socket.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidData)?
                 } else {

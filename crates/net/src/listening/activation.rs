@@ -1,5 +1,5 @@
-//! Sockets that the process that started us has opened already (systemd's socket activation, sd_listen_fds(3)): they replace what the
-//! configuration says about listening.
+//! Sockets that the parent process has opened already (systemd's socket activation, sd_listen_fds(3)). They
+//! replace the settings for listening.
 
 use std::io;
 use std::net::TcpListener;
@@ -12,23 +12,24 @@ use crate::listening::accept::{Kind, Listener};
 use crate::listening::listen::{ListenError, ListenSettings, Listeners};
 use crate::sys;
 
-/// The name (`FileDescriptorName=`) of sockets that are for HTTP; all others are for clients.
+/// The name (`FileDescriptorName=`) of sockets for HTTP; all others are for clients.
 const HTTP: &str = "http";
 
-/// What was passed to us.
+/// The sockets that were passed to this process.
 #[derive(Default)]
 pub struct Passed {
-    /// For clients.
+    /// Sockets for clients.
     clients: Vec<Socket>,
-    /// For metrics and dashboard.
+    /// Sockets for metrics and dashboard.
     pub http: Vec<TcpListener>,
 }
 
 impl Passed {
-    /// Takes what was passed; to be called once, before anything else is opened.
+    /// Takes the sockets that were passed. It must be called once, before anything else is opened.
     ///
     /// # Errors
-    /// The environment says that there are sockets, and they cannot be used.
+    ///
+    /// The environment names sockets that cannot be used.
     pub fn take() -> io::Result<Passed> {
         let mut passed = Passed::default();
         for (number, name) in sd_notify::listen_fds_with_names()? {
@@ -52,16 +53,17 @@ impl Passed {
         Ok(passed)
     }
 
-    /// Whether clients are to be awaited on what was passed.
+    /// Returns whether clients are to be accepted on sockets that were passed.
     #[must_use]
     pub fn is_for_clients(&self) -> bool {
         !self.clients.is_empty()
     }
 
-    /// Listens on what was passed.
+    /// Turns the sockets for clients into listeners.
     ///
     /// # Errors
-    /// [`ListenError::Passed`]: a socket of a family that PostgreSQL's clients do not speak over.
+    ///
+    /// [`ListenError::Passed`]: a socket belongs to a family that PostgreSQL's clients do not use.
     pub fn into_listeners(
         self,
         settings: &ListenSettings,

@@ -1,4 +1,5 @@
-//! Opening the sockets that clients connect to: before the process becomes a daemon and gives up its rights.
+//! Opens the sockets that clients connect to, before the process becomes a daemon and gives up its
+//! privileges.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -18,26 +19,26 @@ use crate::listening::accept::{Kind, Listener};
 use crate::options::SocketOptions;
 use crate::sys;
 
-/// What the configuration says about listening.
+/// The settings for listening.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
-    /// `listen_addr`: addresses and names, `*` = all; none = no TCP.
+    /// `listen_addr`: addresses and names; `*` means all, an empty list means no TCP.
     pub addresses: Vec<String>,
-    /// `listen_port`, for TCP and for the unix socket's name; 0 lets the kernel choose (TCP only).
+    /// `listen_port`, for TCP and for the unix socket's name; with 0 the kernel chooses a port (TCP only).
     pub port: u16,
-    /// `standby_listen_port`, the same for clients that want a standby; 0 means none.
+    /// `standby_listen_port`, the port for clients that want a standby; 0 means none.
     pub standby_port: u16,
     /// `listen_backlog`.
     pub backlog: u32,
     /// `so_reuseport`.
     pub reuse_port: bool,
-    /// `unix_socket_dir`: a directory, `@prefix` for an abstract socket, "" = no unix socket.
+    /// `unix_socket_dir`: a directory, `@prefix` for an abstract socket, or "" for no unix socket.
     pub unix_dir: String,
     /// `unix_socket_mode`.
     pub unix_mode: u32,
-    /// `unix_socket_group`: a name or a number, "" = as the process.
+    /// `unix_socket_group`: a name or a number; "" means the group of the process.
     pub unix_group: String,
-    /// Options of the sockets; what is accepted inherits them.
+    /// Options of the listening sockets. Accepted connections inherit them.
     pub options: SocketOptions,
 }
 
@@ -67,7 +68,7 @@ impl From<&Main> for ListenSettings {
     }
 }
 
-/// Why listening is impossible.
+/// The reason why listening is impossible.
 #[derive(Debug, Error)]
 pub enum ListenError {
     /// Every address of `listen_addr` failed; the reasons were logged.
@@ -82,12 +83,12 @@ pub enum ListenError {
     /// `unix_socket_group` names no group.
     #[error("unix_socket_group: no group \"{0}\"")]
     NoGroup(String),
-    /// The operating system refused.
+    /// The operating system refused the unix socket.
     #[error("could not listen on unix:{path}: {error}")]
     Unix {
         /// The socket's path.
         path: String,
-        /// What failed.
+        /// The operating system's reason.
         error: String,
     },
     /// A socket of socket activation cannot be used.
@@ -105,7 +106,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// The TCP addresses, with the ports the kernel chose where none was given.
+    /// Returns the TCP addresses, with the ports that the kernel chose for port 0.
     #[must_use]
     pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
         let address = |listener: &Listener| match listener.kind {
@@ -116,7 +117,7 @@ impl Listeners {
     }
 }
 
-/// The file of a unix socket, remembered by its inode: it is removed only while it is ours.
+/// The file of a unix socket with its inode, so that the file is removed only while it is ours.
 pub(crate) struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
@@ -129,7 +130,7 @@ impl SocketFile {
 
     pub(crate) fn remove(self) {
         if inode(&self.path).is_ok_and(|found| found == self.inode) {
-            // Should it fail, the next start finds a stale socket and removes it.
+            // If this fails, the next start finds a stale socket and removes it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -140,11 +141,12 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Opens all sockets, or takes those out of `inherited` that listen where one is wanted. A TCP address, or a folder for the unix
-/// socket, that fails is a warning as long as another one works.
+/// Opens all sockets. A wanted socket that is in `inherited` is taken from there. If a TCP address, or a
+/// directory for the unix socket, fails while another one works, the failure is only logged as a warning.
 ///
 /// # Errors
-/// [`ListenError`]: no address works, the unix socket is in use, the operating system refuses.
+///
+/// [`ListenError`]: no address works, the unix socket is in use, or the operating system refuses.
 pub fn open_listeners(
     settings: &ListenSettings,
     inherited: &mut Vec<Socket>,
@@ -155,7 +157,8 @@ pub fn open_listeners(
     for port in unix_ports {
         let handed = inherited_unix(inherited, &settings.unix_path(port));
         if handed.is_none() {
-            // TCP may be shared (`so_reuseport`): clients that connect meanwhile would be lost with this process.
+            // This comes before TCP is opened, which may be shared (`so_reuseport`): clients that connect to
+            // it in the meantime would be lost when this process ends.
             look_for_others(&settings.unix_path(port), port)?;
         }
         wanted.push((port, handed));
@@ -174,7 +177,8 @@ pub fn open_listeners(
                 sockets.push(listener);
                 socket_files.extend(file);
             }
-            // As in PgBouncer. One that another process has stays an error: this one would take its place.
+            // PgBouncer only warns, too. If another process has the socket, that stays an error: this process
+            // would take its place.
             Err(error @ ListenError::Unix { .. }) if !sockets.is_empty() => {
                 log(Level::Warning, &error.to_string());
             }
@@ -246,6 +250,7 @@ fn listen_on(address: SocketAddr, settings: &ListenSettings) -> io::Result<Liste
     let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
     if address.is_ipv6() {
+        // Otherwise `::` would take IPv4, too, and the listener on `0.0.0.0` would fail.
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
@@ -262,7 +267,7 @@ fn listen_on(address: SocketAddr, settings: &ListenSettings) -> io::Result<Liste
     Ok(Listener { socket, kind: Kind::Tcp(bound) })
 }
 
-/// Takes the listener on this address out of the list, if it is there.
+/// Removes the listener on this address from the list and returns it, if it is there.
 fn inherited_tcp(inherited: &mut Vec<Socket>, address: SocketAddr) -> Option<Socket> {
     let listens_there = |socket: &Socket| {
         socket.local_addr().is_ok_and(|bound| bound.as_socket().is_some_and(|bound| bound == address))
@@ -270,7 +275,7 @@ fn inherited_tcp(inherited: &mut Vec<Socket>, address: SocketAddr) -> Option<Soc
     inherited.iter().position(listens_there).map(|place| inherited.swap_remove(place))
 }
 
-/// The same for a unix socket.
+/// Removes the listener on this unix socket from the list and returns it, if it is there.
 fn inherited_unix(inherited: &mut Vec<Socket>, path: &str) -> Option<Socket> {
     let wanted = unix_address(path).ok()?;
     let listens_there = |socket: &Socket| {
@@ -282,7 +287,7 @@ fn inherited_unix(inherited: &mut Vec<Socket>, path: &str) -> Option<Socket> {
     inherited.iter().position(listens_there).map(|place| inherited.swap_remove(place))
 }
 
-/// A listener of another process: the clients in its queue need not notice.
+/// Takes over another process's listener, with the clients in its queue, which do not notice.
 fn take_tcp(socket: Socket, address: SocketAddr, settings: &ListenSettings) -> io::Result<Listener> {
     socket.set_nonblocking(true)?;
     sys::tune_tcp(&socket, &settings.options)?;
@@ -342,7 +347,8 @@ fn open_unix(settings: &ListenSettings, port: u16) -> result::Result<UnixListene
     Ok((Listener { socket, kind: Kind::Unix { port } }, file))
 }
 
-/// Fails if another process answers on our unix socket. Opening the socket reports everything else that is wrong with it.
+/// Fails if another process answers on our unix socket. Other problems are reported when the socket is
+/// opened.
 fn look_for_others(path: &str, port: u16) -> result::Result<(), ListenError> {
     match remove_stale(Path::new(path), port) {
         Err(ListenError::Unix { .. }) => Ok(()),
@@ -350,7 +356,8 @@ fn look_for_others(path: &str, port: u16) -> result::Result<(), ListenError> {
     }
 }
 
-/// A socket file without a listener is left over from a process that died; anything else that is there wins.
+/// Removes a socket file without a listener, which is left over from a process that died. Fails if anything
+/// else is at that path.
 fn remove_stale(path: &Path, port: u16) -> result::Result<(), ListenError> {
     let mut lock = path.as_os_str().to_owned();
     lock.push(".lock");
@@ -362,7 +369,7 @@ fn remove_stale(path: &Path, port: u16) -> result::Result<(), ListenError> {
         Ok(_) => Err(ListenError::UnixInUse),
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(|e| failed(&e)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        // A queue that is full is a queue in use.
+        // The listener's queue is full, so there is a listener.
         Err(e) if e.kind() == ErrorKind::WouldBlock => Err(ListenError::UnixInUse),
         Err(e) => Err(failed(&e)),
     }

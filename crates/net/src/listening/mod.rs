@@ -1,4 +1,4 @@
-//! The sockets that clients connect to: opened, passed on by systemd, and accepted from.
+//! The sockets that clients connect to: opened here or by systemd, and accepted from.
 //!
 //! Nothing here may know a connection after it was accepted.
 

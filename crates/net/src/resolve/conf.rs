@@ -1,33 +1,33 @@
-//! `resolv.conf` and the hosts file, as far as finding servers needs them (resolv.conf(5), hosts(5)). Text in, values out; lines that
-//! mean nothing here are passed over, as every resolver does.
+//! Parses `resolv.conf` and the hosts file, as far as finding servers needs them (resolv.conf(5), hosts(5)).
+//! Unknown lines are skipped, as every resolver does. The parsers read no files.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Where names are asked for.
+/// The port of name servers.
 const DNS_PORT: u16 = 53;
-/// Name servers that are used; more would only make a look-up that fails last longer.
+/// The maximum number of name servers that are used; more would only make a failing look-up last longer.
 const SERVERS_MAX: usize = 8;
-/// Domains that are tried behind a short name.
+/// The maximum number of domains that are appended to a short name.
 const SEARCH_MAX: usize = 32;
 /// The bounds of resolv.conf(5) for `timeout`, `attempts` and `ndots`.
 const TIMEOUT_S_MAX: u64 = 30;
 const ATTEMPTS_MAX: u32 = 5;
 const NDOTS_MAX: usize = 15;
 
-/// Whom to ask, and how.
+/// The name servers to ask, and the rules for asking them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResolvConf {
-    /// `nameserver`, in the order in which they are asked. Other than in the C library a port may stand behind the address
-    /// (`127.0.0.1:5353`, `[::1]:5353`), as c-ares has it.
+    /// `nameserver`, in the order in which they are asked. Unlike in the C library, a port may follow the
+    /// address (`127.0.0.1:5353`, `[::1]:5353`), as in c-ares.
     pub(super) servers: Vec<SocketAddr>,
     /// `search` or `domain`, whichever comes last.
     pub(super) search: Vec<String>,
-    /// `options ndots`: a name with so many dots is tried as it is before the search list.
+    /// `options ndots`: a name with at least this number of dots is tried as it is before the search list.
     pub(super) ndots: usize,
-    /// `options timeout`: how long one server is waited for.
+    /// `options timeout`: the time to wait for one server.
     pub(super) timeout: Duration,
-    /// `options attempts`: how often the list is gone through.
+    /// `options attempts`: the number of times that the list is tried.
     pub(super) attempts: u32,
 }
 
@@ -70,7 +70,7 @@ impl ResolvConf {
         }
     }
 
-    /// What a host's name may mean, in the order in which it is tried.
+    /// Returns the names that a host may stand for, in the order in which they are tried.
     pub(super) fn candidates(&self, host: &str) -> Vec<String> {
         if let Some(absolute) = host.strip_suffix('.') {
             return vec![absolute.to_owned()];
@@ -91,7 +91,7 @@ fn domain(word: &str) -> String {
     word.trim_matches('.').to_owned()
 }
 
-/// The addresses that a hosts file gives a name.
+/// Returns the addresses of a name in a hosts file.
 pub(super) fn in_hosts(text: &str, host: &str) -> Vec<IpAddr> {
     let host = host.strip_suffix('.').unwrap_or(host);
     let mut addresses = Vec::new();

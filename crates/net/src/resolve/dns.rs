@@ -1,5 +1,6 @@
-//! Asking name servers ourselves (RFC 1035): where `resolv_conf` names them, and for the serial number of a zone, which the operating
-//! system has no call for. Blocks: for the resolver's threads only. What comes back is foreign, and looked at as such.
+//! Asks name servers directly (RFC 1035): those of `resolv_conf`, and for the serial number of a zone, for
+//! which the operating system has no call. The functions block, so they are for the resolver's threads only.
+//! Answers come from the network and are checked accordingly.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -11,34 +12,37 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE
 
 use super::conf::ResolvConf;
 
-/// An answer over UDP is not longer unless more was asked for (RFC 1035 section 4.2.1); ours may come with less discipline.
+/// The buffer for an answer over UDP. RFC 1035 section 4.2.1 limits answers to 512 bytes, but not every
+/// server keeps to that.
 const UDP_ANSWER_BYTES_MAX: usize = 4096;
-/// Addresses of one name that are kept.
+/// The maximum number of addresses of one name that are kept.
 const ADDRESSES_MAX: usize = 64;
 
-/// What a name server knows.
+/// The content of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     addresses: Vec<IpAddr>,
-    /// Of the zone's start of authority.
+    /// The serial number in the zone's start of authority.
     serial: Option<u32>,
-    /// The answer did not fit: it is to be asked for over TCP.
+    /// `true` if the answer did not fit and has to be asked for over TCP.
     truncated: bool,
 }
 
-/// Why an answer is of no use.
+/// The reason why an answer cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 enum Useless {
-    /// It answers something else, or is no answer: the right one may still come.
+    /// The answer is to another question, or malformed. The right one may still come.
     Foreign,
-    /// The server does not want, or is not able to.
+    /// The server does not want to answer, or is not able to.
     Refused(RCODE),
 }
 
-/// The addresses of a host, by the hosts file's rules for names; empty if there is no such host.
+/// Returns the addresses of a host, by the rules of resolv.conf for names; an empty list if there is no such
+/// host.
 ///
 /// # Errors
-/// No name server gave an answer that can be used; why, for the log.
+///
+/// No name server gave an answer that can be used; the reason, for the log.
 pub(super) fn addresses(conf: &ResolvConf, host: &str) -> Result<Vec<IpAddr>, String> {
     for name in conf.candidates(host) {
         let mut found = ask(conf, &name, TYPE::A)?.addresses;
@@ -51,15 +55,16 @@ pub(super) fn addresses(conf: &ResolvConf, host: &str) -> Result<Vec<IpAddr>, St
     Ok(Vec::new())
 }
 
-/// The serial number of the zone that a domain begins, or is in.
+/// Returns the serial number of the zone that a domain begins, or belongs to.
 ///
 /// # Errors
-/// No name server knows.
+///
+/// No name server knows it.
 pub(super) fn serial(conf: &ResolvConf, zone: &str) -> Result<u32, String> {
     ask(conf, zone, TYPE::SOA)?.serial.ok_or_else(|| "there is no such zone".to_owned())
 }
 
-/// Asks one server after the other until one answers.
+/// Asks one name server after the other until one answers.
 fn ask(conf: &ResolvConf, name: &str, kind: TYPE) -> Result<Said, String> {
     let mut why = String::new();
     for _ in 0..conf.attempts {
@@ -99,7 +104,7 @@ fn query(id: u16, name: &str, kind: TYPE) -> io::Result<Vec<u8>> {
     packet.build_bytes_vec().map_err(bad)
 }
 
-/// What an answer says. A name that does not exist is an answer without anything in it.
+/// Reads an answer. For a name that does not exist it is empty.
 fn read_answer(bytes: &[u8], id: u16, name: &str, kind: TYPE) -> Result<Said, Useless> {
     let packet = Packet::parse(bytes).map_err(|_| Useless::Foreign)?;
     let asked = packet.questions.first().ok_or(Useless::Foreign)?;
@@ -123,7 +128,8 @@ fn read_answer(bytes: &[u8], id: u16, name: &str, kind: TYPE) -> Result<Said, Us
         }
     }
     if kind == TYPE::SOA {
-        // A domain that begins no zone is answered with the start of the one that it is in, as authority.
+        // For a domain that does not begin a zone, the server returns the start of the zone that the domain
+        // belongs to, as authority.
         said.serial =
             packet.answers.iter().chain(&packet.name_servers).find_map(|record| match &record.rdata {
                 RData::SOA(soa) => Some(soa.serial),
@@ -148,7 +154,7 @@ fn over_udp(
 ) -> io::Result<Said> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // A port of the kernel's choice: guessing it is as hard as guessing the number in the question.
+    // The kernel chooses the port, which makes guessing it as hard as guessing the number in the question.
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(server)?;
     socket.send(query)?;

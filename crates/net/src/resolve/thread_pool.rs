@@ -1,5 +1,5 @@
-//! The threads that look names up. They start when there is something to ask and no thread is free to ask it: a pooler whose servers
-//! have addresses has none.
+//! The threads that look names up. A thread starts if there is something to ask and no thread is free: a
+//! pooler whose servers are configured by address has no such threads.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,27 +10,29 @@ use std::thread;
 use super::{Request, look_up};
 use crate::worker::mesh::WorkerMessage;
 
-/// Threads at most; one name that hangs does not hold up the others.
+/// The maximum number of threads. One name that hangs does not hold up the others.
 const RESOLVER_THREADS_MAX: usize = 3;
 
-/// Where requests go. The threads end when the last of these is gone and they are not in the middle of a look-up.
+/// The sender of requests. The threads end after the last clone is dropped, as soon as they have finished
+/// their look-up.
 #[derive(Clone)]
 pub(crate) struct Resolver {
     ask: Sender<Request>,
-    /// Without one (in tests) the owner of the other end of `ask` answers.
+    /// The threads; `None` in tests, which answer requests themselves.
     thread_pool: Option<Arc<ThreadPool>>,
 }
 
 struct ThreadPool {
     requests: Mutex<Receiver<Request>>,
     resolv_conf: Option<PathBuf>,
-    /// Requests that are not answered yet.
+    /// The number of requests without an answer.
     open: AtomicUsize,
     threads: AtomicUsize,
 }
 
 impl Resolver {
-    /// `resolv_conf` names the file with the name servers to ask; without one the operating system is asked for hosts.
+    /// Creates a resolver without threads. `resolv_conf` is the file with the name servers to ask; without it
+    /// the operating system is asked for hosts.
     pub(crate) fn new(resolv_conf: Option<PathBuf>) -> Self {
         let (ask, requests) = channel();
         let requests = Mutex::new(requests);
@@ -44,7 +46,7 @@ impl Resolver {
         (Self { ask, thread_pool: None }, requests)
     }
 
-    /// Takes a request; false if no thread can ever answer it.
+    /// Takes a request. Returns `false` if no thread can ever answer it.
     pub(super) fn send(&self, request: Request) -> bool {
         if let Some(thread_pool) = &self.thread_pool {
             let open = thread_pool.open.fetch_add(1, Ordering::SeqCst) + 1;
@@ -58,7 +60,7 @@ impl Resolver {
 }
 
 impl ThreadPool {
-    /// Starts a thread if all are busy and there may be more. Returns whether there is any.
+    /// Starts a thread if all are busy and the limit is not reached. Returns whether there is a thread.
     fn has_thread_for(self: &Arc<Self>, open: usize) -> bool {
         let mut threads = self.threads.load(Ordering::SeqCst);
         while threads < open.min(RESOLVER_THREADS_MAX) {

@@ -1,14 +1,14 @@
-//! The zones that host names are in (everything behind the first dot), and the serial numbers they had. A number that has risen says
-//! that something in the zone has changed (`dns_zone_check_period`).
+//! The zones of host names (the part after the first dot), with their last serial numbers. A number that has
+//! risen means that something in the zone has changed (`dns_zone_check_period`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The zones a worker knows.
+/// The zones that a worker knows.
 #[derive(Default)]
 pub(super) struct Zones {
     known: HashMap<Arc<str>, Zone>,
-    /// When they were asked for last.
+    /// The time of the last check; `None` before the first one.
     checked_us: Option<u64>,
 }
 
@@ -19,18 +19,18 @@ struct Zone {
     failing: bool,
 }
 
-/// What an answer says of a zone.
+/// The meaning of an answer for a zone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing new.
+    /// The zone is unchanged, or the same check failed before.
     Same,
-    /// It has changed.
+    /// The zone has changed.
     Changed,
-    /// It could not be asked, and the time before it could.
+    /// The zone's servers did not answer, and did the time before.
     FailedNow,
 }
 
-/// The zone that a host's name is in, `None` for a name without a dot.
+/// Returns the zone of a host's name; `None` for a name without a dot.
 pub(super) fn zone_of(host: &str) -> Option<&str> {
     let (_, zone) = host.split_once('.')?;
     let zone = zone.strip_suffix('.').unwrap_or(zone);
@@ -38,25 +38,25 @@ pub(super) fn zone_of(host: &str) -> Option<&str> {
 }
 
 impl Zones {
-    /// A host of the zone is known.
+    /// Adds the zone of a known host.
     pub(super) fn note(&mut self, zone: &str) {
         if !self.known.contains_key(zone) {
             self.known.insert(zone.into(), Zone::default());
         }
     }
 
-    /// Forgets the zones of which no host is known.
+    /// Forgets the zones without a known host.
     pub(super) fn retain(&mut self, has_hosts: impl Fn(&str) -> bool) {
         self.known.retain(|name, _| has_hosts(name));
     }
 
-    /// When zones are to be asked for next.
+    /// Returns the time of the next check of the zones; `None` if there is none.
     pub(super) fn due_us(&self, period_us: u64) -> Option<u64> {
         let is_on = period_us > 0 && !self.known.is_empty();
         is_on.then(|| self.checked_us.map_or(0, |checked_us| checked_us.saturating_add(period_us)))
     }
 
-    /// The zones to ask for now.
+    /// Returns the zones to ask now, and marks them as asked.
     pub(super) fn take_due(&mut self, now_us: u64, period_us: u64) -> Vec<Arc<str>> {
         if self.due_us(period_us).is_none_or(|due_us| due_us > now_us) {
             return Vec::new();
@@ -68,7 +68,7 @@ impl Zones {
         self.known.iter_mut().filter_map(to_ask).collect()
     }
 
-    /// What came of asking.
+    /// Takes the answer for a zone: its serial number, or `None` if it could not be asked.
     pub(super) fn answered(&mut self, name: &str, serial: Option<u32>) -> Verdict {
         let Some(zone) = self.known.get_mut(name) else { return Verdict::Same };
         zone.asked = false;
@@ -83,18 +83,18 @@ impl Zones {
         }
     }
 
-    /// Names and serial numbers, 0 for what is not known.
+    /// Returns names and serial numbers; 0 if the number is not known.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
         self.known.iter().map(|(name, zone)| (&**name, zone.serial.unwrap_or(0)))
     }
 
-    /// The number of zones that are being asked for.
+    /// Returns the number of zones that are being asked.
     pub(super) fn asked(&self) -> usize {
         self.known.values().filter(|zone| zone.asked).count()
     }
 }
 
-/// Serial numbers go round (RFC 1982).
+/// Returns whether a serial number is newer than another one; they wrap around (RFC 1982).
 fn is_newer(serial: u32, before: u32) -> bool {
     (1..0x8000_0000).contains(&serial.wrapping_sub(before))
 }

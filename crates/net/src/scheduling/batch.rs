@@ -1,33 +1,34 @@
-//! Whether a worker lets other threads run first (Linux: SCHED_BATCH, see sched(7)).
+//! Decides whether a worker lets other threads run first (Linux: SCHED_BATCH, see sched(7)).
 //!
-//! Where clients, the pooler and PostgreSQL share processors that are busy, a worker that is woken by each arriving byte
-//! interrupts the very threads that were about to send more. A worker in batch mode is woken as well, but interrupts no thread: it
-//! finds more to do in each of its turns, with fewer system calls and fewer switches. With few clients there is nothing to
-//! collect, and each statement would only be answered later.
+//! If clients, the pooler and PostgreSQL share busy processors, a worker that is woken by each arriving byte
+//! interrupts the very threads that were about to send more. A worker in batch mode is woken as well, but
+//! interrupts no thread: it finds more to do in each of its turns, with fewer system calls and fewer
+//! switches. With few clients there is nothing to collect, and each statement would only be answered later.
 
 use super::Window;
 
-/// A worker that works at least so much of the time and serves at least [`CLIENTS_MIN`] begins ...
+/// The share of time that a worker with at least [`CLIENTS_MIN`] clients must work for batch mode to begin.
 const BUSY_PERCENT: u64 = 25;
-/// ... and ends below this. (With fewer, larger turns the same load takes less of its time.)
+/// The share of time below which batch mode ends. (With fewer, larger turns the same load takes less of its
+/// time.)
 const IDLE_PERCENT: u64 = 8;
-/// So many clients must have sent something in a window.
+/// The number of clients that must have sent something in a window for batch mode to begin.
 const CLIENTS_MIN: u32 = 16;
 
 /// The scheduling policy of a worker's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Policy {
-    /// SCHED_OTHER, as every thread: it may interrupt others when it is woken.
+    /// SCHED_OTHER, the policy of every thread: a worker that is woken may interrupt other threads.
     Other,
-    /// SCHED_BATCH: it waits until those that run have had their time.
+    /// SCHED_BATCH: a worker that is woken waits until the running threads have had their time.
     Batch,
 }
 
-/// The policy after a window.
+/// Returns the policy after a window.
 pub(super) fn next(policy: Policy, window: &Window) -> Policy {
     let (clients_min, busy_percent) = match policy {
         Policy::Other => (CLIENTS_MIN, BUSY_PERCENT),
-        // What is near the limit does not change the policy with each window.
+        // The lower limits keep a load near the threshold from changing the policy with each window.
         Policy::Batch => (CLIENTS_MIN / 2, IDLE_PERCENT),
     };
     match window.clients >= clients_min && window.is_busier_than(busy_percent) {

@@ -1,31 +1,33 @@
-//! Whether a worker polls for more for a moment before it sleeps.
+//! Decides whether a worker polls for more for a moment before it sleeps.
 //!
-//! To put a thread to sleep and to wake it again takes longer than many a statement, and with few clients it happens at each
-//! message. A worker that polls answers much sooner, and takes a processor's time for it. So it polls only for few
-//! clients ([`CLIENTS_MAX`]) whose messages come soon, and only while polling finds them in time. Where other threads want the
-//! processor, they get it first; a poll then takes longer than it may, and the worker sleeps like every other thread.
+//! To put a thread to sleep and to wake it takes longer than many a statement, and with few clients it
+//! happens at each message. A worker that polls answers much sooner, but takes a processor's time. So it
+//! polls only for few clients ([`CLIENTS_MAX`]) whose messages come soon, and only while polling finds them
+//! in time. If other threads want the processor, they get it first; a poll then takes longer than it may, and
+//! the worker sleeps like every other thread.
 
 use super::Window;
 
-/// With more clients than this in a window, a worker that sleeps finds work of several when it wakes.
+/// The most clients in a window for which a worker polls. With more, a worker that sleeps finds work of
+/// several clients when it wakes.
 const CLIENTS_MAX: u32 = 8;
-/// A worker that works at least so much of the time hardly sleeps.
+/// The share of time from which a worker works so much that it hardly sleeps, so polling gains nothing.
 const FULL_PERCENT: u64 = 80;
-/// Polling ends if less than this part of its time went into polls that found work in time.
+/// The share of polling time in polls that found work, below which polling ends.
 const FINDS_PERCENT: u64 = 75;
-/// After polling that did not find enough, so long passes before it is done again.
+/// The pause after polling that did not find enough, in microseconds.
 const PAUSE_US: u64 = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Not before this moment (µs).
+    /// The worker does not poll until this time, in microseconds.
     Off {
         until_us: u64,
     },
     On,
 }
 
-/// See the module's head.
+/// The state of one worker's polling; see the module's head.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     phase: Phase,
@@ -33,7 +35,7 @@ pub(super) struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// `busy_poll_us`: how long a worker polls before it sleeps.
+    /// Creates the state of a worker that may poll for `busy_poll_us` before it sleeps.
     pub(super) fn new(busy_poll_us: u64) -> BusyPoll {
         BusyPoll { phase: Phase::Off { until_us: 0 }, busy_poll_us }
     }
@@ -54,7 +56,7 @@ impl BusyPoll {
         };
     }
 
-    /// What the worker sleeps for comes, in the mean, while it would still poll.
+    /// Returns whether the work that ends a sleep comes, on average, while the worker would still poll.
     fn would_find(&self, window: &Window) -> bool {
         let slept_us = window.us.saturating_sub(window.busy_us);
         !window.is_busier_than(FULL_PERCENT) && slept_us <= window.turns.saturating_mul(self.busy_poll_us)

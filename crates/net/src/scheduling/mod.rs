@@ -1,10 +1,10 @@
-//! How a worker is scheduled, by two fixed rules: whether it polls for more before it sleeps ([`busy_poll`]), and whether it lets
-//! other threads run first ([`batch`]).
+//! Scheduling of a worker by two fixed rules: whether it polls for more before it sleeps ([`busy_poll`]), and
+//! whether it lets other threads run first ([`batch`]).
 //!
-//! Both rules look at windows of [`WINDOW_US`] and need no history. They exclude each other: the one is for few clients, the
-//! other for many.
+//! Both rules look at windows of [`WINDOW_US`] and need no history. They exclude each other: the one is for
+//! few clients, the other for many.
 //!
-//! This room is arithmetic; it must never call the system.
+//! This folder only calculates; it must never call the system.
 
 pub(crate) use batch::Policy;
 use busy_poll::BusyPoll;
@@ -14,23 +14,23 @@ mod batch;
 mod busy_poll;
 mod poll_permit;
 
-/// The length of the windows.
+/// The length of the windows, in microseconds.
 const WINDOW_US: u64 = 30_000;
 
-/// A worker's counters since it began.
+/// A worker's counters since its start.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Work {
     /// Time spent in turns.
     pub(crate) busy_us: u64,
     /// Turns of the loop.
     pub(crate) turns: u64,
-    /// Time spent polling ...
+    /// Time spent polling.
     pub(crate) polled_us: u64,
-    /// ... and that of polls which found work in time.
+    /// The part of `polled_us` in polls that found work in time.
     pub(crate) found_us: u64,
 }
 
-/// What a worker did in a window.
+/// A worker's activity in one window.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     us: u64,
@@ -38,7 +38,7 @@ struct Window {
     turns: u64,
     polled_us: u64,
     found_us: u64,
-    /// Clients that sent something.
+    /// The number of clients that sent something.
     clients: u32,
 }
 
@@ -48,7 +48,7 @@ impl Window {
     }
 }
 
-/// See the module's head.
+/// The scheduling of one worker; see the module's head.
 #[derive(Debug)]
 pub(crate) struct Scheduling {
     may_batch: bool,
@@ -59,7 +59,8 @@ pub(crate) struct Scheduling {
 }
 
 impl Scheduling {
-    /// For a worker that may let others run first or not, and that may poll for so long before it sleeps; 0 = not at all.
+    /// Creates the scheduling of a worker. `may_batch`: it may let other threads run first. `busy_poll_us`:
+    /// the time that it may poll before it sleeps; 0 means that it never polls.
     pub(crate) fn new(may_batch: bool, busy_poll_us: u64) -> Scheduling {
         Scheduling {
             may_batch,
@@ -70,24 +71,25 @@ impl Scheduling {
         }
     }
 
-    /// How the thread is scheduled now.
+    /// Returns the policy of the worker's thread.
     pub(crate) fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Whether the worker polls before it sleeps.
+    /// Returns whether the worker polls before it sleeps.
     pub(crate) fn polls(&self) -> bool {
         self.busy_poll.as_ref().is_some_and(BusyPoll::is_on)
     }
 
-    /// Whether to call [`window_ends`](Scheduling::window_ends) at the end of this turn.
+    /// Returns whether the caller has to call [`window_ends`](Scheduling::window_ends) at the end of this
+    /// turn.
     #[inline]
     pub(crate) fn is_due(&self, now_us: u64) -> bool {
         now_us >= self.since_us + WINDOW_US
     }
 
-    /// Decides for the next window. `clients`: how many sent something in this one. Returns the policy if it is another one from
-    /// now on.
+    /// Decides for the next window. `clients` is the number of clients that sent something in this one.
+    /// Returns the thread's policy if it changes.
     pub(crate) fn window_ends(&mut self, now_us: u64, work: Work, clients: u32) -> Option<Policy> {
         let before = std::mem::replace(&mut self.before, work);
         let window = Window {
@@ -110,7 +112,8 @@ impl Scheduling {
 mod tests {
     use super::*;
 
-    /// What a worker does in a second of windows that are all alike: in how many it polled, and in how many it was in batch mode.
+    /// The result of a second of equal windows: the number in which the worker polled, and the number in
+    /// which it was in batch mode.
     fn second_of(scheduling: &mut Scheduling, clients: u32, busy_us: u64, turns: u64) -> (u32, u32) {
         let (mut work, mut now_us) = (scheduling.before, scheduling.since_us);
         let (mut polled, mut batched) = (0, 0);

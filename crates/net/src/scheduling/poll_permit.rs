@@ -1,25 +1,27 @@
-//! How many workers may poll at the same time: the processors are there for PostgreSQL and for the clients, too.
+//! Limits the number of workers that poll at the same time, because PostgreSQL and the clients need
+//! processors, too.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// For so many processors one worker may poll; for fewer than two none.
+/// The number of processors for which one worker may poll. With fewer than two processors none may.
 const PROCESSORS_PER_PERMIT: usize = 4;
 
-/// The permits that no worker holds now.
+/// The permits that no worker holds at the moment.
 #[derive(Debug)]
 pub(crate) struct PollPermits {
     free: AtomicUsize,
 }
 
-/// One worker's permission to poll; dropping it gives it back.
+/// One worker's permission to poll. Dropping it returns the permit.
 #[derive(Debug)]
 pub(crate) struct PollPermit(Arc<PollPermits>);
 
 impl PollPermits {
-    /// As many as go with the processors that this process may use: those it is bound to, within its group's quota.
+    /// Returns the permits for the processors that this process may use: those it is bound to, within its
+    /// group's quota.
     pub(crate) fn for_this_machine() -> PollPermits {
         PollPermits::new(thread::available_parallelism().map_or(1, NonZeroUsize::get))
     }
@@ -29,7 +31,7 @@ impl PollPermits {
         PollPermits { free: AtomicUsize::new(most) }
     }
 
-    /// A permit, if one is free.
+    /// Takes a permit, if one is free.
     pub(crate) fn take(permits: &Arc<PollPermits>) -> Option<PollPermit> {
         let fewer = |free: usize| free.checked_sub(1);
         permits.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).ok()?;

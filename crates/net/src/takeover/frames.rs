@@ -1,4 +1,5 @@
-//! What the two processes of an online restart say: a tag, a length, a body, and sockets beside the tag (SCM_RIGHTS, unix(7)).
+//! The messages between the two processes of an online restart: a tag, a length, a body, and sockets beside
+//! the tag (SCM_RIGHTS, unix(7)).
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -7,33 +8,35 @@ use std::os::unix::net::UnixStream;
 use nix::cmsg_space;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-/// What a frame is. The shape is that of PostgreSQL's messages, so that an error of the console can be told from it.
+/// The kind of a frame. Frames have the shape of PostgreSQL's messages, so that an error of the console can
+/// be recognized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tag {
     Doors = b'd' as isize,
     Ready = b'r' as isize,
     Yours = b'y' as isize,
     Carried = b'c' as isize,
-    /// The other way: the new process is about to serve the oldest `Carried` that it has not acknowledged yet.
+    /// From the new process: it is about to serve the oldest `Carried` that it has not acknowledged yet.
     Taken = b't' as isize,
     End = b'e' as isize,
-    /// The other way: the key of a cancel request for a client that may have stayed.
+    /// From the new process: the key of a cancel request, for a client that may have stayed.
     Cancel = b'k' as isize,
-    /// ErrorResponse: the old process does not know what is asked, or does not want it.
+    /// ErrorResponse: the old process does not know the request, or refuses it.
     Refused = b'E' as isize,
 }
 
-/// Sockets in one frame: as many as a process listens on, or the two of a linked pair.
+/// The maximum number of sockets in one frame: all that a process listens on, or the two of a linked pair.
 const SOCKETS_MAX: usize = 64;
-/// A client's unread bytes and its prepared statements are bounded; so is what we make room for.
+/// The maximum size of a body. A client's unread bytes and its prepared statements are bounded, and so must
+/// this buffer be.
 const BODY_BYTES_MAX: usize = 1 << 30;
 const HEADER_BYTES: usize = 5;
 
-/// The body of `Ready`: this process sends a [`Tag::Taken`] for each [`Tag::Carried`]. The body of `Yours`: it may. A process of
-/// an older version sends neither.
+/// The body of `Ready` if the new process sends a [`Tag::Taken`] for each [`Tag::Carried`], and of `Yours` if
+/// the old one expects that. A process of an older version sends neither.
 pub(super) const ACKNOWLEDGES: &[u8] = &[1];
 
-/// A frame as it arrives.
+/// A frame that was received.
 pub(super) struct Frame {
     pub(super) tag: Tag,
     pub(super) body: Vec<u8>,
@@ -49,7 +52,7 @@ impl Tag {
     }
 }
 
-/// Sends a frame; waits for room.
+/// Sends a frame. It blocks until there is room.
 pub(super) fn write(
     mut stream: &UnixStream,
     tag: Tag,
@@ -75,6 +78,7 @@ pub(super) fn write(
 /// Waits for a frame. The end of the stream is an error.
 pub(super) fn read(mut stream: &UnixStream) -> io::Result<Frame> {
     let mut header = [0; HEADER_BYTES];
+    // Sockets arrive with the first byte of a frame, so this read must not begin inside one.
     let (got, sockets) = receive_with_sockets(stream, &mut header)?;
     if got == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -1,4 +1,4 @@
-//! The old process's side.
+//! The old process's side of an online restart.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,53 +19,56 @@ use socket2::Socket;
 use super::frames::{self, ACKNOWLEDGES, Frame, Tag};
 use crate::worker::mesh::{Arrival, Mailbox, NetCommand, WorkerMessage};
 
-/// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
+/// The time that the new process may take from receiving our listeners to being ready. It only starts threads
+/// in that time.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a worker may take to duplicate its listeners.
+/// The time that a worker may take to duplicate its listeners.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One thing to be handed over, with its sockets: the client's, then the server's.
+/// A connection that is handed over, with its sockets: the client's, then the server's.
 pub(crate) struct Package {
-    /// The worker whose it was.
+    /// The worker that gave it away.
     pub(crate) from: WorkerId,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) carried: Box<Carried>,
 }
 
-/// What the thread that gives hears. Only the workers own the sender: when the last of them ends, nothing more comes.
+/// A message to the thread that hands connections over. Only the workers own the sender: when the last of
+/// them ends, the channel ends.
 pub(crate) enum Parting {
-    /// From a worker: to be handed over.
+    /// From a worker: a connection to hand over.
     Package(Package),
     /// From the new process: it is about to serve the oldest package that it has not acknowledged yet.
     Taken,
-    /// The new process has closed the stream: what it has not acknowledged, it never serves.
+    /// The new process has closed the stream: packages that it has not acknowledged are never served there.
     Gone,
 }
 
-/// Gives everything the workers have to a new process.
+/// The handle that hands over everything the workers have to a new process.
 #[derive(Clone)]
 pub struct Giver {
     pub(crate) mailboxes: Vec<Mailbox>,
-    /// Listening sockets that no worker knows.
+    /// Listening sockets that no worker has.
     pub(crate) doors: Arc<[OwnedFd]>,
 }
 
-/// An online restart came to nothing, or broke off.
+/// The failure of an online restart.
 #[derive(Debug, thiserror::Error)]
 pub enum GivingError {
-    /// Nothing was given: this process goes on as before.
+    /// Nothing was handed over: this process goes on as before.
     #[error("the new process did not get ready, this one goes on: {0}")]
     NotReady(io::Error),
-    /// What was not given yet stays here, without a way in; see [`Leftovers`].
+    /// The new process is gone. The connections that were not handed over stay here, without listeners; see
+    /// [`Leftovers`].
     #[error("the new process is gone before everything was handed over: {0}")]
     BrokenOff(io::Error, Leftovers),
 }
 
-/// What could not be given, because the new process is gone.
+/// The connections that could not be handed over, because the new process is gone.
 pub struct Leftovers {
-    /// What the workers have given away, and the new process did not take.
+    /// Connections that the workers have given away, and that the new process did not take.
     untaken: VecDeque<Package>,
-    /// What they give away until they know.
+    /// The channel of connections that workers give away until they know that the new process is gone.
     partings: Receiver<Parting>,
     giver: Giver,
 }
@@ -77,8 +80,8 @@ impl std::fmt::Debug for Leftovers {
 }
 
 impl Leftovers {
-    /// Has the workers serve on the clients they have, until the last client leaves, and gives back to them what they gave away meanwhile.
-    /// Returns after they have ended.
+    /// Lets the workers serve the clients they have until the last one disconnects, and returns to them the
+    /// connections that they gave away. Returns after the workers have ended.
     pub fn take_back(self) {
         let Leftovers { untaken, partings, giver } = self;
         for mailbox in &giver.mailboxes {
@@ -94,17 +97,19 @@ impl Leftovers {
 }
 
 impl Giver {
-    /// Gives these listening sockets, too.
+    /// Returns a giver that hands over these listening sockets, too.
     #[must_use]
     pub fn with_doors(self, doors: Vec<OwnedFd>) -> Giver {
         Giver { doors: doors.into(), ..self }
     }
 
-    /// Talks to the new process, which is at the other end of `stream`, until everything was given. `taken_over` is called when
-    /// it is ready: the pid file has to be gone when that returns, and the machines have to be told
-    /// [`Shutdown::HandOver`](pgweir_core::mail::Shutdown) then. Returns after the workers have ended.
+    /// Talks to the new process, which is at the other end of `stream`, until everything is handed over.
+    /// `taken_over` is called when the new process is ready: when it returns, the pid file has to be gone,
+    /// and the machines have to be told [`Shutdown::HandOver`](pgweir_core::mail::Shutdown). Returns after
+    /// the workers have ended.
     ///
     /// # Errors
+    ///
     /// [`GivingError`].
     pub fn give(
         &self,
@@ -116,6 +121,8 @@ impl Giver {
         let acknowledges = self.open_doors(&stream, shared).map_err(GivingError::NotReady)?;
         let (give, partings) = channel();
         let give = Arc::new(give);
+        // Only the workers own the sender: a strong one here would keep the channel open after they have
+        // ended.
         let hears = Arc::downgrade(&give);
         self.command(&NetCommand::GiveAway(give));
         taken_over();
@@ -128,8 +135,8 @@ impl Giver {
         })
     }
 
-    /// Returns when the workers have ended, or with an error when the new process is gone: then `untaken` is what it has not
-    /// acknowledged, and never does.
+    /// Hands over connections until the workers have ended. Fails if the new process is gone: then `untaken`
+    /// has the packages that it has not acknowledged, and never will.
     fn give_all(
         &self,
         stream: &UnixStream,
@@ -154,7 +161,8 @@ impl Giver {
                 Parting::Gone => return Err(written.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
             }
             if written.is_err() {
-                // What it has taken, and only that, is known when it has closed the stream: it does when it finds the end of ours.
+                // When the new process finds the end of our stream, it closes its own. Only then is it known
+                // which packages it has taken.
                 let _ = stream.shutdown(Shutdown::Write);
                 if !acknowledges {
                     return written;
@@ -164,7 +172,8 @@ impl Giver {
         frames::write(stream, Tag::End, &[], &[])
     }
 
-    /// The new process has it: our descriptors are closed, and its worker may end.
+    /// Forgets the oldest package, which the new process has taken: our descriptors are closed, and its
+    /// worker may end.
     fn forget_oldest(&self, untaken: &mut VecDeque<Package>) {
         if let Some(Package { from, sockets, .. }) = untaken.pop_front() {
             drop(sockets);
@@ -172,8 +181,8 @@ impl Giver {
         }
     }
 
-    /// Back to the worker whose it was. A client that is still logging in to PostgreSQL is told what there is to tell: what was known of
-    /// its pool is known here.
+    /// Returns a package to the worker that gave it away. A client that is still logging in to PostgreSQL can
+    /// be answered there, because the worker knows its pool.
     fn return_package(&self, package: Package) {
         let Package { from, sockets, carried } = package;
         self.tell(from, WorkerMessage::Arrival(Box::new(Arrival::new(carried, sockets))));
@@ -186,7 +195,8 @@ impl Giver {
         }
     }
 
-    /// `true`: the new process acknowledges what it takes.
+    /// Sends the listeners and waits until the new process is ready. Returns `true` if the new process
+    /// acknowledges what it takes.
     fn open_doors(&self, stream: &UnixStream, shared: &Shared) -> io::Result<bool> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(READY_TIMEOUT))?;
@@ -202,14 +212,14 @@ impl Giver {
         }
     }
 
-    /// Hears what the new process says, in a thread that ends with the stream: what it has taken, and cancel requests for clients
-    /// that are here, which still come in there.
+    /// Starts a thread that receives the new process's messages until the stream ends: acknowledgements, and
+    /// cancel requests for clients that stayed here, whose requests still arrive there.
     fn hear(&self, stream: &UnixStream, partings: Weak<Sender<Parting>>) -> io::Result<()> {
         stream.set_read_timeout(None)?;
         let (mut stream, mailboxes) = (stream.try_clone()?, self.mailboxes.clone());
         let tell = move |parting| {
             if let Some(partings) = partings.upgrade() {
-                // The other end is there as long as a worker is.
+                // The receiver exists as long as a worker does.
                 let _ = partings.send(parting);
             }
         };
@@ -225,7 +235,8 @@ impl Giver {
                     Ok(_) | Err(_) => break,
                 }
             }
-            // If it made no sense, nothing more is given; still only the stream's end says that nothing more is taken.
+            // After a frame that makes no sense, nothing more is handed over. Still, only the stream's end
+            // tells that nothing more is taken.
             let _ = stream.shutdown(Shutdown::Write);
             let _ = io::copy(&mut stream, &mut io::sink());
             tell(Parting::Gone);
@@ -234,7 +245,7 @@ impl Giver {
         Ok(())
     }
 
-    /// Every worker has the same ones.
+    /// Returns duplicates of the first worker's listeners; every worker has the same ones.
     fn borrow_listeners(&self) -> io::Result<Vec<Socket>> {
         let (reply, duplicates) = channel();
         if let Some(first) = self.mailboxes.first() {
@@ -255,5 +266,5 @@ fn write_package(stream: &UnixStream, package: &Package) -> io::Result<()> {
     frames::write(stream, Tag::Carried, &package.carried.encode(), &sockets)
 }
 
-/// Where a worker puts duplicates of its listeners.
+/// The channel for duplicates of a worker's listeners.
 pub(crate) type ListenersReply = Sender<io::Result<Vec<Socket>>>;

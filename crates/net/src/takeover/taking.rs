@@ -1,4 +1,4 @@
-//! The new process's side.
+//! The new process's side of an online restart.
 
 use std::io;
 use std::net::Shutdown;
@@ -20,27 +20,28 @@ pub struct Takeover {
     listeners: Vec<Socket>,
     generation: u32,
     switches: CarriedSwitches,
-    /// The old process waits to hear what was taken.
+    /// `true` if the old process waits for an acknowledgement of each connection.
     acknowledges: bool,
 }
 
-/// Why this process cannot take another's place.
+/// The reason why this process cannot replace the other one.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
-    /// The old process said no; its own words.
+    /// The old process refused; its own words.
     #[error("the running process cannot be taken over: {0}")]
     Refused(String),
-    /// The connection broke, or said something else.
+    /// The connection broke, or the old process sent something unexpected.
     #[error("taking over from the running process failed: {0}")]
     Broken(#[from] io::Error),
 }
 
 impl Takeover {
-    /// Receives the old process's listeners. `stream` is a connection to its console on which it was asked to give
-    /// everything to us.
+    /// Receives the old process's listeners. `stream` is a connection to its console, on which this process
+    /// has requested the takeover.
     ///
     /// # Errors
-    /// It refuses, is no pgweir, or is gone.
+    ///
+    /// The old process refuses, is not a pgweir, or is gone.
     pub fn begin(stream: UnixStream) -> Result<Takeover, TakeoverError> {
         let Frame { tag, body, sockets } = frames::read(&stream)?;
         match (tag, body.split_first_chunk()) {
@@ -56,26 +57,28 @@ impl Takeover {
         }
     }
 
-    /// The old process's generation; ours is the next.
+    /// Returns the old process's generation; this one's is the next.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// What was switched on the old process's console. Our machines may not begin without it.
+    /// Returns the state of the old process's console switches (PAUSE, DISABLE). The machines must not start
+    /// without it.
     #[must_use]
     pub fn switches(&self) -> &CarriedSwitches {
         &self.switches
     }
 
-    /// The old process's listening sockets, once.
+    /// Returns the old process's listening sockets. A second call returns none.
     pub fn take_listeners(&mut self) -> Vec<Socket> {
         std::mem::take(&mut self.listeners)
     }
 
-    /// Says that this process serves, and waits until the old one's pid file is gone.
+    /// Tells the old process that this one serves, and waits until its pid file is gone.
     ///
     /// # Errors
+    ///
     /// The old process is gone.
     pub fn ready(&mut self) -> Result<(), TakeoverError> {
         frames::write(&self.stream, Tag::Ready, ACKNOWLEDGES, &[])?;
@@ -88,18 +91,21 @@ impl Takeover {
         }
     }
 
-    /// Receives what the old process hands over until it has nothing more, which the machines are told then. `owner` says which
-    /// worker a pool (database, user) lives on. Returns the number of clients and of servers that came.
+    /// Receives connections until the old process has handed over all, and tells the machines when that is
+    /// so. `owner` returns the worker that a pool (database, user) lives on. Returns the number of clients
+    /// and of servers that came.
     ///
     /// # Errors
-    /// The old process ended without a word.
+    ///
+    /// The old process ended before it had handed over all.
     pub fn receive(
         self,
         to: &Arrivals,
         owner: impl Fn(&str, &str) -> WorkerId,
     ) -> Result<(u64, u64), TakeoverError> {
         let received = self.receive_all(to, owner);
-        // The old process takes this as our word that nothing more is taken; the other thread has the stream, too.
+        // The old process reads the end of the stream as "nothing more is taken". The thread for cancel
+        // requests has the stream, too, so dropping it would not end it.
         let _ = self.stream.shutdown(Shutdown::Both);
         for mailbox in &to.mailboxes {
             mailbox.send(WorkerMessage::Mail(Mail::AllArrived));
@@ -123,7 +129,8 @@ impl Takeover {
             }
             let carried = Carried::decode(&body).map_err(not_understood)?;
             if self.acknowledges {
-                // Before it is served. If the old process has ended, only we have the sockets: no acknowledgement is needed.
+                // The acknowledgement precedes the service. If it fails because the old process has ended,
+                // only this process has the sockets, and none is needed.
                 let _ = frames::write(&self.stream, Tag::Taken, &[], &[]);
             }
             clients += u64::from(carried.client.is_some());
@@ -138,7 +145,8 @@ impl Takeover {
 }
 
 impl Takeover {
-    /// Has the workers' unknown cancel requests sent to the old process. The thread ends when that is gone.
+    /// Starts a thread that sends the workers' unknown cancel requests to the old process. It ends with the
+    /// old process.
     fn pass_cancels_back(&self, to: &Arrivals) -> io::Result<()> {
         let stream = self.stream.try_clone()?;
         let (pass, keys) = channel::<Vec<u8>>();
@@ -156,7 +164,7 @@ impl Takeover {
     }
 }
 
-/// The workers, for what arrives.
+/// The workers, as the receivers of what another process hands over.
 #[derive(Clone)]
 pub struct Arrivals {
     pub(crate) mailboxes: Vec<Mailbox>,
@@ -166,7 +174,7 @@ fn not_understood(error: CarriedError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// The field `M` of an ErrorResponse (PostgreSQL's documentation, "Error and Notice Message Fields").
+/// Returns the field `M` of an ErrorResponse (PostgreSQL's documentation, "Error and Notice Message Fields").
 fn error_text(body: &[u8]) -> String {
     let message = body.split(|&byte| byte == 0).find_map(|field| field.strip_prefix(b"M"));
     String::from_utf8_lossy(message.unwrap_or(b"(no reason given)")).into_owned()

@@ -49,7 +49,7 @@ impl Authority {
     }
 }
 
-/// As `openssl req -x509` makes it: its own authority, and marked as one.
+/// Returns a certificate as `openssl req -x509` makes it: its own authority, and marked as one.
 pub(crate) fn self_signed(common_name: &str, names: &[&str]) -> Identity {
     self_signed_until(common_name, names, 2090)
 }
@@ -88,7 +88,7 @@ impl Identity {
     }
 }
 
-/// Towards clients, with its own certificate.
+/// Returns the TLS configuration towards clients, with this certificate.
 pub(crate) fn towards_clients(
     mode: SslMode,
     own: &Identity,
@@ -98,7 +98,7 @@ pub(crate) fn towards_clients(
     TlsConfigs::build(&main, Pems { ca: ca.map(str::as_bytes), ..own.pems() }, Pems::default())
 }
 
-/// Towards servers.
+/// Returns the TLS configuration towards servers.
 pub(crate) fn towards_servers(
     mode: SslMode,
     ca: Option<&str>,
@@ -109,7 +109,7 @@ pub(crate) fn towards_servers(
     TlsConfigs::build(&main, Pems::default(), Pems { ca: ca.map(str::as_bytes), ..own })
 }
 
-/// A client that trusts `ca`.
+/// The options of a client that trusts `ca`.
 pub(crate) struct ClientSetup<'a> {
     pub(crate) ca: &'a str,
     pub(crate) alpn: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Without TLS: every byte arrives once and in order, whatever the sockets do.
+//! Connections without TLS: every byte arrives once and in order, whatever the sockets do.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -85,8 +85,8 @@ fn a_client_that_does_not_read_is_waited_for() {
     assert_eq!(exchange(&client, b"still well"), b"still well");
 }
 
-/// Many times what makes a bulk flow, then small pieces again: neither the end of a flow, which fills no portion, nor what
-/// follows it waits forever.
+/// A bulk flow, many times over, then small pieces again: neither the end of the flow, which fills no
+/// portion, nor the pieces after it wait forever.
 #[test]
 fn what_flows_in_portions_arrives_to_its_last_byte() {
     let world = World::new(Plan::default());

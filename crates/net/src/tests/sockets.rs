@@ -1,4 +1,4 @@
-//! Listening and accepting: unix sockets, what is inherited, and descriptors that run out.
+//! Listening and accepting: unix sockets, inherited sockets, and descriptors that run out.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -265,7 +265,7 @@ fn a_clients_first_bytes_are_read_in_the_turn_that_accepts_it() {
     world.await_seen(|seen| (seen == Seen::Received(b"world".to_vec())).then_some(()));
 }
 
-/// Set in the environment of the test that is a child process.
+/// The variable that is set in the environment of the test that is a child process.
 const CHILD: &str = "PGWEIR_NET_TEST_CHILD";
 
 /// The child of [`descriptors_that_run_out`]: an echo server that may open a few more files only. It writes its port

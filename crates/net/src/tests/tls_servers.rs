@@ -1,4 +1,4 @@
-//! TLS towards servers: which certificates are accepted in which mode.
+//! TLS towards servers: the certificates that each mode accepts.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! A toy machine: it echoes or relays, hands over, starts TLS, and tells the test what it saw.
+//! A toy machine: it echoes or relays, hands over, starts TLS, and reports its events to the test.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -21,13 +21,13 @@ use crate::tls::TlsConfigs;
 use crate::worker::workers::{Setup, Workers};
 use pgweir_core::Engine;
 
-/// From this backlog on, the toy stops reading the source.
+/// The backlog from which the toy stops reading the source.
 pub(crate) const TOY_BACKLOG_MAX_BYTES: usize = 64 * 1024;
 
-/// A safety net only: nothing waits that long unless it is broken.
+/// The timeout of every wait. It is a safety net only: no wait lasts that long unless something is broken.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the toy saw.
+/// An event of the toy.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Seen {
     Accepted(Peer),
@@ -41,20 +41,20 @@ pub(crate) enum Seen {
     Turn,
 }
 
-/// What the toy does.
+/// The behaviour of the toy.
 #[derive(Clone, Default)]
 pub(crate) struct Plan {
-    /// Relay to there; else echo.
+    /// Relay to this endpoint; `None` means echo.
     pub(crate) upstream: Option<Endpoint>,
     /// Start TLS with clients at once.
     pub(crate) tls_accept: Option<TlsRole>,
-    /// Start TLS with clients when their first bytes are there, which belong to it.
+    /// Start TLS with clients when their first bytes have arrived, which belong to the session.
     pub(crate) tls_on_first_bytes: Option<TlsRole>,
     /// Start TLS with the upstream once connected.
     pub(crate) tls_connect: Option<TlsRole>,
-    /// Hand every client over to the next of so many workers, after this many bytes.
+    /// Hand every client over to the next of this number of workers, after this many bytes.
     pub(crate) move_after: Option<(u16, usize)>,
-    /// Pause after every piece; mail resumes.
+    /// Pause after every piece; mail resumes reading.
     pub(crate) pause_always: bool,
     /// Answer the first bytes with this and close.
     pub(crate) last_words: Option<(Vec<u8>, CloseMode)>,
@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     pub(crate) tell_turns: bool,
     /// Send these pieces as soon as a client is there.
     pub(crate) greeting: Vec<Vec<u8>>,
-    /// Then have mail bring these to it.
+    /// Send these bytes to the client through mail, after the greeting.
     pub(crate) by_mail: Vec<u8>,
 }
 
@@ -73,10 +73,10 @@ pub(crate) struct Toy {
     plan: Plan,
     tell: Sender<Seen>,
     backlog_max: Arc<Mutex<usize>>,
-    /// The other end of a relay; oneself for an echo.
+    /// The other end of a relay; for an echo, the connection itself.
     other: HashMap<ConnId, ConnId>,
     received: HashMap<ConnId, usize>,
-    /// A client waits for its upstream, and has sent this already.
+    /// Clients that wait for their upstream, with the bytes that they have sent already.
     waiting: HashMap<ConnId, Vec<u8>>,
 }
 
@@ -275,7 +275,7 @@ pub(crate) struct World {
     pub(crate) backlog_max: Arc<Mutex<usize>>,
 }
 
-/// How a world differs from the usual one.
+/// The options of a world.
 pub(crate) struct World0 {
     pub(crate) workers: u16,
     pub(crate) plan: Plan,
@@ -356,7 +356,7 @@ impl World {
         with_timeouts(TcpStream::connect(self.address.unwrap()).unwrap())
     }
 
-    /// The next thing the toy saw that `wanted` makes something of.
+    /// Waits for the next event for which `wanted` returns a value.
     pub(crate) fn await_seen<T>(&self, mut wanted: impl FnMut(Seen) -> Option<T>) -> T {
         loop {
             let seen = self.seen.recv_timeout(TIMEOUT).expect("the toy saw something");
@@ -388,7 +388,7 @@ pub(crate) fn with_timeouts(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Bytes that repeat late, so that a piece lost or doubled is noticed.
+/// Returns bytes that repeat late, so that a lost or doubled piece is noticed.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -1,5 +1,5 @@
-//! TLS by rustls: sessions over bytes, and what is built from certificates and settings. The rest of the crate sees
-//! rustls through this module only.
+//! TLS by rustls: sessions over bytes, and configurations built from certificates and settings. The rest of
+//! the crate uses rustls through this module only.
 
 mod names;
 mod setup;

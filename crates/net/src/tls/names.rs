@@ -1,11 +1,11 @@
-//! What a certificate says of its owner: names and dates, read from its DER by a small bounded walk (RFC 5280).
+//! Names and dates in a certificate, read from its DER by a small bounded parser (RFC 5280).
 //!
-//! It is used on certificates that were verified, or that are compared byte for byte with configured ones; still it
-//! must not fail worse than by "nothing found", whatever the bytes are.
+//! It is used on certificates that were verified, or that are compared byte for byte with configured ones.
+//! Still, for any bytes its worst result must be "nothing found".
 
 use aws_lc_rs::digest;
 
-/// Names taken from one certificate at most.
+/// The maximum number of names taken from one certificate.
 const NAMES_MAX: usize = 64;
 
 const OID_COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
@@ -18,33 +18,33 @@ const OCTET_STRING: u8 = 0x04;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// What a certificate says of its owner.
+/// The facts that a certificate states about its owner.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Facts {
     /// The subject's first common name.
     pub(crate) common_name: Option<String>,
     /// DNS names of the subject alternative name.
     pub(crate) dns_names: Vec<String>,
-    /// The subject alternative name has IP addresses.
+    /// `true` if the subject alternative name has IP addresses.
     pub(crate) has_addresses: bool,
-    /// Valid from and to, seconds since 1970.
+    /// The start and the end of the validity, in seconds since 1970; `None` if they cannot be read.
     pub(crate) validity_s: Option<(i64, i64)>,
 }
 
-/// Common name and DNS names, in this order.
+/// Returns the common name and the DNS names, in this order.
 pub(crate) fn of(certificate: &[u8]) -> Vec<String> {
     let facts = read(certificate).unwrap_or_default();
     facts.common_name.into_iter().chain(facts.dns_names).collect()
 }
 
-/// Reads a certificate; `None` when it is not one.
+/// Reads a certificate. Returns `None` if it is not one.
 pub(crate) fn read(certificate: &[u8]) -> Option<Facts> {
     let mut outer = Der(certificate);
     let mut certificate = Der(outer.take(SEQUENCE)?);
     let mut body = Der(certificate.take(SEQUENCE)?);
     let (mut tag, mut content) = body.next()?;
     if tag == 0xa0 {
-        // The version; what follows is the serial number.
+        // This was the version; the serial number follows.
         (tag, content) = body.next()?;
     }
     if tag != 0x02 || content.is_empty() {
@@ -64,8 +64,9 @@ pub(crate) fn read(certificate: &[u8]) -> Option<Facts> {
     Some(facts)
 }
 
-/// The hash of a certificate that a login over its session can be bound to (`tls-server-end-point`, RFC 5929 section 4.1): with the hash
-/// function of the certificate's signature, or SHA-256 where that is weaker. `None` where there is none, or none that is known here.
+/// Returns the hash of a certificate to which a login over its session can be bound (`tls-server-end-point`,
+/// RFC 5929 section 4.1): with the hash function of the certificate's signature, or SHA-256 if that is
+/// weaker. `None` if the signature has no hash function, or an unknown one.
 #[must_use]
 pub fn end_point(certificate: &[u8]) -> Option<Box<[u8]>> {
     let mut parts = Der(Der(certificate).take(SEQUENCE)?);
@@ -87,7 +88,7 @@ pub fn end_point(certificate: &[u8]) -> Option<Box<[u8]>> {
 
 const OID_RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
 
-/// Signature algorithms with the hash function that counts (RFC 8017, RFC 5758).
+/// Signature algorithms, each with the hash function that counts (RFC 8017, RFC 5758).
 const SIGNATURES: [(&[u8], &digest::Algorithm); 9] = [
     (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04], &digest::SHA256), // md5WithRSAEncryption
     (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05], &digest::SHA256), // sha1WithRSAEncryption
@@ -100,18 +101,18 @@ const SIGNATURES: [(&[u8], &digest::Algorithm); 9] = [
     (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04], &digest::SHA512),
 ];
 
-/// Hash functions by themselves, as RSASSA-PSS names them.
+/// Hash functions alone, as RSASSA-PSS names them.
 const HASHES: [(&[u8], &digest::Algorithm); 3] = [
     (&[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01], &digest::SHA256),
     (&[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x02], &digest::SHA384),
     (&[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x03], &digest::SHA512),
 ];
 
-/// A run of DER elements.
+/// A sequence of DER elements.
 pub(super) struct Der<'a>(pub(super) &'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The next element's tag and content. Only short tags exist in what is read here.
+    /// Returns the next element's tag and content. Only short tags exist in certificates.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;
@@ -142,7 +143,7 @@ impl<'a> Der<'a> {
     }
 }
 
-/// Name ::= SEQUENCE OF SET OF SEQUENCE { type, value }
+/// Returns the first common name. Name ::= SEQUENCE OF SET OF SEQUENCE { type, value }
 fn common_name(name: &[u8]) -> Option<String> {
     let mut parts = Der(name);
     while let Some(part) = parts.take(SET) {
@@ -158,7 +159,8 @@ fn common_name(name: &[u8]) -> Option<String> {
     None
 }
 
-/// A DirectoryString. One with a NUL in it is not accepted as a name: it is made to be read differently by different readers.
+/// Returns the text of a DirectoryString. A name with a NUL in it is rejected: it is made to be read
+/// differently by different readers.
 fn text(tag: u8, value: &[u8]) -> Option<String> {
     let text = match tag {
         0x0c | 0x13 | 0x16 => std::str::from_utf8(value).ok()?.to_owned(),
@@ -175,7 +177,8 @@ fn text(tag: u8, value: &[u8]) -> Option<String> {
     (!text.is_empty() && !text.contains('\0')).then_some(text)
 }
 
-/// Extensions ::= SEQUENCE OF SEQUENCE { id, critical BOOLEAN DEFAULT FALSE, value OCTET STRING }
+/// Reads the alternative names. Extensions ::= SEQUENCE OF SEQUENCE { id, critical BOOLEAN DEFAULT FALSE,
+/// value OCTET STRING }
 fn read_extensions(extensions: &[u8], facts: &mut Facts) {
     let mut list = Der(Der(extensions).take(SEQUENCE).unwrap_or_default());
     while let Some(extension) = list.take(SEQUENCE) {
@@ -209,7 +212,7 @@ fn validity(content: &[u8]) -> Option<(i64, i64)> {
     Some((seconds(from_tag, from)?, seconds(to_tag, to)?))
 }
 
-/// UTCTime YYMMDDHHMMSSZ or GeneralizedTime YYYYMMDDHHMMSSZ as seconds since 1970.
+/// Returns a UTCTime YYMMDDHHMMSSZ or a GeneralizedTime YYYYMMDDHHMMSSZ in seconds since 1970.
 fn seconds(tag: u8, content: &[u8]) -> Option<i64> {
     let digits = content.strip_suffix(b"Z")?;
     let (year_digits, rest) = match (tag, digits.len()) {
@@ -232,7 +235,8 @@ fn seconds(tag: u8, content: &[u8]) -> Option<i64> {
     Some(days_since_1970(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Days of the civil calendar; March is counted as the first month, so that the leap day is the last one.
+/// Returns the days of the civil calendar since 1970. March counts as the first month, so that the leap day
+/// is the last one.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

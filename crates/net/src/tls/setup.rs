@@ -1,5 +1,5 @@
-//! From certificates and settings to configurations: built completely or not at all, so that a reload can keep the old
-//! ones.
+//! Builds TLS configurations from certificates and settings, completely or not at all, so that a reload can
+//! keep the old ones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use thiserror::Error;
 use crate::tls::verify::{AcceptAnything, Pinned, VerifyClient, VerifyServer};
 use crate::tls::{ALPN_POSTGRESQL, names, suites, version1};
 
-/// TLS towards both sides; `None` where it is switched off.
+/// The TLS configurations for both sides; `None` if TLS is switched off there.
 #[derive(Clone, Default)]
 pub struct TlsConfigs {
     pub(crate) clients: Option<Arc<TowardsClients>>,
     pub(crate) servers: Option<Arc<TowardsServers>>,
 }
 
-/// TLS as a server of clients.
+/// The configuration of TLS with clients.
 pub(crate) struct TowardsClients {
     pub(crate) config: Arc<ServerConfig>,
     /// The hash of our certificate, for channel binding.
     pub(crate) end_point: Option<Arc<[u8]>>,
 }
 
-/// TLS as a client of servers.
+/// The configuration of TLS with servers.
 pub(crate) struct TowardsServers {
     config: Arc<ClientConfig>,
     mode: SslMode,
 }
 
-/// The contents of the files that the settings name; `None` where the setting is empty.
+/// The contents of the files that the settings name; `None` if the setting is empty.
 #[derive(Clone, Copy, Default)]
 pub struct Pems<'a> {
-    /// `*_tls_cert_file`: our certificate, with its intermediates behind it.
+    /// `*_tls_cert_file`: our certificate, followed by its intermediates.
     pub cert: Option<&'a [u8]>,
-    /// `*_tls_key_file`: its key.
+    /// `*_tls_key_file`: the key of that certificate.
     pub key: Option<&'a [u8]>,
-    /// `*_tls_ca_file`: whom we trust.
+    /// `*_tls_ca_file`: the authorities that we trust.
     pub ca: Option<&'a [u8]>,
 }
 
-/// Which of the two configurations an error is about.
+/// The configuration that an error is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// `client_tls_*`.
@@ -56,15 +56,16 @@ pub enum Side {
     Server,
 }
 
-/// Why a TLS configuration is impossible. The text names the setting and never contains file contents.
+/// The reason why a TLS configuration is impossible. The text names the setting and never contains file
+/// contents.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{side}_{}{setting}: {problem}", if setting.starts_with("tls13_") { "" } else { "tls_" })]
 pub struct TlsSetupError {
-    /// Which side's settings.
+    /// The side whose settings are wrong.
     pub side: Side,
-    /// The setting, without the side and `tls_` before it; `tls13_ciphers` as a whole.
+    /// The setting's name without the side and `tls_`; `tls13_ciphers` as a whole.
     pub setting: &'static str,
-    /// What is wrong with it, and what to do.
+    /// The problem, and what to do about it.
     pub problem: String,
 }
 
@@ -81,14 +82,15 @@ impl TlsConfigs {
     /// Builds both sides from the settings and the files' contents.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    ///
+    /// The first fault.
     pub fn build(main: &Main, client: Pems<'_>, server: Pems<'_>) -> Result<Self, TlsSetupError> {
         let clients = Maker { side: Side::Client, pems: client }.towards_clients(main)?;
         let servers = Maker { side: Side::Server, pems: server }.towards_servers(main)?;
         Ok(Self { clients, servers })
     }
 
-    /// Everything that is wrong with the two sides, for a report.
+    /// Returns all faults of the two sides, for a report.
     #[must_use]
     pub fn faults(main: &Main, client: Pems<'_>, server: Pems<'_>) -> Vec<TlsSetupError> {
         let clients = Maker { side: Side::Client, pems: client };
@@ -111,35 +113,37 @@ impl TlsConfigs {
         faults
     }
 
-    /// How a blocking client speaks TLS with this host; `None` if it is switched off.
+    /// Returns the configuration with which a blocking client uses TLS with this host; `None` if TLS is
+    /// switched off.
     ///
     /// # Errors
-    /// The host has no name that a certificate could have, and that is verified.
+    ///
+    /// The host has no name that a certificate could have, and names are verified.
     pub fn for_server(&self, host: &str) -> Result<Option<ServerTls>, String> {
         let Some(servers) = &self.servers else { return Ok(None) };
         let is_required = servers.mode > SslMode::Prefer;
         Ok(Some(ServerTls { config: Arc::clone(&servers.config), name: servers.name(host)?, is_required }))
     }
 
-    /// `true` when clients can be offered TLS.
+    /// Returns whether clients can be offered TLS.
     #[must_use]
     pub fn accepts_clients(&self) -> bool {
         self.clients.is_some()
     }
 }
 
-/// TLS with a server for a blocking client, as workers speak it.
+/// TLS with a server for a blocking client, configured like the workers' TLS.
 pub struct ServerTls {
-    /// Versions, ciphers, our certificate, and how the server's is verified.
+    /// Versions, ciphers, our certificate, and the verification of the server's.
     pub config: Arc<ClientConfig>,
     /// The server's name, for its certificate.
     pub name: ServerName<'static>,
-    /// A server that does not speak TLS is refused.
+    /// `true` if a server without TLS is refused.
     pub is_required: bool,
 }
 
 impl TowardsServers {
-    /// Begins a session with `host`; the text of an error is for the log.
+    /// Begins a session with `host`. The text of an error is for the log.
     pub(crate) fn connect(&self, host: &str) -> Result<UnbufferedClientConnection, String> {
         let name = self.name(host)?;
         UnbufferedClientConnection::new(Arc::clone(&self.config), name).map_err(|e| e.to_string())
@@ -151,18 +155,18 @@ impl TowardsServers {
             Err(_) if self.mode == SslMode::VerifyFull => {
                 Err(format!("\"{host}\" is no host name that a certificate could have (verify-full)"))
             }
-            // It is not verified, and an address is not sent (SNI).
+            // The name is not verified, and an address is not sent (SNI).
             Err(_) => Ok(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())),
         }
     }
 
-    /// `true` when the server's certificate was checked.
+    /// Returns whether the server's certificate is checked.
     pub(crate) fn verifies(&self) -> bool {
         self.mode >= SslMode::VerifyCa
     }
 }
 
-/// A fault of one setting is told once.
+/// Adds a fault unless it is known already.
 fn add_if_new(faults: &mut Vec<TlsSetupError>, fault: Option<TlsSetupError>) {
     faults.extend(fault.filter(|fault| !faults.contains(fault)));
 }
@@ -177,6 +181,7 @@ struct Maker<'a> {
 impl Maker<'_> {
     fn towards_clients(&self, main: &Main) -> Result<Option<Arc<TowardsClients>>, TlsSetupError> {
         let mode = main.client_tls_sslmode;
+        // PgBouncer requires it, too: the certificate is the only proof of the user's name.
         if main.auth_type == AuthType::Cert && mode != SslMode::VerifyFull {
             let problem = "auth_type=cert requires client_tls_sslmode=verify-full".to_owned();
             return Err(self.error("sslmode", problem));
@@ -213,7 +218,8 @@ impl Maker<'_> {
         let own = version1::own_certificate(&provider, chain, key);
         let mut config = builder.with_cert_resolver(own.map_err(|e| self.error("cert_file", e.to_string()))?);
         config.alpn_protocols = vec![ALPN_POSTGRESQL.to_vec()];
-        // As PostgreSQL: no resumption, by neither of the two means, so that every session was verified as configured.
+        // There is no resumption, by neither of the two means, as in PostgreSQL: so every session was
+        // verified as configured.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Some(Arc::new(TowardsClients { config: Arc::new(config), end_point })))
@@ -253,7 +259,7 @@ impl Maker<'_> {
         Ok(Some(Arc::new(TowardsServers { config: Arc::new(config), mode })))
     }
 
-    /// What is wrong with the parts, each looked at without the others.
+    /// Returns the faults of the parts, each of which is checked without the others.
     fn faults_of_parts(&self, lists: (&str, &str, &str), protocols: &str) -> Vec<TlsSetupError> {
         let (ciphers, tls13, curve) = lists;
         let parts = [
@@ -280,7 +286,7 @@ impl Maker<'_> {
         suites::versions(list).map_err(|problem| self.error("protocols", problem))
     }
 
-    /// Our certificate and its key: both or neither.
+    /// Returns our certificate and its key: both or neither.
     fn own_certificate(&self) -> Result<Option<(Certificates, PrivateKeyDer<'static>)>, TlsSetupError> {
         match (self.pems.cert, self.pems.key) {
             (None, None) => Ok(None),
@@ -321,7 +327,7 @@ impl Maker<'_> {
         let mut roots = RootCertStore::empty();
         let mut last = None;
         for certificate in &certificates {
-            // A bundle may hold one that rustls cannot read; the others still count.
+            // A bundle may hold a certificate that rustls cannot read; the others still count.
             last = roots.add(certificate.clone()).err().or(last);
         }
         if roots.is_empty() {

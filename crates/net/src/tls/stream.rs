@@ -1,5 +1,5 @@
-//! One TLS session: records in, plain text out, and the other way round. It owns no socket, and between records no
-//! buffer either: rustls' unbuffered interface works on ours.
+//! One TLS session: turns records into plain text, and the other way round. It owns no socket, and between
+//! records no buffer either: rustls' unbuffered interface works on ours.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use rustls::{CommonState, ProtocolVersion};
 use crate::connection::out::{BufferPool, Out};
 use crate::tls::{ALPN_POSTGRESQL, TlsConfigs, names, suites};
 
-/// Plain text that is encrypted at a time: four full records.
+/// The amount of plain text that is encrypted at a time: four full records.
 pub(crate) const TLS_PIECE_BYTES: usize = 4 * 16 * 1024;
-/// Room for a piece with its record headers and tags, and for a key update or an alert that goes before it.
+/// The room for a piece with its record headers and tags, and for a key update or an alert before it.
 pub(crate) const SCRATCH_BYTES: usize = TLS_PIECE_BYTES + 4 * 1024;
-/// Records that are not complete yet may take this much; a record has at most 18 KiB, so this bounds a handshake
-/// message that is spread over many. The rest of the read buffer stays free for reading.
+/// The maximum size of incomplete records. A record has at most 18 KiB, so this bounds a handshake message
+/// that is spread over many. The rest of the read buffer stays free for reading.
 const UNREAD_MAX_BYTES: usize = 48 * 1024;
 
 enum Session {
@@ -25,27 +25,27 @@ enum Session {
     Client(Box<UnbufferedClientConnection>),
 }
 
-/// What a handshake is to give, beyond what rustls looks after.
+/// The conditions of a handshake, beyond those that rustls checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wanted {
-    /// Towards a server, whose certificate was checked or was not.
+    /// A handshake with a server. `verified`: its certificate was checked.
     Server { verified: bool },
-    /// From a client; if it sends a certificate, that is checked.
+    /// A handshake with a client. If it sends a certificate, that is checked.
     Client,
-    /// From a client that spoke TLS at once: it has to name the protocol.
+    /// A handshake with a client that began with TLS directly: it has to name the protocol (ALPN).
     ClientWithAlpn,
 }
 
-/// How a session stands.
+/// The stage of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Stage {
     /// The handshake is under way.
     Handshake(Wanted),
     /// Application data flows.
     Established,
-    /// The peer said goodbye.
+    /// The peer has ended the session in order.
     PeerClosed,
-    /// It failed; the text says why.
+    /// The session failed; the text is the reason.
     Broken(String),
 }
 
@@ -53,13 +53,14 @@ enum Stage {
 pub(crate) struct TlsStream {
     session: Session,
     stage: Stage,
-    /// Bytes of records that are not complete yet.
+    /// Bytes of incomplete records.
     unread: Vec<u8>,
-    /// Plain text that the machine has not been given yet.
+    /// Plain text that the machine has not got yet.
     undelivered: Vec<u8>,
-    /// Encrypted bytes that wait for the socket.
+    /// Encrypted bytes to be written to the socket.
     pub(crate) wire: Out,
-    /// There is something to do before the next bytes arrive: begin, or look at the bytes that came with the start.
+    /// `true` if there is work before the next bytes arrive: to begin, or to read the bytes that came with
+    /// the request.
     pub(crate) kicked: bool,
     said_goodbye: bool,
     /// The hash of our own certificate, until the handshake is complete.
@@ -67,7 +68,7 @@ pub(crate) struct TlsStream {
 }
 
 impl TlsStream {
-    /// Begins a session; the text of an error is for the log.
+    /// Begins a session. The text of an error is for the log.
     pub(crate) fn new(configs: &TlsConfigs, role: &TlsRole) -> Result<Self, String> {
         let mut own_end_point = None;
         let (session, wanted) = match role {
@@ -101,12 +102,12 @@ impl TlsStream {
         matches!(self.stage, Stage::Established | Stage::PeerClosed)
     }
 
-    /// Something can be done without further bytes.
+    /// Returns whether there is work without further bytes.
     pub(crate) fn has_work(&self) -> bool {
         self.kicked || self.has_undelivered() || self.ended().is_some()
     }
 
-    /// Why no more bytes will come.
+    /// Returns the reason why no more bytes will come; `None` while the session goes on.
     pub(crate) fn ended(&self) -> Option<Closed> {
         match &self.stage {
             Stage::Handshake(_) | Stage::Established => None,
@@ -127,7 +128,7 @@ impl TlsStream {
         keep(&mut self.undelivered, plain, pool);
     }
 
-    /// Bytes that belong to the session and have been read from the socket already.
+    /// Keeps bytes that belong to the session and have been read from the socket already.
     pub(crate) fn keep_unread(&mut self, bytes: &[u8], pool: &mut BufferPool) {
         if self.unread.len() + bytes.len() > UNREAD_MAX_BYTES {
             self.stage = Stage::Broken("too many bytes before the handshake".to_owned());
@@ -136,14 +137,16 @@ impl TlsStream {
         keep(&mut self.unread, bytes, pool);
     }
 
-    /// Copies what is kept of incomplete records to the front of the read buffer; what is read goes behind it.
+    /// Copies the kept bytes of incomplete records to the front of the read buffer, and returns their number.
+    /// Bytes from the socket are read after them.
     pub(crate) fn unread(&self, buffer: &mut [u8]) -> usize {
         buffer[..self.unread.len()].copy_from_slice(&self.unread);
         self.unread.len()
     }
 
-    /// Works through `incoming`, which begins with what [`TlsStream::unread`] had: plain text goes to `plain`, what the
-    /// protocol has to say to the wire. Returns the facts of the session when the handshake became complete.
+    /// Processes `incoming`, which begins with the bytes of [`TlsStream::unread`]. Plain text is added to
+    /// `plain`, and the session's own messages to the wire. Returns the facts of the session when the
+    /// handshake becomes complete.
     pub(crate) fn feed(
         &mut self,
         incoming: &mut [u8],
@@ -199,7 +202,7 @@ impl TlsStream {
             return None;
         }
         if wanted == Wanted::ClientWithAlpn && state.alpn_protocol() != Some(ALPN_POSTGRESQL) {
-            // PostgreSQL's words (backend_startup.c).
+            // The text is PostgreSQL's (backend_startup.c).
             let text = "received direct SSL connection request without ALPN protocol negotiation extension";
             self.stage = Stage::Broken(text.to_owned());
             return None;
@@ -215,14 +218,15 @@ impl TlsStream {
         Some(info)
     }
 
-    /// Encrypts `plain` into `sealed`; returns how much of it is filled. At most [`TLS_PIECE_BYTES`] at a time, and
-    /// `sealed` has [`SCRATCH_BYTES`].
+    /// Encrypts `plain` into `sealed` and returns the number of bytes written to it. `plain` has at most
+    /// [`TLS_PIECE_BYTES`], and `sealed` has [`SCRATCH_BYTES`].
     pub(crate) fn encrypt(&mut self, plain: &[u8], sealed: &mut [u8]) -> Result<usize, String> {
         debug_assert!(plain.len() <= TLS_PIECE_BYTES);
         self.write(sealed, Write::Data(plain))
     }
 
-    /// The message that ends the session in order, at most once; returns how much of `sealed` is filled.
+    /// Writes the message that ends the session in order, at most once. Returns the number of bytes written
+    /// to `sealed`.
     pub(crate) fn close_notify(&mut self, sealed: &mut [u8]) -> usize {
         if !self.is_established() || std::mem::replace(&mut self.said_goodbye, true) {
             return 0;
@@ -233,7 +237,7 @@ impl TlsStream {
     fn write(&mut self, sealed: &mut [u8], what: Write<'_>) -> Result<usize, String> {
         let mut filled = 0;
         loop {
-            // An incomplete record stays an incomplete record: no plain text can appear here.
+            // An incomplete record stays incomplete, so no plain text can appear here.
             let rest = &mut self.unread[..];
             let done = match &mut self.session {
                 Session::Server(session) => {
@@ -249,10 +253,10 @@ impl TlsStream {
         }
     }
 
-    /// After a failure the session still has to tell the peer.
+    /// Takes the alert by which a failed session tells the peer.
     fn take_alert(&mut self, pool: &mut BufferPool) {
         let mut nothing = Vec::new();
-        // What is to be sent comes before anything is read, so the session never looks at bytes here.
+        // A session sends before it reads, so it never looks at bytes here.
         while self.state().wants_write() {
             let mut sink = Sink { plain: &mut nothing, wire: &mut self.wire, pool };
             let (_, progress) = match &mut self.session {
@@ -272,13 +276,13 @@ impl TlsStream {
         }
     }
 
-    /// Memory that the session's own buffers take.
+    /// Returns the memory that the session's own buffers take.
     #[cfg(test)]
     pub(crate) fn buffers_bytes(&self) -> usize {
         self.unread.capacity() + self.undelivered.capacity() + self.wire.capacity()
     }
 
-    /// Gives the buffers back.
+    /// Returns the buffers to the pool.
     pub(crate) fn recycle(mut self, pool: &mut BufferPool) {
         self.wire.clear(pool);
         pool.give(self.unread);
@@ -296,7 +300,7 @@ fn keep(place: &mut Vec<u8>, bytes: &[u8], pool: &mut BufferPool) {
     place.extend_from_slice(bytes);
 }
 
-/// How a step of reading ended.
+/// The result of a step of reading.
 enum Progress {
     Again,
     NeedsBytes,
@@ -304,7 +308,7 @@ enum Progress {
     Failed(String),
 }
 
-/// Where a step of reading puts what it finds.
+/// The destination of the bytes that a step of reading finds.
 struct Sink<'a> {
     plain: &'a mut Vec<u8>,
     wire: &'a mut Out,
@@ -312,7 +316,7 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Takes one step; returns the number of bytes that are done with.
+    /// Takes one step. Returns the number of bytes that are processed.
     fn step<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> (usize, Progress) {
         let mut discard = status.discard;
         let progress = match status.state {
@@ -347,7 +351,7 @@ impl Sink<'_> {
             }
             Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Progress::NeedsBytes,
             Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Progress::PeerClosed,
-            // Early data is not enabled, and nothing else is known.
+            // Early data is not enabled, and no other state is known.
             Ok(_) => Progress::Failed("an unexpected state of the TLS session".to_owned()),
         };
         (discard, progress)
@@ -360,7 +364,7 @@ enum Write<'a> {
     Goodbye,
 }
 
-/// Takes one step towards writing; `Ok(true)` when it is written.
+/// Takes one step towards writing. Returns `Ok(true)` when everything is written.
 fn write_step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     sealed: &mut [u8],
@@ -381,7 +385,7 @@ fn write_step<Data>(
             Write::Data(plain) => traffic.encrypt(plain, room),
             Write::Goodbye => traffic.queue_close_notify(room),
         },
-        // Reported by reading already, and once only.
+        // Reading has reported the end already; the session reports it only once.
         ConnectionState::PeerClosed => return Ok(false),
         _ => return Err("the TLS session cannot write".to_owned()),
     };
@@ -405,7 +409,8 @@ fn describe(state: &CommonState, verified: bool) -> TlsInfo {
     }
 }
 
-/// PgBouncer's words, which readers of logs know, and rustls' text; with what to do where that can be said.
+/// Returns PgBouncer's words for an error, which readers of logs know, with rustls' text, and with advice if
+/// there is some.
 fn explained(error: &str) -> String {
     let more = match error.contains("UnsupportedCertVersion") {
         true => {

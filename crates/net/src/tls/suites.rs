@@ -1,9 +1,10 @@
-//! Cipher suites, protocol versions and curves: OpenSSL's names, as configuration files have them, and rustls'.
+//! Cipher suites, protocol versions and curves: maps OpenSSL's names, as in configuration files, to those of
+//! rustls.
 
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion, version};
 
-/// OpenSSL's names of what rustls has.
+/// OpenSSL's names of the suites that rustls has.
 const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS13_AES_256_GCM_SHA384, "TLS_AES_256_GCM_SHA384"),
     (CipherSuite::TLS13_AES_128_GCM_SHA256, "TLS_AES_128_GCM_SHA256"),
@@ -16,14 +17,14 @@ const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, "ECDHE-RSA-CHACHA20-POLY1305"),
 ];
 
-/// Words of OpenSSL's cipher lists, and of libtls', that all of rustls' suites answer to: the good ones, with a key exchange
-/// by elliptic curves and authenticated encryption, of TLS 1.2 and later.
+/// Words of OpenSSL's cipher lists, and of libtls', that include all of rustls' suites: the good ones, with a
+/// key exchange by elliptic curves and authenticated encryption, of TLS 1.2 and later.
 const ALL: [&str; 15] = [
     "DEFAULT", "SECURE", "FAST", "NORMAL", "COMPAT", "LEGACY", "INSECURE", "ALL", "HIGH", "ECDHE", "EECDH",
     "KECDHE", "KEECDH", "TLSV1.2", "AEAD",
 ];
 
-/// Words that suites answer to whose name has this in it.
+/// Words that include the suites whose name has this text in it.
 const CLASSES: [(&str, &str); 11] = [
     ("AES", "AES"),
     ("AESGCM", "AES"),
@@ -38,13 +39,13 @@ const CLASSES: [(&str, &str); 11] = [
     ("FIPS", "AES"),
 ];
 
-/// The name under which OpenSSL, and with it SHOW CLIENTS, knows a suite.
+/// Returns OpenSSL's name of a suite, which SHOW CLIENTS shows.
 pub(crate) fn openssl_name(suite: CipherSuite) -> &'static str {
     SUITES.iter().find(|(known, _)| *known == suite).map_or("unknown", |(_, name)| name)
 }
 
-/// A list of versions: `tlsv1.2,tlsv1.3`, `secure` (= `default`, as is nothing), `all`, `tlsv1` (all of 1.x); `!` takes away,
-/// from all if it comes first.
+/// Reads a list of versions: `tlsv1.2,tlsv1.3`, `secure` (the same as `default` and an empty list), `all`,
+/// `tlsv1` (all of 1.x). `!` removes a version; at the start of the list, it removes from all.
 pub(crate) fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     let all = list.trim().is_empty() || list.trim().starts_with('!');
     let (mut v12, mut v13) = (all, all);
@@ -57,7 +58,7 @@ pub(crate) fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersi
             "secure" | "default" | "all" | "legacy" | "tlsv1" => (v12, v13) = (wanted, wanted),
             "tlsv1.2" => v12 = wanted,
             "tlsv1.3" => v13 = wanted,
-            // Known and insecure: never spoken here, whatever else is in the list.
+            // These versions are known and insecure, and never used here, whatever else is in the list.
             "tlsv1.0" | "tlsv1.1" => {}
             _ => return Err(format!("unknown TLS version \"{name}\"")),
         }
@@ -75,8 +76,9 @@ pub(crate) fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersi
     Ok(versions)
 }
 
-/// What the settings want of rustls' cryptography. TLS 1.2's and 1.3's suites are configured apart, as in OpenSSL; an
-/// empty text means all. An error names the setting, as `TlsSetupError` has it, and what is wrong with it.
+/// Returns the cryptography that the settings ask for. The suites of TLS 1.2 and 1.3 are configured
+/// separately, as in OpenSSL; an empty text means all. An error has the name of the setting, as in
+/// `TlsSetupError`, and the problem.
 pub(crate) fn provider(
     ciphers: &str,
     tls13_ciphers: &str,
@@ -93,7 +95,8 @@ pub(crate) fn provider(
     Ok(provider)
 }
 
-/// A suite answers to a word of a list: its name, a class, or classes with `+` between them, which it must all answer to.
+/// Returns whether a word of a list includes a suite: its name, a class, or classes with `+` between them,
+/// all of which must include it.
 fn answers_to(suite: &SupportedCipherSuite, word: &str) -> bool {
     let name = openssl_name(suite.suite());
     let is_of = |class: &str| {
@@ -104,9 +107,9 @@ fn answers_to(suite: &SupportedCipherSuite, word: &str) -> bool {
     name.eq_ignore_ascii_case(word) || word.split('+').all(is_of)
 }
 
-/// The suites of one version that an OpenSSL list names, in the list's order (ciphers(1)): `!` takes away for good, `-` until
-/// it is named again, `+` in front moves to the end. As in OpenSSL, unknown words are passed over and only a list that
-/// leaves nothing is an error.
+/// Returns the suites of one version that an OpenSSL list names, in the list's order (ciphers(1)): `!`
+/// removes permanently, `-` until the suite is named again, and `+` at the front moves to the end. As in
+/// OpenSSL, unknown words are ignored, and only a list that leaves no suite is an error.
 fn selected(
     list: &str,
     tls13: bool,
@@ -126,7 +129,7 @@ fn selected(
         } else if let Some(unwanted) = word.strip_prefix('-') {
             chosen.retain(|suite| !answers_to(suite, unwanted));
         } else if let Some(last) = word.strip_prefix('+') {
-            // Stable: those that stay in front keep their order, and so do the others.
+            // The sort is stable: suites that stay in front keep their order, and so do the others.
             chosen.sort_by_key(|suite| answers_to(suite, last));
         } else if !word.starts_with('@') {
             let named = all.clone().filter(|suite| answers_to(suite, word));

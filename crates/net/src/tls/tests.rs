@@ -8,7 +8,7 @@ use crate::connection::out::BufferPool;
 use crate::tests::certs::{self_signed, towards_clients, towards_servers};
 use crate::tests::toy::pattern;
 
-/// One end, with what has arrived for it and what came out.
+/// One end of a session, with its incoming and outgoing bytes.
 struct End {
     stream: TlsStream,
     arriving: Vec<u8>,
@@ -39,7 +39,7 @@ impl Rig {
         usize::try_from(self.seed >> 33).unwrap() % below.max(1)
     }
 
-    /// Brings some bytes over to this end, as a read from a socket would.
+    /// Passes some bytes to this end, as a read from a socket would.
     fn feed(&mut self, at: usize) {
         let mut buffer = vec![0; 64 * 1024];
         let count = match self.random(3) {
@@ -58,7 +58,7 @@ impl Rig {
         self.carry(at);
     }
 
-    /// What this end has to say travels to the other.
+    /// Moves the outgoing bytes of one end to the other.
     fn carry(&mut self, from: usize) {
         let [client, server] = &mut self.ends;
         let (from, to) = if from == 0 { (client, server) } else { (server, client) };

@@ -1,8 +1,9 @@
-//! Which certificates are accepted: PgBouncer's modes on top of rustls' own verification.
+//! Decides which certificates are accepted: PgBouncer's modes on top of rustls' own verification.
 //!
-//! Three things differ from what rustls does by itself. A leaf certificate may be of X.509 version 1 (see [`super::version1`]). A
-//! certificate that is itself listed among the authorities is accepted (a self-signed server certificate used as its own root is a
-//! common set-up, and OpenSSL accepts it). And a certificate without any alternative name is matched by its common name, as libpq and PgBouncer match it.
+//! Three things differ from rustls. A leaf certificate may be of X.509 version 1 (see [`super::version1`]). A
+//! certificate that is itself listed among the authorities is accepted (a self-signed server certificate used
+//! as its own root is common, and OpenSSL accepts it). And a certificate without an alternative name is
+//! matched by its common name, as in libpq and PgBouncer.
 
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use rustls::{
 use crate::tls::names;
 use crate::tls::version1::{as_version_3, for_chains};
 
-/// Whether a handshake was signed by the certificate's owner is rustls' affair, towards servers and clients alike: both of its traits have
-/// these three methods.
+/// Implements the check that the certificate's owner signed the handshake, which is left to rustls. Its
+/// traits for servers and clients have the same three methods.
 macro_rules! signatures_by_inner {
     () => {
         fn verify_tls12_signature(
@@ -47,7 +48,7 @@ macro_rules! signatures_by_inner {
     };
 }
 
-/// The configured authorities' certificates, byte for byte.
+/// The certificates of the configured authorities, byte for byte.
 #[derive(Clone, Debug)]
 pub(crate) struct Pinned(Vec<CertificateDer<'static>>);
 
@@ -56,7 +57,7 @@ impl Pinned {
         Self(certificates)
     }
 
-    /// `Some` when the certificate is one of ours; then it only has to be in its time.
+    /// Returns `Some` if the certificate is one of ours; then only its dates are checked.
     fn accepts(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Option<Result<(), Error>> {
         self.0.iter().any(|ours| ours == certificate).then(|| in_time(certificate, now))
     }
@@ -75,12 +76,12 @@ fn in_time(certificate: &[u8], now: UnixTime) -> Result<(), Error> {
     Ok(())
 }
 
-/// rsa_pss_pss_sha256, rsa_pss_pss_sha384, rsa_pss_pss_sha512 (RFC 8446 section 4.2.3): what keys sign that are for RSASSA-PSS alone.
-/// rustls cannot check them.
+/// rsa_pss_pss_sha256, rsa_pss_pss_sha384, rsa_pss_pss_sha512 (RFC 8446 section 4.2.3): the schemes of keys
+/// for RSASSA-PSS alone, which rustls cannot check.
 const RSA_PSS_KEYS: [u16; 3] = [0x0809, 0x080a, 0x080b];
 
-/// `sslmode` allow, prefer and require: nothing is checked, so the signature that proves possession of the key proves
-/// nothing either.
+/// `sslmode` allow, prefer and require: the certificate is not checked, so its signature of the handshake
+/// would prove nothing either.
 #[derive(Debug)]
 pub(crate) struct AcceptAnything(pub(crate) Arc<CryptoProvider>);
 
@@ -120,16 +121,17 @@ impl ServerCertVerifier for AcceptAnything {
     }
 }
 
-/// How certificates of servers are verified by these authorities and by the host's name, as with `server_tls_sslmode=verify-full`: for
-/// what the control plane connects to.
+/// Returns the verification of server certificates by these authorities and by the host's name, as with
+/// `server_tls_sslmode=verify-full`: for connections of the control plane.
 ///
 /// # Errors
+///
 /// None of the authorities' certificates is usable.
 pub fn verified_by(
     authorities: Vec<CertificateDer<'static>>,
 ) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
     let mut roots = RootCertStore::empty();
-    // One that rustls cannot read may be among those of the system.
+    // The system's authorities may include certificates that rustls cannot read.
     roots.add_parsable_certificates(authorities.iter().cloned());
     let provider = for_chains(&aws_lc_rs::default_provider());
     let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build()?;
@@ -141,7 +143,7 @@ pub fn verified_by(
 pub(crate) struct VerifyServer {
     pub(crate) inner: Arc<WebPkiServerVerifier>,
     pub(crate) pinned: Pinned,
-    /// verify-full: the host's name has to be the certificate's.
+    /// `true` for verify-full: the certificate has to be for the host's name.
     pub(crate) check_name: bool,
 }
 
@@ -176,7 +178,7 @@ impl ServerCertVerifier for VerifyServer {
             return Ok(ServerCertVerified::assertion());
         }
         match self.inner.verify_server_cert(&as_version_3(certificate), intermediates, host, ocsp, now) {
-            // rustls looks at the name last: the chain is good.
+            // rustls checks the name last, so the chain is good.
             Err(e) if is_about_name(&e) => {
                 if self.check_name && !matches_common_name(certificate, host) {
                     return Err(e);
@@ -199,7 +201,8 @@ fn is_about_name(error: &Error) -> bool {
     )
 }
 
-/// The common name counts only where there is no alternative name (RFC 6125, as libpq has it).
+/// Returns whether the common name matches. It counts only if there is no alternative name (RFC 6125, as in
+/// libpq).
 fn matches_common_name(certificate: &[u8], host: &ServerName<'_>) -> bool {
     let Some(facts) = names::read(certificate) else { return false };
     let Some(name) = facts.common_name else { return false };
@@ -213,7 +216,8 @@ fn matches_common_name(certificate: &[u8], host: &ServerName<'_>) -> bool {
     }
 }
 
-/// A `*` stands for one whole label, the first, and two more have to follow.
+/// Returns whether a host matches a pattern. A `*` matches one whole label, the first, and two more labels
+/// have to follow.
 fn matches_pattern(pattern: &str, host: &str) -> bool {
     let host = host.trim_end_matches('.');
     let Some(suffix) = pattern.strip_prefix("*.") else { return pattern.eq_ignore_ascii_case(host) };
@@ -221,7 +225,7 @@ fn matches_pattern(pattern: &str, host: &str) -> bool {
     !label.is_empty() && suffix.contains('.') && suffix.eq_ignore_ascii_case(rest)
 }
 
-/// Certificates of clients: rustls' verification, and those that are listed themselves.
+/// The verification of client certificates: rustls' own, and certificates that are listed themselves.
 #[derive(Debug)]
 pub(crate) struct VerifyClient {
     pub(crate) inner: Arc<dyn ClientCertVerifier>,

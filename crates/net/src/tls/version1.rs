@@ -1,9 +1,10 @@
-//! Leaf certificates of X.509 version 1, as `openssl x509 -req` makes them without `-extfile`: OpenSSL accepts them, rustls reads version 3
-//! alone.
+//! Leaf certificates of X.509 version 1, as `openssl x509 -req` makes them without `-extfile`: OpenSSL
+//! accepts them, rustls reads only version 3.
 //!
-//! Such a certificate is given to rustls in the form of version 3 that says the same: with the version's number, without extensions. Without
-//! extensions it is no authority, so it counts as a leaf only. The signature of its issuer is checked over the bytes that were signed.
-//! Nothing here decides whether a certificate is good; a certificate of another form is passed on as it is.
+//! Such a certificate is given to rustls in the equivalent form of version 3: with the version's number,
+//! without extensions. Without extensions it is not an authority, so it counts as a leaf only. The signature
+//! of its issuer is checked over the bytes that were signed. Nothing here decides whether a certificate is
+//! good; a certificate of another form is passed on unchanged.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -20,10 +21,10 @@ use crate::tls::names::{Der, SEQUENCE};
 const INTEGER: u8 = 0x02;
 /// `[0] EXPLICIT INTEGER 2`: version 3, the first field of a TBSCertificate (RFC 5280 section 4.1).
 const VERSION_3: [u8; 5] = [0xa0, 3, INTEGER, 1, 2];
-/// Serial number, signature algorithm, issuer, validity, subject, public key: all that version 1 has.
+/// The fields of version 1: serial number, signature algorithm, issuer, validity, subject, public key.
 const VERSION_1_FIELDS: [u8; 6] = [INTEGER, SEQUENCE, SEQUENCE, SEQUENCE, SEQUENCE, SEQUENCE];
 
-/// A certificate of version 1 in the form of version 3; any other as it is.
+/// Returns a certificate of version 1 in the form of version 3, and any other unchanged.
 pub(crate) fn as_version_3<'a>(certificate: &'a CertificateDer<'a>) -> Cow<'a, CertificateDer<'a>> {
     match convert(certificate) {
         Some(converted) => Cow::Owned(converted.into()),
@@ -48,7 +49,7 @@ fn is_version_1(body: &[u8]) -> bool {
     VERSION_1_FIELDS.into_iter().all(has) && fields.is_at_end()
 }
 
-/// What was signed, of a body in the form of version 3 that may be a converted one.
+/// Returns the bytes that were signed, for a body in the form of version 3 that may be a converted one.
 fn signed_bytes(body: &[u8]) -> Option<Vec<u8>> {
     let mut outer = Der(body);
     let body = outer.take(SEQUENCE)?.strip_prefix(&VERSION_3)?;
@@ -71,7 +72,8 @@ fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// The provider for verifying chains: an issuer's signature counts too if it is over the version 1 that a certificate stands for.
+/// Returns the provider for verifying chains, which also accepts an issuer's signature over the version 1
+/// form of a certificate.
 pub(crate) fn for_chains(provider: &CryptoProvider) -> Arc<CryptoProvider> {
     let mut provider = provider.clone();
     let WebPkiSupportedAlgorithms { mapping, .. } = provider.signature_verification_algorithms;
@@ -113,10 +115,11 @@ impl SignatureVerificationAlgorithm for OfEitherForm {
     }
 }
 
-/// Our own certificate and its key, to be presented.
+/// Returns our own certificate and its key, to be presented.
 ///
 /// # Errors
-/// The key is unusable, or not the certificate's.
+///
+/// The key is unusable, or does not belong to the certificate.
 pub fn own_certificate(
     provider: &CryptoProvider,
     chain: Vec<CertificateDer<'static>>,

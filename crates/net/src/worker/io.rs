@@ -1,4 +1,4 @@
-//! What a worker owns beside the machine, and the machine's requests ([`Driver`]) carried out on it.
+//! A worker's sockets and lists, and the machine's requests ([`Driver`]) carried out on them.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -31,72 +31,73 @@ use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
 use crate::worker::mesh::{ClientTransfer, Mesh, WorkerMessage};
 use crate::worker::workers::Log;
 
-/// From this size on, a piece that has nothing queued before it is written at once, without a copy.
+/// The size from which a piece is written at once, without a copy, if nothing is queued before it.
 const LARGE_PIECE_BYTES: usize = 16 * 1024;
 
-/// A backlog that has reached this many bytes is reported by `drained` when it is gone, even if the socket was never
-/// full: the machine may have stopped reading because of it.
+/// The size of a backlog whose end is reported by `drained`, even if the socket was never full: the machine
+/// may have stopped reading because of it.
 pub const DEEP_BACKLOG_BYTES: usize = 16 * 1024;
 
-/// What the machine is told at the next opportunity, because it could not be told at once.
+/// A report to the machine that has to wait, because the machine is the caller.
 pub(crate) enum Report {
     /// The connection ended.
     Closed(Closed),
-    /// The backlog is gone.
+    /// The backlog was written completely.
     Drained,
 }
 
-/// A worker's sockets and lists.
+/// A worker's sockets and lists, without the machine.
 pub(crate) struct Io {
     pub(crate) me: WorkerId,
     pub(crate) registry: Registry,
     pub(crate) table: Table,
     pub(crate) pool: BufferPool,
     pub(crate) scratch: Box<[u8]>,
-    /// Connections with something to read.
+    /// Connections that may have something to read.
     pub(crate) ready: Vec<ConnId>,
     /// Connections with something to write.
     pub(crate) dirty: Vec<ConnId>,
     pub(crate) reports: VecDeque<(ConnId, Report)>,
-    /// Connections that the machine has closed, with the time at which they are dropped; in order of time.
+    /// Connections that the machine has closed, with the time at which they are dropped, ordered by time.
     pub(crate) lingering: VecDeque<(u64, ConnId)>,
-    /// Unix sockets to be tried again, with the time; in order of time.
+    /// Unix sockets to connect to again, with the time, ordered by time.
     pub(crate) redials: VecDeque<(u64, ConnId)>,
-    /// Connections that are read in large portions, with the time to look whether they have paused.
+    /// Connections that are read in large portions, with the time of the next check for a pause.
     pub(crate) bulk: VecDeque<(u64, ConnId)>,
     pub(crate) mesh: Mesh,
     pub(crate) names: Names,
     pub(crate) options: SocketOptions,
     pub(crate) tls: TlsConfigs,
-    /// The machine wants no more clients over TCP; seen to before the turn ends.
+    /// `true` if the machine wants no more clients over TCP; the listeners are closed before the turn ends.
     pub(crate) stop_listening: bool,
     /// The listeners, for SHOW FDS.
     pub(crate) doors: Vec<DoorSeen>,
-    /// This turn's time.
+    /// The time of this turn.
     pub(crate) now_us: u64,
-    /// Numbers the windows of [`crate::scheduling`]; 0 = none, it wraps.
+    /// The number of the current window of [`crate::scheduling`]. It wraps around and skips 0, which means
+    /// "none".
     pub(crate) window: u32,
-    /// Clients that sent something in this window.
+    /// The number of clients that sent something in this window.
     pub(crate) window_clients: u32,
-    /// Sends the turn's messages together, where the kernel can.
+    /// The batch that sends a turn's messages together, if the kernel can.
     pub(crate) uring_batch: UringBatch,
-    /// Messages that left together with others, since the worker began.
+    /// The number of messages that were sent together with others, since the worker began.
     pub(crate) batched_sends: u64,
-    /// Takes what the machine gives away, during an online restart.
+    /// The channel for connections that the machine gives away, during an online restart.
     pub(crate) successor: Option<Arc<Sender<Parting>>>,
-    /// Number of connections that were given away and have no new owner yet.
+    /// The number of connections that were given away and that the new process has not taken yet.
     pub(crate) on_their_way: u64,
-    /// Takes keys of cancel requests that mean nothing here, after an online restart.
+    /// The channel for keys of cancel requests that are unknown here, after an online restart.
     pub(crate) predecessor: Option<Sender<Vec<u8>>>,
     surrendered: Sender<OwnedFd>,
     questions: Sender<(WorkerId, Question)>,
     randomness: &'static dyn SecureRandom,
     log: Log,
-    /// A line was logged since the log was settled.
+    /// `true` if a line was logged since the log was last settled.
     has_said: Cell<bool>,
 }
 
-/// What an [`Io`] is made of.
+/// The parts of an [`Io`].
 pub(crate) struct Parts {
     pub(crate) me: WorkerId,
     pub(crate) registry: Registry,
@@ -150,7 +151,8 @@ impl Io {
         self.has_said.set(true);
     }
 
-    /// Before anything is sent or closed: what it is about can be read in the log.
+    /// Makes logged lines readable. It is called before anything is sent or closed, so that the reason can be
+    /// read in the log.
     #[inline]
     pub(crate) fn settle_log(&self) {
         if self.has_said.take() {
@@ -158,7 +160,7 @@ impl Io {
         }
     }
 
-    /// Takes a socket into the table and watches it.
+    /// Adds a socket to the table and registers it with the poll.
     pub(crate) fn adopt_socket(&mut self, conn: Conn) -> std::io::Result<ConnId> {
         let id = self.table.insert(State::Open(conn));
         let conn = self.table.open(id).expect("just inserted");
@@ -170,7 +172,7 @@ impl Io {
         Ok(id)
     }
 
-    /// Puts a connection on the list of those to read, once.
+    /// Adds a connection to the list of those to read, unless it is there.
     pub(crate) fn list_ready(&mut self, id: ConnId) {
         if let Some(conn) = self.table.any(id)
             && !std::mem::replace(&mut conn.read.listed, true)
@@ -179,7 +181,7 @@ impl Io {
         }
     }
 
-    /// Puts a connection on the list of those to flush, once.
+    /// Adds a connection to the list of those to flush, unless it is there.
     pub(crate) fn list_dirty(&mut self, id: ConnId) {
         if let Some(conn) = self.table.any(id)
             && !std::mem::replace(&mut conn.write.listed, true)
@@ -188,7 +190,7 @@ impl Io {
         }
     }
 
-    /// Drops a connection whatever its state, and gives its buffers back.
+    /// Drops a connection in any state, and returns its buffers to the pool.
     pub(crate) fn discard(&mut self, id: ConnId) {
         match self.table.remove(id) {
             State::Open(conn) => conn.recycle(&mut self.pool),
@@ -197,7 +199,7 @@ impl Io {
         }
     }
 
-    /// When something of the driver's own falls due, even if nothing happens before.
+    /// Returns the time of the driver's next event that is due without input.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         let first = |list: &VecDeque<(u64, ConnId)>| list.front().map_or(u64::MAX, |(due_us, _)| *due_us);
         let zones_us = self.names.deadline_us(self.options.dns_zone_check_us).unwrap_or(u64::MAX);
@@ -205,23 +207,23 @@ impl Io {
         (due_us < u64::MAX).then_some(due_us)
     }
 
-    /// `true` when the next turn has something to do already.
+    /// Returns whether the next turn has something to do already.
     pub(crate) fn has_work(&self) -> bool {
         !self.ready.is_empty() || !self.dirty.is_empty() || !self.reports.is_empty()
     }
 
-    /// A window of [`crate::scheduling`] ends; returns how many clients sent something in it.
+    /// Ends a window of [`crate::scheduling`]. Returns the number of clients that sent something in it.
     pub(crate) fn end_window(&mut self) -> u32 {
         self.window = self.window.wrapping_add(1).max(1);
         std::mem::take(&mut self.window_clients)
     }
 
-    /// Takes a connection out of the loop, for another process.
+    /// Removes a connection from the loop, for another process.
     fn detach(&mut self, id: ConnId) -> Option<Socket> {
         self.table.open(id)?;
         let State::Open(mut conn) = self.table.remove(id) else { return None };
         bulk::unmark(&mut conn.read, &conn.socket);
-        // Should this fail, the poll forgets the socket when its last owner closes it.
+        // If this fails, the poll forgets the socket when its last owner closes it.
         let _ = sys::deregister(&self.registry, &conn.socket);
         Some(conn.socket)
     }
@@ -243,6 +245,7 @@ impl Driver for Io {
     fn send(&mut self, id: ConnId, bytes: &[u8]) {
         let Self { table, pool, scratch, .. } = self;
         let Some(conn) = table.open(id) else { return };
+        // The machine learns of the failure by a report; until then its bytes are dropped.
         if conn.write.failed.is_some() || bytes.is_empty() {
             return;
         }
@@ -289,7 +292,7 @@ impl Driver for Io {
 
     fn send_beside(&mut self, id: ConnId, bytes: &[u8], descriptor: i32) -> bool {
         let Some(conn) = self.table.open(id) else { return false };
-        // What is queued would come after it.
+        // Queued bytes would arrive after the descriptor.
         let is_first = conn.backlog() == 0 && conn.tls.is_none() && conn.write.failed.is_none();
         is_first && sys::send_with_descriptor(&conn.socket, bytes, descriptor).is_ok()
     }
@@ -336,14 +339,14 @@ impl Driver for Io {
         }
         let State::Open(mut conn) = self.table.remove(id) else { return };
         bulk::unmark(&mut conn.read, &conn.socket);
-        // Should this fail, the old poll forgets the socket anyway when it is closed.
+        // If this fails, the old poll forgets the socket anyway when it is closed.
         let _ = sys::deregister(&self.registry, &conn.socket);
         self.mesh.post(to, WorkerMessage::ClientTransfer(Box::new(ClientTransfer { conn, handoff })));
     }
 
     fn surrender(&mut self, id: ConnId) {
         if let Some(socket) = self.detach(id) {
-            // The receiver is gone: the process is ending.
+            // This fails if the process is ending and the receiver is gone.
             let _ = self.surrendered.send(socket.into());
         }
     }
@@ -388,7 +391,7 @@ impl Driver for Io {
     }
 
     fn ask(&mut self, question: Question) {
-        // The receiver is gone: the process is ending.
+        // This fails if the process is ending and the receiver is gone.
         let _ = self.questions.send((self.me, question));
     }
 

@@ -1,4 +1,4 @@
-//! Messages to a worker: from other workers, from the control plane, from the resolver.
+//! Messages to a worker from other workers, the control plane and the resolver.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -16,20 +16,21 @@ use crate::resolve::Answer;
 use crate::takeover::{ListenersReply, Parting};
 use crate::tls::TlsConfigs;
 
-/// What the binary tells a worker's event loop (not its machine).
+/// A command of the control plane to a worker's event loop (not to its machine).
 #[derive(Clone)]
 pub(crate) enum NetCommand {
     /// TLS configuration for sessions that begin from now on.
     Tls(TlsConfigs),
     /// Socket options for connections made from now on.
     Options(SocketOptions),
-    /// Answer with duplicates of the listeners.
+    /// Reply with duplicates of the listeners.
     DuplicateListeners(ListenersReply),
-    /// Accept no more connections, and hand over what the machine gives away through this.
+    /// Accept no more connections, and send what the machine gives away through this channel.
     GiveAway(Arc<Sender<Parting>>),
-    /// Something that was given away has a new owner, or is back.
+    /// The new process has taken a connection that was given away, or the connection is back.
     Received,
-    /// Pass keys of cancel requests that mean nothing here through this, to the process whose place we take.
+    /// Send keys of cancel requests that are unknown here through this channel, to the process that this one
+    /// replaces.
     PassBack(Sender<Vec<u8>>),
     /// End the loop.
     Stop,
@@ -37,15 +38,15 @@ pub(crate) enum NetCommand {
 
 /// A message to a worker.
 pub(crate) enum WorkerMessage {
-    /// For its machine.
+    /// Mail for the machine.
     Mail(Mail),
-    /// A client that moves there.
+    /// A client that moves to this worker.
     ClientTransfer(Box<ClientTransfer>),
-    /// Something that another process hands over.
+    /// A connection that another process hands over.
     Arrival(Box<Arrival>),
     /// A host name's addresses.
     Resolved(Box<Answer>),
-    /// For its event loop.
+    /// A command for the event loop.
     Command(Box<NetCommand>),
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct ClientTransfer {
     pub(crate) handoff: Box<ClientHandoff>,
 }
 
-/// What another process hands over, with the sockets of a client and a server as far as there are any.
+/// A client and a server that another process hands over, with their sockets, if there are any.
 pub(crate) struct Arrival {
     pub(crate) client: Option<Socket>,
     pub(crate) server: Option<Socket>,
@@ -63,7 +64,8 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// With the sockets in the order in which they are handed over: the client's, then the server's.
+    /// Creates an arrival. `sockets` are in the order in which they are handed over: the client's, then the
+    /// server's.
     pub(crate) fn new(carried: Box<Carried>, sockets: impl IntoIterator<Item = Socket>) -> Arrival {
         let mut sockets = sockets.into_iter();
         let client = carried.client.as_ref().and_then(|_| sockets.next());
@@ -72,7 +74,7 @@ impl Arrival {
     }
 }
 
-/// The way into a worker. Messages of one sender arrive in order.
+/// The address of a worker for messages. Messages of one sender arrive in order.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     pub(crate) messages: Sender<WorkerMessage>,
@@ -80,7 +82,8 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Sends and wakes at once. A worker that has ended gets nothing, and the sender does not learn of it.
+    /// Sends a message and wakes the worker at once. If the worker has ended, the message is dropped
+    /// silently.
     pub(crate) fn send(&self, message: WorkerMessage) {
         if self.messages.send(message).is_ok() {
             self.wake();
@@ -88,16 +91,17 @@ impl Mailbox {
     }
 
     fn wake(&self) {
-        // It can fail only when the poll is gone, and the worker with it.
+        // This fails only if the poll is gone, and the worker with it.
         let _ = self.waker.wake();
     }
 }
 
-/// The workers as one of them sees them: messages go at once, the wake-up (a system call) once per turn and receiver.
+/// The workers from the view of one of them. Messages are sent at once, but a receiver is woken (a system
+/// call) once per turn.
 pub(crate) struct Mesh {
     boxes: Vec<Mailbox>,
     to_wake: Vec<bool>,
-    /// At least one worker is to be woken.
+    /// `true` if at least one worker has to be woken.
     posted: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The event loop of one worker, a turn at a time: wait, read, let the machine work, write.
+//! The event loop of one worker, one turn at a time: wait, read, let the machine work, write.
 
 use std::io;
 use std::sync::Arc;
@@ -26,41 +26,43 @@ use crate::worker::mesh::{Arrival, ClientTransfer, NetCommand, WorkerMessage};
 use crate::worker::workers::WorkerLoad;
 use pgweir_core::Engine;
 
-/// Events taken from the kernel at a time.
+/// The number of events that are taken from the kernel at a time.
 const EVENTS_PER_POLL: usize = 1024;
 
-/// So long the wall clock is taken to go as the monotonic one does (it may be set).
+/// The time for which the wall clock is assumed to advance like the monotonic clock (it may be set).
 const WALL_CHECK_US: u64 = 100_000;
 
-/// A worker: the machine, its sockets, and the loop that joins them.
+/// A worker: the machine, its sockets, and the loop that connects them.
 pub(crate) struct Worker<E> {
     pub(crate) engine: E,
     pub(crate) io: Io,
     pub(crate) acceptor: Acceptor,
-    /// What was read.
+    /// The buffer for reading from sockets.
     pub(crate) buffer: Box<[u8]>,
-    /// What was decrypted.
+    /// The buffer for decrypted bytes.
     pub(crate) plain: Vec<u8>,
-    /// The ready list's other half, kept for its allocation.
+    /// The ready list of the last turn, emptied and kept for its allocation.
     pub(crate) spare_list: Vec<ConnId>,
     clock: Clock,
     poll: Poll,
     messages: Receiver<WorkerMessage>,
     load: Arc<WorkerLoad>,
-    /// `None` if this worker has nothing to choose: the settings, or the scheduling policy that the process was started with, decide.
+    /// The scheduling of this worker; `None` if the settings, or the policy that the process was started
+    /// with, leave no choice.
     scheduling: Option<Scheduling>,
-    /// `Some` while it polls before it sleeps.
+    /// The permit to poll before sleeping; `None` while the worker does not poll.
     poll_permit: Option<PollPermit>,
     poll_permits: Arc<PollPermits>,
     work: Work,
-    /// When the clock was last looked at (monotonic, µs): since the last turn ended, or later.
+    /// The time at which the clock was last read (monotonic, µs): the end of the last turn or later.
     looked_us: u64,
-    /// What the wall clock is ahead, and when to look again (monotonic, µs).
+    /// The difference between the wall clock and the monotonic clock, and the time of the next comparison
+    /// (monotonic, µs).
     wall_offset_us: u64,
     wall_due_us: u64,
 }
 
-/// What a loop works with beside the machine.
+/// The parts of a worker beside the machine.
 pub(crate) struct WorkerParts {
     pub(crate) io: Io,
     pub(crate) acceptor: Acceptor,
@@ -71,7 +73,7 @@ pub(crate) struct WorkerParts {
     pub(crate) poll_permits: Arc<PollPermits>,
 }
 
-/// Whether the loop goes on.
+/// The continuation after a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     Turn,
@@ -101,7 +103,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Runs until it is told to stop, or the poll fails.
+    /// Runs turns until a command stops the worker, or the poll fails.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.begin_scheduling();
@@ -125,7 +127,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Polls for a moment instead of sleeping, with few clients; see [`crate::scheduling`]. `true`: something has come.
+    /// Polls for a moment instead of sleeping, with few clients; see [`crate::scheduling`]. Returns `true` if
+    /// an event has come.
     fn busy_poll(&mut self, events: &mut Events) -> io::Result<bool> {
         if self.poll_permit.is_none() || self.has_work() {
             return Ok(false);
@@ -139,7 +142,7 @@ impl<E: Engine> Worker<E> {
             if !events.is_empty() || self.looked_us >= until_us {
                 break;
             }
-            // Other threads that want this processor have it first.
+            // Other threads that want this processor get it first.
             thread::yield_now();
         }
         let polled_us = self.looked_us - began_us;
@@ -173,6 +176,7 @@ impl<E: Engine> Worker<E> {
             self.engine.timeout(&mut self.io);
         }
         self.engine.end_tick(&mut self.io);
+        // The log comes before the writes: a client that gets an error can read its reason there at once.
         self.io.settle_log();
         self.io.flush_dirty();
         self.io.mesh.wake();
@@ -180,7 +184,8 @@ impl<E: Engine> Worker<E> {
         next
     }
 
-    /// The time at which a turn begins. The wall clock is looked at now and then; in between it advances as the other.
+    /// Returns the time at which a turn begins. The wall clock is read now and then; in between it advances
+    /// like the monotonic clock.
     fn now(&mut self) -> Now {
         let mono_us = self.clock.mono_us();
         if mono_us >= self.wall_due_us {
@@ -214,14 +219,14 @@ impl<E: Engine> Worker<E> {
             self.poll_permit = PollPermits::take(&self.poll_permits);
         }
         if policy.is_some_and(|policy| sys::set_policy(policy).is_err()) {
-            // A sandbox that forbids the call: then not.
+            // A sandbox forbids the call, so the worker does without batch mode.
             self.scheduling = self.scheduling_of(false);
         }
     }
 
-    /// `worker_scheduling` or `worker_busy_poll_us` is another one.
+    /// Applies a change of `worker_scheduling` or `worker_busy_poll_us`.
     fn change_scheduling(&mut self) {
-        // Only what this worker asked for itself is taken back.
+        // Only a policy that this worker has set itself is reset.
         let batches = self.scheduling.take().is_some_and(|scheduling| scheduling.policy() == Policy::Batch);
         self.poll_permit = None;
         if batches && sys::set_policy(Policy::Other).is_err() {
@@ -235,7 +240,7 @@ impl<E: Engine> Worker<E> {
         self.scheduling = if sys::is_scheduled_by_default() { self.scheduling_of(may_batch) } else { None };
     }
 
-    /// Whether a turn's sends leave together.
+    /// Sets up the batch that sends a turn's messages together, if the setting and the kernel allow it.
     fn begin_uring_batch(&mut self) {
         let uring_batch =
             if self.io.options.io_uring { UringBatch::new() } else { Ok(UringBatch::default()) };
@@ -247,7 +252,7 @@ impl<E: Engine> Worker<E> {
         });
     }
 
-    /// `None` where there is nothing to choose.
+    /// Returns the scheduling for these settings; `None` if they leave no choice.
     fn scheduling_of(&self, may_batch: bool) -> Option<Scheduling> {
         let busy_poll_us = self.io.options.busy_poll_us;
         (may_batch || busy_poll_us > 0).then(|| Scheduling::new(may_batch, busy_poll_us))
@@ -257,7 +262,7 @@ impl<E: Engine> Worker<E> {
         self.io.has_work() || self.acceptor.has_work()
     }
 
-    /// When something falls due even if nothing happens before (monotonic, µs).
+    /// Returns the time of the next event that is due without input (monotonic, µs).
     fn due_us(&self) -> Option<u64> {
         [self.engine.deadline(), self.io.deadline_us(), self.acceptor.deadline_us()]
             .into_iter()
@@ -312,7 +317,8 @@ impl<E: Engine> Worker<E> {
                 (Report::Drained, Some(State::Open(conn))) if conn.backlog() == 0 => {
                     self.engine.drained(&mut self.io, id);
                 }
-                // A message of this turn has had more sent: it is told when that is gone, too.
+                // A message of this turn made the machine send more, so the report follows when that is sent,
+                // too.
                 (Report::Drained, Some(State::Open(conn))) => conn.write.deep = true,
                 _ => {}
             }
@@ -345,7 +351,7 @@ impl<E: Engine> Worker<E> {
         Next::Turn
     }
 
-    /// A client comes from another worker, with its session, its queue, and what was not delivered yet.
+    /// Takes over a client from another worker, with its session, its queue, and its undelivered bytes.
     fn adopt_client(&mut self, transfer: ClientTransfer) {
         let ClientTransfer { conn, handoff } = transfer;
         let fresh = Conn { read: Default::default(), write: Default::default(), ..conn };
@@ -368,7 +374,8 @@ impl<E: Engine> Worker<E> {
         self.engine.adopted(&mut self.io, id, handoff);
     }
 
-    /// Another process hands something over. Its sockets were not read to the end: the poll says so by itself.
+    /// Takes over a client and a server from another process. Their sockets may have unread bytes, which the
+    /// poll reports by itself.
     fn adopt_arrival(&mut self, arrival: Arrival) {
         let Arrival { client, server, carried } = arrival;
         let Ok(client) = self.adopt_carried(client, Origin::Accepted) else { return };
@@ -411,7 +418,7 @@ impl<E: Engine> Worker<E> {
                 }
             }
             NetCommand::DuplicateListeners(reply) => {
-                // The thread that asked may have given up.
+                // This fails if the thread that asked has given up.
                 let _ = reply.send(self.acceptor.duplicates());
             }
             NetCommand::GiveAway(successor) => {

@@ -1,4 +1,4 @@
-//! The workers as the binary sees them: started together, spoken to by messages, ended together.
+//! The workers from the view of the binary: started together, addressed by messages, ended together.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,18 +26,18 @@ use crate::worker::mesh::{Mailbox, Mesh, NetCommand, WorkerMessage};
 use crate::worker::tick::{Worker, WorkerParts};
 use pgweir_core::Engine;
 
-/// Where log lines go; called from every worker's thread.
+/// A receiver of log lines, called from every worker's thread.
 pub trait LogSink: Send + Sync {
     /// Takes one line.
     fn write(&self, level: Level, line: &str);
 
-    /// `false` if no reader can see a line of this level.
+    /// Returns `false` if lines of this level are written nowhere.
     fn reaches_anybody(&self, level: Level) -> bool {
         let _ = level;
         true
     }
 
-    /// Clients are about to be told of what the lines so far say: these should be readable then.
+    /// Makes the lines so far readable. It is called before clients get an answer that the lines explain.
     fn settle(&self) {}
 }
 
@@ -47,10 +47,10 @@ impl<F: Fn(Level, &str) + Send + Sync> LogSink for F {
     }
 }
 
-/// The workers' share of it.
+/// The log, as the workers share it.
 pub type Log = Arc<dyn LogSink>;
 
-/// What the workers are made of.
+/// The parts from which the workers are started.
 pub struct Setup<F> {
     /// The number of threads, at least 1.
     pub workers: u16,
@@ -58,30 +58,30 @@ pub struct Setup<F> {
     pub listeners: Listeners,
     /// TLS towards clients and towards servers.
     pub tls: TlsConfigs,
-    /// Socket options and times to live of names.
+    /// Options of sockets and of name resolution.
     pub options: SocketOptions,
-    /// Where log lines go.
+    /// The receiver of log lines.
     pub log: Log,
-    /// The control plane's ear.
+    /// The channel for the machines' questions to the control plane.
     pub questions: Sender<(WorkerId, Question)>,
-    /// Gets the connections of processes that want to take this one's place; see [`Giver`].
+    /// The channel for connections of processes that want to replace this one; see [`Giver`].
     pub surrendered: Sender<OwnedFd>,
-    /// Makes a worker's machine, in that worker's thread.
+    /// A function that makes a worker's machine, in that worker's thread.
     pub machine: F,
 }
 
-/// What a worker did so far; read by anybody at any time.
+/// A worker's counters, which any thread may read at any time.
 #[derive(Default, Debug)]
 pub struct WorkerLoad {
     /// Microseconds spent in turns, without waiting.
     pub busy_us: AtomicU64,
-    /// Microseconds spent with polling for more instead of sleeping; not among `busy_us`.
+    /// Microseconds spent polling for more instead of sleeping; not counted in `busy_us`.
     pub busy_poll_us: AtomicU64,
     /// Turns of the loop.
     pub turns: AtomicU64,
-    /// Messages that left together with others of the same turn, with one system call.
+    /// Messages that were sent together with others of the same turn, by one system call.
     pub batched_sends: AtomicU64,
-    /// Connections of either kind that exist now.
+    /// The current number of connections of either kind.
     pub connections: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ pub struct Workers {
     clock: Clock,
 }
 
-/// A way to the workers: mail, and what they did so far. It may outlive them; then no worker reads the mail.
+/// A handle to the workers, for mail and for their counters. It may outlive them; then mail is dropped.
 #[derive(Clone)]
 pub struct Post {
     mailboxes: Vec<Mailbox>,
@@ -108,14 +108,14 @@ impl Post {
         u16::try_from(self.mailboxes.len()).expect("as many as a u16 said")
     }
 
-    /// As [`Workers::mail`].
+    /// Sends a message to a worker's machine, as [`Workers::mail`] does.
     pub fn mail(&self, to: WorkerId, mail: Mail) {
         if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
             mailbox.send(WorkerMessage::Mail(mail));
         }
     }
 
-    /// What each worker did so far.
+    /// Returns the counters of each worker.
     #[must_use]
     pub fn loads(&self) -> &[Arc<WorkerLoad>] {
         &self.loads
@@ -126,7 +126,8 @@ impl Workers {
     /// Starts the threads.
     ///
     /// # Errors
-    /// When the operating system refuses a thread, a poll or a duplicate of a listener.
+    ///
+    /// The operating system refuses a thread, a poll or a duplicate of a listener.
     pub fn start<E, F>(setup: Setup<F>) -> io::Result<Self>
     where
         E: Engine + 'static,
@@ -178,13 +179,14 @@ impl Workers {
         u16::try_from(self.mailboxes.len()).expect("as many as a u16 said")
     }
 
-    /// The workers' time, for messages that carry one.
+    /// Returns the workers' time, for messages that carry one.
     #[must_use]
     pub fn now(&self) -> Now {
         self.clock.now()
     }
 
-    /// Sends a message to a worker's machine. A number that does not exist, or a worker that has ended, gets nothing.
+    /// Sends a message to a worker's machine. If there is no such worker, or it has ended, the message is
+    /// dropped.
     pub fn mail(&self, to: WorkerId, mail: Mail) {
         if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
             mailbox.send(WorkerMessage::Mail(mail));
@@ -198,35 +200,35 @@ impl Workers {
         }
     }
 
-    /// A way to the workers for code that does not own them.
+    /// Returns a handle to the workers for code that does not own them.
     #[must_use]
     pub fn post(&self) -> Post {
         Post { mailboxes: self.mailboxes.clone(), loads: self.loads.clone() }
     }
 
-    /// TLS sessions that begin from now on use this; those that exist keep theirs.
+    /// Sets the TLS configuration of sessions that begin from now on; existing ones keep theirs.
     pub fn set_tls(&self, configs: &TlsConfigs) {
         self.command(&NetCommand::Tls(configs.clone()));
     }
 
-    /// Connections made from now on use these.
+    /// Sets the options of connections made from now on.
     pub fn set_options(&self, options: &SocketOptions) {
         self.command(&NetCommand::Options(options.clone()));
     }
 
-    /// What gives everything to another process.
+    /// Returns the handle that gives everything to another process.
     #[must_use]
     pub fn giver(&self) -> Giver {
         Giver { mailboxes: self.mailboxes.clone(), doors: Arc::default() }
     }
 
-    /// What takes in what another process gives.
+    /// Returns the handle that takes in what another process gives.
     #[must_use]
     pub fn arrivals(&self) -> Arrivals {
         Arrivals { mailboxes: self.mailboxes.clone() }
     }
 
-    /// The unix socket belongs to another process now: it is not removed at the end.
+    /// Leaves the unix socket's file in place at the end, because it belongs to another process now.
     pub fn leave_socket_file(&mut self) {
         self.socket_files.clear();
     }
@@ -248,8 +250,8 @@ impl Workers {
     }
 }
 
-/// What a worker's thread takes with it: every descriptor that it needs was opened before, so that a lack of them is an error of
-/// the start, and nothing that happens later can keep a worker from running.
+/// The parts of a worker's thread. All descriptors that it needs were opened before, so a lack of descriptors
+/// is an error of the start, and nothing later can keep a worker from running.
 struct Outfit {
     me: WorkerId,
     registry: Registry,
@@ -268,8 +270,8 @@ struct Outfit {
     poll_permits: Arc<PollPermits>,
 }
 
-/// A worker's thread. A worker that fails takes the process with it: its clients would hang, and a supervisor can
-/// start a whole process again but not a part of one.
+/// Runs a worker's thread. A worker that fails aborts the process: its clients would hang, and a supervisor
+/// can restart a whole process but not a part of it.
 fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
     let (me, log) = (outfit.me.0, Arc::clone(&outfit.log));
     let ended = catch_unwind(AssertUnwindSafe(|| work(outfit, machine)));
@@ -312,7 +314,7 @@ fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::
 
 type Entrance = (Poll, Receiver<WorkerMessage>);
 
-/// A poll and a mailbox for every worker.
+/// Creates a poll and a mailbox for every worker.
 fn entrances(count: u16) -> io::Result<(Vec<Entrance>, Vec<Mailbox>)> {
     let (mut entrances, mut mailboxes) = (Vec::new(), Vec::new());
     for _ in 0..count {
