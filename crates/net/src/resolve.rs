@@ -73,7 +73,7 @@ enum Cause {
 
 /// The consequences of an answer for the worker.
 #[derive(Default)]
-pub(crate) struct News {
+pub(crate) struct AnswerEffects {
     /// The connections that waited for the answer.
     pub(crate) waiters: Vec<Waiter>,
     /// A host that has left one of its old addresses, with its current addresses.
@@ -154,7 +154,7 @@ impl Names {
 
     /// Stores an answer. A host is remembered for `ttl` microseconds: the first value counts for addresses,
     /// the second for a failure.
-    pub(crate) fn answered(&mut self, answer: Answer, now_us: u64, ttl: (u64, u64)) -> News {
+    pub(crate) fn answered(&mut self, answer: Answer, now_us: u64, ttl: (u64, u64)) -> AnswerEffects {
         match answer {
             Answer::Host { host, result } => self.host_answered(host, result, now_us, ttl),
             Answer::Zone { zone, result } => {
@@ -168,7 +168,7 @@ impl Names {
                         None
                     }
                 };
-                News { warning, ..News::default() }
+                AnswerEffects { warning, ..AnswerEffects::default() }
             }
         }
     }
@@ -179,7 +179,7 @@ impl Names {
         result: Result<Vec<SocketAddr>, Unresolved>,
         now_us: u64,
         ttl: (u64, u64),
-    ) -> News {
+    ) -> AnswerEffects {
         let ttl_us = if result.is_ok() { ttl.0 } else { ttl.1 };
         let old = self.known.get(&host);
         let mut warning = None;
@@ -212,7 +212,7 @@ impl Names {
             zone_of(&host).into_iter().for_each(|zone| self.zones.note(zone));
             self.known.insert(host, known);
         }
-        News { waiters, moved, warning }
+        AnswerEffects { waiters, moved, warning }
     }
 
     /// Looks up all hosts of a zone that has changed, whether connections wait for them or not.

@@ -3,7 +3,7 @@
 //! The new process has logged in to the old one's console and requested the takeover. From then on the two exchange
 //! [`frames`]:
 //!
-//! 1. `Doors`: the old process's listening sockets, its generation, and the PAUSE and DISABLE that are in force. Both
+//! 1. `Listeners`: the old process's listening sockets, its generation, and the PAUSE and DISABLE that are in force. Both
 //!    processes may accept now.
 //! 2. `Ready`: the new process can serve. Until here nothing has changed, and either side may stop.
 //! 3. `Yours`: the old process has removed its pid file and accepts no more connections.
@@ -20,5 +20,5 @@ mod giving;
 mod taking;
 
 pub use giving::{Giver, GivingError, Leftovers};
-pub(crate) use giving::{ListenersReply, Package, Parting};
+pub(crate) use giving::{HandoverMessage, ListenersReply, Package};
 pub use taking::{Arrivals, Takeover, TakeoverError};

@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::command_line::RunOptions;
 use crate::fleet::{Watched, WorkerFleet};
 use crate::start::{self, Ready, StartError};
-use crate::succession::{self, Estate};
+use crate::succession::{self, HandoverParts};
 use crate::version;
 
 /// Our pid file, where the panic hook finds it too.
@@ -104,15 +104,15 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
                 .of_version(pgweir_version::VERSION)
         },
     })?;
-    let web_doors = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
-    let estate = Estate {
-        giver: workers.giver().with_doors(web_doors.collect::<io::Result<_>>()?),
+    let web_listeners = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
+    let handover_parts = HandoverParts {
+        giver: workers.giver().with_listeners(web_listeners.collect::<io::Result<_>>()?),
         shared: Arc::clone(&shared),
         pid_file: Arc::clone(&pid_file),
         events,
         log: log.clone(),
     };
-    let (given, giving) = succession::hear_successors(estate, successors)?;
+    let (given, giving) = succession::hear_successors(handover_parts, successors)?;
     if let Some(mut old) = takeover {
         old.ready()?;
         *pid_file.lock().unwrap_or_else(PoisonError::into_inner) =

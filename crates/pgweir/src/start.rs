@@ -145,7 +145,7 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     // old process, that has its own pid file until this one is ready.
     let first = !options.daemon && takeover.is_none();
     let early = if first { create_pid_file(&config.main.pidfile)? } else { None };
-    let (listeners, web_sockets) = open_doors(config, passed, inherited, takeover.is_some(), log)?;
+    let (listeners, web_sockets) = open_all_listeners(config, passed, inherited, takeover.is_some(), log)?;
     if options.daemon {
         go_to_background()?;
         open_targets(&config.main, log_targets(&config.main, quiet), log)?;
@@ -157,7 +157,7 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
 
 /// Opens the sockets for HTTP and for clients, as far as they are neither passed to us nor an old process's. HTTP comes first: where a
 /// client gets in, `/metrics` and `/readyz` answer.
-fn open_doors(
+fn open_all_listeners(
     config: &Config,
     mut passed: Passed,
     mut inherited: Vec<Socket>,

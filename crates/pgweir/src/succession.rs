@@ -158,8 +158,8 @@ pub(crate) fn receive(takeover: Takeover, to: Arrivals, shared: Arc<Shared>, log
     Ok(())
 }
 
-/// What is needed to give our place to another process.
-pub(crate) struct Estate {
+/// The parts of this process that a handover to another process needs.
+pub(crate) struct HandoverParts {
     pub(crate) giver: Giver,
     pub(crate) shared: Arc<Shared>,
     pub(crate) pid_file: SharedPidFile,
@@ -170,13 +170,13 @@ pub(crate) struct Estate {
 /// Gives everything to the first process that asks and is able, in a new thread. The flag says that this has begun; the
 /// thread ends after the workers.
 pub(crate) fn hear_successors(
-    estate: Estate,
+    handover_parts: HandoverParts,
     successors: Receiver<OwnedFd>,
 ) -> io::Result<(Arc<AtomicBool>, JoinHandle<()>)> {
     let given = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&given);
     let work = move || {
-        let Estate { giver, shared, pid_file, events, log } = estate;
+        let HandoverParts { giver, shared, pid_file, events, log } = handover_parts;
         for successor in successors {
             log.write(Level::Log, "another process takes over: handing over clients and servers");
             let result = giver.give(successor, &shared, || {

@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::connection::conn::{Conn, Dialing, Origin};
 use crate::connection::table::{State, token};
-use crate::resolve::{Answer, Lookup, News};
+use crate::resolve::{Answer, AnswerEffects, Lookup};
 use crate::sys;
 use crate::worker::io::{Io, Report};
 
@@ -75,7 +75,7 @@ impl Io {
     /// has left one.
     pub(crate) fn resolved(&mut self, answer: Answer) -> Option<(Arc<str>, Vec<SocketAddr>)> {
         let ttl = (self.options.dns_max_ttl_us, self.options.dns_nxdomain_ttl_us);
-        let News { waiters, moved, warning } = self.names.answered(answer, self.now_us, ttl);
+        let AnswerEffects { waiters, moved, warning } = self.names.answered(answer, self.now_us, ttl);
         if let Some(warning) = warning {
             self.say(Level::Warning, &warning);
         }

@@ -48,7 +48,7 @@ impl Io {
         if left.shut {
             return;
         }
-        match say_goodbye(&mut left.conn, &mut Tools { pool, scratch }) {
+        match send_close_notify(&mut left.conn, &mut Tools { pool, scratch }) {
             Ok(Sent::Blocked) => return self.block(id),
             Ok(Sent::All) => {}
             Err(e) => return self.write_failed(id, &e),
@@ -96,7 +96,7 @@ impl Io {
 }
 
 /// Sends the message that ends a TLS session (close_notify).
-fn say_goodbye(conn: &mut Conn, tools: &mut Tools<'_>) -> std::io::Result<Sent> {
+fn send_close_notify(conn: &mut Conn, tools: &mut Tools<'_>) -> std::io::Result<Sent> {
     if let Some(tls) = conn.tls.as_mut() {
         let count = tls.close_notify(tools.scratch);
         tls.wire.push(&tools.scratch[..count], tools.pool);

@@ -20,7 +20,7 @@ const ADDRESSES_MAX: usize = 64;
 
 /// The content of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct AnswerContent {
     addresses: Vec<IpAddr>,
     /// The serial number in the zone's start of authority.
     serial: Option<u32>,
@@ -30,7 +30,7 @@ struct Said {
 
 /// The reason why an answer cannot be used.
 #[derive(Debug, PartialEq, Eq)]
-enum Useless {
+enum UnusableAnswer {
     /// The answer is to another question, or malformed. The right one may still come.
     Foreign,
     /// The server does not want to answer, or is not able to.
@@ -65,12 +65,12 @@ pub(super) fn serial(conf: &ResolvConf, zone: &str) -> Result<u32, String> {
 }
 
 /// Asks one name server after the other until one answers.
-fn ask(conf: &ResolvConf, name: &str, kind: TYPE) -> Result<Said, String> {
+fn ask(conf: &ResolvConf, name: &str, kind: TYPE) -> Result<AnswerContent, String> {
     let mut why = String::new();
     for _ in 0..conf.attempts {
         for &server in &conf.servers {
             match ask_one(server, name, kind, conf.timeout) {
-                Ok(said) => return Ok(said),
+                Ok(content) => return Ok(content),
                 Err(error) => why = format!("name server {server}: {error}"),
             }
         }
@@ -78,12 +78,12 @@ fn ask(conf: &ResolvConf, name: &str, kind: TYPE) -> Result<Said, String> {
     Err(why)
 }
 
-fn ask_one(server: SocketAddr, name: &str, kind: TYPE, timeout: Duration) -> io::Result<Said> {
+fn ask_one(server: SocketAddr, name: &str, kind: TYPE, timeout: Duration) -> io::Result<AnswerContent> {
     let id = random_id()?;
     let query = query(id, name, kind)?;
-    let said = over_udp(server, &query, timeout, |bytes| read_answer(bytes, id, name, kind))?;
-    if !said.truncated {
-        return Ok(said);
+    let content = over_udp(server, &query, timeout, |bytes| read_answer(bytes, id, name, kind))?;
+    if !content.truncated {
+        return Ok(content);
     }
     let answer = over_tcp(server, &query, timeout)?;
     read_answer(&answer, id, name, kind).map_err(unusable)
@@ -105,44 +105,47 @@ fn query(id: u16, name: &str, kind: TYPE) -> io::Result<Vec<u8>> {
 }
 
 /// Reads an answer. For a name that does not exist it is empty.
-fn read_answer(bytes: &[u8], id: u16, name: &str, kind: TYPE) -> Result<Said, Useless> {
-    let packet = Packet::parse(bytes).map_err(|_| Useless::Foreign)?;
-    let asked = packet.questions.first().ok_or(Useless::Foreign)?;
+fn read_answer(bytes: &[u8], id: u16, name: &str, kind: TYPE) -> Result<AnswerContent, UnusableAnswer> {
+    let packet = Packet::parse(bytes).map_err(|_| UnusableAnswer::Foreign)?;
+    let asked = packet.questions.first().ok_or(UnusableAnswer::Foreign)?;
     let is_ours = packet.id() == id
         && packet.has_flags(PacketFlag::RESPONSE)
         && asked.qtype == QTYPE::TYPE(kind)
         && asked.qname.to_string().eq_ignore_ascii_case(name);
     if !is_ours {
-        return Err(Useless::Foreign);
+        return Err(UnusableAnswer::Foreign);
     }
     match packet.rcode() {
         RCODE::NoError | RCODE::NameError => {}
-        other => return Err(Useless::Refused(other)),
+        other => return Err(UnusableAnswer::Refused(other)),
     }
-    let mut said = Said { truncated: packet.has_flags(PacketFlag::TRUNCATION), ..Said::default() };
+    let mut content =
+        AnswerContent { truncated: packet.has_flags(PacketFlag::TRUNCATION), ..AnswerContent::default() };
     for record in packet.answers.iter().filter(|record| record.class == CLASS::IN) {
         match &record.rdata {
-            RData::A(a) if kind == TYPE::A => said.addresses.push(Ipv4Addr::from(a.address).into()),
-            RData::AAAA(a) if kind == TYPE::AAAA => said.addresses.push(Ipv6Addr::from(a.address).into()),
+            RData::A(a) if kind == TYPE::A => content.addresses.push(Ipv4Addr::from(a.address).into()),
+            RData::AAAA(a) if kind == TYPE::AAAA => content.addresses.push(Ipv6Addr::from(a.address).into()),
             _ => {}
         }
     }
     if kind == TYPE::SOA {
         // For a domain that does not begin a zone, the server returns the start of the zone that the domain
         // belongs to, as authority.
-        said.serial =
+        content.serial =
             packet.answers.iter().chain(&packet.name_servers).find_map(|record| match &record.rdata {
                 RData::SOA(soa) => Some(soa.serial),
                 _ => None,
             });
     }
-    Ok(said)
+    Ok(content)
 }
 
-fn unusable(useless: Useless) -> io::Error {
-    match useless {
-        Useless::Foreign => io::Error::new(io::ErrorKind::InvalidData, "the answer is not to our question"),
-        Useless::Refused(code) => io::Error::other(format!("it answers {code:?}")),
+fn unusable(why: UnusableAnswer) -> io::Error {
+    match why {
+        UnusableAnswer::Foreign => {
+            io::Error::new(io::ErrorKind::InvalidData, "the answer is not to our question")
+        }
+        UnusableAnswer::Refused(code) => io::Error::other(format!("it answers {code:?}")),
     }
 }
 
@@ -150,8 +153,8 @@ fn over_udp(
     server: SocketAddr,
     query: &[u8],
     timeout: Duration,
-    read: impl Fn(&[u8]) -> Result<Said, Useless>,
-) -> io::Result<Said> {
+    read: impl Fn(&[u8]) -> Result<AnswerContent, UnusableAnswer>,
+) -> io::Result<AnswerContent> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // The kernel chooses the port, which makes guessing it as hard as guessing the number in the question.
@@ -171,7 +174,7 @@ fn over_udp(
             result => result?,
         };
         match read(&buffer[..length]) {
-            Err(Useless::Foreign) => {}
+            Err(UnusableAnswer::Foreign) => {}
             result => return result.map_err(unusable),
         }
     }
@@ -215,7 +218,7 @@ mod tests {
         packet
     }
 
-    fn read(packet: &Packet<'_>, name: &str, kind: TYPE) -> Result<Said, Useless> {
+    fn read(packet: &Packet<'_>, name: &str, kind: TYPE) -> Result<AnswerContent, UnusableAnswer> {
         read_answer(&packet.build_bytes_vec().unwrap(), ID, name, kind)
     }
 
@@ -229,11 +232,11 @@ mod tests {
         let four = A::from(Ipv4Addr::new(10, 0, 0, 1));
         let six = AAAA::from(Ipv6Addr::LOCALHOST);
         let packet = reply("db.example", TYPE::A, vec![RData::A(four), RData::AAAA(six.clone())]);
-        let said = read(&packet, "DB.Example", TYPE::A).unwrap();
-        assert_eq!(said.addresses, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+        let content = read(&packet, "DB.Example", TYPE::A).unwrap();
+        assert_eq!(content.addresses, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
         let packet = reply("db.example", TYPE::AAAA, vec![RData::AAAA(six)]);
-        let said = read(&packet, "db.example", TYPE::AAAA).unwrap();
-        assert_eq!(said.addresses, ["::1".parse::<IpAddr>().unwrap()]);
+        let content = read(&packet, "db.example", TYPE::AAAA).unwrap();
+        assert_eq!(content.addresses, ["::1".parse::<IpAddr>().unwrap()]);
     }
 
     #[test]
@@ -245,13 +248,13 @@ mod tests {
         assert_eq!(read(&packet, "deep.example", TYPE::SOA).unwrap().serial, Some(4));
         assert_eq!(
             read(&reply("example", TYPE::SOA, vec![]), "example", TYPE::SOA).unwrap(),
-            Said::default()
+            AnswerContent::default()
         );
     }
 
     #[test]
     fn answers_to_other_questions_are_none() {
-        let foreign = Err(Useless::Foreign);
+        let foreign = Err(UnusableAnswer::Foreign);
         let packet = reply("db.example", TYPE::A, vec![]);
         assert_eq!(read(&packet, "other.example", TYPE::A), foreign);
         assert_eq!(read(&packet, "db.example", TYPE::AAAA), foreign);
@@ -268,9 +271,9 @@ mod tests {
     fn no_such_name_is_an_answer_and_a_failure_is_none() {
         let mut packet = reply("db.example", TYPE::A, vec![]);
         *packet.rcode_mut() = RCODE::NameError;
-        assert_eq!(read(&packet, "db.example", TYPE::A), Ok(Said::default()));
+        assert_eq!(read(&packet, "db.example", TYPE::A), Ok(AnswerContent::default()));
         *packet.rcode_mut() = RCODE::ServerFailure;
-        assert_eq!(read(&packet, "db.example", TYPE::A), Err(Useless::Refused(RCODE::ServerFailure)));
+        assert_eq!(read(&packet, "db.example", TYPE::A), Err(UnusableAnswer::Refused(RCODE::ServerFailure)));
     }
 
     /// The parser is a library's: a panic in it would end the process.

@@ -12,7 +12,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 /// be recognized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tag {
-    Doors = b'd' as isize,
+    Listeners = b'd' as isize,
     Ready = b'r' as isize,
     Yours = b'y' as isize,
     Carried = b'c' as isize,
@@ -44,8 +44,16 @@ pub(super) struct Frame {
 }
 
 impl Tag {
-    const ALL: [Tag; 8] =
-        [Tag::Doors, Tag::Ready, Tag::Yours, Tag::Carried, Tag::Taken, Tag::End, Tag::Cancel, Tag::Refused];
+    const ALL: [Tag; 8] = [
+        Tag::Listeners,
+        Tag::Ready,
+        Tag::Yours,
+        Tag::Carried,
+        Tag::Taken,
+        Tag::End,
+        Tag::Cancel,
+        Tag::Refused,
+    ];
 
     fn of(byte: u8) -> Option<Tag> {
         Tag::ALL.into_iter().find(|&tag| tag as u8 == byte)

@@ -35,7 +35,7 @@ pub(crate) struct Package {
 
 /// A message to the thread that hands connections over. Only the workers own the sender: when the last of
 /// them ends, the channel ends.
-pub(crate) enum Parting {
+pub(crate) enum HandoverMessage {
     /// From a worker: a connection to hand over.
     Package(Package),
     /// From the new process: it is about to serve the oldest package that it has not acknowledged yet.
@@ -49,7 +49,7 @@ pub(crate) enum Parting {
 pub struct Giver {
     pub(crate) mailboxes: Vec<Mailbox>,
     /// Listening sockets that no worker has.
-    pub(crate) doors: Arc<[OwnedFd]>,
+    pub(crate) extra_listeners: Arc<[OwnedFd]>,
 }
 
 /// The failure of an online restart.
@@ -69,7 +69,7 @@ pub struct Leftovers {
     /// Connections that the workers have given away, and that the new process did not take.
     untaken: VecDeque<Package>,
     /// The channel of connections that workers give away until they know that the new process is gone.
-    partings: Receiver<Parting>,
+    messages: Receiver<HandoverMessage>,
     giver: Giver,
 }
 
@@ -83,13 +83,13 @@ impl Leftovers {
     /// Lets the workers serve the clients they have until the last one disconnects, and returns to them the
     /// connections that they gave away. Returns after the workers have ended.
     pub fn take_back(self) {
-        let Leftovers { untaken, partings, giver } = self;
+        let Leftovers { untaken, messages, giver } = self;
         for mailbox in &giver.mailboxes {
             mailbox.send(WorkerMessage::Mail(Mail::SuccessorGone));
         }
         untaken.into_iter().for_each(|package| giver.return_package(package));
-        for parting in partings {
-            if let Parting::Package(package) = parting {
+        for message in messages {
+            if let HandoverMessage::Package(package) = message {
                 giver.return_package(package);
             }
         }
@@ -99,8 +99,8 @@ impl Leftovers {
 impl Giver {
     /// Returns a giver that hands over these listening sockets, too.
     #[must_use]
-    pub fn with_doors(self, doors: Vec<OwnedFd>) -> Giver {
-        Giver { doors: doors.into(), ..self }
+    pub fn with_listeners(self, listeners: Vec<OwnedFd>) -> Giver {
+        Giver { extra_listeners: listeners.into(), ..self }
     }
 
     /// Talks to the new process, which is at the other end of `stream`, until everything is handed over.
@@ -118,8 +118,8 @@ impl Giver {
         taken_over: impl FnOnce(),
     ) -> Result<(), GivingError> {
         let stream = UnixStream::from(stream);
-        let acknowledges = self.open_doors(&stream, shared).map_err(GivingError::NotReady)?;
-        let (give, partings) = channel();
+        let acknowledges = self.offer_listeners(&stream, shared).map_err(GivingError::NotReady)?;
+        let (give, messages) = channel();
         let give = Arc::new(give);
         // Only the workers own the sender: a strong one here would keep the channel open after they have
         // ended.
@@ -129,9 +129,9 @@ impl Giver {
         let mut untaken = VecDeque::new();
         let given = self
             .hear(&stream, hears)
-            .and_then(|()| self.give_all(&stream, &partings, &mut untaken, acknowledges));
+            .and_then(|()| self.give_all(&stream, &messages, &mut untaken, acknowledges));
         given.map_err(|error| {
-            GivingError::BrokenOff(error, Leftovers { untaken, partings, giver: self.clone() })
+            GivingError::BrokenOff(error, Leftovers { untaken, messages, giver: self.clone() })
         })
     }
 
@@ -140,15 +140,15 @@ impl Giver {
     fn give_all(
         &self,
         stream: &UnixStream,
-        partings: &Receiver<Parting>,
+        messages: &Receiver<HandoverMessage>,
         untaken: &mut VecDeque<Package>,
         acknowledges: bool,
     ) -> io::Result<()> {
         let mut written =
             frames::write(stream, Tag::Yours, if acknowledges { ACKNOWLEDGES } else { &[] }, &[]);
-        for parting in partings {
-            match parting {
-                Parting::Package(package) => {
+        for message in messages {
+            match message {
+                HandoverMessage::Package(package) => {
                     if written.is_ok() {
                         written = write_package(stream, &package);
                     }
@@ -157,8 +157,10 @@ impl Giver {
                         self.forget_oldest(untaken);
                     }
                 }
-                Parting::Taken => self.forget_oldest(untaken),
-                Parting::Gone => return Err(written.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
+                HandoverMessage::Taken => self.forget_oldest(untaken),
+                HandoverMessage::Gone => {
+                    return Err(written.err().unwrap_or(io::ErrorKind::UnexpectedEof.into()));
+                }
             }
             if written.is_err() {
                 // When the new process finds the end of our stream, it closes its own. Only then is it known
@@ -197,15 +199,15 @@ impl Giver {
 
     /// Sends the listeners and waits until the new process is ready. Returns `true` if the new process
     /// acknowledges what it takes.
-    fn open_doors(&self, stream: &UnixStream, shared: &Shared) -> io::Result<bool> {
+    fn offer_listeners(&self, stream: &UnixStream, shared: &Shared) -> io::Result<bool> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(READY_TIMEOUT))?;
         let listeners = self.borrow_listeners()?;
         let own = listeners.iter().map(AsFd::as_fd);
-        let listeners: Vec<_> = own.chain(self.doors.iter().map(AsFd::as_fd)).collect();
+        let listeners: Vec<_> = own.chain(self.extra_listeners.iter().map(AsFd::as_fd)).collect();
         let mut body = shared.generation().to_be_bytes().to_vec();
         body.extend(CarriedSwitches::encode(shared));
-        frames::write(stream, Tag::Doors, &body, &listeners)?;
+        frames::write(stream, Tag::Listeners, &body, &listeners)?;
         match frames::read(stream)? {
             Frame { tag: Tag::Ready, body, .. } => Ok(body == ACKNOWLEDGES),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -214,19 +216,19 @@ impl Giver {
 
     /// Starts a thread that receives the new process's messages until the stream ends: acknowledgements, and
     /// cancel requests for clients that stayed here, whose requests still arrive there.
-    fn hear(&self, stream: &UnixStream, partings: Weak<Sender<Parting>>) -> io::Result<()> {
+    fn hear(&self, stream: &UnixStream, messages: Weak<Sender<HandoverMessage>>) -> io::Result<()> {
         stream.set_read_timeout(None)?;
         let (mut stream, mailboxes) = (stream.try_clone()?, self.mailboxes.clone());
-        let tell = move |parting| {
-            if let Some(partings) = partings.upgrade() {
+        let tell = move |message| {
+            if let Some(messages) = messages.upgrade() {
                 // The receiver exists as long as a worker does.
-                let _ = partings.send(parting);
+                let _ = messages.send(message);
             }
         };
         let listen = move || {
             loop {
                 match frames::read(&stream) {
-                    Ok(Frame { tag: Tag::Taken, .. }) => tell(Parting::Taken),
+                    Ok(Frame { tag: Tag::Taken, .. }) => tell(HandoverMessage::Taken),
                     Ok(Frame { tag: Tag::Cancel, body: key, .. }) => {
                         for mailbox in &mailboxes {
                             mailbox.send(WorkerMessage::Mail(Mail::Cancel { key: key.clone() }));
@@ -239,7 +241,7 @@ impl Giver {
             // tells that nothing more is taken.
             let _ = stream.shutdown(Shutdown::Write);
             let _ = io::copy(&mut stream, &mut io::sink());
-            tell(Parting::Gone);
+            tell(HandoverMessage::Gone);
         };
         thread::Builder::new().name("successor".into()).spawn(listen)?;
         Ok(())

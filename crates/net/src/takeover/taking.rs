@@ -45,7 +45,7 @@ impl Takeover {
     pub fn begin(stream: UnixStream) -> Result<Takeover, TakeoverError> {
         let Frame { tag, body, sockets } = frames::read(&stream)?;
         match (tag, body.split_first_chunk()) {
-            (Tag::Doors, Some((&generation, switches))) => Ok(Takeover {
+            (Tag::Listeners, Some((&generation, switches))) => Ok(Takeover {
                 stream,
                 listeners: sockets.into_iter().map(Socket::from).collect(),
                 generation: u32::from_be_bytes(generation),

@@ -62,7 +62,7 @@ pub(crate) struct TlsStream {
     /// `true` if there is work before the next bytes arrive: to begin, or to read the bytes that came with
     /// the request.
     pub(crate) kicked: bool,
-    said_goodbye: bool,
+    close_notify_sent: bool,
     /// The hash of our own certificate, until the handshake is complete.
     own_end_point: Option<Arc<[u8]>>,
 }
@@ -93,7 +93,7 @@ impl TlsStream {
             undelivered: Vec::new(),
             wire: Out::default(),
             kicked: false,
-            said_goodbye: false,
+            close_notify_sent: false,
             own_end_point,
         })
     }
@@ -228,10 +228,10 @@ impl TlsStream {
     /// Writes the message that ends the session in order, at most once. Returns the number of bytes written
     /// to `sealed`.
     pub(crate) fn close_notify(&mut self, sealed: &mut [u8]) -> usize {
-        if !self.is_established() || std::mem::replace(&mut self.said_goodbye, true) {
+        if !self.is_established() || std::mem::replace(&mut self.close_notify_sent, true) {
             return 0;
         }
-        self.write(sealed, Write::Goodbye).unwrap_or(0)
+        self.write(sealed, Write::CloseNotify).unwrap_or(0)
     }
 
     fn write(&mut self, sealed: &mut [u8], what: Write<'_>) -> Result<usize, String> {
@@ -361,7 +361,7 @@ impl Sink<'_> {
 #[derive(Clone, Copy)]
 enum Write<'a> {
     Data(&'a [u8]),
-    Goodbye,
+    CloseNotify,
 }
 
 /// Takes one step towards writing. Returns `Ok(true)` when everything is written.
@@ -383,7 +383,7 @@ fn write_step<Data>(
         }
         ConnectionState::WriteTraffic(mut traffic) => match what {
             Write::Data(plain) => traffic.encrypt(plain, room),
-            Write::Goodbye => traffic.queue_close_notify(room),
+            Write::CloseNotify => traffic.queue_close_notify(room),
         },
         // Reading has reported the end already; the session reports it only once.
         ConnectionState::PeerClosed => return Ok(false),

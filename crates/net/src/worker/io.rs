@@ -25,7 +25,7 @@ use crate::connection::uring_batch::UringBatch;
 use crate::options::SocketOptions;
 use crate::resolve::Names;
 use crate::sys;
-use crate::takeover::{Package, Parting};
+use crate::takeover::{HandoverMessage, Package};
 use crate::tls::TlsConfigs;
 use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
 use crate::worker::mesh::{ClientTransfer, Mesh, WorkerMessage};
@@ -84,7 +84,7 @@ pub(crate) struct Io {
     /// The number of messages that were sent together with others, since the worker began.
     pub(crate) batched_sends: u64,
     /// The channel for connections that the machine gives away, during an online restart.
-    pub(crate) successor: Option<Arc<Sender<Parting>>>,
+    pub(crate) successor: Option<Arc<Sender<HandoverMessage>>>,
     /// The number of connections that were given away and that the new process has not taken yet.
     pub(crate) on_their_way: u64,
     /// The channel for keys of cancel requests that are unknown here, after an online restart.
@@ -356,8 +356,8 @@ impl Driver for Io {
             [client, server].into_iter().flatten().map(|id| self.detach(id)).collect();
         let sent = self.successor.as_ref().zip(sockets);
         let from = self.me;
-        let send = |(to, sockets): (&Arc<Sender<Parting>>, _)| {
-            to.send(Parting::Package(Package { from, sockets, carried })).is_ok()
+        let send = |(to, sockets): (&Arc<Sender<HandoverMessage>>, _)| {
+            to.send(HandoverMessage::Package(Package { from, sockets, carried })).is_ok()
         };
         match sent.is_some_and(send) {
             true => self.on_their_way += 1,

@@ -13,7 +13,7 @@ use socket2::Socket;
 use crate::connection::conn::Conn;
 use crate::options::SocketOptions;
 use crate::resolve::Answer;
-use crate::takeover::{ListenersReply, Parting};
+use crate::takeover::{HandoverMessage, ListenersReply};
 use crate::tls::TlsConfigs;
 
 /// A command of the control plane to a worker's event loop (not to its machine).
@@ -26,7 +26,7 @@ pub(crate) enum NetCommand {
     /// Reply with duplicates of the listeners.
     DuplicateListeners(ListenersReply),
     /// Accept no more connections, and send what the machine gives away through this channel.
-    GiveAway(Arc<Sender<Parting>>),
+    GiveAway(Arc<Sender<HandoverMessage>>),
     /// The new process has taken a connection that was given away, or the connection is back.
     Received,
     /// Send keys of cancel requests that are unknown here through this channel, to the process that this one

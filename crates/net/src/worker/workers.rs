@@ -136,7 +136,7 @@ impl Workers {
         let Setup { workers, listeners, tls, options, log, questions, surrendered, machine } = setup;
         let clock = Clock::new();
         let resolver = Resolver::new(options.resolv_conf.clone());
-        let (entrances, mailboxes) = entrances(workers.max(1))?;
+        let (inputs, mailboxes) = inputs_and_mailboxes(workers.max(1))?;
         let mut running = Self {
             loads: mailboxes.iter().map(|_| Arc::default()).collect(),
             mailboxes,
@@ -146,8 +146,8 @@ impl Workers {
         };
         let machine = Arc::new(machine);
         let poll_permits = Arc::new(PollPermits::for_this_machine());
-        for (number, (poll, messages)) in entrances.into_iter().enumerate() {
-            let outfit = Outfit {
+        for (number, (poll, messages)) in inputs.into_iter().enumerate() {
+            let thread_parts = ThreadParts {
                 me: WorkerId(u16::try_from(number).expect("as many as a u16 said")),
                 registry: poll.registry().try_clone()?,
                 poll,
@@ -167,7 +167,7 @@ impl Workers {
             let machine = Arc::clone(&machine);
             let thread = thread::Builder::new()
                 .name(format!("worker-{number}"))
-                .spawn(move || run(outfit, machine.as_ref()))?;
+                .spawn(move || run(thread_parts, machine.as_ref()))?;
             running.threads.push(thread);
         }
         Ok(running)
@@ -219,7 +219,7 @@ impl Workers {
     /// Returns the handle that gives everything to another process.
     #[must_use]
     pub fn giver(&self) -> Giver {
-        Giver { mailboxes: self.mailboxes.clone(), doors: Arc::default() }
+        Giver { mailboxes: self.mailboxes.clone(), extra_listeners: Arc::default() }
     }
 
     /// Returns the handle that takes in what another process gives.
@@ -252,7 +252,7 @@ impl Workers {
 
 /// The parts of a worker's thread. All descriptors that it needs were opened before, so a lack of descriptors
 /// is an error of the start, and nothing later can keep a worker from running.
-struct Outfit {
+struct ThreadParts {
     me: WorkerId,
     registry: Registry,
     poll: Poll,
@@ -272,9 +272,9 @@ struct Outfit {
 
 /// Runs a worker's thread. A worker that fails aborts the process: its clients would hang, and a supervisor
 /// can restart a whole process but not a part of it.
-fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
-    let (me, log) = (outfit.me.0, Arc::clone(&outfit.log));
-    let ended = catch_unwind(AssertUnwindSafe(|| work(outfit, machine)));
+fn run<E: Engine>(thread_parts: ThreadParts, machine: &dyn Fn(WorkerId, Now) -> E) {
+    let (me, log) = (thread_parts.me.0, Arc::clone(&thread_parts.log));
+    let ended = catch_unwind(AssertUnwindSafe(|| work(thread_parts, machine)));
     match &ended {
         Ok(Ok(())) => return,
         Ok(Err(e)) => log.write(Level::Fatal, &format!("worker {me} cannot go on: {e}")),
@@ -285,46 +285,46 @@ fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
     std::process::abort();
 }
 
-fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::Result<()> {
-    let me = outfit.boxes[usize::from(outfit.me.0)].clone();
+fn work<E: Engine>(thread_parts: ThreadParts, machine: &dyn Fn(WorkerId, Now) -> E) -> io::Result<()> {
+    let me = thread_parts.boxes[usize::from(thread_parts.me.0)].clone();
     let mut io = Io::new(Parts {
-        me: outfit.me,
-        registry: outfit.registry,
-        mesh: Mesh::new(outfit.boxes),
-        names: Names::new(outfit.resolver, me),
-        options: outfit.options,
-        tls: outfit.tls,
-        questions: outfit.questions,
-        surrendered: outfit.surrendered,
-        log: outfit.log,
+        me: thread_parts.me,
+        registry: thread_parts.registry,
+        mesh: Mesh::new(thread_parts.boxes),
+        names: Names::new(thread_parts.resolver, me),
+        options: thread_parts.options,
+        tls: thread_parts.tls,
+        questions: thread_parts.questions,
+        surrendered: thread_parts.surrendered,
+        log: thread_parts.log,
     });
-    let acceptor = Acceptor::new(outfit.listeners, &mut io)?;
-    let engine = machine(outfit.me, outfit.clock.now());
+    let acceptor = Acceptor::new(thread_parts.listeners, &mut io)?;
+    let engine = machine(thread_parts.me, thread_parts.clock.now());
     let parts = WorkerParts {
         io,
         acceptor,
-        clock: outfit.clock,
-        poll: outfit.poll,
-        messages: outfit.messages,
-        load: outfit.load,
-        poll_permits: outfit.poll_permits,
+        clock: thread_parts.clock,
+        poll: thread_parts.poll,
+        messages: thread_parts.messages,
+        load: thread_parts.load,
+        poll_permits: thread_parts.poll_permits,
     };
     Worker::new(engine, parts).run()
 }
 
-type Entrance = (Poll, Receiver<WorkerMessage>);
+type WorkerInput = (Poll, Receiver<WorkerMessage>);
 
 /// Creates a poll and a mailbox for every worker.
-fn entrances(count: u16) -> io::Result<(Vec<Entrance>, Vec<Mailbox>)> {
-    let (mut entrances, mut mailboxes) = (Vec::new(), Vec::new());
+fn inputs_and_mailboxes(count: u16) -> io::Result<(Vec<WorkerInput>, Vec<Mailbox>)> {
+    let (mut inputs, mut mailboxes) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let (messages, received) = channel();
         mailboxes.push(Mailbox { messages, waker });
-        entrances.push((poll, received));
+        inputs.push((poll, received));
     }
-    Ok((entrances, mailboxes))
+    Ok((inputs, mailboxes))
 }
 
 fn duplicate(listeners: &[Listener]) -> io::Result<Vec<Listener>> {
