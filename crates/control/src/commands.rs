@@ -1,7 +1,8 @@
-//! Programs that the configuration names: `lag_command`. They are run without a shell, within a time, on one thread that is started with
-//! the first of them.
+//! Runs programs that the configuration names (`lag_command`), without a shell and with a time limit, on one
+//! thread that starts with the first of them.
 //!
-//! What a program prints is bounded, and is no more than a number to the workers. Its arguments may hold secrets and are never logged.
+//! The output of a program is bounded, and only a number from it reaches the workers. Its arguments may hold
+//! secrets and are never logged.
 
 use std::collections::HashMap;
 use std::process::{ExitStatus, Stdio};
@@ -25,21 +26,21 @@ use crate::plane::Event;
 
 /// The name of the thread.
 const THREAD: &str = "commands";
-/// A program that prints more is not read any further.
+/// The number of bytes after which the output of a program is not read any further.
 const PRINTED_BYTES_MAX: u64 = 4096;
-/// Characters of what a program says that go to the log.
+/// The number of characters of a program's error output that are logged.
 const SAID_CHARS_MAX: usize = 400;
-/// How pgweir's own service manager reaches it: no business of a program.
+/// Variables of pgweir's own service manager, which programs do not get.
 const NOT_PASSED_ON: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
-/// The way to the thread.
+/// The handle to the thread that runs programs.
 pub struct Commands {
     orders: Option<UnboundedSender<LagRequest>>,
     events: Sender<Event>,
     log: Log,
 }
 
-/// What a program printed, and how it ended.
+/// The output of a program, and its exit status.
 struct Printed {
     out: Vec<u8>,
     said: Vec<u8>,
@@ -47,13 +48,13 @@ struct Printed {
 }
 
 impl Commands {
-    /// Nothing is run yet. Results will come as events.
+    /// Creates a handle without a thread. Results come as events.
     #[must_use]
     pub fn new(events: Sender<Event>, log: &Log) -> Commands {
         Commands { orders: None, events, log: log.clone() }
     }
 
-    /// Runs `lag_command` for a standby. The result comes as an event, in any case.
+    /// Runs `lag_command` for a standby. The result comes as an event, also if the program cannot be run.
     pub(crate) fn measure_lag(&mut self, request: LagRequest) {
         if self.orders.is_none() {
             self.start();
@@ -62,7 +63,7 @@ impl Commands {
         let (cluster, node) = (Arc::clone(cluster), Arc::clone(node));
         if self.orders.as_ref().is_none_or(|orders| orders.send(request).is_err()) {
             let told = Err("lag_command cannot be run: there is no thread for it".to_owned());
-            // When the process ends, the receiver is gone.
+            // This fails if the process is ending and the receiver is gone.
             let _ = self.events.send(Event::Lag { cluster, node, told });
         }
     }
@@ -90,7 +91,7 @@ fn serve(orders: UnboundedReceiver<LagRequest>, events: Sender<Event>, log: Log)
 
 async fn obey(mut orders: UnboundedReceiver<LagRequest>, events: Sender<Event>, log: Log) {
     let (results, mut done) = unbounded_channel();
-    // What each standby's program said last, so that the log has it once.
+    // The last error output of each standby's program, so that the log has it only once.
     let mut said_last: HashMap<(Arc<str>, Arc<str>), String> = HashMap::new();
     loop {
         tokio::select! {
@@ -113,14 +114,14 @@ async fn obey(mut orders: UnboundedReceiver<LagRequest>, events: Sender<Event>, 
                 }
                 said_last.insert(key, said);
                 let told = printed.and_then(|printed| lag_of(&printed));
-                // When the process ends, the receiver is gone.
+                // This fails if the process is ending and the receiver is gone.
                 let _ = events.send(Event::Lag { cluster, node, told });
             }
         }
     }
 }
 
-/// Runs the program of a request to its end.
+/// Runs the program of a request until it ends or its time is over.
 async fn run(request: &LagRequest) -> Result<Printed, String> {
     let LagRequest { cluster, node, host, port, command, limit } = request;
     let mut words = command.split_ascii_whitespace();
@@ -132,7 +133,7 @@ async fn run(request: &LagRequest) -> Result<Printed, String> {
     command.env("PGWEIR_CLUSTER", &**cluster).env("PGWEIR_NODE", &**node);
     command.env("PGWEIR_HOST", &**host).env("PGWEIR_PORT", port.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // What it starts is killed with it.
+    // The program has its own process group, so that its children can be killed with it.
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| format!("lag_command cannot be run: {error}"))?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
@@ -140,7 +141,7 @@ async fn run(request: &LagRequest) -> Result<Printed, String> {
         Ok(printed) => printed.map_err(|error| format!("lag_command cannot be run: {error}")),
         Err(_) => {
             if let Some(group) = group {
-                // It may have ended just now.
+                // This fails if the program has just ended.
                 let _ = killpg(group, Signal::SIGKILL);
             }
             let _ = child.wait().await;
@@ -155,7 +156,7 @@ async fn printed(child: &mut Child) -> std::io::Result<Printed> {
     Ok(Printed { out: out?, said: said?, status: status? })
 }
 
-/// Reads to the end, or to the bound. Then the pipe is closed.
+/// Reads to the end, or to the bound; then the pipe is closed.
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
@@ -164,7 +165,7 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// One number of milliseconds.
+/// Returns the lag: the output has to be one number of milliseconds.
 fn lag_of(printed: &Printed) -> Result<Duration, String> {
     if !printed.status.success() {
         return Err(format!("lag_command failed: {}", printed.status));
@@ -174,7 +175,7 @@ fn lag_of(printed: &Printed) -> Result<Duration, String> {
     lag.ok_or_else(|| "lag_command prints no number of milliseconds that is 0 or more".to_owned())
 }
 
-/// What a program said, fit for one line of the log.
+/// Returns a program's error output as one line for the log.
 fn one_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let text = text.trim().chars().take(SAID_CHARS_MAX);
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    /// Runs a script, and says what came of it.
+    /// Runs a script, and returns its result.
     struct Rig {
         scratch: Scratch,
         commands: Commands,

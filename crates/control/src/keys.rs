@@ -17,31 +17,32 @@ use pgweir_settings::AuthType;
 
 use crate::log::Log;
 
-/// After a derivation the thread rests this many times as long as the derivation took.
+/// The pause after a derivation, as a multiple of its duration.
 const REST: u32 = 4;
 
-/// The way to the thread. It starts when there is something to do, and ends when this is dropped.
+/// The handle to the thread. The thread starts when there is something to do, and ends when the handle is
+/// dropped.
 pub struct Keys {
-    /// What the process's salts are made from, as its workers' guards make them.
+    /// The seed of the process's salts, which is the same for the workers' guards.
     mock_seed: [u8; 32],
     log: Log,
     orders: Option<Sender<Order>>,
 }
 
-/// A list to work through; the one before is given up.
+/// A user list to process. It replaces the one before.
 struct Order {
     users: Arc<UserList>,
     scram_iterations: u32,
 }
 
 impl Keys {
-    /// Nothing is started yet.
+    /// Creates a handle without a thread.
     #[must_use]
     pub fn new(mock_seed: [u8; 32], log: &Log) -> Keys {
         Keys { mock_seed, log: log.clone(), orders: None }
     }
 
-    /// These are the rules from now on.
+    /// Derives the keys for these rules from now on.
     pub fn follow(&mut self, rules: &Rules) {
         let (users, scram_iterations) = match asks_for_scram(rules) {
             true => (Arc::clone(&rules.users), rules.config.main.scram_iterations),
@@ -51,7 +52,7 @@ impl Keys {
             self.orders = self.start();
         }
         if let Some(orders) = &self.orders {
-            // It ends with us only.
+            // This fails only if the thread has ended, which it does only with this handle.
             let _ = orders.send(Order { users, scram_iterations });
         }
     }
@@ -70,7 +71,7 @@ impl Keys {
     }
 }
 
-/// Whether any user may have to prove by SCRAM that they know a plain password.
+/// Returns whether any user may have to prove by SCRAM that they know a plain password.
 fn asks_for_scram(rules: &Rules) -> bool {
     match rules.config.main.auth_type {
         AuthType::ScramSha256 => true,
@@ -86,12 +87,13 @@ fn run(mock_seed: &[u8; 32], orders: &Receiver<Order>) {
     }
 }
 
-/// Derives what the list lacks. Returns the next order if that comes first.
+/// Derives the keys that the list lacks. Returns the next order if it comes before the end.
 fn work_through(order: &Order, mock_seed: &[u8; 32], orders: &Receiver<Order>) -> Option<Order> {
     let env = GuardEnv { mock_seed, scram_iterations: order.scram_iterations, end_point: None };
     for (user, secret) in order.users.iter() {
         let began = Instant::now();
         if Guard::prepare(user, secret, &env)
+            // The pause ends at once if another list comes.
             && let Ok(newer) = orders.recv_timeout(began.elapsed() * REST)
         {
             return Some(newer);
@@ -120,7 +122,7 @@ mod tests {
         Rules { config: Arc::new(config), users: Arc::new(users), access, server_tls_epoch: 0 }
     }
 
-    /// Users for whom a login would still have to derive something, which is done by looking.
+    /// Returns the users for whom a login would still have to derive something; the check itself derives it.
     fn lacking(rules: &Rules) -> Vec<&str> {
         let env = GuardEnv { mock_seed: &SEED, scram_iterations: 2, end_point: None };
         let lacks = |(user, secret)| Guard::prepare(user, secret, &env).then_some(user);

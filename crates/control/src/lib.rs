@@ -1,8 +1,8 @@
-//! The control plane: what may block, kept off the data plane's threads.
+//! The control plane: everything that may block, kept off the data plane's threads.
 //!
-//! It reads the files (configuration, user list, certificates), owns the log, knows signals, the pid file and the
-//! process's rights, and answers the questions of the workers' machines. It must never touch a client's or server's
-//! connection: it speaks with the workers by messages only.
+//! It reads the files (configuration, user list, certificates), owns the log, handles signals, the pid file
+//! and the process's privileges, and answers the questions of the workers' machines. It must never touch a
+//! client's or server's connection: it communicates with the workers by messages only.
 
 // Files, clocks and threads are this crate's work; the list of disallowed methods is for the data plane.
 #![allow(clippy::disallowed_methods)]

@@ -1,8 +1,10 @@
-//! The log: where the lines of all planes end up.
+//! The log, which gets the lines of all planes.
 //!
-//! A worker must never wait for a disk or a pipe, so [`Log::write`] only puts the finished line into a bounded queue;
-//! one thread writes what has collected. Before a worker tells clients what it has logged, it gives that thread a moment ([`Log::settle`]). When the queue is full, lines are lost and counted, and the count is logged.
-//! Before [`Log::start_writer`] (while the process starts, and in tools) lines are written at once.
+//! A worker must never wait for a disk or a pipe, so [`Log::write`] only puts the finished line into a
+//! bounded queue, and one thread writes the queued lines. Before a worker gives clients an answer that a line
+//! explains, it gives that thread a moment ([`Log::settle`]). If the queue is full, lines are lost and
+//! counted, and the count is logged. Before [`Log::start_writer`] (while the process starts, and in tools)
+//! lines are written at once.
 
 mod json;
 mod recent;
@@ -25,41 +27,42 @@ use self::recent::Recent;
 use self::stamp::Stamp;
 pub use self::stamp::word;
 
-/// Bytes of finished lines that may wait for the writer. At 150 bytes a line that is about 28,000 lines.
+/// The maximum size of the lines in the queue. At 150 bytes a line that is about 28,000 lines.
 const QUEUE_BYTES_MAX: usize = 4 << 20;
 
-/// A queue buffer that grew larger than this in a burst is given back.
+/// The size above which a queue buffer that grew in a burst is returned to the allocator.
 const QUEUE_BYTES_KEPT: usize = 64 << 10;
 
-/// Pause of the writer after a write in a burst, so that lines collect and a worker need not wake it for each.
+/// The writer's pause after a write in a burst, so that lines collect and a worker need not wake it for each.
 const COLLECT_MS: u64 = 5;
 
-/// It is a burst when more than this was written within [`BURST_MS`]. Otherwise lines are written as they come: a reader that is
-/// told something, and then looks into the log, finds it there.
+/// The number of bytes within [`BURST_MS`] above which it is a burst. Otherwise lines are written as they
+/// come: a user who gets an error, and then looks into the log, finds it there.
 const BURST_BYTES: usize = 8 << 10;
 
-/// See [`BURST_BYTES`].
+/// The time over which bytes are counted; see [`BURST_BYTES`].
 const BURST_MS: u128 = 100;
 
-/// How long [`Log::settle`] waits for the writer. If that was not enough, nothing waits until the writer has caught up.
+/// The time that [`Log::settle`] waits for the writer. If that was not enough, no caller waits until the
+/// writer has caught up.
 const SETTLE_MS_MAX: u64 = 250;
 
-/// How long [`Log::flush`] waits for the writer before it gives up.
+/// The time that [`Log::flush`] waits for the writer before it gives up.
 const FLUSH_MS_MAX: u64 = 2_000;
 
-/// Where lines go, and how they look there.
+/// The destinations of lines, and their format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
-    /// Append to this file.
+    /// The file that lines are appended to; `None` means no file.
     pub file: Option<PathBuf>,
-    /// Write to standard error too.
+    /// `true` if lines go to standard error, too.
     pub stderr: bool,
-    /// Until the writer is started, only warnings and worse go to standard error: the terminal of a daemon is to hear of what
-    /// goes wrong, not of each step.
+    /// `true` if only warnings and worse go to standard error until the writer is started: the terminal of a
+    /// daemon should show problems, not each step.
     pub calm: bool,
-    /// Send to the system's logger too.
+    /// The system's logger, if it gets the lines, too.
     pub syslog: Option<syslog::Destination>,
-    /// How lines look.
+    /// The format of lines.
     pub format: LogFormat,
 }
 
@@ -69,7 +72,7 @@ impl Default for Targets {
     }
 }
 
-/// A handle to the process's log; clones share it.
+/// A handle to the process's log. Clones share it.
 #[derive(Clone)]
 pub struct Log {
     shared: Arc<Shared>,
@@ -77,28 +80,29 @@ pub struct Log {
 
 struct Shared {
     recent: Recent,
-    /// 0: up to LOG, 1: DEBUG too, 2: everything.
+    /// The level of detail: 0 up to LOG, 1 also DEBUG, 2 everything.
     verbosity: AtomicU8,
-    /// Lines are written somewhere.
+    /// `true` if lines are written anywhere.
     has_target: AtomicBool,
     queue: Mutex<Queue>,
-    /// The writer waits here for lines.
+    /// The condition on which the writer waits for lines.
     filled: Condvar,
-    /// [`Log::flush`] waits here for the writer.
+    /// The condition on which [`Log::flush`] waits for the writer.
     written: Condvar,
     outputs: Mutex<Outputs>,
 }
 
 struct Queue {
     lines: Vec<u8>,
-    /// The same lines as syslog gets them, where it gets any.
+    /// The same lines for syslog, if it gets any.
     datagrams: Vec<Vec<u8>>,
     syslog: Option<syslog::Destination>,
     lost: u64,
-    /// The number of batches that the writer took from the queue, and the number of those that are written.
+    /// The number of batches that the writer has taken from the queue. `written` is the number of those that
+    /// it has written.
     taken: u64,
     written: u64,
-    /// A worker has waited in vain for this batch to be written; none waits again before it is.
+    /// The batch for which a worker has waited in vain. No worker waits again before it is written.
     late: u64,
     stamp: Stamp,
     format: LogFormat,
@@ -107,28 +111,28 @@ struct Queue {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writer {
-    /// There is no thread: the thread that logs writes.
+    /// There is no thread: the thread that logs writes the line.
     None,
-    /// It waits on `filled` and has to be woken.
+    /// The writer waits on `filled` and has to be woken.
     Waiting,
-    /// It writes, and will look at the queue again by itself.
+    /// The writer is writing, and will check the queue again by itself.
     Awake,
-    /// It pauses in a burst, and will look at the queue again by itself.
+    /// The writer pauses in a burst, and will check the queue again by itself.
     Pausing,
 }
 
-/// The opened targets.
+/// The opened destinations.
 #[derive(Default)]
 struct Outputs {
     targets: Targets,
     file: Option<File>,
     logger: syslog::Sender,
-    /// The file could not be written; said once, until a write succeeds again.
+    /// `true` if the file could not be written. This is reported once, until a write succeeds again.
     failing: bool,
 }
 
 impl Log {
-    /// A log that writes to standard error only, at once.
+    /// Creates a log that writes to standard error only, at once.
     #[must_use]
     pub fn to_stderr() -> Log {
         let queue = Queue {
@@ -158,12 +162,12 @@ impl Log {
         }
     }
 
-    /// Which levels are written: 0 up to LOG, 1 DEBUG too, 2 or more NOISE too.
+    /// Sets the levels that are written: 0 up to LOG, 1 also DEBUG, 2 or more also NOISE.
     pub fn set_verbosity(&self, verbosity: u8) {
         self.shared.verbosity.store(verbosity, Ordering::Relaxed);
     }
 
-    /// `true` if lines of this level are written at all.
+    /// Returns whether lines of this level are written at all.
     #[must_use]
     pub fn wants(&self, level: Level) -> bool {
         let needed = match level {
@@ -174,15 +178,16 @@ impl Log {
         self.shared.verbosity.load(Ordering::Relaxed) >= needed
     }
 
-    /// `true` if a line of this level can be read anywhere: in a file, or among the last warnings.
+    /// Returns whether a line of this level can be read anywhere: in a file, or among the last warnings.
     #[must_use]
     pub fn reaches_anybody(&self, level: Level) -> bool {
         let kept = level <= Level::Warning;
         (kept || self.shared.has_target.load(Ordering::Relaxed)) && self.wants(level)
     }
 
-    /// Writes one line. Returns at once when the writer runs; a line that finds the queue full is lost and counted.
-    /// After a line of level FATAL the process is about to end, so that one is waited for.
+    /// Writes one line. While the writer runs, this returns at once; if the queue is full, the line is lost
+    /// and counted. After a line of level FATAL the process is about to end, so the call waits until that
+    /// line is written.
     pub fn write(&self, level: Level, message: &str) {
         if !self.wants(level) {
             return;
@@ -208,8 +213,9 @@ impl Log {
             }
             Writer::None => {
                 let mut batch = queue.take();
-                // Still under the queue's lock: lines keep their order.
+                // The queue stays locked, so that lines keep their order.
                 let mut outputs = self.shared.outputs();
+                // Levels are in order of importance: those above `Warning` are less important.
                 let calm = outputs.targets.calm && level > Level::Warning;
                 outputs.write(&batch, !calm);
                 batch.clear();
@@ -218,10 +224,11 @@ impl Log {
         }
     }
 
-    /// Opens the targets, or opens them again (log rotation); reads the time zone again too. Lines of before still go
-    /// where they were meant to go. On an error everything stays as it was.
+    /// Opens the destinations, or opens them again (log rotation), and reads the time zone again. Earlier
+    /// lines still go to the old destinations. On an error everything stays as it was.
     ///
     /// # Errors
+    ///
     /// The file cannot be opened for appending.
     pub fn open(&self, targets: Targets) -> io::Result<()> {
         self.flush();
@@ -238,16 +245,18 @@ impl Log {
         Ok(())
     }
 
-    /// A moment, in seconds since 1970, as local time with its zone: as the log's own lines begin.
+    /// Returns a moment, in seconds since 1970, as local time with its zone, in the form of the log's own
+    /// lines.
     #[must_use]
     pub fn moment(&self, seconds: u64) -> String {
         self.shared.queue().stamp.moment(seconds)
     }
 
-    /// Starts the writer thread; to be called once, after the process has become a daemon (a thread does not survive
-    /// a fork).
+    /// Starts the writer thread. Call it once, after the process has become a daemon (a thread does not
+    /// survive a fork).
     ///
     /// # Errors
+    ///
     /// The thread cannot be started.
     pub fn start_writer(&self) -> io::Result<()> {
         {
@@ -264,14 +273,14 @@ impl Log {
         Ok(())
     }
 
-    /// The last warnings and errors, the newest first.
+    /// Returns the last warnings and errors, the newest first.
     #[must_use]
     pub fn recent(&self) -> Vec<Notable> {
         self.shared.recent.lines()
     }
 
-    /// Gives the writer a moment to write the lines so far, so that a client that is told of an event finds its line in the log. In
-    /// a burst, and while the writer is late, it returns at once.
+    /// Gives the writer a moment to write the lines so far, so that a client that is told of an event finds
+    /// its line in the log. In a burst, and while the writer is late, the call returns at once.
     pub fn settle(&self) {
         let queue = self.shared.queue();
         let is_settling = |queue: &Queue| matches!(queue.writer, Writer::Waiting | Writer::Awake);
@@ -288,7 +297,7 @@ impl Log {
         }
     }
 
-    /// Waits until all lines so far are written, at most two seconds: for the end of the process.
+    /// Waits until all lines so far are written, for two seconds at most. It is for the end of the process.
     pub fn flush(&self) {
         let queue = self.shared.queue();
         if queue.writer == Writer::None {
@@ -301,7 +310,8 @@ impl Log {
 }
 
 impl Shared {
-    // A thread that panicked while it held one of these locks has left complete lines at worst one short: go on.
+    // If a thread panicked while it held one of these locks, at most its own line is incomplete, so the
+    // others go on.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -310,7 +320,7 @@ impl Shared {
         self.outputs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer thread.
+    /// Runs the writer thread.
     fn write_out(&self) {
         let mut batch = Batch::default();
         let (mut since, mut bytes) = (Instant::now(), 0);
@@ -359,7 +369,8 @@ impl Shared {
 
 impl Queue {
     fn push(&mut self, level: Level, message: &str) {
-        // Once lines are lost, all are until the writer comes: the count then stands at the place of the gap.
+        // Once a line is lost, all are lost until the writer comes, so that the count is logged at the place
+        // of the gap.
         if self.lost > 0 || self.lines.len() + message.len() > QUEUE_BYTES_MAX {
             self.lost += 1;
             return;
@@ -395,7 +406,7 @@ impl Queue {
     }
 }
 
-/// What is written in one go.
+/// The lines that are written together.
 #[derive(Default)]
 struct Batch {
     lines: Vec<u8>,
@@ -415,7 +426,7 @@ impl Outputs {
         let lines = &batch.lines[..];
         if let Some(destination) = &self.targets.syslog {
             for datagram in &batch.datagrams {
-                // As syslog(3): without a logger the lines are lost there. The file has them.
+                // Without a logger the lines are lost, as with syslog(3). The file has them.
                 let _ = self.logger.send(&destination.socket, datagram);
             }
         }
@@ -425,7 +436,7 @@ impl Outputs {
                 Err(error) if !self.failing => {
                     self.failing = true;
                     let path = self.targets.file.as_deref().unwrap_or(Path::new("?"));
-                    // If this fails too, no place is left to report it.
+                    // If this fails, too, there is no place left to report it.
                     let _ = writeln!(io::stderr(), "could not write log file {}: {error}", path.display());
                 }
                 Err(_) => {}
@@ -437,7 +448,8 @@ impl Outputs {
     }
 }
 
-/// The longest beginning of `message` that has at most `bytes_max` bytes and ends between two characters.
+/// Returns the longest beginning of `message` that has at most `bytes_max` bytes and ends between two
+/// characters.
 fn beginning(message: &str, bytes_max: usize) -> &str {
     let end = (0..=bytes_max).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
     &message[..end]

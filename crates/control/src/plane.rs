@@ -1,4 +1,4 @@
-//! The control loop: one thread that hears signals and the workers' questions, one at a time, and answers.
+//! The control loop: one thread that handles signals and the workers' questions, one at a time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,26 +33,26 @@ use crate::web::Web;
 /// The ticket of a command whose result no client waits for: machines number theirs from 1.
 const NO_TICKET: u64 = 0;
 
-/// What the control loop wakes up for.
+/// An event of the control loop.
 #[derive(Debug)]
 pub enum Event {
     /// A signal came.
     Signal(i32),
     /// The process is to end in this way.
     Shutdown(Shutdown),
-    /// A worker's machine asks.
+    /// A worker's machine asks a question.
     Asked(WorkerId, Question),
-    /// What a login of a worker's client wanted to know is known.
+    /// The answer to a question of a login, for a worker's client.
     Answered(WorkerId, UnpooledId, Answer),
     /// The source of a cluster has answered, or could not be asked.
     Source(Arc<SourceReport>),
-    /// `lag_command` has ended for a standby, or was ended.
+    /// `lag_command` has ended for a standby, or could not be run.
     Lag {
         /// The cluster.
         cluster: Arc<str>,
         /// The standby.
         node: Arc<str>,
-        /// Its lag, or why it is not known.
+        /// The standby's lag, or the reason why it is not known.
         told: Result<Duration, String>,
     },
     /// Patroni has switched over, or has not.
@@ -61,7 +61,7 @@ pub enum Event {
         cluster: Arc<str>,
         /// The number of the switchover.
         number: u64,
-        /// Done, or why not.
+        /// The reason of a failure.
         result: Result<(), String>,
     },
 }
@@ -71,22 +71,22 @@ pub trait Fleet {
     /// TLS configurations that were built and can be put into effect.
     type Tls;
 
-    /// The count of workers; their numbers are below it.
+    /// Returns the number of workers; their ids are below it.
     fn count(&self) -> u16;
 
     /// Sends a message to a worker's machine.
     fn mail(&self, to: WorkerId, mail: Mail);
 
-    /// Builds TLS configurations; the error says what is wrong with which setting.
+    /// Builds TLS configurations. The error names the setting and the problem.
     ///
     /// # Errors
     /// A certificate or a key cannot be used.
     fn build_tls(&self, main: &Main, files: &TlsFiles) -> Result<Self::Tls, String>;
 
-    /// TLS sessions that begin from now on use these.
+    /// Sets the TLS configurations of sessions that begin from now on.
     fn use_tls(&self, tls: Self::Tls);
 
-    /// Connections made from now on use these settings of sockets and names.
+    /// Sets the options of sockets and names for connections made from now on.
     fn use_socket_settings(&self, main: &Main);
 }
 
@@ -97,7 +97,7 @@ pub struct Plane<F> {
     log: Log,
     quiet: bool,
     stopping: Stopping,
-    /// What each worker did in the `stats_period` that is over, as far as they have reported.
+    /// The numbers of each worker for the last `stats_period`; `None` for workers that have not reported yet.
     periods: Vec<Option<Window>>,
     web: Option<Web>,
     auth_workers: Option<AuthWorkers>,
@@ -109,7 +109,7 @@ pub struct Plane<F> {
 }
 
 impl<F: Fleet> Plane<F> {
-    /// `quiet`: nothing is logged to standard error (`-q`, `-d`), whatever the configuration becomes.
+    /// Creates the loop. `quiet`: nothing is logged to standard error (`-q`, `-d`), whatever the configuration becomes.
     #[must_use]
     pub fn new(fleet: F, config_state: ConfigState, log: Log, quiet: bool) -> Plane<F> {
         let periods = vec![None; usize::from(fleet.count())];
@@ -130,39 +130,39 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// The HTTP server is told of new rules.
+    /// Adds the HTTP server, which gets new rules.
     #[must_use]
     pub fn with_web(mut self, web: Option<Web>) -> Plane<F> {
         self.web = web;
         self
     }
 
-    /// With threads for the questions of logins.
+    /// Adds the threads for the questions of logins.
     #[must_use]
     pub fn with_auth_workers(self, auth_workers: AuthWorkers) -> Plane<F> {
         Plane { auth_workers: Some(auth_workers), ..self }
     }
 
-    /// With a thread that derives keys before logins need them.
+    /// Adds the thread that derives keys before logins need them.
     #[must_use]
     pub fn with_keys(self, keys: Keys) -> Plane<F> {
         Plane { keys: Some(keys), ..self }
     }
 
-    /// With a thread that asks the sources of clusters.
+    /// Adds the thread that asks the sources of clusters.
     #[must_use]
     pub fn with_sources(self, sources: Sources) -> Plane<F> {
         Plane { sources: Some(sources), ..self }
     }
 
-    /// With a thread that runs programs.
+    /// Adds the thread that runs programs.
     #[must_use]
     pub fn with_commands(self, commands: Commands) -> Plane<F> {
         Plane { commands: Some(commands), ..self }
     }
 
-    /// Handles events until the process is to end, and gives the fleet back. Also ends when no sender is left that could
-    /// send an event.
+    /// Handles events until the process has to end, and returns the fleet. It also ends if no sender of
+    /// events is left.
     #[must_use]
     pub fn run(mut self, events: &Receiver<Event>) -> F {
         self.follow_traces();
@@ -174,7 +174,7 @@ impl<F: Fleet> Plane<F> {
                 Event::Shutdown(kind) => self.shutdown(kind),
                 Event::Asked(from, question) => self.asked(from, question),
                 Event::Answered(to, client, answer) => self.answered(to, client, answer),
-                // One worker watches the cluster; the others have no use for these.
+                // Only one worker watches the cluster; the others ignore these.
                 Event::Switched { cluster, number, result } => self.mail_all(|| Mail::Switched {
                     cluster: Arc::clone(&cluster),
                     number,
@@ -197,7 +197,7 @@ impl<F: Fleet> Plane<F> {
         self.fleet
     }
 
-    /// The next event; the end of a drain is one. `None` when no sender is left.
+    /// Returns the next event; the end of a drain is one. `None` if no sender is left.
     fn next(&self, events: &Receiver<Event>) -> Option<Event> {
         let Some(rest) = self.stopping.rest_of_drain(Instant::now()) else { return events.recv().ok() };
         match events.recv_timeout(rest) {
@@ -285,7 +285,7 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// One line for the process, once every worker has said what it did.
+    /// Logs one line for the process, after every worker has reported its numbers.
     fn period_over(&mut self, from: WorkerId, window: Window) {
         if let Some(place) = self.periods.get_mut(usize::from(from.0)) {
             *place = Some(window);
@@ -318,7 +318,7 @@ impl<F: Fleet> Plane<F> {
                 "config file loading failed: the old configuration stays in effect as a whole",
             );
         }
-        // Whatever came of it: log rotation relies on it.
+        // The log is opened again even after a fault: log rotation relies on it.
         self.open_log();
         supervisor::tell(&self.log, News::Reloaded);
         result.map_err(drop)
@@ -327,7 +327,7 @@ impl<F: Fleet> Plane<F> {
     fn set(&mut self, key: &str, value: &str) -> Outcome {
         let result = match self.config_state.draft_set(key, value) {
             Ok(SetDraft::Ready(draft)) => match self.put_into_effect(*draft) {
-                // Key and certificate are set one after the other: the first alone may not do.
+                // Key and certificate are set one after the other, and the first alone may not be usable.
                 Err(faults) if is_about_tls(key) => Ok(Some(faults)),
                 other => other.map(|()| None),
             },
@@ -360,14 +360,15 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// The configuration's sources, if there are others than the file and they do not do what they did before.
+    /// Logs the configuration's sources, if there are others than the file and their changes differ from
+    /// before.
     fn tell_sources(&self, draft: &Draft) {
         if draft.config().overlay != self.config_state.rules().config.overlay {
             draft.sources().iter().for_each(|line| self.log.write(Level::Log, line));
         }
     }
 
-    /// Everything that can fail comes first, then the draft becomes the rules everywhere.
+    /// Does everything that can fail, and then puts the draft into effect everywhere.
     fn put_into_effect(&mut self, draft: Draft) -> Result<(), Vec<String>> {
         let tls = if self.config_state.would_change_tls(&draft) {
             let built = self.fleet.build_tls(&draft.config().main, draft.tls());
@@ -393,7 +394,7 @@ impl<F: Fleet> Plane<F> {
         }
         let rules = self.config_state.rules();
         self.log.set_verbosity(u8::try_from(rules.config.main.verbose).unwrap_or(u8::MAX));
-        // TLS before the rules: the machines recycle servers when they see the new epoch.
+        // TLS comes before the rules: the machines recycle servers when they see the new epoch.
         if let Some(tls) = tls {
             self.fleet.use_tls(tls);
         }
@@ -409,14 +410,14 @@ impl<F: Fleet> Plane<F> {
         Ok(())
     }
 
-    /// The keys of the users that may log in are derived from now on.
+    /// Derives the keys of the users that may log in from now on.
     fn follow_users(&mut self) {
         if let Some(keys) = &mut self.keys {
             keys.follow(self.config_state.rules());
         }
     }
 
-    /// The sources of clusters are asked as the configuration says.
+    /// Asks the sources of clusters as the configuration says.
     fn follow_sources(&mut self) {
         if let Some(sources) = &mut self.sources {
             sources.follow(self.config_state.rules());
@@ -430,11 +431,11 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// `follow_traces` has warned that this build sends no spans.
+    /// Drops the statement: `follow_traces` has warned that this build sends no spans.
     #[cfg(not(any(feature = "traces", test)))]
     fn trace(&self, _statement: TracedStatement) {}
 
-    /// `otlp_endpoint`: spans go there from now on.
+    /// Sends spans to `otlp_endpoint` from now on.
     #[cfg(any(feature = "traces", test))]
     fn follow_traces(&mut self) {
         let endpoint = self.config_state.rules().config.main.otlp_endpoint.clone();
@@ -446,7 +447,7 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// `otlp_endpoint`: this build has no thread that sends spans.
+    /// Warns if `otlp_endpoint` is set: this build has no thread that sends spans.
     #[cfg(not(any(feature = "traces", test)))]
     fn follow_traces(&mut self) {
         if !self.config_state.rules().config.main.otlp_endpoint.is_empty() {
@@ -467,7 +468,7 @@ impl<F: Fleet> Plane<F> {
 
     fn shutdown(&mut self, kind: Shutdown) {
         match (kind, &self.web) {
-            // The service goes on, in another process.
+            // The service goes on in another process, so it is not stopping.
             (Shutdown::HandOver, Some(web)) => web.close(),
             (Shutdown::HandOver, None) => {}
             _ => supervisor::tell(&self.log, News::Stopping),
@@ -497,7 +498,7 @@ impl<F: Fleet> Plane<F> {
     }
 }
 
-/// Where the configuration wants log lines.
+/// Returns the destinations of log lines in a configuration.
 #[must_use]
 pub fn log_targets(main: &Main, quiet: bool) -> Targets {
     let file = (!main.logfile.is_empty()).then(|| PathBuf::from(&main.logfile));

@@ -1,4 +1,4 @@
-//! What the operating system knows of the process: its pid file, its user, its place in the background, its limits.
+//! The operating system's side of the process: its pid file, its user, the background, its limits.
 
 mod background;
 mod files_limit;

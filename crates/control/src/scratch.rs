@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// `name` must be unique among the tests of this crate.
+    /// Creates the folder. `name` must be unique among the tests of this crate.
     pub(crate) fn new(name: &str) -> Scratch {
         let folder = std::env::temp_dir().join(format!("pgweir-control-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder can be made");

@@ -1,11 +1,11 @@
-//! How the process comes to its end: what is waited for, and which workers are through with it. No I/O.
+//! The end of the process: what it waits for, and which workers have finished. It does no I/O.
 
 use std::time::{Duration, Instant};
 
 use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Shutdown;
 
-/// What a signal asks for.
+/// The action that a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// SIGHUP: read the files again.
@@ -16,13 +16,13 @@ pub enum Order {
     Resume,
     /// SIGTERM, SIGINT, SIGQUIT.
     Shutdown(Shutdown),
-    /// SIGTERM with `shutdown_drain_seconds`.
+    /// SIGTERM with `shutdown_drain_seconds`: stop being ready, and shut down after that time.
     Drain,
-    /// Nothing, in this situation.
+    /// No action in this situation.
     Ignore,
 }
 
-/// The signals that mean something to us; SIGPIPE is ignored by the language's runtime.
+/// The signals that are handled. SIGPIPE is ignored by the language's runtime.
 pub const SIGNALS: [i32; 6] = [
     nix::libc::SIGHUP,
     nix::libc::SIGINT,
@@ -32,33 +32,33 @@ pub const SIGNALS: [i32; 6] = [
     nix::libc::SIGUSR2,
 ];
 
-/// Where the process stands on its way out.
+/// The stage of the process on its way to its end.
 #[derive(Debug)]
 pub enum Stopping {
     /// No signal or command asked for an end.
     No,
-    /// An end was asked for, and begins at this time; until then all clients are served and new ones come in.
+    /// The shutdown begins at a set time. Until then all clients are served and new ones are accepted.
     Draining {
-        /// When the shutdown begins.
+        /// The time at which the shutdown begins.
         until: Instant,
     },
-    /// An end was asked for; some workers still have what it waits for.
+    /// The shutdown has begun, and some workers still have clients or servers that it waits for.
     Waiting {
-        /// What is waited for.
+        /// The kind of the shutdown, which says what it waits for.
         kind: Shutdown,
-        /// One place for each worker: `true` once it has reported.
+        /// One entry for each worker: `true` after it has reported that it is drained.
         drained: Vec<bool>,
     },
     /// The process may end now.
     Over {
-        /// What was waited for.
+        /// The kind of the shutdown.
         kind: Shutdown,
     },
 }
 
 impl Stopping {
-    /// What a signal means now, and the log line it gets; what SIGUSR2 ends, the workers know and say. `drain` is the setting
-    /// `shutdown_drain_seconds`.
+    /// Returns the action that a signal asks for in this stage, and its log line. SIGUSR2 has no line here,
+    /// because the workers log what it ends. `drain` is the setting `shutdown_drain_seconds`.
     #[must_use]
     pub fn understand(&self, signal: i32, drain: Duration) -> (Order, Option<&'static str>) {
         let stopping = !matches!(self, Stopping::No);
@@ -92,15 +92,15 @@ impl Stopping {
         (order, Some(words))
     }
 
-    /// The shutdown begins after this time.
+    /// Plans the shutdown for the end of `time`.
     pub fn drain(&mut self, now: Instant, time: Duration) {
-        // Later than the clock can say is not before another signal.
+        // A time that the clock cannot represent never comes: the process waits for another signal.
         if let Some(until) = now.checked_add(time) {
             *self = Stopping::Draining { until };
         }
     }
 
-    /// How long it is until the shutdown begins; `None` if no time is set for that.
+    /// Returns the time until the planned shutdown; `None` if none is planned.
     #[must_use]
     pub fn rest_of_drain(&self, now: Instant) -> Option<Duration> {
         match self {
@@ -109,7 +109,7 @@ impl Stopping {
         }
     }
 
-    /// An end was asked for; a later wish replaces an earlier one.
+    /// Begins a shutdown. It replaces one that was requested earlier.
     pub fn begin(&mut self, kind: Shutdown, workers: u16) {
         *self = match kind {
             Shutdown::Now => Stopping::Over { kind },
@@ -119,7 +119,7 @@ impl Stopping {
         };
     }
 
-    /// A worker has nothing left that is waited for.
+    /// Notes that a worker has nothing left that the shutdown waits for.
     pub fn drained(&mut self, worker: WorkerId) {
         if let Stopping::Waiting { kind, drained } = self {
             if let Some(place) = drained.get_mut(usize::from(worker.0)) {
@@ -131,7 +131,7 @@ impl Stopping {
         }
     }
 
-    /// The last log line, once the process may end; `Some("")` where none is due.
+    /// Returns the last log line when the process may end; `Some("")` if it ends without one.
     #[must_use]
     pub fn last_words(&self) -> Option<&'static str> {
         let Stopping::Over { kind } = self else { return None };

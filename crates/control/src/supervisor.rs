@@ -1,27 +1,27 @@
-//! What the service manager wants to know (systemd's `Type=notify` and `Type=notify-reload`, sd_notify(3)): ready, reloading, stopping.
-//! Without `NOTIFY_SOCKET` in the environment nothing is said.
+//! Notifications to the service manager (systemd's `Type=notify` and `Type=notify-reload`, sd_notify(3)):
+//! ready, reloading, stopping. Without `NOTIFY_SOCKET` in the environment nothing is sent.
 
 use pgweir_core::driver::Level;
 use sd_notify::NotifyState;
 
 use crate::log::Log;
 
-/// A turn in the process's life.
+/// A change in the process's life that the service manager is notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News<'a> {
-    /// It serves. After an online restart the process is another one, which it says too.
+    /// The process serves. After an online restart this comes from another process, so its id is sent, too.
     Ready,
-    /// It reads its files; [`News::Reloaded`] follows.
+    /// The process reads its files; [`News::Reloaded`] follows.
     Reloading,
-    /// It has read them.
+    /// The process has read its files.
     Reloaded,
-    /// It ends when those that it waits for are gone.
+    /// The process ends when the connections that it waits for are closed.
     Stopping,
-    /// What it does, for people.
+    /// A description of the process's activity, for people.
     Status(&'a str),
 }
 
-/// Tells the service manager. A failure is no reason to stop; the log reports it.
+/// Notifies the service manager. A failure is only logged.
 pub fn tell(log: &Log, news: News<'_>) {
     let pid = std::process::id();
     let said = match news {
@@ -30,7 +30,7 @@ pub fn tell(log: &Log, news: News<'_>) {
             .and_then(|now| sd_notify::notify(&[NotifyState::Reloading, now])),
         News::Reloaded => sd_notify::notify(&[NotifyState::Ready]),
         News::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
-        // The micro sign keeps the line short where it is read: in one column of `systemctl status`.
+        // The micro sign keeps the line short for `systemctl status`, which shows it in one column.
         News::Status(line) => sd_notify::notify(&[NotifyState::Status(&line.replace(" us", " µs"))]),
     };
     if let Err(error) = said {

@@ -1,8 +1,8 @@
-//! Spans of traced statements, on their way to an OpenTelemetry collector: OTLP over HTTP, as JSON
-//! (<https://opentelemetry.io/docs/specs/otlp/>). With the cargo feature `traces`.
+//! Sends spans of traced statements to an OpenTelemetry collector: OTLP over HTTP, as JSON
+//! (<https://opentelemetry.io/docs/specs/otlp/>). It needs the cargo feature `traces`.
 //!
-//! A separate thread sends what has collected, once a second. What does not fit its queue, or a collector does not take, is
-//! lost, counted, and said in the log: nothing waits for a trace.
+//! A separate thread sends the collected spans once a second. Spans that do not fit its queue, or that a
+//! collector does not take, are lost and counted, and the count is logged: nothing waits for a trace.
 
 mod encode;
 
@@ -23,38 +23,38 @@ use tokio::net::TcpStream;
 
 use crate::log::Log;
 
-/// Statements that may wait to be sent.
+/// The maximum number of statements in the queue.
 const QUEUE_MAX: usize = 8_192;
 
-/// Statements in one request: about 1 kB each.
+/// The maximum number of statements in one request, at about 1 kB each.
 const BATCH_MAX: usize = 512;
 
-/// How long statements are gathered.
+/// The time over which statements are collected.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// How long a collector may take for one request.
+/// The time that a collector may take for one request.
 const SEND_MAX: Duration = Duration::from_secs(5);
 
-/// How often it is said that spans are lost.
+/// The minimum time between two log lines about lost spans.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// The path of the receiver where the address has none (OTLP's specification).
+/// The path of the receiver, if the address has none (OTLP's specification).
 const DEFAULT_PATH: &str = "/v1/traces";
 
-/// The way to the sender. When it is dropped, what waits is sent, and the thread ends.
+/// The handle to the sender. When it is dropped, the queued spans are sent, and the thread ends.
 pub(crate) struct Traces {
     queue: SyncSender<Order>,
     lost: Arc<AtomicU64>,
 }
 
 enum Order {
-    /// From now on to this address; an empty one is nowhere.
+    /// The address for spans from now on; an empty one means that none are sent.
     Endpoint(String),
     Statement(Box<TracedStatement>),
 }
 
 impl Traces {
-    /// Starts the sender; without a thread nothing is sent, which is said.
+    /// Starts the sender. If there is no thread, nothing is sent, and that is logged.
     pub(crate) fn start(log: Log, version: &'static str) -> Option<Traces> {
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let lost = Arc::new(AtomicU64::new(0));
@@ -69,9 +69,9 @@ impl Traces {
         }
     }
 
-    /// `otlp_endpoint`
+    /// Passes a new `otlp_endpoint` to the sender.
     pub(crate) fn follow(&self, endpoint: &str) {
-        // A queue that is full of statements is soon shorter, and this is rare.
+        // A full queue of statements empties soon, and this call is rare.
         let _ = self.queue.send(Order::Endpoint(endpoint.to_owned()));
     }
 
@@ -113,7 +113,7 @@ impl Sender {
         }
     }
 
-    /// Takes orders until there is a batch, or its time is over. Returns false when no sender is left.
+    /// Takes orders until a batch is full, or its time is over. Returns `false` if the handle was dropped.
     fn gather(&mut self, orders: &Receiver<Order>, batch: &mut Vec<TracedStatement>) -> bool {
         let mut deadline = None;
         while batch.len() < BATCH_MAX {
@@ -162,7 +162,7 @@ impl Sender {
     }
 }
 
-/// An address as the setting has it. TLS is the collector's next hop's affair.
+/// Returns the address of the setting. TLS is left to the collector's next hop.
 fn endpoint(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
     let good = uri.scheme_str() == Some("http") && uri.host().is_some_and(|host| !host.is_empty());
@@ -197,8 +197,8 @@ async fn exchange(endpoint: &Uri, body: String) -> Result<(), String> {
             Err(format!("status {}", answer.status().as_u16()))
         }
     };
-    // The connection is what moves the bytes; it ends when the answer was taken, or the collector hangs up, which the answer
-    // hears of.
+    // The connection moves the bytes. It ends when the answer was taken, or when the collector closes it,
+    // which the request sees as an error.
     let (answer, _) = tokio::join!(answer, connection);
     answer
 }

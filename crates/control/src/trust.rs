@@ -1,5 +1,5 @@
-//! How the control plane verifies the servers that it connects to. The data plane has the rules; they come from above, so that a
-//! certificate that PostgreSQL may have is one that a directory or Patroni may have.
+//! The verification of servers that the control plane connects to. The data plane has the rules, which are
+//! passed in, so that a directory or Patroni may have the same certificates as PostgreSQL.
 
 use std::sync::Arc;
 
@@ -7,6 +7,6 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::CertificateDer;
 use rustls::server::VerifierBuilderError;
 
-/// Makes what verifies certificates of servers by these authorities.
+/// A function that makes a verifier of server certificates with these authorities.
 pub type VerifyBy =
     fn(Vec<CertificateDer<'static>>) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError>;

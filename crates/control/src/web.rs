@@ -1,8 +1,9 @@
-//! The HTTP server: metrics for Prometheus, the API (`docs/openapi.yaml`), the dashboard. One thread with its own loop, apart
-//! from the control loop, so that a page is answered while files are read.
+//! The HTTP server: metrics for Prometheus, the API (`docs/openapi.yaml`), the dashboard. It has one thread
+//! with its own loop, apart from the control loop, so that a page is answered while files are read.
 //!
-//! It sees the workers by looks only ([`pgweir_core::snapshot`]): a look copies numbers in bounded pieces, everything else
-//! happens here. It must never hold up a worker, and it must never show an anonymous reader more than `http_anonymous` says.
+//! It sees the workers only through snapshots ([`pgweir_core::snapshot`]): a snapshot copies numbers in
+//! bounded pieces, everything else happens here. It must never hold up a worker, and it must never show an
+//! anonymous reader more than `http_anonymous` says.
 
 mod access;
 mod actions;
@@ -41,32 +42,32 @@ use worker_rpc::WorkerRpc;
 
 /// The workers, as the HTTP server sees them. All calls return at once.
 pub trait Workforce: Send {
-    /// The count of workers; their numbers are below it.
+    /// Returns the number of workers; their ids are below it.
     fn count(&self) -> u16;
 
     /// Sends a message to a worker's machine.
     fn mail(&self, to: WorkerId, mail: Mail);
 
-    /// What each worker did so far.
+    /// Returns the counters of each worker.
     fn loads(&self) -> Vec<Load>;
 }
 
-/// What a worker did since the start of the process.
+/// A worker's counters since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Microseconds in which it did not wait.
+    /// Microseconds in which the worker did not wait.
     pub busy_us: u64,
-    /// Microseconds in which it polled for more instead of sleeping; not among those.
+    /// Microseconds in which the worker polled for more instead of sleeping; not counted in `busy_us`.
     pub busy_poll_us: u64,
-    /// Messages that left together with other messages, with one system call.
+    /// Messages that were sent together with others, by one system call.
     pub batched_sends: u64,
-    /// Turns of its loop.
+    /// Turns of the worker's loop.
     pub turns: u64,
-    /// Connections of either kind that it has now.
+    /// The current number of connections of either kind.
     pub connections: u64,
 }
 
-/// What the HTTP server is sent by the rest of the process.
+/// A message to the HTTP server from the rest of the process.
 enum Note {
     Seen { worker: WorkerId, ticket: u64, snapshot: Snapshot },
     Operated { ticket: u64, result: Operated },
@@ -75,18 +76,18 @@ enum Note {
     Close,
 }
 
-/// The way into the HTTP server. Clones lead to the same.
+/// The handle to the HTTP server. Clones lead to the same server.
 #[derive(Clone)]
 pub struct Web {
     notes: UnboundedSender<Note>,
 }
 
-/// The other end of [`Web`].
+/// The receiving end of [`Web`].
 pub struct WebInbox {
     notes: UnboundedReceiver<Note>,
 }
 
-/// Makes the way into an HTTP server, before it is there.
+/// Creates the handle to an HTTP server, before the server exists.
 #[must_use]
 pub fn channel() -> (Web, WebInbox) {
     let (sender, receiver) = unbounded_channel();
@@ -94,7 +95,7 @@ pub fn channel() -> (Web, WebInbox) {
 }
 
 impl Web {
-    /// Takes an answer of a worker that was asked from here; gives other questions back.
+    /// Takes a worker's answer to the HTTP server; returns all other questions.
     pub fn deliver(&self, question: Question) -> Option<Question> {
         let note = match question {
             Question::Seen { worker, ticket, snapshot } => Note::Seen { worker, ticket, snapshot },
@@ -105,47 +106,48 @@ impl Web {
         None
     }
 
-    /// The rules changed.
+    /// Passes new rules to the server.
     pub fn follow(&self, rules: Rules) {
         self.send(Note::Rules(rules));
     }
 
-    /// `/readyz` says that the process is about to end.
+    /// Makes `/readyz` report that the process is about to end.
     pub(crate) fn drain(&self) {
         self.send(Note::Drain);
     }
 
-    /// Accepts no more connections: another process does. Open connections are still served.
+    /// Closes the listeners, because another process accepts now. Open connections are still served.
     pub(crate) fn close(&self) {
         self.send(Note::Close);
     }
 
     fn send(&self, note: Note) {
-        // It can fail only when the server's thread is gone, and the process is about to follow.
+        // This fails only if the server's thread is gone, and then the process is about to end.
         let _ = self.notes.send(note);
     }
 }
 
-/// Why the HTTP server cannot listen.
+/// The reason why the HTTP server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum WebListenError {
-    /// The setting does not name an address.
+    /// The setting does not contain an address.
     #[error("http_listen: \"{0}\" is no address; write host:port, or a port alone for 127.0.0.1")]
     Address(String),
-    /// The system refuses.
+    /// The system refuses to listen.
     #[error("http_listen: could not listen on {address}: {error}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// What it says.
+        /// The system's reason.
         error: io::Error,
     },
 }
 
-/// Opens the sockets that `http_listen` names; first asks `inherited` for one that listens there already.
+/// Opens the sockets of `http_listen`. `inherited` is asked first for a socket that listens there already.
 ///
 /// # Errors
-/// An address is none, or cannot be listened on.
+///
+/// A text is not an address, or the system refuses to listen.
 pub fn open(
     addresses: &[String],
     inherited: &mut dyn FnMut(SocketAddr) -> Option<TcpListener>,
@@ -177,25 +179,25 @@ fn addresses_of(text: &str) -> Option<Vec<SocketAddr>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// What the HTTP server is made of.
+/// The parts from which the HTTP server is started.
 pub struct WebSetup {
-    /// Where it listens.
+    /// The listening sockets.
     pub sockets: Vec<TcpListener>,
-    /// Where notes come from.
+    /// The receiving end of the handle.
     pub inbox: WebInbox,
-    /// The rules to begin with.
+    /// The rules at the start.
     pub rules: Rules,
-    /// How a certificate is presented.
+    /// The function that presents a certificate.
     pub present: Present,
     /// The workers.
     pub workforce: Box<dyn Workforce>,
-    /// Where log lines go.
+    /// The log.
     pub log: Log,
-    /// Our version.
+    /// The version of pgweir.
     pub version: &'static str,
 }
 
-/// What every request may need; one per server, shared within its thread.
+/// The state that requests share; one per server, within its thread.
 struct House {
     worker_rpc: WorkerRpc,
     model: std::cell::RefCell<Model>,
@@ -206,16 +208,16 @@ struct House {
     log: Log,
     version: &'static str,
     sampling: tokio::sync::Mutex<()>,
-    /// A new sample is there.
+    /// The signal that a new sample was taken.
     sampled: tokio::sync::watch::Sender<u64>,
     streams: std::cell::Cell<u32>,
     clusters: std::cell::RefCell<history::ClusterHistory>,
     clusters_turn: tokio::sync::Mutex<()>,
-    /// The process is about to end, and serves clients until then.
+    /// `true` if the process is about to end, and serves clients until then.
     is_draining: std::cell::Cell<bool>,
 }
 
-/// What is wrong with `http_tls_cert_file` and `http_tls_key_file`, if anything is.
+/// Returns the faults of `http_tls_cert_file` and `http_tls_key_file`.
 #[must_use]
 pub fn tls_faults(main: &Main, present: Present) -> Vec<String> {
     server::tls::Tls::build(main, present).err().unwrap_or_default()
@@ -224,6 +226,7 @@ pub fn tls_faults(main: &Main, present: Present) -> Vec<String> {
 /// Starts the HTTP server's thread.
 ///
 /// # Errors
+///
 /// A certificate or its key cannot be used, or the system refuses a thread.
 pub fn start(setup: WebSetup) -> io::Result<()> {
     let tls = server::tls::Tls::read(&setup.rules.config.main, setup.present).map_err(io::Error::other)?;
@@ -272,7 +275,7 @@ async fn run(setup: WebSetup, tls: server::tls::Tls) {
     listen(&house, inbox, &doors, present).await;
 }
 
-/// Hears what the rest of the process says, until it has nothing more to say.
+/// Handles messages from the rest of the process, until it has dropped the handle.
 async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHandle<()>], present: Present) {
     while let Some(note) = inbox.notes.recv().await {
         match note {

@@ -1,4 +1,4 @@
-//! The files of `auth_type = hba` (rules and maps), and the options of `auth_type = ldap`.
+//! Reads the files of `auth_type = hba` (rules and maps), and the options of `auth_type = ldap`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,18 +8,19 @@ use pgweir_settings::{AuthType, Main};
 
 use crate::config::files::read_text;
 
-/// What was read, and what is wrong with it.
+/// The rules and options that were read, with the faults found in them.
 #[derive(Default)]
 pub(crate) struct AccessFiles {
     pub(crate) access: Arc<Access>,
-    /// Lines that are skipped.
+    /// Warnings about lines that are skipped.
     pub(crate) warnings: Vec<String>,
-    /// Files that cannot be read: a start goes on without them, and refuses all logins; a reload fails.
+    /// Faults of files that cannot be read. A start goes on without them, and refuses all logins; a reload
+    /// fails.
     pub(crate) faults: Vec<String>,
 }
 
 impl AccessFiles {
-    /// Reads what the settings name, where `auth_type` asks for it.
+    /// Reads the files and options that `auth_type` asks for.
     pub(crate) fn read(main: &Main) -> AccessFiles {
         let mut files = AccessFiles::default();
         let mut access = Access::default();
@@ -50,7 +51,7 @@ impl AccessFiles {
 
     fn rules(&mut self, path: &str) -> Hba {
         let Some(text) = self.text("hba", path) else { return Hba::default() };
-        // Files that a rule names are looked for beside the file that has the rule.
+        // A file that a rule names is relative to the file with the rule.
         let folder = Path::new(path).parent().unwrap_or(Path::new("")).to_owned();
         let mut read = |name: &str| read_text(&folder.join(name).to_string_lossy());
         let (hba, warnings) = Hba::parse(&text, &mut read);
@@ -71,7 +72,7 @@ impl AccessFiles {
     fn text(&mut self, what: &str, path: &str) -> Option<String> {
         let fault = |why| format!("could not open {what} config file {path}: {why}");
         if path.is_empty() {
-            // Its name may be set next: until then all logins are refused.
+            // The setting may follow later: until then all logins are refused.
             self.warnings.push(format!("auth_type=hba needs a file: auth_{what}_file is not set"));
             return None;
         }

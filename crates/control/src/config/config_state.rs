@@ -1,8 +1,8 @@
-//! What the process runs by, and how it is replaced: at the start, by RELOAD and by SET.
+//! The configuration in effect, and its replacement: at the start, by RELOAD and by SET.
 //!
-//! A change happens in two steps. First everything is read and checked, into a [`Draft`]; its holder can still
-//! build from it what can fail (TLS). Only then [`ConfigState::adopt`] makes it the rules. So a fault anywhere leaves the old
-//! rules in effect as a whole.
+//! A change happens in two steps. First everything is read and checked, into a [`Draft`], from which its
+//! holder builds the parts that can fail (TLS). Only then [`ConfigState::adopt`] puts it into effect. So a
+//! fault anywhere leaves the old configuration in effect as a whole.
 
 use std::sync::Arc;
 
@@ -15,74 +15,74 @@ use crate::config::files::{TlsFiles, UsersFile, read_text};
 use crate::config::overlay::Overlay;
 use crate::process::is_root;
 
-/// What the command line says about settings. It goes before the file where it stands for more than a default.
+/// The settings of the command line. They override the file, unless they only give a default.
 #[derive(Clone, Debug, Default)]
 pub struct CommandLine {
     /// The configuration file.
     pub config: String,
-    /// `-u`: goes before the setting `user`.
+    /// `-u`, which overrides the setting `user`.
     pub user: Option<String>,
-    /// Number of `-v`: holds where the file does not set `verbose`.
+    /// The number of `-v`. It counts if the file does not set `verbose`.
     pub verbosity: u8,
-    /// Sources that are read after the file.
+    /// The sources that are read after the file.
     pub overlay: Overlay,
 }
 
-/// The rules in effect.
+/// The rules in effect, with the files they were read from.
 pub struct ConfigState {
     command_line: CommandLine,
     rules: Rules,
     users: UsersFile,
     tls: TlsFiles,
-    /// TLS settings given by SET with which no TLS can be built yet (the key is there, and not its certificate): they count with
-    /// the next one, until RELOAD.
+    /// TLS settings given by SET with which no TLS can be built yet (the key without its certificate, for
+    /// example). They are tried again with the next SET, until RELOAD.
     unusable: Vec<(String, String)>,
 }
 
-/// What came of SET, before it is in effect.
+/// The result of a SET that is not in effect yet.
 pub enum SetDraft {
-    /// It can be put into effect.
+    /// A draft that can be put into effect.
     Ready(Box<Draft>),
-    /// It can only change at a start.
+    /// The setting can only change at a start.
     NeedsRestart,
-    /// It is about TLS, and names files that cannot be used: why.
+    /// The setting belongs to TLS, and names files that cannot be used; with the reasons.
     Unusable(Vec<String>),
 }
 
-/// Whether a setting is about TLS towards clients or servers.
+/// Returns whether a setting belongs to TLS with clients or servers.
 #[must_use]
 pub(crate) fn is_about_tls(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     key.contains("_tls_") || key.contains("_tls13_")
 }
 
-/// Rules that were read and found good, but are not in effect.
+/// A configuration that was read and checked, but is not in effect.
 pub struct Draft {
     config: Config,
     users: UsersFile,
     access: Arc<Access>,
     tls: TlsFiles,
-    /// What the administrator should know, in the order of the files.
+    /// Warnings for the administrator, in the order of the files.
     pub warnings: Vec<String>,
-    /// What is wrong with the files of users and of rules; at a start they are taken as far as they go.
+    /// Faults of the files of users and of rules. At a start these files are used as far as they can be read.
     pub user_faults: Vec<String>,
 }
 
-/// Everything that the files of a configuration say, faulty or not.
+/// The contents of a configuration's files, faulty or not.
 pub struct Examination {
-    /// The configuration, as far as it can be understood. Its warnings are in it.
+    /// The configuration, as far as it can be understood, with its warnings.
     pub config: Config,
     /// The users of `auth_file`; `None` if it cannot be read to its end.
     pub users: Option<Arc<UserList>>,
     /// The rules of `auth_hba_file` and their maps.
     pub access: Arc<Access>,
-    /// What TLS is to be built from; files that cannot be read are missing.
+    /// The parts from which TLS is built; files that cannot be read are missing.
     pub tls: TlsFiles,
     /// Faults of the configuration's own files.
     pub load_faults: Vec<LoadError>,
-    /// Faults of the files that it names.
+    /// Faults of the files that the configuration names.
     pub faults: Vec<String>,
-    /// What the administrator should know of these files.
+    /// Warnings about these files.
     pub warnings: Vec<String>,
 }
 
@@ -90,7 +90,8 @@ impl Draft {
     /// Reads the files for a start.
     ///
     /// # Errors
-    /// All faults of the configuration, the first line of the file first; or of the certificates.
+    ///
+    /// All faults of the configuration, in the order of the file's lines; or those of the certificates.
     pub fn read(command_line: &CommandLine) -> Result<Draft, Vec<String>> {
         let mut config = read_config(&command_line.config, command_line)?;
         note_command_line(&mut config, command_line);
@@ -110,7 +111,7 @@ impl Draft {
         Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
     }
 
-    /// Reads as [`Draft::read`] does, but goes on after each fault: everything that is wrong, in one report.
+    /// Reads the files like [`Draft::read`], but goes on after each fault, for a report of all of them.
     #[must_use]
     pub fn examine(command_line: &CommandLine) -> Examination {
         let (layers, layer_faults) = read_layers(&command_line.config, command_line);
@@ -127,7 +128,8 @@ impl Draft {
         Examination { config, users, access: access.access, tls, load_faults, faults, warnings }
     }
 
-    /// What can be understood of a file that [`Draft::read`] does not take: it tells where its faults can be reported.
+    /// Returns the settings that can be understood of a file that [`Draft::read`] rejects. They tell where
+    /// its faults can be reported.
     #[must_use]
     pub fn glimpse(command_line: &CommandLine) -> Main {
         let (layers, _) = read_layers(&command_line.config, command_line);
@@ -138,19 +140,20 @@ impl Draft {
         main
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What TLS is to be built from.
+    /// Returns the parts from which TLS is built.
     #[must_use]
     pub fn tls(&self) -> &TlsFiles {
         &self.tls
     }
 
-    /// Which file the configuration comes from, and what was read after it, with what that changed.
+    /// Returns lines about the configuration's file, and about each source that was read after it, with its
+    /// changes.
     #[must_use]
     pub fn sources(&self) -> Vec<String> {
         let file = self.config.main.conffile.as_deref().unwrap_or_default();
@@ -160,7 +163,7 @@ impl Draft {
             .collect()
     }
 
-    /// The number of users in `auth_file`.
+    /// Returns the number of users in `auth_file`.
     #[must_use]
     pub fn users_known(&self) -> usize {
         self.users.users.len()
@@ -168,7 +171,7 @@ impl Draft {
 }
 
 impl ConfigState {
-    /// Begins with the rules of a start.
+    /// Creates the state of a start.
     #[must_use]
     pub fn new(command_line: CommandLine, draft: Draft) -> ConfigState {
         let Draft { config, users, access, tls, .. } = draft;
@@ -177,7 +180,7 @@ impl ConfigState {
         ConfigState { command_line, rules, users, tls, unusable: Vec::new() }
     }
 
-    /// The rules in effect.
+    /// Returns the rules in effect.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
@@ -186,7 +189,9 @@ impl ConfigState {
     /// Reads the files again. Settings that need a restart keep their value, with a warning.
     ///
     /// # Errors
-    /// All faults; a user list that cannot be read to its end is one too, as half of it would lock people out.
+    ///
+    /// All faults. A user list that cannot be read to its end is a fault, too, as half of it would lock
+    /// people out.
     pub fn draft_reload(&self) -> Result<Draft, Vec<String>> {
         let path = self.rules.config.main.conffile.as_deref().unwrap_or(&self.command_line.config);
         let read = read_config(path, &self.command_line)?;
@@ -199,10 +204,12 @@ impl ConfigState {
     /// Changes one setting, as SET on the console does.
     ///
     /// # Errors
+    ///
     /// The setting does not exist, does not take the value, or names files that cannot be used.
     pub fn draft_set(&self, key: &str, value: &str) -> Result<SetDraft, Vec<String>> {
         let mut config = Config::clone(&self.rules.config);
         let about_tls = is_about_tls(key);
+        // The key that SET gave before its certificate counts together with that certificate.
         for (key, value) in self.unusable.iter().filter(|_| about_tls) {
             config.set(key, value).map_err(|error| vec![error.to_string()])?;
         }
@@ -217,7 +224,7 @@ impl ConfigState {
         }
     }
 
-    /// No TLS could be built with this setting: it is tried again with the next one.
+    /// Keeps a setting with which no TLS could be built, to be tried again with the next one.
     pub fn keep_unusable(&mut self, key: &str, value: &str) {
         self.unusable.retain(|(known, _)| known != key);
         self.unusable.push((key.to_owned(), value.to_owned()));
@@ -235,19 +242,20 @@ impl ConfigState {
         Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
     }
 
-    /// Whether TLS, towards either side, has to be built again for a draft: a setting or the contents of a file changed.
+    /// Returns whether TLS has to be built again for a draft, because a setting or the contents of a file
+    /// changed.
     #[must_use]
     pub fn would_change_tls(&self, draft: &Draft) -> bool {
         draft.tls != self.tls
     }
 
-    /// The databases that are in effect and that this draft does not have any more.
+    /// Returns the databases that are in effect and that this draft does not have.
     pub fn dropped_by(&self, draft: &Draft) -> Vec<String> {
         let kept = &draft.config.databases;
         self.rules.config.databases.keys().filter(|name| !kept.contains_key(*name)).cloned().collect()
     }
 
-    /// Makes a draft the rules in effect.
+    /// Puts a draft into effect.
     pub fn adopt(&mut self, draft: Draft) {
         let Draft { config, users, access, tls, .. } = draft;
         let servers_changed = tls.servers != self.tls.servers;
@@ -261,15 +269,16 @@ impl ConfigState {
         self.tls = tls;
     }
 
-    /// What SET could not put into effect is over and done with: it is in effect now, or RELOAD has forgotten it.
+    /// Forgets the settings that SET could not put into effect: they are in effect now, or RELOAD has
+    /// replaced them.
     pub fn forget_unusable(&mut self) {
         self.unusable.clear();
     }
 }
 
-/// The layers over a file, and what is wrong with those that cannot be used.
+/// Reads the layers over a file, and returns them with the faults of those that cannot be used.
 fn read_layers(path: &str, command_line: &CommandLine) -> (Vec<Layer>, Vec<String>) {
-    // The user of the file alone: a layer cannot say whose layers are used.
+    // Only the file itself decides the user: a layer must not decide which layers are trusted.
     let by_file = || Config::survey(path, &[], &mut read_text).0.main.user;
     let user = command_line.user.clone().or_else(|| is_root().then(by_file).flatten());
     match command_line.overlay.layers(user.as_deref()) {
@@ -300,8 +309,8 @@ fn obey(config: &mut Config, command_line: &CommandLine) {
     }
 }
 
-/// Notes which values are those of the command line, for SHOW CONFIG_EXTENDED. A reload compares before it: a value that SET has changed
-/// lasts if the new file does not give it.
+/// Notes which values come from the command line, for SHOW CONFIG_EXTENDED. A reload compares the values
+/// before this: a value that SET has changed lasts if the new file does not set it.
 fn note_command_line(config: &mut Config, command_line: &CommandLine) {
     let place = || Place::outside("command line");
     if command_line.user.is_some() {

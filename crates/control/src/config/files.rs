@@ -8,13 +8,13 @@ use std::sync::Arc;
 use pgweir_auth::UserList;
 use pgweir_settings::{MAIN_ROWS, Main, SslMode};
 
-/// Reads a text file; the error says why it could not be read, but not which file.
+/// Reads a text file. The error is the reason, without the file's name.
 pub(crate) fn read_text(path: &str) -> Result<String, String> {
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())
 }
 
-/// What tells one state of a file from another without reading it.
+/// The attributes that change when a file does, so that a change is noticed without reading it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Fingerprint {
     place: (u64, u64),
@@ -37,7 +37,7 @@ impl Fingerprint {
     }
 }
 
-/// The users of `auth_file`, and from which state of which file they are.
+/// The users of `auth_file`, with the file and the state of it that they were read from.
 #[derive(Clone, Default)]
 pub(crate) struct UsersFile {
     pub(crate) users: Arc<UserList>,
@@ -45,13 +45,15 @@ pub(crate) struct UsersFile {
 }
 
 impl UsersFile {
-    /// The users that `auth_file` has now. The file is read again only if it is another one or was changed, and passwords that
-    /// have not changed remember what was derived from them. The texts are what is wrong with it: then the list is as far as it goes.
+    /// Returns the current users of `auth_file`, and the file's faults; with faults, the list has the users
+    /// up to there. The file is read again only if its name or its state has changed. Passwords that have not
+    /// changed keep what was derived from them.
     pub(crate) fn refresh(&self, auth_file: Option<&str>) -> (UsersFile, Vec<String>) {
         let Some(path) = auth_file.filter(|path| !path.is_empty()) else {
             return (UsersFile::default(), Vec::new());
         };
-        // Before reading: a change while it is read is then noticed next time.
+        // The state is taken before the file is read, so that a change during the reading is noticed next
+        // time.
         let fingerprint = match Fingerprint::of(path) {
             Ok(fingerprint) => fingerprint,
             Err(error) => return (UsersFile::default(), vec![could_not_open(path, &error.to_string())]),
@@ -66,7 +68,7 @@ impl UsersFile {
             Ok(text) => {
                 let (mut users, faults) = UserList::parse(&text);
                 users.inherit(&self.users);
-                // A broken file is looked at again at each reload, so that each says what is wrong.
+                // A broken file is read again at each reload, so that each reload reports the fault.
                 let from = faults.is_empty().then(|| (path.to_owned(), fingerprint));
                 let faults = faults.into_iter().map(|fault| format!("{fault} (auth_file {path})")).collect();
                 (UsersFile { users: Arc::new(users), from }, faults)
@@ -80,43 +82,44 @@ fn could_not_open(path: &str, why: &str) -> String {
     format!("could not open auth_file {path}: {why}")
 }
 
-/// What TLS towards clients, or towards servers, is made of: the settings, and the contents of the files (PEM).
+/// The parts of TLS with clients, or with servers: the settings, and the contents of the files (PEM).
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsSide {
-    /// All settings of this side, as SHOW CONFIG writes them: they decide too whether anything changed.
+    /// All settings of this side, as SHOW CONFIG writes them. They decide, too, whether anything changed.
     settings: Vec<Option<String>>,
     /// The private key.
     pub key: Option<Vec<u8>>,
-    /// The certificate chain that belongs to it.
+    /// The certificate chain that belongs to the key.
     pub cert: Option<Vec<u8>>,
     /// Certificates of the authorities that the peer's certificate is checked against.
     pub ca: Option<Vec<u8>>,
 }
 
-/// Shows no contents: one of them is a private key.
+/// Prints no contents: one of them is a private key.
 impl fmt::Debug for TlsSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsSide").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 
-/// TLS towards both sides.
+/// The parts of TLS with both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
-    /// Settings `client_tls_*`.
+    /// The settings `client_tls_*` and their files.
     pub clients: TlsSide,
-    /// Settings `server_tls_*`.
+    /// The settings `server_tls_*` and their files.
     pub servers: TlsSide,
 }
 
 impl TlsFiles {
-    /// Reads the files that the settings name. A side that is switched off reads nothing.
+    /// Reads the files that the settings name. For a side that is switched off, nothing is read.
     pub(crate) fn read(main: &Main) -> Result<TlsFiles, Vec<String>> {
         let (files, faults) = TlsFiles::read_what_is_there(main);
         if faults.is_empty() { Ok(files) } else { Err(faults) }
     }
 
-    /// The same for a report: files that cannot be read are faults, and missing.
+    /// Reads the files like [`TlsFiles::read`], for a report: files that cannot be read are faults, and
+    /// missing.
     pub(crate) fn read_what_is_there(main: &Main) -> (TlsFiles, Vec<String>) {
         let mut faults = Vec::new();
         let mut side = |prefix: &str, mode, files: [&String; 3]| {

@@ -1,7 +1,7 @@
-//! Sources that complete a configuration file which an operator or a chart writes: directories of ini files, and variables. The files are
-//! read at the start and at each reload; the variables are those of the start.
+//! Sources that complete a configuration file which an operator or a chart writes: directories of ini files,
+//! and variables. The files are read at the start and at each reload; the variables are those of the start.
 //!
-//! A file that another user could have written is never used: with it, that user would decide whom pgweir lets in.
+//! A file that another user could have written is never used: that user could let anyone log in to pgweir.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,13 +15,13 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{User, getegid, geteuid, getgroups};
 use pgweir_settings::{Layer, Variables};
 
-/// The directory that each start looks into, if it exists.
+/// The directory that each start reads, if it exists.
 const FOLDER: &str = "/etc/pgweir/conf.d";
 
-/// How many files a directory may have.
+/// The maximum number of files in a directory.
 const FILES_MAX: usize = 1000;
 
-/// How large a file may be.
+/// The maximum size of a file.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The bit of a directory's mode that gives its group to the files in it. Kubernetes sets it on a volume with `fsGroup`.
@@ -32,16 +32,18 @@ const WORLD_WRITES: u32 = 0o002;
 /// The sources that are read after the configuration file.
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
-    /// Directories, in the order in which they are read. `true` says that the directory must exist.
+    /// The directories, in the order in which they are read. `true` means that the directory must exist.
     folders: Vec<(PathBuf, bool)>,
     variables: Variables,
 }
 
 impl Overlay {
-    /// The sources of a plain start: `/etc/pgweir/conf.d`, the directories that the command line names, and the process's variables.
+    /// Returns the sources of a plain start: `/etc/pgweir/conf.d`, the directories that the command line
+    /// names, and the process's variables.
     ///
     /// # Errors
-    /// Variables of ours that are not UTF-8 text.
+    ///
+    /// A variable of pgweir's is not UTF-8 text.
     pub fn of_process(
         named: &[PathBuf],
         variables: impl Iterator<Item = (OsString, OsString)>,
@@ -52,7 +54,7 @@ impl Overlay {
             let Ok(key) = key.into_string() else { continue };
             match text.into_string() {
                 Ok(text) => texts.push((key, text)),
-                // A text that is not known to be a source of pgweir's is not reported as a fault.
+                // Variables of other programs may have any bytes.
                 Err(_) if Layer::of_variable(&key, String::new()).is_some() => {
                     faults.push(format!("variable {key} is not UTF-8 text"));
                 }
@@ -68,17 +70,18 @@ impl Overlay {
         Ok(Overlay { folders, variables: Variables::of(&texts) })
     }
 
-    /// Warnings for the administrator about the variables.
+    /// Returns warnings for the administrator about the variables.
     pub fn remarks(&self) -> impl Iterator<Item = &str> {
         self.variables.remarks.iter().map(|remark| remark.text.as_str())
     }
 
-    /// Forgets what is to be said of variables that have an effect elsewhere.
+    /// Drops the warnings about variables that have an effect elsewhere.
     pub fn forget_remarks(&mut self, has_effect: impl Fn(&str) -> bool) {
         self.variables.remarks.retain(|remark| !has_effect(&remark.variable));
     }
 
-    /// The directories that the command line named, and the variables: what another process needs to have the same sources.
+    /// Returns the directories that the command line named, and the variables: everything that another
+    /// process needs to have the same sources.
     #[must_use]
     pub fn handed_over(&self) -> Vec<(String, String)> {
         let folders = self.folders.iter().filter(|(_, named)| *named);
@@ -87,8 +90,8 @@ impl Overlay {
         folders.chain(variables).collect()
     }
 
-    /// Takes what another process hands over. Directories that the command line names, and variables that this process has itself, go
-    /// before it. Returns whether anything changed.
+    /// Adds the sources that another process hands over. Directories on the command line, and variables that
+    /// this process has itself, take precedence. Returns whether anything changed.
     pub fn inherit(&mut self, handed_over: Vec<(String, String)>) -> bool {
         let before = (self.folders.len(), self.variables.layers.len());
         let has_named = self.folders.iter().any(|(_, named)| *named);
@@ -102,10 +105,11 @@ impl Overlay {
         (self.folders.len(), self.variables.layers.len()) != before
     }
 
-    /// Reads the files. `user` is the user that pgweir becomes, if that is another one than the process's.
+    /// Reads the files. `user` is the user that pgweir becomes, if it is another one than the process's.
     ///
     /// # Errors
-    /// Every file and directory that cannot be read or that another user could have written.
+    ///
+    /// Every file and directory that cannot be read, or that another user could have written.
     pub(crate) fn layers(&self, user: Option<&str>) -> Result<Vec<Layer>, Vec<String>> {
         let trust = Trust::of(user);
         let mut layers = Vec::new();
@@ -158,7 +162,8 @@ impl Trust {
         Trust { owners, groups: groups.collect() }
     }
 
-    /// Why a file or directory is not used. `group` may write it: that of a volume which Kubernetes gives to the process.
+    /// Returns the reason why a file or directory is not used; `None` if it is. `group` may write it: the
+    /// group of a volume that Kubernetes gives to the process.
     fn objection(&self, path: &Path, found: &Metadata, group: Option<u32>) -> Option<String> {
         if !self.owners.contains(&found.uid()) {
             let owner = found.uid();
@@ -175,20 +180,23 @@ impl Trust {
         Some(format!("{whom} can write it (mode {:04o}): chmod go-w", mode & 0o7777))
     }
 
-    /// The group that may write the files of a directory: the volume's own (`fsGroup`), of which the process is a member.
+    /// Returns the group that may write the files of a directory: the volume's own (`fsGroup`), of which the
+    /// process is a member.
     fn volume_group(&self, found: &Metadata) -> Option<u32> {
         let is_volume = found.mode() & SET_GROUP != 0 && self.groups.contains(&found.gid());
         is_volume.then_some(found.gid())
     }
 }
 
-/// Whether no user can write below this path, whatever the modes: Kubernetes mounts ConfigMaps and Secrets read-only.
+/// Returns whether no user can write below this path, whatever the modes: Kubernetes mounts ConfigMaps and
+/// Secrets read-only.
 fn is_read_only(path: &Path) -> bool {
     statvfs(path).is_ok_and(|found| found.flags().contains(FsFlags::ST_RDONLY))
 }
 
-/// The ini files of a directory in the order of their names' bytes, and the group that may write them. Hidden files, such as the `..data`
-/// of a ConfigMap, and files with another ending, such as a package manager's `x.ini.dpkg-old`, are left out.
+/// Returns the ini files of a directory in the order of their names' bytes, and the group that may write
+/// them. Hidden files, such as the `..data` of a ConfigMap, and files with another ending, such as a package
+/// manager's `x.ini.dpkg-old`, are skipped.
 fn files(folder: &Path, trust: &Trust) -> Result<Vec<(PathBuf, Option<u32>)>, Unusable> {
     let cannot = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Unusable::Missing,
@@ -217,7 +225,8 @@ fn files(folder: &Path, trust: &Trust) -> Result<Vec<(PathBuf, Option<u32>)>, Un
     Ok(names.into_iter().map(|name| (folder.join(name), group)).collect())
 }
 
-/// Reads a file, following links. What is looked at is what is read: the file that was opened.
+/// Reads a file, following links. The checks are made on the opened file, so no other one can be read in its
+/// place.
 fn read(path: &Path, trust: &Trust, group: Option<u32>) -> Result<String, String> {
     // Opening a pipe would wait for a writer.
     if !fs::metadata(path).map_err(|error| error.to_string())?.is_file() {
@@ -275,7 +284,7 @@ mod tests {
         assert_eq!(names(&overlay), ["10-B.ini", "10-a.ini", "2.ini"]);
     }
 
-    /// As Kubernetes mounts a ConfigMap: `x.ini -> ..data/x.ini`, `..data -> ..2026_01`.
+    /// A directory as Kubernetes mounts a ConfigMap: `x.ini -> ..data/x.ini`, `..data -> ..2026_01`.
     #[test]
     fn links_of_a_config_map_are_followed() {
         let (scratch, overlay) = overlay("overlay-links");

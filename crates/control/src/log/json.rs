@@ -1,4 +1,4 @@
-//! `log_format = json`: the same lines as objects, one a line, for programs that collect logs.
+//! `log_format = json`: log lines as JSON objects, one per line, for programs that collect logs.
 
 use std::time::SystemTime;
 
@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::stamp::{Stamp, word};
 
-/// A line, without its newline. The message's own newlines and control characters are escaped as JSON has it, so that an
-/// object is one line whatever a peer wrote.
+/// Returns a line, without its newline. The message's own newlines and control characters are escaped, so
+/// that an object is always one line.
 pub(super) fn object(stamp: &mut Stamp, at: SystemTime, level: Level, message: &str) -> String {
     let time = stamp.moment_rfc3339(at);
     let message = message.trim_end_matches('\n');

@@ -1,4 +1,4 @@
-//! The last warnings and errors, for the page: its readers need not look for the log file first.
+//! The last warnings and errors, for the dashboard, whose readers may have no access to the log file.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,24 +8,24 @@ use pgweir_core::driver::Level;
 
 use super::beginning;
 
-/// Lines that are kept.
+/// The maximum number of lines that are kept.
 const LINES_MAX: usize = 200;
 
-/// Of a longer message only the beginning is kept: all of it stands in the log.
+/// The maximum size of a message that is kept. The log has longer ones in full.
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// A warning, an error, or the end.
+/// A line of level WARNING, ERROR or FATAL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notable {
-    /// When.
+    /// The time of the line.
     pub at: SystemTime,
-    /// WARNING, ERROR or FATAL.
+    /// The level: WARNING, ERROR or FATAL.
     pub level: Level,
-    /// What the log line says.
+    /// The text of the log line.
     pub message: String,
 }
 
-/// See the module's head.
+/// The last such lines; see the module's head.
 #[derive(Default)]
 pub(crate) struct Recent(Mutex<VecDeque<Notable>>);
 
@@ -43,7 +43,7 @@ impl Recent {
         lines.push_back(line);
     }
 
-    /// What is kept, the newest first.
+    /// Returns the kept lines, the newest first.
     pub(crate) fn lines(&self) -> Vec<Notable> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().rev().cloned().collect()

@@ -1,4 +1,5 @@
-//! How a log line looks: `2026-11-20 19:19:14.123 CET [4711] LOG message`, local time with its zone's abbreviation.
+//! The format of a log line: `2026-11-20 19:19:14.123 CET [4711] LOG message`, in local time with its zone's
+//! abbreviation.
 //!
 //! This is PgBouncer's format, which log analysers (pgbadger and others) parse. Nothing here writes anywhere.
 
@@ -11,14 +12,15 @@ use pgweir_core::driver::Level;
 
 /// Turns a moment and a message into the bytes of a log line.
 ///
-/// The date and time up to the second are kept: many lines fall into one second, and the calendar is the dear part.
+/// The date and time up to the second are cached: many lines fall into one second, and the calendar is the
+/// expensive part.
 pub(crate) struct Stamp {
     zone: TimeZone,
     pid: u32,
     second: Option<u64>,
     date_time: String,
     zone_name: String,
-    /// What local time is ahead of UTC.
+    /// The difference between local time and UTC, in seconds.
     offset_s: i32,
 }
 
@@ -27,14 +29,15 @@ impl Stamp {
         Stamp { zone, pid, second: None, date_time: String::new(), zone_name: String::new(), offset_s: 0 }
     }
 
-    /// The zone of this machine (`TZ`, else `/etc/localtime`), UTC where none can be read.
+    /// Creates a stamp for the zone of this machine (`TZ`, else `/etc/localtime`), or for UTC if the zone
+    /// cannot be read.
     pub(crate) fn local(pid: u32) -> Stamp {
         Stamp::new(TimeZone::try_system().unwrap_or(TimeZone::UTC), pid)
     }
 
-    /// Appends one line, with its newline. A newline within the message becomes newline and tab, so that a reader can
-    /// tell where a line starts; other control characters are shown as `\x..`, so that a peer's text cannot move a
-    /// terminal's cursor or forge a line.
+    /// Appends one line, with its newline. A newline within the message becomes newline and tab, so that a
+    /// reader can tell where a line starts. Other control characters become `\x..`, so that a peer's text
+    /// cannot move a terminal's cursor or forge a line.
     pub(crate) fn write_line(&mut self, at: SystemTime, level: Level, message: &str, out: &mut Vec<u8>) {
         let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         self.turn_to(since_epoch.as_secs());
@@ -53,13 +56,13 @@ impl Stamp {
         out.push(b'\n');
     }
 
-    /// `2026-11-20 19:19:14 CET`, as SHOW writes a moment.
+    /// Returns `2026-11-20 19:19:14 CET`, the form in which SHOW writes a moment.
     pub(crate) fn moment(&mut self, second: u64) -> String {
         self.turn_to(second);
         format!("{} {}", self.date_time, self.zone_name)
     }
 
-    /// `2026-11-20T19:19:14.123+01:00`, as RFC 3339 has it.
+    /// Returns `2026-11-20T19:19:14.123+01:00`, the form of RFC 3339.
     pub(super) fn moment_rfc3339(&mut self, at: SystemTime) -> String {
         let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         self.turn_to(since_epoch.as_secs());
@@ -113,7 +116,7 @@ fn push_message(message: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The word of a level in a log line.
+/// Returns the word of a level in a log line.
 #[must_use]
 pub fn word(level: Level) -> &'static str {
     match level {

@@ -1,6 +1,7 @@
-//! Lines for syslog: datagrams to the system's logger, in the form of RFC 3164 as the C library's syslog(3) writes it.
+//! Lines for syslog: datagrams to the system's logger, in the form of RFC 3164 as the C library's syslog(3)
+//! writes it.
 //!
-//! PgBouncer sends the message alone, without the stamp of its log file, and nothing below LOG; so does this.
+//! Like PgBouncer, this sends the message alone, without the stamp of the log file, and nothing below LOG.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -10,13 +11,14 @@ use pgweir_core::driver::Level;
 
 use super::beginning;
 
-/// Where the system's logger listens.
+/// The socket of the system's logger.
 pub const SOCKET: &str = "/dev/log";
 
-/// Longest message in one datagram; loggers cut longer ones anyway (RFC 5424 asks them to take 2048 bytes).
+/// The longest message in one datagram. Loggers cut longer ones anyway (RFC 5424 asks them to take 2048
+/// bytes).
 const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 
-/// What the settings `syslog_ident` and `syslog_facility` say.
+/// The settings `syslog_ident` and `syslog_facility`, with the logger's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// The tag at the start of each line.
@@ -28,7 +30,8 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// `<priority>ident[pid]: message`. The time is left to the logger, which adds its own.
+    /// Returns `<priority>ident[pid]: message`, or `None` for a level that syslog does not get. The logger
+    /// adds the time.
     pub(super) fn datagram(&self, level: Level, pid: u32, message: &str) -> Option<Vec<u8>> {
         let severity = match level {
             Level::Fatal => 2,
@@ -44,7 +47,7 @@ impl Destination {
     }
 }
 
-/// The facility's number (RFC 3164, section 4.1.1).
+/// Returns the facility's number (RFC 3164, section 4.1.1).
 fn facility(name: &str) -> u8 {
     match name.to_ascii_lowercase().as_str() {
         "auth" => 4,
@@ -62,14 +65,15 @@ fn facility(name: &str) -> u8 {
     }
 }
 
-/// The connection to the logger. A logger that is not there, or was restarted, is looked for again with each line.
+/// The connection to the logger. If the logger is not there, or was restarted, each line tries to connect
+/// again.
 #[derive(Default)]
 pub(super) struct Sender {
     socket: Option<UnixDatagram>,
 }
 
 impl Sender {
-    /// Sends one datagram; a logger that does not take it loses it, as syslog(3) does.
+    /// Sends one datagram. If the logger does not take it, it is lost, as with syslog(3).
     pub(super) fn send(&mut self, to: &Path, datagram: &[u8]) -> io::Result<()> {
         if let Some(socket) = &self.socket
             && socket.send(datagram).is_ok()

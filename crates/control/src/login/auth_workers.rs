@@ -1,5 +1,5 @@
-//! Threads that find out what a login has to know and what may take its time: the operating system's users, PAM, directories. They
-//! block only the client that waits for them, and the answer goes back through the control loop.
+//! Threads for the questions of logins that may take time: the operating system's users, PAM, directories.
+//! They block only the client that waits for the answer, which comes through the control loop.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,19 +17,23 @@ use crate::login::ldap;
 use crate::plane::Event;
 use crate::trust::VerifyBy;
 
-/// Maximum number of questions that are worked on at the same time. PAM modules and directories mostly wait, for the network.
+/// The maximum number of questions that are worked on at the same time. PAM modules and directories mostly
+/// wait for the network.
 const THREADS_MAX: usize = 8;
 
-/// The name of each. A panic in one ends one question: what they ask with are libraries that may not expect what the other side says.
+/// The name of each thread. A panic in one ends only its question: the libraries that they use may not expect
+/// every answer of the other side.
 pub const AUTH_THREAD: &str = "logins";
 
-/// Questions that may wait for a thread. Beyond that, a client is told to try again.
+/// The maximum number of questions that wait for a thread. Beyond that, a client is told to try again.
 const QUEUE_MAX: usize = 4096;
 
-/// Asks PAM whether this is the user's password; with it, where the client comes from. An error says why not.
+/// Asks PAM whether this is the user's password; the address is the client's. The error is the reason why
+/// not.
 pub type AskPam = fn(&str, &[u8], Option<IpAddr>) -> Result<(), String>;
 
-/// The threads. They start when there is something to ask and no thread is free to ask it: most poolers never need one.
+/// The handle to the threads. A thread starts if there is a question and no thread is free: most poolers
+/// never need one.
 pub struct AuthWorkers {
     queue: SyncSender<Box<Inquiry>>,
     thread_pool: Arc<ThreadPool>,
@@ -41,13 +45,13 @@ struct ThreadPool {
     log: Log,
     pam: AskPam,
     verify: VerifyBy,
-    /// Questions that are not answered yet.
+    /// The number of questions without an answer.
     open: AtomicUsize,
     threads: AtomicUsize,
 }
 
 impl AuthWorkers {
-    /// Nothing is started yet. Answers will come as events.
+    /// Creates a handle without threads. Answers come as events.
     #[must_use]
     pub fn new(results: Sender<Event>, log: &Log, pam: AskPam, verify: VerifyBy) -> AuthWorkers {
         let (queue, waiting) = sync_channel(QUEUE_MAX);
@@ -67,7 +71,7 @@ impl AuthWorkers {
         }
     }
 
-    /// Takes a question, or says at once that it cannot be answered.
+    /// Takes a question, or answers at once that it cannot be answered.
     pub(crate) fn ask(&self, inquiry: Box<Inquiry>) {
         let open = self.thread_pool.open.fetch_add(1, Ordering::SeqCst) + 1;
         let unasked = if self.thread_pool.has_thread_for(open) {
@@ -80,7 +84,7 @@ impl AuthWorkers {
         if let Some(inquiry) = unasked {
             self.thread_pool.open.fetch_sub(1, Ordering::SeqCst);
             let answer = Answer::Unavailable(Obstacle::Unreachable);
-            // When the process ends, the receiver is gone.
+            // This fails if the process is ending and the receiver is gone.
             let _ = self.thread_pool.results.send(Event::Answered(inquiry.from, inquiry.client, answer));
         }
     }
@@ -92,7 +96,8 @@ impl AuthWorkers {
 }
 
 impl ThreadPool {
-    /// Starts a thread if all are busy and there may be more. Returns whether there is any. One thread calls it.
+    /// Starts a thread if all are busy and the limit is not reached. Returns whether there is a thread. Only
+    /// one thread calls it.
     fn has_thread_for(self: &Arc<Self>, open: usize) -> bool {
         let threads = self.threads.load(Ordering::SeqCst);
         if threads >= open.min(THREADS_MAX) {
@@ -117,6 +122,7 @@ impl ThreadPool {
             let Ok(inquiry) = next else { return };
             let found = catch_unwind(AssertUnwindSafe(|| self.find_out(&inquiry.about)));
             let answer = found.unwrap_or_else(|_| match inquiry.about {
+                // A check that panicked has not accepted the password.
                 About::Password { .. } => Answer::Password(false),
                 About::OsUser { .. } => Answer::Unavailable(Obstacle::Unreachable),
             });
@@ -145,7 +151,7 @@ impl ThreadPool {
                     }
                 };
                 if let Err(why) = &taken {
-                    // A name may hold what a terminal obeys.
+                    // A name may contain escape sequences that a terminal obeys.
                     let user = user.escape_debug();
                     log.write(Level::Warning, &format!("{who} did not let in user \"{user}\": {why}"));
                 }

@@ -1,4 +1,5 @@
-//! Whether a directory takes a password: by a bind as the user, whose name there is put together or searched for.
+//! Checks a password with a directory: by a bind as the user, whose name in the directory is composed or
+//! searched for.
 //!
 //! Servers are tried in turn. Each step has a time limit, as one client's login waits for it.
 
@@ -19,21 +20,22 @@ use rustls::pki_types::pem::PemObject as _;
 
 use crate::trust::VerifyBy;
 
-/// How long connecting, and each operation, may take.
+/// The time that connecting, and each operation, may take.
 const STEP_MAX: Duration = Duration::from_secs(10);
 
-/// What a search finds (RFC 4511, section 4.5.2): the tag's number.
+/// The tag's number of a search result (RFC 4511, section 4.5.2).
 const SEARCH_RESULT_ENTRY: u64 = 4;
 
-/// Where OpenLDAP's library has its settings.
+/// The configuration files of OpenLDAP's library.
 const LDAP_CONF: [&str; 2] = ["/etc/ldap/ldap.conf", "/etc/openldap/ldap.conf"];
 
 /// `invalidCredentials` (RFC 4511, appendix A).
 const INVALID_CREDENTIALS: u32 = 49;
 
-/// `Ok(false)` when the directory says that the password is wrong, or knows no such user.
+/// Checks a password. Returns `Ok(false)` if the directory reports that it is wrong, or knows no such user.
 ///
 /// # Errors
+///
 /// No server could be asked, or the answer was neither yes nor no; for the log.
 pub(crate) fn check_password(
     options: &LdapOptions,
@@ -54,7 +56,7 @@ pub(crate) fn check_password(
                     Some(name) => bind(&mut directory, &name, password),
                     None => Ok(false),
                 });
-                // It answered already: that it goes away is no news.
+                // The server has answered already, so a failure to say goodbye does not matter.
                 let _ = directory.unbind();
                 return taken.map_err(|why| format!("LDAP server {server}: {why}"));
             }
@@ -69,7 +71,7 @@ pub(crate) fn check_password(
 
 fn connect(options: &LdapOptions, server: &str, verify: VerifyBy) -> Result<LdapConn, String> {
     let scheme = if options.ldaps || options.start_tls { "ldaps" } else { "ldap" };
-    // An IPv6 address stands in brackets in a URL.
+    // In a URL, an IPv6 address has brackets.
     let bare_ipv6 = server.contains(':') && !server.starts_with('[');
     let server = if bare_ipv6 { format!("[{server}]") } else { server.to_owned() };
     let mut settings = LdapConnSettings::new().set_conn_timeout(STEP_MAX);
@@ -84,7 +86,8 @@ fn connect(options: &LdapOptions, server: &str, verify: VerifyBy) -> Result<Ldap
         .map_err(|error| error.to_string())
 }
 
-/// The file with the authorities that OpenLDAP's library would trust (ldap.conf(5)); `None`: those of the system.
+/// Returns the file with the authorities that OpenLDAP's library would trust (ldap.conf(5)); `None` means
+/// those of the system.
 fn authorities() -> Option<PathBuf> {
     if let Some(path) = env::var_os("LDAPTLS_CACERT") {
         return Some(path.into());
@@ -101,7 +104,7 @@ fn ldap_conf() -> Option<String> {
     given.into_iter().chain(usual).find_map(|path| fs::read_to_string(path).ok())
 }
 
-/// The value of an option in an ldap.conf; the last one counts.
+/// Returns the value of an option in an ldap.conf; the last one counts.
 fn value_in(text: &str, option: &str) -> Option<String> {
     let value = |line: &str| {
         let (name, value) = line.split_once(|c: char| c.is_ascii_whitespace())?;
@@ -110,7 +113,8 @@ fn value_in(text: &str, option: &str) -> Option<String> {
     text.lines().filter_map(value).next_back()
 }
 
-/// The part of a warning about a certificate that names a `TLS_REQCERT` that would have OpenLDAP's library accept it; empty without one.
+/// Returns the part of a warning about a certificate that names a `TLS_REQCERT` with which OpenLDAP's library
+/// would accept it; an empty text if there is none.
 fn ignored_laxness() -> String {
     let from_environment = env::var("LDAPTLS_REQCERT").ok();
     let value = from_environment.or_else(|| value_in(&ldap_conf()?, "TLS_REQCERT"));
@@ -126,7 +130,7 @@ fn laxness(value: &str) -> String {
     }
 }
 
-/// TLS that trusts the authorities of this file, or (`None`) those of the system.
+/// Returns a TLS configuration that trusts the authorities of this file, or (`None`) those of the system.
 fn trusting(path: Option<&Path>, verify: VerifyBy) -> Result<Arc<ClientConfig>, String> {
     let authorities = match path {
         Some(path) => CertificateDer::pem_file_iter(path)
@@ -143,11 +147,11 @@ fn trusting(path: Option<&Path>, verify: VerifyBy) -> Result<Arc<ClientConfig>, 
     Ok(Arc::new(builder.with_no_client_auth()))
 }
 
-/// What the directory calls the user; `None` if it does not know one of that name.
+/// Returns the user's name in the directory; `None` if the directory does not know the user.
 fn name_of(directory: &mut LdapConn, options: &LdapOptions, user: &str) -> Result<Option<String>, String> {
     match &options.way {
         LdapWay::Simple { prefix, suffix } => {
-            // As a value in a distinguished name it is escaped; `user@domain` and `DOMAIN\user` are no such names.
+            // A value in a distinguished name is escaped; `user@domain` and `DOMAIN\user` are not such names.
             let in_name = prefix.ends_with('=') || suffix.starts_with(',');
             let value = if in_name { dn_escape(user).into_owned() } else { user.to_owned() };
             Ok(Some(format!("{prefix}{value}{suffix}")))
@@ -170,7 +174,7 @@ fn name_of(directory: &mut LdapConn, options: &LdapOptions, user: &str) -> Resul
                 .search(base, scope, &filter, ["1.1"])
                 .and_then(ldap3::SearchResult::success)
                 .map_err(|error| format!("the search {filter} failed: {error}"))?;
-            // Places where one might look further (referrals) are no entries.
+            // Referrals to other servers are not entries.
             let mut entries = found.0.into_iter().filter(|entry| entry.0.id == SEARCH_RESULT_ENTRY);
             match (entries.next(), entries.next()) {
                 (Some(_), Some(_)) => Err(format!("the search {filter} finds more than one entry")),
@@ -184,7 +188,7 @@ fn name_of(directory: &mut LdapConn, options: &LdapOptions, user: &str) -> Resul
     }
 }
 
-/// `objectName` of a SearchResultEntry (RFC 4511, section 4.5.2).
+/// Returns the `objectName` of a SearchResultEntry (RFC 4511, section 4.5.2).
 fn object_name(entry: ResultEntry) -> Option<String> {
     let name = entry.0.expect_constructed()?.into_iter().next()?.expect_primitive()?;
     String::from_utf8(name).ok()

@@ -1,4 +1,4 @@
-//! Logins that are checked outside of the workers: the operating system's users, PAM, directories.
+//! Logins that are checked outside of the workers: with the operating system's users, PAM, or directories.
 //!
 //! Nothing here may block the control loop.
 

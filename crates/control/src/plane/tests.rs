@@ -11,7 +11,8 @@ use crate::scratch::Scratch;
 
 const WORKERS: u16 = 2;
 
-/// Writes down what it is told. TLS is "built" as the name of the mode, and impossible for a key that says "bad".
+/// A fleet that records its calls. TLS is "built" as the name of the mode, and impossible for a key with the
+/// text "bad".
 #[derive(Default)]
 struct Notes(RefCell<Vec<String>>);
 
@@ -59,7 +60,7 @@ impl Fleet for Notes {
     }
 }
 
-/// A plane over a scratch folder's files.
+/// Creates a plane over a scratch folder's files.
 struct Stage {
     scratch: Scratch,
     plane: Plane<Notes>,
@@ -84,7 +85,7 @@ impl Stage {
         self.scratch.write("pgweir.ini", &format!("[pgbouncer]\nlogfile = {}\n{main}\n", log.display()));
     }
 
-    /// What the fleet is told because of these events; the plane ends after them.
+    /// Returns the fleet's calls for these events; the plane ends after them.
     fn play(self, events: impl IntoIterator<Item = Event>) -> (Vec<String>, String) {
         let (sender, receiver) = channel();
         for event in events {

@@ -1,4 +1,4 @@
-//! `-d`: the process goes on in the background.
+//! `-d`: moves the process to the background.
 
 use nix::errno::Errno;
 
@@ -7,13 +7,15 @@ use nix::errno::Errno;
 #[error("could not go to the background: {0}")]
 pub struct BackgroundError(#[from] Errno);
 
-/// Goes on as a daemon: in a child process with its own session, standard streams on `/dev/null`, working directory
-/// kept (names in the configuration may be relative to it). The caller's process ends here, with exit code 0.
+/// Continues as a daemon: in a child process with its own session, with standard streams on `/dev/null` and
+/// the same working directory (names in the configuration may be relative to it). The caller's process ends
+/// here, with exit code 0.
 ///
-/// Must be called while there is one thread only: other threads do not survive.
+/// Call it while there is only one thread: other threads do not survive.
 ///
 /// # Errors
-/// No process could be made, or `/dev/null` not be opened.
+///
+/// No process could be created, or `/dev/null` could not be opened.
 pub fn go_to_background() -> Result<(), BackgroundError> {
     let keep_working_directory = true;
     let keep_standard_streams = false;

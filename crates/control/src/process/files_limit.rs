@@ -3,23 +3,25 @@
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Files that are neither clients nor servers: log, pid file, listeners, event queues.
+/// The number of files that are neither clients nor servers: log, pid file, listeners, event queues.
 const FILES_OF_OUR_OWN: u64 = 32;
 
 /// `RLIMIT_NOFILE` of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilesLimit {
-    /// What the kernel holds us to.
+    /// The limit that the kernel enforces.
     pub soft: u64,
-    /// Up to where we may raise it ourselves.
+    /// The highest value to which the process may raise `soft`.
     pub hard: u64,
 }
 
 impl FilesLimit {
-    /// Reads the limit and, if fewer than `expected` files are allowed, raises it as far as needed and allowed.
+    /// Reads the limit and raises it if fewer than `expected` files are allowed, as far as needed and
+    /// permitted.
     ///
     /// # Errors
-    /// What the system says; hardly possible.
+    ///
+    /// The system's error, which is hardly possible.
     pub fn raise_to(expected: u64) -> Result<FilesLimit, Errno> {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         let wanted = FilesLimit { soft, hard }.raised(expected);
@@ -34,8 +36,9 @@ impl FilesLimit {
     }
 }
 
-/// The number of files that may be open at once: every allowed client, and every pool full. `pool_sizes` has one number for each
-/// database: its pool's size, times the known users unless its user is forced.
+/// Returns the number of files that may be open at once: every allowed client, and every pool full.
+/// `pool_sizes` has one number for each database: its pool's size, times the known users unless its user is
+/// forced.
 #[must_use]
 pub fn expected_files(max_client_conn: u64, pool_sizes: impl IntoIterator<Item = u64>) -> u64 {
     pool_sizes.into_iter().fold(max_client_conn.saturating_add(FILES_OF_OUR_OWN), u64::saturating_add)

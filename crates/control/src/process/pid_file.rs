@@ -1,4 +1,5 @@
-//! The pid file: says which process runs, and keeps a second one from starting with the same configuration.
+//! The pid file. It names the running process, and keeps a second one from starting with the same
+//! configuration.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,66 +13,70 @@ use nix::unistd::Pid;
 /// Permissions of the file: other users may read it.
 const MODE: u32 = 0o644;
 
-/// Why there can be no pid file.
+/// The reason why there can be no pid file.
 #[derive(Debug, thiserror::Error)]
 pub enum PidFileError {
-    /// A live process, or something that cannot be checked, holds it.
+    /// The file belongs to a live process, or to something that cannot be checked.
     #[error("pidfile '{}' exists, another instance running?", .0.display())]
     Taken(PathBuf),
-    /// Reading, making or removing it failed.
+    /// Reading, creating or removing the file failed.
     #[error("could not {what} pidfile '{}': {error}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's reason.
         error: io::Error,
     },
 }
 
-/// What stands where the pid file is to be.
+/// The state of the place where the pid file is to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing.
+    /// No file exists.
     Free,
-    /// The file of a process that is no more: it may be replaced.
+    /// The file belongs to a process that has ended, and may be replaced.
     Stale,
 }
 
-/// Our own pid file; removed when this is dropped.
+/// This process's pid file. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
 }
 
 impl PidFile {
-    /// Looks whether a pid file can be made at `path`, changing nothing: to be asked before anything else is started.
+    /// Checks whether a pid file can be created at `path`, without changing anything. Call it before anything
+    /// else is started.
     ///
     /// # Errors
+    ///
     /// [`PidFileError::Taken`], or the file cannot be read.
     pub fn look(path: &Path) -> Result<Standing, PidFileError> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Standing::Free),
-            // Not text, so not a number.
+            // The contents are not text, so they are not a number either.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => String::new(),
             Err(error) => return Err(PidFileError::io("read", path, error)),
         };
         let taken = || PidFileError::Taken(path.to_owned());
         let pid: i32 = text.trim().parse().map_err(|_| taken())?;
-        // 0 and negative numbers name process groups.
+        // 0 and negative numbers are process groups.
         if pid < 1 {
             return Err(taken());
         }
         if is_alive(pid) { Err(taken()) } else { Ok(Standing::Stale) }
     }
 
-    /// Makes the file with our process id, replacing a stale one. To be called after the process has become a daemon.
+    /// Creates the file with this process's id, and replaces a stale one. Call it after the process has
+    /// become a daemon.
     ///
     /// # Errors
-    /// See [`PidFileError`]. The file is made with `O_EXCL`, so of two processes that start at once one gets
-    /// [`PidFileError::Taken`].
+    ///
+    /// See [`PidFileError`]. The file is created with `O_EXCL`, so of two processes that start at once one
+    /// gets [`PidFileError::Taken`].
     pub fn create(path: &Path) -> Result<PidFile, PidFileError> {
         if PidFile::look(path)? == Standing::Stale {
             fs::remove_file(path).map_err(|error| PidFileError::io("remove stale", path, error))?;
@@ -91,7 +96,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // The file may be gone, or this user may not remove it: neither matters here.
+        // The file may be gone, or this user may not remove it; both are harmless.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -102,8 +107,8 @@ impl PidFileError {
     }
 }
 
-/// `true` if another process has this number. Our own number in an old file is left from an earlier life, as happens in
-/// containers, where every life has the same.
+/// Returns whether another process has this number. Our own number in an old file is left from an earlier
+/// run, as in containers, where every run has the same number.
 fn is_alive(pid: i32) -> bool {
     if u32::try_from(pid) == Ok(std::process::id()) {
         return false;
@@ -118,7 +123,7 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    /// A number that no process has: children are waited for, then their number is free.
+    /// Returns a number that no process has: that of a child that has been waited for.
     fn dead_pid() -> u32 {
         let mut child = std::process::Command::new("true").spawn().expect("`true` runs");
         let pid = child.id();

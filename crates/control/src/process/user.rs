@@ -1,47 +1,48 @@
-//! `user` and `-u`: leave root's rights behind.
+//! `user` and `-u`: gives up the privileges of root.
 
 use std::ffi::CString;
 
 use nix::errno::Errno;
 use nix::unistd::{User, geteuid, getuid, initgroups, setgid, setuid};
 
-/// Why the process could not become another user.
+/// The reason why the process could not become another user.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum UserError {
-    /// No such user on this machine.
+    /// The machine has no such user.
     #[error("could not find user '{0}'")]
     Unknown(String),
     /// The system's user list could not be read.
     #[error("could not look up user '{user}': {errno}")]
     LookUp {
-        /// The user asked for.
+        /// The user that was asked for.
         user: String,
-        /// What the system says.
+        /// The system's error.
         errno: Errno,
     },
-    /// Not root, so the system refuses.
+    /// The process is not root, so the system refuses.
     #[error("cannot change to user '{user}': {errno} (only root can; start as root or without 'user')")]
     Refused {
-        /// The user asked for.
+        /// The user that was asked for.
         user: String,
-        /// What the system says.
+        /// The system's error.
         errno: Errno,
     },
-    /// The calls went well, but the rights of before are still there.
+    /// The calls succeeded, but the old privileges are still in effect.
     #[error("failed to change to user '{0}': the old rights are still in effect")]
     NotInEffect(String),
 }
 
-/// `true` if the process has root's rights.
+/// Returns whether the process has the privileges of root.
 #[must_use]
 pub fn is_root() -> bool {
     geteuid().is_root() || getuid().is_root()
 }
 
-/// Becomes `name` with its groups, for good. Does nothing if the process is that user already.
+/// Becomes the user `name` with its groups, permanently. Does nothing if the process is that user already.
 ///
 /// # Errors
-/// See [`UserError`]; the process must then end, as it may be halfway.
+///
+/// See [`UserError`]. The process must end then, as the change may be half done.
 pub fn switch_user(name: &str) -> Result<(), UserError> {
     let user = User::from_name(name)
         .map_err(|errno| UserError::LookUp { user: name.to_owned(), errno })?
@@ -54,6 +55,7 @@ pub fn switch_user(name: &str) -> Result<(), UserError> {
         .and_then(|()| setgid(user.gid))
         .and_then(|()| setuid(user.uid))
         .map_err(|errno| UserError::Refused { user: name.to_owned(), errno })?;
+    // If root's privileges can be taken back, they were not given up.
     let root_is_back = !user.uid.is_root() && setuid(0.into()).is_ok();
     if root_is_back || getuid() != user.uid || geteuid() != user.uid {
         return Err(UserError::NotInEffect(name.to_owned()));

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{Spec, World};
 
-/// How often the name is looked up, and how soon again when that failed.
+/// The interval of look-ups, and the shorter one after a failure.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(5);
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(1);
 

@@ -18,11 +18,11 @@ use super::json::{self, is_name, quoted, text, too_many};
 use super::patroni::{agent, refusal};
 use super::{Agents, Login, Spec, World};
 
-/// The keys are read again after so long, whatever the watch says.
+/// The maximum time between two readings of the keys, whatever the watch reports.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-/// Two readings are never nearer to each other.
+/// The minimum time between two readings.
 const APART: Duration = Duration::from_millis(10);
-/// When no endpoint could be asked, all are tried again after so long.
+/// The pause after which all endpoints are tried again, if none could be asked.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 pub(super) async fn ask(
@@ -40,7 +40,7 @@ pub(super) async fn ask(
         let why = reader.run().await;
         at = (at + 1) % endpoints.len();
         failures = if reader.has_read { 1 } else { failures + 1 };
-        // The other endpoints are asked at once.
+        // The other endpoints are asked without a pause.
         if failures >= endpoints.len() {
             world.report(spec, Err(why));
             sleep(TRY_AGAIN).await;
@@ -50,7 +50,7 @@ pub(super) async fn ask(
     world.report(spec, Err("etcd_endpoints is empty".to_owned()));
 }
 
-/// Reads from one endpoint.
+/// The reading from one endpoint.
 struct Reader<'a> {
     spec: &'a Spec,
     world: &'a World,
@@ -58,13 +58,13 @@ struct Reader<'a> {
     login: Option<&'a Login>,
     prefix: &'a str,
     agents: &'a Agents,
-    /// What a user gets in exchange for the password.
+    /// The token that etcd gives a user in exchange for the password.
     token: Option<String>,
     has_read: bool,
 }
 
 impl Reader<'_> {
-    /// Reads and watches until that fails; returns why.
+    /// Reads and watches until one of them fails. Returns the reason.
     async fn run(&mut self) -> String {
         loop {
             let revision = match self.read().await {
@@ -72,6 +72,7 @@ impl Reader<'_> {
                 Err(why) => return why,
             };
             self.has_read = true;
+            // The end of the time is no error: the keys are read again in any case.
             if let Ok(Err(why)) = timeout(READ_AGAIN, self.watch(revision + 1)).await {
                 return why;
             }
@@ -79,7 +80,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the keys, and reports them. Returns the revision that they are of.
+    /// Reads the keys and reports them. Returns their revision.
     async fn read(&mut self) -> Result<u64, String> {
         if self.login.is_some() && self.token.is_none() {
             self.token = Some(self.authenticate().await?);
@@ -116,7 +117,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Waits until one of the keys has changed in this revision or later.
+    /// Waits until a key has changed in this revision or later.
     async fn watch(&self, revision: u64) -> Result<(), String> {
         let (key, end) = range(self.prefix);
         let create = json!({"key": key, "range_end": end, "start_revision": revision.to_string()});
@@ -138,7 +139,7 @@ impl Reader<'_> {
     }
 }
 
-/// All keys that begin with the prefix, as the gateway wants it.
+/// Returns the range of all keys with this prefix, in the gateway's encoding.
 fn range(prefix: &str) -> (String, String) {
     let mut end = prefix.as_bytes().to_vec();
     // The prefix ends with a slash, so there is a next byte.
@@ -148,7 +149,7 @@ fn range(prefix: &str) -> (String, String) {
     (STANDARD.encode(prefix), STANDARD.encode(end))
 }
 
-/// The gateway writes numbers of 64 bits as texts.
+/// Returns a number. The gateway writes 64-bit numbers as texts.
 fn number(value: Option<&Value>) -> Option<u64> {
     match value? {
         Value::String(text) => text.parse().ok(),
@@ -156,20 +157,20 @@ fn number(value: Option<&Value>) -> Option<u64> {
     }
 }
 
-/// Agents by the names of their nodes.
+/// Agents with the names of their nodes.
 type AgentList = Vec<(Arc<str>, SourceUrl)>;
 
-/// Patroni's keys, as far as they count here.
+/// Patroni's keys, as far as they matter here.
 #[derive(Default)]
 struct Keys {
     leader: Option<String>,
-    /// Name and value.
+    /// The name and the value of each member.
     members: Vec<(String, Value)>,
     announced: Option<Announced>,
 }
 
 impl Keys {
-    /// Reads the answer to a range. Keys that are not understood are left out.
+    /// Reads the answer to a range request. Keys that cannot be understood are left out.
     fn read(answer: &Value, prefix: &str) -> Result<Keys, String> {
         let pairs = answer.get("kvs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let mut keys = Keys::default();
@@ -194,11 +195,11 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The word of the source, and the agents by the names of their nodes.
+    /// Returns the source's list of nodes, and the agents with the names of their nodes.
     fn word(&self, by: &SourceUrl, allowed: &[String]) -> Result<(SourceWord, AgentList), String> {
         let (mut members, mut agents, mut left_out) = (Vec::new(), Vec::new(), None);
         for (name, value) in &self.members {
-            // A node that has no server yet has no address.
+            // A node without a server has no address yet.
             let Some((host, port)) = text(value, "conn_url").and_then(address) else { continue };
             if let Some(why) = refusal(name, host, allowed) {
                 left_out = Some(why);
@@ -222,7 +223,8 @@ impl Keys {
     }
 }
 
-/// The key `failover`: a switchover that begins at once. One for later, and what an old one has left, is none.
+/// Reads the key `failover`: a switchover that begins at once. A scheduled one, and the remains of an old
+/// one, do not count.
 fn announced(value: &[u8]) -> Option<Announced> {
     let value = json::parse(value).ok()?;
     let name = |key| text(&value, key).filter(|name| is_name(name));
@@ -231,7 +233,7 @@ fn announced(value: &[u8]) -> Option<Announced> {
     (begins && !is_for_later).then(|| Announced { to: name("member").map(Into::into) })
 }
 
-/// Host and port of `postgres://host:port/postgres`.
+/// Returns the host and port of `postgres://host:port/postgres`.
 fn address(url: &str) -> Option<(&str, u16)> {
     let (_, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?']).next()?;

@@ -1,5 +1,5 @@
-//! HTTP to the sources of clusters, with TLS. Each answer is bounded in time and size, and a redirect is an answer like any other: it is not
-//! followed.
+//! The HTTP client for the sources of clusters, with TLS. Each answer is bounded in time and size. A redirect
+//! is not followed: it counts as an answer.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use super::{Login, LookUp};
 use crate::trust::VerifyBy;
 
-/// Most bytes of an answer, and of one message of a stream.
+/// The maximum size of an answer, and of one message of a stream.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// A client for all sources.
@@ -38,7 +38,7 @@ pub(super) struct Client {
     resolv_conf: String,
 }
 
-/// What is asked.
+/// A request.
 pub(super) struct Call<'a> {
     pub(super) method: Method,
     pub(super) path: &'a str,
@@ -60,7 +60,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The header of basic authentication (RFC 7617).
+/// Returns the header of basic authentication (RFC 7617).
 pub(super) fn basic(login: &Login) -> String {
     format!("Basic {}", STANDARD.encode(format!("{}:{}", login.user, login.password.reveal())))
 }
@@ -78,7 +78,7 @@ pub(super) struct Stream {
     _connection: Connection,
 }
 
-/// The task that moves a connection's bytes; it ends with what it is for.
+/// The task that moves a connection's bytes. It ends when this is dropped.
 struct Connection(JoinHandle<()>);
 
 impl Drop for Connection {
@@ -95,12 +95,12 @@ impl Client {
         Client { tls: tls(main, verify), look_up, resolv_conf: main.resolv_conf.clone() }
     }
 
-    /// Why nothing can be asked with TLS.
+    /// Returns the reason why no request can use TLS.
     pub(super) fn fault(&self) -> Option<&str> {
         self.tls.as_ref().err().map(String::as_str)
     }
 
-    /// Asks, and waits for the whole answer, so long at most.
+    /// Sends a request and waits for the whole answer, for `limit` at most.
     pub(super) async fn call(
         &self,
         url: &SourceUrl,
@@ -117,7 +117,7 @@ impl Client {
         timeout(limit, exchange).await.unwrap_or_else(|_| Err(late(url, limit)))
     }
 
-    /// Asks, and waits for the beginning of an answer that comes in pieces, so long at most.
+    /// Sends a request and waits for the beginning of an answer that comes in pieces, for `limit` at most.
     pub(super) async fn open(
         &self,
         url: &SourceUrl,
@@ -142,7 +142,7 @@ impl Client {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(socket)).await.map_err(|error| failed(&error))?;
         let connection = Connection(spawn_local(async {
-            // What went wrong the answer says, too.
+            // The answer reports the same error.
             let _ = connection.await;
         }));
         let mut host = String::new();
@@ -169,7 +169,7 @@ impl Client {
         let targets: Vec<SocketAddr> =
             targets.into_iter().map(|address| SocketAddr::new(address, url.port)).collect();
         let stream = TcpStream::connect(targets.as_slice()).await.map_err(|error| failed(&error))?;
-        // Without it an answer may only be later.
+        // If this fails, the answer may only come later.
         let _ = stream.set_nodelay(true);
         if !url.tls {
             return Ok(Box::new(stream));
@@ -204,9 +204,9 @@ pub(super) async fn addresses(
 }
 
 impl Stream {
-    /// The next line. `None` at the end.
+    /// Returns the next line; `None` at the end.
     pub(super) async fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
-        // A source may send byte by byte: none is looked at twice.
+        // A source may send byte by byte: no byte is searched twice.
         let mut searched = 0;
         loop {
             if let Some(end) = self.buffer[searched..].iter().position(|byte| *byte == b'\n') {
@@ -231,7 +231,7 @@ impl Stream {
     }
 }
 
-/// What TLS is made of. `None`: no authority is set, so it cannot be used.
+/// Returns the TLS configuration; `None` if no authority is set, so that TLS cannot be used.
 fn tls(main: &Main, verify: VerifyBy) -> Result<Option<Arc<ClientConfig>>, String> {
     if main.source_tls_ca_file.is_empty() {
         return Ok(None);

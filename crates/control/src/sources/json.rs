@@ -1,16 +1,16 @@
-//! JSON of strangers: bounded in size by the caller, and in depth here.
+//! JSON from other programs: the caller bounds its size, and this file its depth.
 
 use pgweir_core::source::MEMBERS_MAX;
 use serde_json::Value;
 
-/// Arrays and objects in each other.
+/// The maximum depth of arrays and objects within each other.
 const DEPTH_MAX: usize = 64;
 
-/// Longest name of a node, in bytes, and longest name of a host.
+/// The longest name of a node, in bytes, and the longest name of a host.
 const NAME_BYTES_MAX: usize = 63;
 const HOST_BYTES_MAX: usize = 255;
 
-/// Reads a text.
+/// Parses a text.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     if depth(bytes) > DEPTH_MAX {
         return Err(format!("the answer is nested more than {DEPTH_MAX} levels deep"));
@@ -18,7 +18,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(bytes).map_err(|error| format!("the answer is no JSON: {error}"))
 }
 
-/// How deep the brackets outside of texts go.
+/// Returns the depth of the brackets outside of strings.
 fn depth(bytes: &[u8]) -> usize {
     let (mut deepest, mut now, mut in_text, mut escaped) = (0_usize, 0_usize, false, false);
     for &byte in bytes {
@@ -37,17 +37,17 @@ fn depth(bytes: &[u8]) -> usize {
     deepest
 }
 
-/// A text of an object.
+/// Returns a string member of an object.
 pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key)?.as_str()
 }
 
-/// Whether a node may have this name: it goes to the console, to metrics and to the log.
+/// Returns whether a node may have this name, which is shown on the console, in metrics and in the log.
 pub(super) fn is_name(name: &str) -> bool {
     is_plain(name, NAME_BYTES_MAX)
 }
 
-/// Whether a host may be called so.
+/// Returns whether a host may have this name.
 pub(super) fn is_host(host: &str) -> bool {
     is_plain(host, HOST_BYTES_MAX)
 }
@@ -57,13 +57,13 @@ fn is_plain(text: &str, bytes_max: usize) -> bool {
     !text.is_empty() && text.len() <= bytes_max && text.bytes().all(fits)
 }
 
-/// The list is longer than a cluster's may be.
+/// Returns a fault if a list is longer than a cluster may be.
 pub(super) fn too_many(members: usize) -> Option<String> {
     (members > MEMBERS_MAX)
         .then(|| format!("the answer has {members} members, and at most {MEMBERS_MAX} are taken"))
 }
 
-/// What a stranger said, fit for a line of the log.
+/// Returns another program's text as one line for the log.
 pub(super) fn quoted(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();

@@ -1,7 +1,9 @@
-//! The sources of clusters: what Patroni, etcd or a name server says of the nodes, asked again and again, and told to the workers by mail.
+//! The sources of clusters: asks Patroni, etcd or a name server about the nodes at intervals, and mails the
+//! answers to the workers.
 //!
-//! One thread asks for all clusters. What comes back is hostile: every answer has bounds in size, depth, members and time, and a host that
-//! a source names is used only if `allow_discovered_hosts` has it. Nothing here decides which node is the primary.
+//! One thread asks for all clusters. Answers are hostile: each has bounds in size, depth, members and time,
+//! and a host that a source names is used only if `allow_discovered_hosts` has it. Nothing here decides which
+//! node is the primary.
 
 mod dns;
 mod etcd;
@@ -32,13 +34,14 @@ use crate::plane::Event;
 use crate::sources::http::Client;
 use crate::trust::VerifyBy;
 
-/// Finds the addresses of a host, by the rules of `resolv_conf`; it may block. An error says why there are none.
+/// Finds the addresses of a host, by the rules of `resolv_conf`; it may block. The error is the reason why
+/// there are none.
 pub type LookUp = fn(&str, &str) -> Result<Vec<IpAddr>, String>;
 
 /// The name of the thread.
 const THREAD: &str = "sources";
 
-/// The way to the thread. It starts with the first cluster that has a source.
+/// The handle to the thread, which starts with the first cluster that has a source.
 pub struct Sources {
     orders: Option<UnboundedSender<Order>>,
     events: Sender<Event>,
@@ -59,7 +62,7 @@ enum Order {
     Hurry { cluster: Arc<str>, hurries: bool },
 }
 
-/// Patroni is to make `to` the primary in the place of `from`.
+/// A request that Patroni makes `to` the primary instead of `from`.
 pub(crate) struct Request {
     pub(crate) cluster: Arc<str>,
     pub(crate) number: u64,
@@ -68,7 +71,7 @@ pub(crate) struct Request {
 }
 
 impl Sources {
-    /// Nothing is asked yet. Answers will come as events.
+    /// Creates a handle without a thread. Answers come as events.
     #[must_use]
     pub fn new(events: Sender<Event>, log: &Log, look_up: LookUp, verify: VerifyBy) -> Sources {
         Sources { orders: None, events, log: log.clone(), outside: Outside { look_up, verify } }
@@ -81,7 +84,7 @@ impl Sources {
             self.start();
         }
         if let Some(orders) = &self.orders {
-            // Without a receiver the thread has said why.
+            // This fails if there is no thread, which has logged the reason.
             let _ = orders.send(Order::Follow(Arc::clone(&rules.config)));
         }
     }
@@ -93,15 +96,15 @@ impl Sources {
         let orders = self.orders.as_ref();
         if orders.is_none_or(|orders| orders.send(Order::SwitchOver(request)).is_err()) {
             let result = Err("no source is asked".to_owned());
-            // When the process ends, the receiver is gone.
+            // This fails if the process is ending and the receiver is gone.
             let _ = self.events.send(Event::Switched { cluster, number, result });
         }
     }
 
-    /// Asks the source of this cluster more often from now on, or as usual.
+    /// Asks the source of this cluster more often from now on, or at the usual interval.
     pub(crate) fn hurry(&self, cluster: Arc<str>, hurries: bool) {
         if let Some(orders) = &self.orders {
-            // Without a receiver the thread has said why.
+            // This fails if there is no thread, which has logged the reason.
             let _ = orders.send(Order::Hurry { cluster, hurries });
         }
     }
@@ -121,7 +124,7 @@ impl Sources {
     }
 }
 
-/// What is asked for one cluster, and how. If it changes, the asking starts again.
+/// The source of one cluster, and how it is asked. If this changes, the task starts again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Spec {
     cluster: Arc<str>,
@@ -129,7 +132,7 @@ struct Spec {
     interval: Duration,
     timeout: Duration,
     way: Way,
-    /// Of Patroni's REST API.
+    /// The login for Patroni's REST API.
     login: Option<Login>,
     allowed: Vec<String>,
 }
@@ -155,9 +158,9 @@ impl Login {
 }
 
 impl Spec {
-    /// `None`: the cluster has no source.
+    /// Returns the spec of a cluster; `None` if the cluster has no source.
     fn of(name: &str, cluster: &ClusterOptions, main: &Main) -> Option<Spec> {
-        // An address that cannot be read was refused when the file was loaded, or by SET, which does not look at it.
+        // An address that cannot be read was refused when the file was loaded. SET does not check it.
         let urls = |list: &[String]| list.iter().filter_map(|text| SourceUrl::parse(text).ok()).collect();
         let way = match cluster.discovery {
             Discovery::Sql => return None,
@@ -181,7 +184,7 @@ impl Spec {
     }
 }
 
-/// What the tasks of the thread share.
+/// The parts that the tasks of the thread share.
 struct World {
     client: Client,
     look_up: LookUp,
@@ -192,7 +195,7 @@ struct World {
 /// Patroni's agents by the names of their nodes, as a source has named them.
 type Agents = Rc<RefCell<BTreeMap<Arc<str>, SourceUrl>>>;
 
-/// Whether the workers want the source asked more often than at each interval.
+/// The workers' request to ask the source more often than at each interval.
 #[derive(Default)]
 struct Hurry {
     is_on: Cell<bool>,
@@ -207,18 +210,18 @@ impl Hurry {
         }
     }
 
-    /// Waits for so long, but not beyond the moment at which it begins.
+    /// Waits for this time, or until a hurry begins.
     async fn pause(&self, pause: Duration) {
         if self.is_on.get() {
             sleep(pause).await;
         } else {
-            // Either way the pause is over.
+            // The pause is over in either case.
             let _ = timeout(pause, self.begins.notified()).await;
         }
     }
 }
 
-/// One cluster that is asked about.
+/// The task that asks for one cluster.
 struct Task {
     spec: Spec,
     world: Rc<World>,
@@ -265,7 +268,7 @@ async fn serve(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log:
                         _ => Err(format!("the agent of {} is not known", request.from)),
                     };
                     let Request { cluster, number, .. } = request;
-                    // When the process ends, the receiver is gone.
+                    // This fails if the process is ending and the receiver is gone.
                     let _ = events.send(Event::Switched { cluster, number, result });
                 });
             }
@@ -273,7 +276,7 @@ async fn serve(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log:
     }
 }
 
-/// Asks for the clusters of this configuration from now on.
+/// Starts and ends tasks, so that the clusters of this configuration are asked for.
 fn follow(
     config: &Config,
     tasks: &mut HashMap<Arc<str>, Task>,
@@ -290,9 +293,10 @@ fn follow(
     let world = Rc::new(World { client, look_up, resolv_conf, events: events.clone() });
     let specs = config.clusters.iter().filter_map(|(name, cluster)| Spec::of(name, cluster, main));
     let specs: Vec<Spec> = specs.collect();
+    // Dropping a task ends its questions.
     tasks.retain(|name, _| specs.iter().any(|spec| spec.cluster == *name));
     for spec in specs {
-        // Files of certificates may have changed under their names: whatever uses TLS begins again.
+        // Certificate files may have changed under their names, so tasks that use TLS start again.
         if tasks.get(&spec.cluster).is_none_or(|task| task.spec != spec || task.spec.uses_tls()) {
             let agents = Agents::default();
             let hurry = tasks.get(&spec.cluster).map(|task| Rc::clone(&task.hurry)).unwrap_or_default();
@@ -308,7 +312,7 @@ impl Spec {
     fn uses_tls(&self) -> bool {
         match &self.way {
             Way::Dns { .. } => false,
-            // Patroni's list may have addresses with TLS although the configuration has none.
+            // Patroni's list may have addresses with TLS even if the configuration has none.
             Way::Patroni { .. } => true,
             Way::Etcd { endpoints, .. } => endpoints.iter().any(|url| url.tls),
         }
@@ -331,7 +335,7 @@ async fn ask(spec: Spec, world: Rc<World>, agents: Agents, hurry: Rc<Hurry>) {
 impl World {
     fn report(&self, spec: &Spec, said: Result<SourceWord, String>) {
         let report = SourceReport { cluster: Arc::clone(&spec.cluster), discovery: spec.discovery, said };
-        // When the process ends, the receiver is gone.
+        // This fails if the process is ending and the receiver is gone.
         let _ = self.events.send(Event::Source(Arc::new(report)));
     }
 

@@ -1,5 +1,5 @@
-//! `discovery=patroni`: Patroni's REST API. An agent gives the list; what a node is, its own agent says, because the list of an agent that is
-//! cut off from the others is old.
+//! `discovery=patroni`: Patroni's REST API. One agent returns the list, but the role of each node comes from
+//! its own agent, because the list of an agent that is cut off from the others is old.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,22 +15,23 @@ use super::http::{Call, basic};
 use super::json::{self, is_host, is_name, quoted, text, too_many};
 use super::{Agents, Hurry, Spec, World};
 
-/// While no primary takes work, or no agent names one, they are asked so often.
+/// The minimum interval of questions while no primary takes work, or no agent names one.
 const HURRY_MIN: Duration = Duration::from_millis(100);
 
-/// How long Patroni may take for a switchover. It gives up itself after about 20 s (`poll_failover_result` in its api.py).
+/// The time that Patroni may take for a switchover. It gives up by itself after about 20 s
+/// (`poll_failover_result` in its api.py).
 const SWITCHOVER_MAX: Duration = Duration::from_secs(60);
 
-/// What the agents say of their nodes.
+/// The roles of nodes, as their agents report them.
 type Roles = BTreeMap<Arc<str>, SourceRole>;
 
-/// A node in the list of an agent.
+/// A node in an agent's list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Listed {
     pub(super) name: Arc<str>,
     pub(super) host: Arc<str>,
     pub(super) port: u16,
-    /// Its agent, if pgweir may ask it.
+    /// The node's agent; `None` if pgweir may not ask it.
     pub(super) agent: Option<SourceUrl>,
 }
 
@@ -61,13 +62,13 @@ pub(super) async fn ask(
                 known = list;
                 Ok(by)
             }
-            // The nodes are known, and an agent answered what its node is.
+            // The nodes are known, and an agent answered for its node.
             Err(_) if roles.values().any(|role| *role != SourceRole::Silent) => Ok("its agents".into()),
             Err(why) => Err(why),
         };
         *agents.borrow_mut() =
             known.iter().filter_map(|one| Some((Arc::clone(&one.name), one.agent.clone()?))).collect();
-        // Of a node that is new in the list its agent was not asked yet.
+        // The agent of a node that is new in the list was not asked yet.
         let is_new = known.iter().any(|one| !roles.contains_key(&one.name));
         if is_new && said.is_ok() {
             continue;
@@ -79,17 +80,17 @@ pub(super) async fn ask(
     }
 }
 
-/// How long after a question the next one follows while there is no primary that takes work, or no agent names one.
+/// Returns the interval of questions while there is no primary that takes work, or no agent names one.
 fn hurried(spec: &Spec) -> Duration {
     (spec.interval / 10).max(HURRY_MIN).min(spec.interval)
 }
 
-/// The node whose agent said that it holds the lock of the leader.
+/// Returns the node whose agent reports that it holds the leader's lock.
 fn leader(roles: &Roles) -> Option<&Arc<str>> {
     roles.iter().find(|(_, role)| **role == SourceRole::Primary).map(|(name, _)| name)
 }
 
-/// Has Patroni switch over. It answers when that is done, or when it gives up.
+/// Asks Patroni for a switchover. Patroni answers when it is done, or when it gives up.
 pub(super) async fn switch_over(
     spec: &Spec,
     world: &World,
@@ -111,7 +112,7 @@ pub(super) async fn switch_over(
     }
 }
 
-/// The agents, first those that have answered.
+/// Returns the agents, those that have answered before the others.
 fn urls(known: &[Listed], roles: &Roles) -> impl Iterator<Item = SourceUrl> {
     let is_silent = |one: &&Listed| roles.get(&one.name) == Some(&SourceRole::Silent);
     let (silent, others): (Vec<&Listed>, Vec<&Listed>) = known.iter().partition(is_silent);
@@ -130,20 +131,20 @@ fn word(by: Arc<str>, known: &[Listed], roles: &Roles) -> SourceWord {
     SourceWord { by, members: known.iter().map(member).collect(), announced: None }
 }
 
-/// What each node's agent says of it, all asked at the same time. `before` is what they said last. The first agent that names another
-/// leader than before is reported at once: the answers of the others may take long.
+/// Asks the agents of all nodes for their roles, at the same time. `before` has their last answers. The first
+/// agent that names another leader is reported at once, because the answers of the others may take long.
 async fn roles_of(spec: &Spec, world: &Rc<World>, known: &[Listed], before: &Roles, hurries: bool) -> Roles {
     let mut asked = JoinSet::new();
     for one in known {
         let (name, agent) = (Arc::clone(&one.name), one.agent.clone());
-        // The others do not wait for the agent of a machine that is gone.
+        // The other answers do not wait for the agent of a machine that is gone.
         let is_silent = before.get(&name) == Some(&SourceRole::Silent);
         let limit = if hurries && is_silent { hurried(spec).min(spec.timeout) } else { spec.timeout };
         let world = Rc::clone(world);
         asked.spawn_local(async move {
             let role = match agent {
                 None => SourceRole::Silent,
-                // 200 while its node holds the lock of the leader, 503 if it does not.
+                // The answer is 200 while the node holds the leader's lock, and 503 if it does not.
                 Some(agent) => match world.client.call(&agent, Call::get("/primary"), limit).await {
                     Ok(reply) if reply.status == 200 => SourceRole::Primary,
                     Ok(reply) if reply.status == 503 => SourceRole::Other,
@@ -165,7 +166,7 @@ async fn roles_of(spec: &Spec, world: &Rc<World>, known: &[Listed], before: &Rol
     roles
 }
 
-/// The list of the first agent that gives one, and that agent.
+/// Returns the list of the first agent that gives one, and that agent.
 async fn list_of(
     spec: &Spec,
     world: &World,
@@ -193,7 +194,8 @@ async fn list_of(
     Err(why)
 }
 
-/// Reads the answer to `GET /cluster`. Nodes that pgweir may not use are left out; if none is left, that is an error.
+/// Reads the answer to `GET /cluster`. Nodes that pgweir may not use are left out; if none is left, that is
+/// an error.
 fn read_list(bytes: &[u8], allowed: &[String]) -> Result<Vec<Listed>, String> {
     let answer = json::parse(bytes)?;
     let members = answer.get("members").and_then(Value::as_array).ok_or("the answer has no members")?;
@@ -203,7 +205,7 @@ fn read_list(bytes: &[u8], allowed: &[String]) -> Result<Vec<Listed>, String> {
     let mut list: Vec<Listed> = Vec::new();
     let mut left_out = None;
     for member in members {
-        // A node that has no server yet has no address.
+        // A node without a server has no address yet.
         let (Some(name), Some(host)) = (text(member, "name"), text(member, "host")) else { continue };
         let port = member.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
         let Some(port) = port.filter(|port| *port > 0) else { continue };
@@ -224,7 +226,7 @@ fn read_list(bytes: &[u8], allowed: &[String]) -> Result<Vec<Listed>, String> {
     }
 }
 
-/// Why a node is not taken from a source.
+/// Returns the reason why a node of a source is not used; `None` if it is.
 pub(super) fn refusal(name: &str, host: &str, allowed: &[String]) -> Option<String> {
     if !is_name(name) || !is_host(host) {
         return Some("a node's name or host has signs that it cannot have".to_owned());
@@ -232,7 +234,7 @@ pub(super) fn refusal(name: &str, host: &str, allowed: &[String]) -> Option<Stri
     (!is_allowed_host(allowed, host)).then(|| format!("{host} is not in allow_discovered_hosts"))
 }
 
-/// The address of an agent, as a source has it: with a path. `None`: pgweir may not ask it.
+/// Returns the address of an agent from a source's URL, which has a path. `None` if pgweir may not ask it.
 pub(super) fn agent(url: &str, allowed: &[String]) -> Option<SourceUrl> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split('/').next()?;

@@ -1,7 +1,8 @@
-//! Spans as OTLP's JSON has them: ids in hexadecimal, 64-bit numbers as texts.
+//! Encodes spans in OTLP's JSON: ids in hexadecimal, 64-bit numbers as texts.
 //!
-//! A statement is a span of kind server (the pooler serves the client) with children for its parts: the wait for a server, and
-//! PostgreSQL. Names of attributes are those of OpenTelemetry's semantic conventions for databases where there are such.
+//! A statement is a span of kind server (the pooler serves the client) with children for its parts: the wait
+//! for a server, and PostgreSQL. Attributes have the names of OpenTelemetry's semantic conventions for
+//! databases, if there are any.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,7 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use pgweir_core::trace::TracedStatement;
 use serde_json::{Value, json};
 
-/// Kinds of spans, by their numbers in opentelemetry/proto/trace/v1/trace.proto.
+/// The kinds of spans, with their numbers in opentelemetry/proto/trace/v1/trace.proto.
 const INTERNAL: u8 = 1;
 const SERVER: u8 = 2;
 const CLIENT: u8 = 3;
@@ -17,7 +18,7 @@ const CLIENT: u8 = 3;
 /// The status of a span that failed.
 const FAILED: u8 = 2;
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(super) fn request(statements: &[TracedStatement], version: &str) -> String {
     let spans: Vec<Value> = statements.iter().flat_map(spans).collect();
     json!({
@@ -63,7 +64,8 @@ fn spans(statement: &TracedStatement) -> Vec<Value> {
     spans
 }
 
-/// `SELECT shop`: the operation and the database, as the conventions ask for.
+/// Returns the span's name, such as `SELECT shop`: the operation and the database, as the conventions ask
+/// for.
 fn name_of(statement: &TracedStatement) -> String {
     match operation(statement) {
         Some(operation) => format!("{operation} {}", statement.database),
@@ -110,7 +112,7 @@ fn nanos(us: u64) -> String {
     (u128::from(us) * 1_000).to_string()
 }
 
-/// Never all zeros, which is no id.
+/// Returns a random id, which is never all zeros, as that is not an id.
 fn random_id<const N: usize>() -> String {
     let mut id = [0; N];
     // Without randomness from the system nothing else in this process works either.

@@ -1,4 +1,4 @@
-//! Against a collector of the test's own.
+//! Tests with a collector of their own.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ fn statement(context: Option<TraceContext>, failed: bool) -> TracedStatement {
     }
 }
 
-/// Takes one request, answers with this status, and gives back its head and its body.
+/// Takes one request, answers with this status, and returns its head and its body.
 fn take_one(listener: &TcpListener, status: &str) -> (String, Value) {
     let (mut stream, _) = listener.accept().expect("the exporter connects");
     let (mut received, mut buffer) = (Vec::new(), [0; 4096]);

@@ -1,4 +1,5 @@
-//! Readers of the HTTP server, and their rights: anonymous readers, console users by session or by basic authentication, sign-in.
+//! Readers of the HTTP server, and their rights: anonymous readers, console users by session or by basic
+//! authentication, and sign-in.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,8 +23,8 @@ use super::reply::Refusal;
 /// The cookie's name.
 const COOKIE_NAME: &str = "pgweir_session";
 
-/// Credentials whose check is remembered: Prometheus sends the same with every scrape, and a SCRAM secret costs
-/// milliseconds to check.
+/// The number of credentials whose check is remembered: Prometheus sends the same with every scrape, and a
+/// SCRAM secret costs milliseconds to check.
 const VERIFIED_MAX: usize = 16;
 
 /// The rights of a reader.
@@ -45,12 +46,12 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Names, addresses and SQL are shown.
+    /// Returns whether names, addresses and SQL are shown.
     pub(super) fn sees_names(&self) -> bool {
         self.role != Role::Anonymous || self.anonymous == Anonymous::All
     }
 
-    /// Anything is shown at all.
+    /// Returns whether anything is shown at all.
     pub(super) fn sees_anything(&self) -> bool {
         self.role != Role::Anonymous || self.anonymous != Anonymous::Nothing
     }
@@ -60,19 +61,19 @@ struct Session {
     token: String,
     csrf: String,
     user: String,
-    /// What the password was checked against: with another one, the session is over.
+    /// The secret that the password was checked against. If the user gets another one, the session ends.
     secret: Secret,
     began: Instant,
     used: Instant,
 }
 
-/// Credentials that were good for a list of users.
+/// Credentials that were correct for a list of users.
 struct Verified {
     users: Arc<UserList>,
     digests: VecDeque<[u8; 32]>,
 }
 
-/// The door: sessions, and the number of logins that failed.
+/// The sessions, and the failed logins.
 pub(super) struct Door {
     sessions: RefCell<VecDeque<Session>>,
     failures: Failures,
@@ -96,7 +97,8 @@ impl Door {
         }
     }
 
-    /// The user that sends these headers, from this address. Wrong credentials are refused; they do not count as none.
+    /// Returns the reader that sends these headers from this address. Wrong credentials are refused; they do
+    /// not make an anonymous reader.
     pub(super) fn reader(&self, headers: &HeaderMap, from: IpAddr, rules: &Rules) -> Result<Reader, Refusal> {
         let main = &rules.config.main;
         let anonymous =
@@ -115,7 +117,7 @@ impl Door {
         });
         let found = sessions.iter_mut().find(|session| is_same(&session.token, &token));
         let Some(session) = found else { return Ok(anonymous) };
-        // Rights may have been taken away since.
+        // The user's rights may have been removed since the sign-in.
         let Some(role) = role(main, &session.user) else { return Ok(anonymous) };
         session.used = Instant::now();
         let (user, csrf) = (Some(session.user.clone()), Some(session.csrf.clone()));
@@ -143,6 +145,7 @@ impl Door {
             used: now,
         };
         let mut sessions = self.sessions.borrow_mut();
+        // The oldest session ends; sessions are in the order in which they began.
         if sessions.len() >= SESSIONS_MAX {
             sessions.pop_front();
         }
@@ -164,15 +167,16 @@ impl Door {
         Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The role of a console user with this password. A user without rights on the console gets the same answer as a user with a wrong
-    /// password.
+    /// Returns the role of a console user with this password. A user without rights on the console gets the
+    /// same answer as one with a wrong password.
     fn check(&self, user: &str, password: &str, from: IpAddr, rules: &Rules) -> Result<Role, Refusal> {
         let digest = self.digest(user, password);
         let role = role(&rules.config.main, user);
         if let Some(role) = role.filter(|_| self.is_verified(&digest, &rules.users)) {
-            // A user that was let in before is not slowed down by the wrong guesses of others.
+            // A user that was let in before is not slowed down by other clients' wrong guesses.
             return Ok(role);
         }
+        // The wait comes before the password is checked: checking costs the time that guessing must not get.
         if let Some(wait) = self.failures.wait(from) {
             return Err(Refusal::SlowDown(wait.as_secs() + 1));
         }
@@ -192,7 +196,7 @@ impl Door {
         let scram_iterations = rules.config.main.scram_iterations;
         let env = GuardEnv { mock_seed: &self.seed, scram_iterations, end_point: None };
         let mut random = |out: &mut [u8]| {
-            // Nothing of a comparison with a cleartext password depends on it.
+            // The result does not matter: comparing a cleartext password needs no randomness.
             let _ = self.random.fill(out);
         };
         let asked = Guard::begin(Method::Plain, user, rules.users.get(user), &env, &mut random);
@@ -233,7 +237,7 @@ impl Door {
     }
 }
 
-/// A request that changes something: it must come from a page of ours, or from something that is no page at all.
+/// Checks that a changing request comes from a page of ours, or from a program that is no page.
 pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
     let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest);
@@ -245,8 +249,8 @@ pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// A session's changing request carries its token; a request with basic authentication any value, which no foreign page can
-/// send.
+/// Checks the token of a changing request. In a session it has to be the session's; with basic authentication
+/// any value will do, which another site's page cannot send.
 pub(super) fn check_csrf(headers: &HeaderMap, reader: &Reader) -> Result<(), Refusal> {
     let sent = headers.get("x-csrf-token").and_then(|token| token.to_str().ok());
     let fits = match (&reader.csrf, sent) {
@@ -257,18 +261,18 @@ pub(super) fn check_csrf(headers: &HeaderMap, reader: &Reader) -> Result<(), Ref
     if fits { Ok(()) } else { Err(Refusal::Forbidden("The header X-CSRF-Token is missing or wrong.")) }
 }
 
-/// The cookie to set for a session.
+/// Returns the cookie of a session.
 pub(super) fn session_cookie(token: &str, secure: bool) -> String {
     let secure = if secure { "; Secure" } else { "" };
     format!("{COOKIE_NAME}={token}; Path=/; HttpOnly; SameSite=Strict{secure}")
 }
 
-/// The header that forgets the cookie.
+/// Returns the cookie that removes the session's.
 pub(super) fn no_session_cookie() -> String {
     format!("{COOKIE_NAME}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
 }
 
-/// Whether any user can sign in.
+/// Returns whether any user can sign in.
 pub(super) fn may_any_user_sign_in(rules: &Rules) -> bool {
     let main = &rules.config.main;
     main.admin_users.iter().chain(&main.stats_users).any(|user| rules.users.get(user).is_some())
@@ -302,7 +306,7 @@ fn cookie(headers: &HeaderMap) -> Option<String> {
         .find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('=').map(str::to_owned))
 }
 
-/// Compares secrets in a time that does not tell where they differ.
+/// Compares secrets in a time that does not reveal where they differ.
 fn is_same(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

@@ -1,4 +1,5 @@
-//! What an administrator can have done: the console's commands, carried out by the machines as if they were typed there.
+//! The actions of an administrator: commands of the console, carried out by the machines as if they were
+//! typed there.
 
 use hyper::StatusCode;
 use pgweir_core::console::command::Command;
@@ -29,7 +30,7 @@ pub(super) async fn act(
     match house.worker_rpc.operate(command).await {
         Ok(_) => {
             if is_of_cluster {
-                // Two of them within a second are two changes.
+                // The samples of every second would miss the first of two changes within one second.
                 let _ = house.look_at_clusters().await;
             }
             Ok(json_reply(StatusCode::OK, &json!({ "done": true, "message": message })))
@@ -85,7 +86,7 @@ fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
     })
 }
 
-/// A name in the body.
+/// Returns a name in the body; `None` if the key is missing.
 fn name(body: &Value, key: &str) -> Result<Option<String>, Refusal> {
     match body.get(key) {
         None | Some(Value::Null) => Ok(None),

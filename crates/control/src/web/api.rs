@@ -56,7 +56,7 @@ pub(super) async fn answer(
     Ok(json_reply(StatusCode::OK, &value))
 }
 
-/// The reader's user and rights.
+/// Returns the reader's user and rights.
 pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
     json!({
         "role": match reader.role {
@@ -73,7 +73,7 @@ pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
     })
 }
 
-/// The last warnings and errors.
+/// Returns the last warnings and errors.
 fn log_lines(house: &House) -> Value {
     let lines = house.log.recent().into_iter().map(|line| {
         let at = line.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -82,7 +82,7 @@ fn log_lines(house: &House) -> Value {
     json!({ "lines": lines.collect::<Vec<_>>() })
 }
 
-/// For an answer that has names in it from its first to its last line.
+/// Refuses an answer that consists of names to readers who may not see them.
 fn need_names(reader: &Reader) -> Result<(), Refusal> {
     if reader.sees_names() { Ok(()) } else { Err(Refusal::Forbidden("Sign in to see names and statements.")) }
 }

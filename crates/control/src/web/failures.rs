@@ -1,4 +1,4 @@
-//! How often a password was wrong, for each address that tried: an address that guesses must wait, and no other address does.
+//! Failed logins of each address: an address that guesses passwords must wait, and no other address does.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,7 @@ use super::limits::{FAILING_ADDRESSES_MAX, FAILURES_MAX, FAILURES_WINDOW};
 pub(super) struct Failures(RefCell<HashMap<IpAddr, VecDeque<Instant>>>);
 
 impl Failures {
-    /// How long this address has to wait before it may try again, if it has to.
+    /// Returns the time that this address has to wait before it may try again, if it has to.
     pub(super) fn wait(&self, from: IpAddr) -> Option<Duration> {
         let mut known = self.0.borrow_mut();
         let failures = known.get_mut(&network(from))?;
@@ -35,7 +35,7 @@ impl Failures {
     }
 }
 
-/// Of an IPv6 network, every client may have as many addresses as it likes.
+/// Returns the network of an address: a client can have any number of addresses of an IPv6 network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

@@ -1,41 +1,42 @@
-//! What changed in the clusters lately: found by comparing what SHOW CLUSTERS and SHOW NODES say from second to second, so that a
-//! page that is opened later sees it, too. What begins and ends between two looks is not in it.
+//! The latest changes in the clusters, found by comparing SHOW CLUSTERS and SHOW NODES from second to second,
+//! so that a page that is opened later shows them, too. A change that begins and ends between two samples is
+//! not in it.
 
 use std::collections::VecDeque;
 
 use super::api::Shown;
 use super::limits::CLUSTER_CHANGES_MAX;
 
-/// What is known of the clusters, and the last changes.
+/// The last known state of the clusters, and the latest changes.
 #[derive(Default)]
 pub(super) struct ClusterHistory {
     clusters: Vec<ClusterState>,
     nodes: Vec<NodeState>,
-    /// The oldest first.
+    /// The changes, the oldest first.
     changes: VecDeque<Change>,
 }
 
-/// A cluster as it was seen last.
+/// The last known state of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ClusterState {
     pub(super) name: String,
-    /// `None` while clients are held.
+    /// The primary; `None` while clients are held.
     pub(super) primary: Option<String>,
     pub(super) epoch: u64,
     pub(super) held_clients: u64,
 }
 
-/// A node as it was seen last.
+/// The last known state of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct NodeState {
     pub(super) cluster: String,
     pub(super) node: String,
     pub(super) state: String,
-    /// `attached`, `draining` or `detached`.
+    /// The switch: `attached`, `draining` or `detached`.
     pub(super) switch: String,
 }
 
-/// A change, and when it was seen (Unix time in seconds).
+/// A change, with the time when it was seen (Unix time in seconds).
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Change {
     pub(super) time_s: f64,
@@ -45,18 +46,18 @@ pub(super) struct Change {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum What {
-    /// A node is in another state; from none if it is new, to none if it is gone.
+    /// A node has another state. `from` is `None` for a new node, `to` is `None` for one that is gone.
     State { node: String, from: Option<String>, to: Option<String>, error: Option<String> },
     /// An operator attached, drained or detached a node.
     Switch { node: String, to: String },
-    /// Clients go to this node, in this epoch.
+    /// Clients are sent to this node, in this epoch.
     Primary { node: String, epoch: u64 },
-    /// There is no primary: clients wait.
+    /// The cluster has no primary: clients wait.
     Held,
 }
 
 impl ClusterHistory {
-    /// Compares what the console shows now with what it showed before.
+    /// Compares the console's tables with the last known state.
     pub(super) fn take(&mut self, time_s: f64, clusters: &[Shown], nodes: &[Shown]) {
         let mut found = Vec::new();
         let now: Vec<NodeState> = nodes.iter().map(NodeState::of).collect();
@@ -99,17 +100,17 @@ impl ClusterHistory {
         self.changes.drain(..extra);
     }
 
-    /// The clusters as they were seen last.
+    /// Returns the last known state of the clusters.
     pub(super) fn clusters(&self) -> &[ClusterState] {
         &self.clusters
     }
 
-    /// The nodes of a cluster as they were seen last.
+    /// Returns the last known state of a cluster's nodes.
     pub(super) fn nodes_of<'a>(&'a self, cluster: &'a str) -> impl Iterator<Item = &'a NodeState> {
         self.nodes.iter().filter(move |node| node.cluster == cluster)
     }
 
-    /// The last changes, the newest first.
+    /// Returns the latest changes, the newest first.
     pub(super) fn changes(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().rev()
     }
@@ -126,7 +127,7 @@ impl ClusterState {
         }
     }
 
-    /// Whether clients are sent to the same primary, in the same epoch.
+    /// Returns whether clients are sent to the same primary, in the same epoch.
     fn serves_as(&self, other: &ClusterState) -> bool {
         self.primary == other.primary && (self.primary.is_none() || self.epoch == other.epoch)
     }

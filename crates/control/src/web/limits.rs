@@ -2,76 +2,79 @@
 
 use std::time::Duration;
 
-/// Connections at the same time; one more takes the place of the connection that was silent for longest. Browsers open six each.
+/// Connections at the same time. One more replaces the connection that was silent for the longest time.
+/// Browsers open six each.
 pub(super) const CONNECTIONS_MAX: usize = 128;
 
 /// Streams of `/api/v1/live` at the same time.
 pub(super) const STREAMS_MAX: u32 = 32;
 
-/// A request's body; the largest is a sign-in.
+/// The size of a request's body; the largest is a sign-in.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// hyper's buffer, which bounds a request's head.
+/// The size of hyper's buffer, which bounds a request's head.
 pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// How long a TLS handshake, the head of a request and its body may take.
+/// The time that a TLS handshake, the head of a request and its body may take.
 pub(super) const RECEIVE_S_MAX: Duration = Duration::from_secs(10);
 
-/// How long a peer may take none of what it is sent: it holds a page of metrics in memory, which may be large.
+/// The time for which a peer may read nothing of its answer, which stays in memory until then. A page of
+/// metrics may be large.
 pub(super) const SEND_S_MAX: Duration = Duration::from_secs(30);
 
-/// How long a worker may take to answer a look. One that takes longer is not well.
+/// The time that a worker may take to answer a snapshot request. One that takes longer has a problem.
 pub(super) const LOOK_S_MAX: Duration = Duration::from_secs(5);
 
-/// How long a request waits for a console command before it is told that the command goes on.
+/// The time that a request waits for a console command before it is told that the command goes on.
 pub(super) const OPERATE_S_MAX: Duration = Duration::from_secs(2);
 
-/// A step of the series.
+/// The length of a step of the series.
 pub(super) const STEP: Duration = Duration::from_secs(1);
 
-/// Looks at the workers within a step. Numbers of clients and servers change within milliseconds: one look would be a lottery, their
-/// average is what a step keeps.
+/// The samples within a step. Numbers of clients and servers change within milliseconds: one sample would be
+/// arbitrary, so a step has the average.
 pub(super) const LOOKS_PER_STEP: u32 = 5;
 
-/// What the last step counts in the averages of `lately`: they are of about as many steps as its inverse.
+/// The weight of the last step in the averages of `lately`: they cover about as many steps as its inverse.
 pub(super) const LATELY_WEIGHT: f64 = 0.1;
 
-/// With more pools than this a step has one look.
+/// The number of pools above which a step has only one sample.
 pub(super) const POOLS_LOOKED_AT_OFTEN_MAX: usize = 100;
 
-/// The window for percentiles ends now and began between this and twice this many seconds ago.
+/// The window for percentiles ends now, and began between this and twice this number of seconds ago.
 pub(super) const WINDOW_HALF_S: usize = 5;
 
-/// Steps of one second that are kept ...
+/// The number of steps of one second that are kept.
 pub(super) const FINE_STEPS: usize = 300;
 
-/// ... and of ten.
+/// The number of steps of ten seconds that are kept.
 pub(super) const COARSE_STEPS: usize = 360;
 
-/// Pools, and databases, that series are kept for: 50 kB each.
+/// The number of pools, and of databases, for which series are kept, at 50 kB each.
 pub(super) const TRACKS_MAX: usize = 100;
 
-/// Signed-in sessions; the oldest goes when there are more.
+/// The maximum number of signed-in sessions; with more, the oldest ends.
 pub(super) const SESSIONS_MAX: usize = 256;
 
-/// A session that was not used for this long is over.
+/// The time without use after which a session ends.
 pub(super) const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
-/// ... and every session is over after this.
+/// The age at which every session ends.
 pub(super) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Failed sign-ins of one address within [`FAILURES_WINDOW`] after which it has to wait: a password costs milliseconds to check, and
-/// guessing must not pay.
+/// The number of failed sign-ins of one address within [`FAILURES_WINDOW`] after which it has to wait: a
+/// password costs milliseconds to check, and guessing must not pay.
 pub(super) const FAILURES_MAX: u32 = 20;
 
-/// See [`FAILURES_MAX`].
+/// The time over which failures are counted; see [`FAILURES_MAX`].
 pub(super) const FAILURES_WINDOW: Duration = Duration::from_secs(60);
 
-/// Addresses whose failures are known; with more, the one that failed longest ago is forgotten.
+/// The number of addresses whose failures are known; with more, the one that failed longest ago is forgotten.
 pub(super) const FAILING_ADDRESSES_MAX: usize = 1024;
 
-/// Changes of clusters that are kept: some days of a cluster that is well, an hour of one whose nodes come and go.
+/// The number of changes of clusters that are kept: some days of a healthy cluster, an hour of one whose
+/// nodes come and go.
 pub(super) const CLUSTER_CHANGES_MAX: usize = 300;
 
-/// Databases in an overview.
+/// The number of databases in an overview.
 pub(super) const OVERVIEW_DATABASES_MAX: usize = 50;

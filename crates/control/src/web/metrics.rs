@@ -1,4 +1,5 @@
-//! `/metrics`: everything of pgbouncer_exporter under its own names (`pgbouncer.rs`), and what is ours (`ours.rs`).
+//! `/metrics`: everything of pgbouncer_exporter under its own names (`pgbouncer.rs`), and pgweir's own
+//! metrics (`ours.rs`).
 
 mod clusters;
 mod ours;
@@ -21,13 +22,14 @@ use pgweir_core::stats::times::Times;
 use super::model::{Model, Sum};
 use text::{Format, Labels, Page};
 
-/// What a scrape shows beside the model.
+/// The parts of a scrape that are not in the model.
 struct Tables {
     databases: Vec<super::api::Shown>,
     lists: Vec<super::api::Shown>,
     version: String,
     clients: Vec<ClientCount>,
-    /// Names of users and applications may be shown; else series that differ in nothing else are added up.
+    /// `true` if names of users and applications may be shown. Otherwise series that differ only in them are
+    /// added up.
     names: bool,
 }
 
@@ -59,7 +61,7 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
     Ok(reply(StatusCode::OK, format.media_type(), page.finish()))
 }
 
-/// Pools that are shown as one, and what their lines have in common: each pool on its own, or all of a database.
+/// Pools that are shown as one, with their labels: each pool on its own, or all of a database.
 struct Group<'a> {
     database: &'a str,
     user: &'a str,
@@ -73,7 +75,7 @@ fn groups(model: &Model, names: bool) -> Vec<Group<'_>> {
     for pool in model.pools() {
         let (database, user) = (&*pool.snapshot.database, if names { &*pool.snapshot.user } else { "" });
         let times = pool.snapshot.times.as_deref();
-        // Pools come in the order of their names.
+        // Pools are sorted by their names.
         match groups.last_mut().filter(|last| (last.database, last.user) == (database, user)) {
             Some(last) => {
                 last.sum.add(&pool.snapshot);

@@ -1,5 +1,5 @@
-//! What the workers looked like last, what changed since the look before, and the last hour. Numbers only: how they are
-//! shown, and to whom, is decided elsewhere.
+//! The last sample of the workers, the changes since the one before, and the last hour. It has only numbers:
+//! other modules decide how they are shown, and to whom.
 
 mod series;
 mod track;
@@ -25,13 +25,13 @@ pub(super) use track::{Rates, Track, together};
 /// A pool's name: database and server user.
 pub(super) type PoolName = (Arc<str>, Arc<str>);
 
-/// See the module's head.
+/// The numbers of all workers; see the module's head.
 pub(super) struct Model {
     pools: BTreeMap<PoolName, PoolState>,
     databases: BTreeMap<Arc<str>, Track>,
-    /// What pools counted that are gone, by database, as long as the database has other pools.
+    /// The counters of pools that are gone, by database, as long as the database has other pools.
     past: BTreeMap<Arc<str>, Past>,
-    /// The whole process.
+    /// The track of the whole process.
     whole: Track,
     workers: Vec<WorkerState>,
     counters: Counters,
@@ -44,15 +44,15 @@ pub(super) struct Model {
     followed: FollowedNumbers,
     sampled_at: Option<Instant>,
     sampled_s: f64,
-    /// Looks since a second last ended.
+    /// The number of samples since the end of the last second.
     looks: u32,
-    /// When a second last ended, and how much CPU the process had used by then.
+    /// The end of the last second, and the CPU time that the process had used by then.
     second: Option<(Instant, Option<f64>)>,
-    /// The ends of the steps that series have, the newest last.
+    /// The ends of the steps of series, the newest last.
     clock: series::Clock,
 }
 
-/// What the process as a whole does.
+/// The state of the process as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Activity {
     Active,
@@ -62,7 +62,7 @@ pub(super) enum Activity {
 }
 
 impl Activity {
-    /// The activity of a process whose workers say this. If one worker is stopping, the process is.
+    /// Returns the state of a process with these workers. If one worker is stopping, the process is.
     pub(super) fn of(workers: &[WorkerSnapshot]) -> Activity {
         let any = |says: fn(&WorkerSnapshot) -> bool| workers.iter().any(says);
         match () {
@@ -83,7 +83,7 @@ impl Activity {
     }
 }
 
-/// A worker, and its share of the last second.
+/// A worker's counters, and its share of the last second.
 #[derive(Clone, Copy, Default)]
 pub(super) struct WorkerState {
     pub(super) load: Load,
@@ -91,7 +91,7 @@ pub(super) struct WorkerState {
     pub(super) busy: f64,
 }
 
-/// A pool as it was seen last.
+/// The last sample of a pool.
 pub(super) struct PoolState {
     pub(super) snapshot: PoolSnapshot,
     pub(super) track: Track,
@@ -99,7 +99,7 @@ pub(super) struct PoolState {
     pub(super) lately: Option<Lately>,
 }
 
-/// Counters and numbers of several pools, added up.
+/// The counters and numbers of several pools, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) clients: ClientNumbers,
@@ -144,12 +144,12 @@ impl Sum {
         self.add_counters(&pool.multiplexing, &pool.stats, &pool.continuity, pool.errors);
     }
 
-    /// What pools that are no more have counted.
+    /// Adds the counters of pools that are gone.
     pub(super) fn add_past(&mut self, past: &Sum) {
         self.add_counters(&past.multiplexing, &past.stats, &past.continuity, past.errors);
     }
 
-    /// What only grows.
+    /// Adds the numbers that only grow.
     fn add_counters(
         &mut self,
         multiplexing: &MultiplexNumbers,
@@ -167,7 +167,7 @@ impl Sum {
     }
 }
 
-/// Counters of pools that are no more: without them, what is added up over a database's pools would go backward.
+/// The counters of pools that are gone. Without them, the sum over a database's pools would decrease.
 #[derive(Default)]
 pub(super) struct Past {
     pub(super) sum: Sum,
@@ -208,7 +208,7 @@ impl Model {
         }
     }
 
-    /// Takes in what all workers showed.
+    /// Takes a sample of all workers.
     pub(super) fn take(
         &mut self,
         at: Instant,
@@ -244,7 +244,7 @@ impl Model {
         for ((database, _), gone) in before {
             self.past.entry(database).or_default().add(gone.snapshot);
         }
-        // A database that comes again begins at 0, as its pools do.
+        // A database that comes again begins at 0, like its pools.
         let pools = &self.pools;
         self.past.retain(|database, _| {
             let first: PoolName = (Arc::clone(database), "".into());
@@ -281,7 +281,7 @@ impl Model {
         self.databases.entry(Arc::clone(name)).or_insert_with(|| Track::new(false))
     }
 
-    /// A second has passed: rates are made, and a step is added to every series.
+    /// Ends a second: computes rates, and adds a step to every series.
     pub(super) fn end_second(&mut self) {
         let Some(at) = self.sampled_at else { return };
         let cpu_s = self.process.cpu_s;
@@ -311,6 +311,7 @@ impl Model {
             its_gauges.add(&gauges);
             whole.add(&pool.snapshot);
             whole_gauges.add(&gauges);
+            // A pool without statements would take one of the few series for nothing.
             if !pool.track.has_series() && kept < TRACKS_MAX && sum.stats.queries > 0 {
                 pool.track.keep_series(&self.clock);
                 kept += 1;
@@ -334,7 +335,7 @@ impl Model {
         self.sampled_at
     }
 
-    /// Unix time of the last look.
+    /// Returns the Unix time of the last sample.
     pub(super) fn sampled_s(&self) -> f64 {
         self.sampled_s
     }
@@ -343,7 +344,7 @@ impl Model {
         self.pools.values()
     }
 
-    /// What pools of a database counted that are no more.
+    /// Returns the counters of a database's pools that are gone.
     pub(super) fn past(&self, database: &str) -> Option<&Past> {
         self.past.get(database)
     }
@@ -388,13 +389,13 @@ impl Model {
         self.followed
     }
 
-    /// The numbers of all pools of a database, or of all.
+    /// Returns the sum of all pools of a database, or of all pools.
     pub(super) fn sum(&self, database: Option<&str>) -> Sum {
         Sum::of(self.pools_of(database).map(|pool| &pool.snapshot))
     }
 
     pub(super) fn pools_of<'a>(&'a self, database: Option<&'a str>) -> impl Iterator<Item = &'a PoolState> {
-        // Pools are in the order of their databases' names.
+        // Pools are sorted by the names of their databases.
         let first: PoolName = (database.unwrap_or_default().into(), "".into());
         self.pools
             .range(first..)
@@ -402,14 +403,14 @@ impl Model {
             .take_while(move |pool| database.is_none_or(|name| *pool.snapshot.database == *name))
     }
 
-    /// A database or a pool that is known, has no series yet, and will get one.
+    /// Returns whether a database or a pool is known and will get a series, but has none yet.
     pub(super) fn awaits_series(&self, database: Option<&str>, user: Option<&str>) -> bool {
         let kept = self.pools.values().filter(|pool| pool.track.has_series()).count();
         let mut pools = self.pools_of(database).map(|pool| &pool.snapshot);
         kept < TRACKS_MAX && pools.any(|pool| user.is_none_or(|user| *pool.user == *user))
     }
 
-    /// The series of the process, of a database or of a pool, with the ends of their steps.
+    /// Returns the series of the process, of a database or of a pool, with the ends of its steps.
     pub(super) fn series(
         &self,
         database: Option<&str>,
@@ -424,13 +425,15 @@ impl Model {
     }
 }
 
-/// A pool was dropped and made again under its name since the look before: it has counted less.
+/// Returns whether a pool was dropped and created again under its name since the last sample: then its
+/// counters are lower.
 fn is_another(before: &PoolSnapshot, now: &PoolSnapshot) -> bool {
     let (before, now) = (before.stats.columns(), now.stats.columns());
     before.iter().zip(&now).any(|(before, now)| before > now)
 }
 
-/// What was added to a pool's times since the look before; and where nothing was, the times it had stay.
+/// Returns the times that were added to a pool since the last sample. If there are none, the pool keeps the
+/// times it had.
 fn added_times(before: Option<PoolSnapshot>, snapshot: &mut PoolSnapshot) -> Option<Times> {
     match (before.and_then(|before| before.times), &snapshot.times) {
         (Some(before), Some(times)) => Some(times.since(&before)),

@@ -2,18 +2,18 @@
 
 include!(concat!(env!("OUT_DIR"), "/page_files.rs"));
 
-/// A file of the page.
+/// A file of the dashboard.
 #[derive(Clone, Copy)]
 pub(super) struct File {
-    /// Its media type.
+    /// The file's media type.
     pub(super) kind: &'static str,
-    /// What is in it.
+    /// The file's contents.
     pub(super) bytes: &'static [u8],
-    /// Its name changes with its content.
+    /// `true` if the file's name changes with its contents.
     pub(super) immutable: bool,
 }
 
-/// The file at a path.
+/// Returns the file at a path.
 pub(super) fn file(path: &str) -> Option<File> {
     let path = if path == "/" { "/index.html" } else { path };
     let (name, bytes) = FILES.iter().find(|(name, _)| *name == path)?;

@@ -1,8 +1,8 @@
-//! What the system knows of this process, from /proc; where there is none, nothing.
+//! The system's numbers about this process, from /proc. Without /proc there are none.
 
 use std::fs;
 
-/// The process as the system sees it.
+/// The system's numbers about this process; `None` if the system does not tell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Process {
     pub(super) cpu_s: Option<f64>,
@@ -23,7 +23,8 @@ impl Process {
     }
 }
 
-/// Since Linux 6.2 the directory's size is their number. Before, each is looked at, which takes milliseconds where there are thousands.
+/// Returns the number of open files. Since Linux 6.2 it is the directory's size. On older kernels the entries
+/// are counted, which takes milliseconds if there are thousands.
 fn open_files() -> Option<u64> {
     let told = fs::metadata("/proc/self/fd").ok().map(|folder| folder.len());
     told.filter(|count| *count > 0).or_else(count_files)
@@ -43,7 +44,7 @@ fn page_bytes() -> u64 {
     bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
 }
 
-/// proc(5): the name in parentheses may contain blanks, so fields are counted from behind it.
+/// Parses files of proc(5). The name in parentheses may contain blanks, so fields are counted after it.
 fn parse(stat: &str, limits: &str, boot: &str, ticks_per_s: f64, page_bytes: u64) -> Process {
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
     let number = |place: usize| fields.get(place - 3).and_then(|text| text.parse::<u64>().ok());

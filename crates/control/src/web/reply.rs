@@ -1,4 +1,4 @@
-//! Answers: their bodies, and the headers that all of them have.
+//! Replies: their bodies, and the headers that all of them have.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
-/// A body: whole, or in pieces as they come.
+/// The body of a reply: whole, or in pieces as they come.
 pub(super) enum Content {
     Whole(Option<Bytes>),
     Pieces(Receiver<Bytes>),
@@ -49,26 +49,26 @@ impl Body for Content {
     }
 }
 
-/// Why a request is not answered as it was meant to be.
+/// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is not understood; says how.
+    /// The request cannot be understood; the text says why.
     Bad(String),
     /// The reader must sign in.
     SignIn,
-    /// Wrong name or password.
+    /// The user or the password is wrong.
     WrongPassword,
-    /// The reader has no right to it.
+    /// The reader may not do this.
     Forbidden(&'static str),
-    /// There is no such thing.
+    /// The address does not exist.
     NotFound(&'static str),
-    /// Not by this method, but by these.
+    /// The address does not take this method; the text lists those it takes.
     Method(&'static str),
-    /// It is larger than it may be.
+    /// The request is larger than allowed.
     TooLarge,
     /// The command failed.
     Failed(String),
-    /// Too many attempts; try again after so many seconds.
+    /// Too many attempts; the number of seconds after which the client may try again.
     SlowDown(u64),
     /// A worker did not answer, or there are too many streams.
     Unavailable(&'static str),
@@ -118,7 +118,8 @@ impl Refusal {
         }
     }
 
-    /// The answer. `challenge`: say that basic authentication is taken, which makes browsers ask for it.
+    /// Returns the reply. `challenge`: announce basic authentication, which makes browsers ask for a
+    /// password.
     pub(super) fn reply(&self, challenge: bool) -> Reply {
         let value = json!({ "error": { "code": self.code(), "message": self.message() } });
         let mut reply = json_reply(self.status(), &value);
@@ -140,7 +141,7 @@ impl Refusal {
     }
 }
 
-/// A whole answer.
+/// Returns a reply with a whole body.
 pub(super) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Reply {
     let mut reply = Response::new(Content::Whole(Some(body.into())));
     *reply.status_mut() = status;
@@ -151,12 +152,12 @@ pub(super) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Byte
     reply
 }
 
-/// An answer in JSON.
+/// Returns a reply in JSON.
 pub(super) fn json_reply(status: StatusCode, value: &Value) -> Reply {
     reply(status, "application/json", value.to_string())
 }
 
-/// An answer in pieces.
+/// Returns a reply in pieces.
 pub(super) fn pieces(kind: &'static str, pieces: Receiver<Bytes>) -> Reply {
     let mut reply = reply(StatusCode::OK, kind, "");
     *reply.body_mut() = Content::Pieces(pieces);

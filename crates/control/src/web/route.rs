@@ -1,4 +1,4 @@
-//! Which request is answered by what, and who may ask it.
+//! Routes requests to their answers, and checks the reader's rights.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -23,7 +23,7 @@ pub(super) async fn route(house: &std::rc::Rc<House>, request: Request<Incoming>
     let path = request.uri().path().to_owned();
     match answer(house, request, &path).await {
         Ok(reply) => reply,
-        // A page asks for passwords itself; a browser's own dialog would be in its way.
+        // The dashboard asks for passwords itself; a browser's own dialog would be in its way.
         Err(refusal) => refusal.reply(path == "/metrics"),
     }
 }
@@ -47,6 +47,7 @@ async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &s
         return Err(Refusal::SignIn);
     }
     if let Some(action) = path.strip_prefix("/api/v1/actions/") {
+        // A GET must never change anything: a link on another page could send it.
         if *request.method() != Method::POST {
             return Err(Refusal::Method("POST"));
         }
@@ -81,7 +82,7 @@ fn page_reply(file: page::File) -> Reply {
             "no-cache"
         }),
     );
-    // Nothing comes from elsewhere, no page may frame it. Charts set the style of elements.
+    // Nothing is loaded from other sites, and no page may frame this one. Charts set the style of elements.
     let policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                   font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
     headers.insert(hyper::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
@@ -89,13 +90,13 @@ fn page_reply(file: page::File) -> Reply {
     page
 }
 
-/// Where the connection comes from.
+/// Returns the address that the connection comes from.
 fn address(request: &Request<Incoming>) -> IpAddr {
     let seen = request.extensions().get::<SocketAddr>();
     seen.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), SocketAddr::ip)
 }
 
-/// `/api/v1/session`: who am I, sign in, sign out.
+/// Answers `/api/v1/session`: who am I, sign in, sign out.
 async fn session(house: &House, request: Request<Incoming>) -> Outcome {
     let rules = house.rules.borrow().clone();
     let secure = house.tls.borrow().is_on();
@@ -103,7 +104,7 @@ async fn session(house: &House, request: Request<Incoming>) -> Outcome {
     let anonymous = || house.door.reader(&HeaderMap::new(), from, &rules);
     match method {
         Method::GET | Method::HEAD => {
-            // Credentials that are none make an anonymous reader here: this address is never refused.
+            // Wrong credentials make an anonymous reader here: this path is never refused.
             let reader = house.door.reader(&headers, from, &rules).or_else(|_| anonymous())?;
             Ok(json_reply(StatusCode::OK, &api::session(&reader, &rules)))
         }
@@ -149,7 +150,7 @@ fn allow_change(headers: &HeaderMap, reader: &Reader) -> Result<(), Refusal> {
     check_csrf(headers, reader)
 }
 
-/// A page of another site can send forms without asking, but no JSON.
+/// Requires JSON: another site's page can send forms without permission, but not JSON.
 fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -160,7 +161,7 @@ fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// A request's body. None is an empty object.
+/// Returns the request's body. No body counts as an empty object.
 async fn json_body(request: Request<Incoming>) -> Result<Value, Refusal> {
     let limited = Limited::new(request.into_body(), BODY_BYTES_MAX);
     let bytes = match timeout(RECEIVE_S_MAX, limited.collect()).await {

@@ -1,4 +1,4 @@
-//! Looks at all workers, a few times a second and before each scrape, and keeps the model up to date.
+//! Samples all workers a few times per second and before each scrape, and keeps the model up to date.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub(super) async fn run(house: Rc<House>) {
         if !ends_step {
             let few = house.model.borrow().pools().count() <= POOLS_LOOKED_AT_OFTEN_MAX;
             if few {
-                // One that is not answered is missing in an average.
+                // A sample that fails is missing in an average.
                 let _ = house.glance().await;
             }
             continue;
@@ -31,19 +31,19 @@ pub(super) async fn run(house: Rc<House>) {
         if answered {
             house.model.borrow_mut().end_second();
         }
-        // What is missed is found by the next look.
+        // A change that is missed here is found by the next sample.
         let _ = house.look_at_clusters().await;
         house.sampled.send_modify(|number| *number += 1);
     }
 }
 
 impl House {
-    /// Has the model show what is now. All requests that arrive while a look is under way share the next one.
+    /// Updates the model. All requests that arrive while a sample is being taken share the next one.
     pub(super) async fn refresh(&self) -> Result<(), Late> {
         self.look(Process::read).await
     }
 
-    /// The same, but for what the system is asked: that may take milliseconds.
+    /// Updates the model except for the system's numbers, which may take milliseconds to read.
     async fn glance(&self) -> Result<(), Late> {
         let known = self.model.borrow().process;
         self.look(move || known).await
@@ -52,6 +52,7 @@ impl House {
     async fn look(&self, process: impl FnOnce() -> Process) -> Result<(), Late> {
         let asked = Instant::now();
         let _turn = self.sampling.lock().await;
+        // While this request waited for its turn, another one took a sample that is new enough.
         if self.model.borrow().sampled_at().is_some_and(|at| at >= asked) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Asking the workers, and waiting for what they answer.
+//! Requests to the workers, and their answers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,20 +13,20 @@ use tokio::time::timeout;
 use super::limits::{LOOK_S_MAX, OPERATE_S_MAX};
 use super::{Load, Workforce};
 
-/// A worker has not answered in time.
+/// The error that a worker has not answered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Late;
 
-/// Why a console command was not carried out, or not yet.
+/// The reason why a console command was not carried out, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotDone {
-    /// It cannot be; what an administrator is told.
+    /// The command was refused; the text is for an administrator.
     Refused(String),
-    /// It goes on.
+    /// The command goes on, but has not finished in time.
     Late,
 }
 
-/// Where questions to the workers go out and their answers come in.
+/// The requests to workers that wait for an answer.
 pub(super) struct WorkerRpc {
     workforce: Box<dyn Workforce>,
     tickets: Cell<u64>,
@@ -34,7 +34,7 @@ pub(super) struct WorkerRpc {
     operations: RefCell<HashMap<u64, oneshot::Sender<Operated>>>,
 }
 
-/// Forgets a ticket when its wait ends, however it ends.
+/// The number of a waiting request, which is forgotten when the wait ends, however it ends.
 struct Ticket<'a, T> {
     number: u64,
     waiting: &'a RefCell<HashMap<u64, oneshot::Sender<T>>>,
@@ -69,7 +69,7 @@ impl WorkerRpc {
         self.tickets.get()
     }
 
-    /// Looks at a worker.
+    /// Requests a snapshot from a worker.
     pub(super) async fn look(&self, worker: WorkerId, look: SnapshotRequest) -> Result<Snapshot, Late> {
         let ticket = Ticket { number: self.next_ticket(), waiting: &self.looks };
         let (sender, receiver) = oneshot::channel();
@@ -78,7 +78,8 @@ impl WorkerRpc {
         timeout(LOOK_S_MAX, receiver).await.ok().and_then(Result::ok).ok_or(Late)
     }
 
-    /// Has a console command carried out everywhere. One that takes long goes on when no request waits for it any more.
+    /// Has a console command carried out everywhere. A command that takes long goes on after its request has
+    /// stopped waiting.
     pub(super) async fn operate(&self, command: Command) -> Result<Vec<Vec<Option<String>>>, NotDone> {
         let ticket = Ticket { number: self.next_ticket(), waiting: &self.operations };
         let (sender, receiver) = oneshot::channel();
@@ -90,15 +91,15 @@ impl WorkerRpc {
         }
     }
 
-    /// A worker answered a look.
+    /// Delivers a worker's answer to a snapshot request.
     pub(super) fn seen(&self, _worker: WorkerId, ticket: u64, snapshot: Snapshot) {
         if let Some(waiting) = self.looks.borrow_mut().remove(&ticket) {
-            // The request that waited may be gone.
+            // This fails if the request has stopped waiting.
             let _ = waiting.send(snapshot);
         }
     }
 
-    /// A command is done, or refused.
+    /// Delivers the result of a command.
     pub(super) fn operated(&self, ticket: u64, result: Operated) {
         if let Some(waiting) = self.operations.borrow_mut().remove(&ticket) {
             let _ = waiting.send(result);

@@ -1,14 +1,15 @@
-//! The StartTLS operation (RFC 4511, section 4.14), with a separate time limit and errors that say what to do: the library waits as
-//! long for an answer as for a connection, and does not notice that the other side closes it.
+//! The StartTLS operation (RFC 4511, section 4.14), with its own time limit and errors that say what to do:
+//! the library waits as long for an answer as for a connection, and does not notice that the other side
+//! closes it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// How long the answer may take: the server only says that it can.
+/// The time that the answer may take: the server only has to say that it can.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// An answer holds a code and two short texts.
+/// The maximum size of an answer, which has a code and two short texts.
 const ANSWER_BYTES_MAX: usize = 4096;
 
 /// LDAPMessage 1 with an ExtendedRequest for 1.3.6.1.4.1.1466.20037.
@@ -23,7 +24,7 @@ const TLS_ALERT: u8 = 0x15;
 const IS_IT_LDAPS: &str =
     "if this port speaks TLS from the first byte, set ldapscheme=ldaps instead of ldaptls=1";
 
-/// Connects and has the server agree to TLS, which begins with the next byte.
+/// Connects and asks the server for TLS, which begins with the next byte.
 pub(super) fn connect(host: &str, port: u16, connect_max: Duration) -> Result<TcpStream, String> {
     let mut stream = connect_to(host, port, connect_max).map_err(|error| error.to_string())?;
     let until = Instant::now() + ANSWER_MAX;
@@ -61,7 +62,7 @@ fn connect_to(host: &str, port: u16, connect_max: Duration) -> io::Result<TcpStr
     Err(failed)
 }
 
-/// The first message, or what there is of something else.
+/// Returns the first message, or the beginning of bytes that are not LDAP.
 fn answer(stream: &mut TcpStream, until: Instant) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let mut part = [0; 512];
@@ -84,7 +85,7 @@ fn answer(stream: &mut TcpStream, until: Instant) -> io::Result<Vec<u8>> {
     }
 }
 
-/// `resultCode` of an LDAPMessage with an ExtendedResponse.
+/// Returns the `resultCode` of an LDAPMessage with an ExtendedResponse.
 fn result_code(answer: &[u8]) -> Option<u8> {
     let (tag, message, _) = element(answer)?;
     let (_, _, behind_id) = element(message)?;
@@ -96,7 +97,7 @@ fn result_code(answer: &[u8]) -> Option<u8> {
     }
 }
 
-/// The first element's tag and content, and what follows it; BER with lengths of up to four bytes.
+/// Returns the first element's tag and content, and the bytes after it; BER with lengths of up to four bytes.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a server that answers so.
+    /// Returns the result with a server that answers so.
     fn asked_of(said: &'static [u8]) -> Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();

@@ -1,4 +1,4 @@
-//! Clusters and their nodes, from SHOW CLUSTERS and SHOW NODES, and what changed lately.
+//! The API's clusters and nodes, from SHOW CLUSTERS and SHOW NODES, and their latest changes.
 
 use pgweir_core::console::command::Topic;
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ const CLUSTER_NUMBERS: [&str; 11] = [
     "outcomes_unknown",
 ];
 
-/// Columns of SHOW NODES that are numbers. One that this version does not have is left out.
+/// Columns of SHOW NODES that are numbers. A column that this version does not have is left out.
 const NODE_NUMBERS: [&str; 14] = [
     "port",
     "weight",
@@ -45,9 +45,11 @@ const NODE_NUMBERS: [&str; 14] = [
 ];
 
 impl House {
-    /// The rows of SHOW CLUSTERS and SHOW NODES; both are compared with what they were. Without clusters nothing is asked.
+    /// Returns the rows of SHOW CLUSTERS and SHOW NODES, and adds their changes to the history. Without
+    /// clusters no worker is asked.
     pub(in super::super) async fn look_at_clusters(&self) -> Result<(Vec<Shown>, Vec<Shown>), Refusal> {
-        // One look at a time: else an older answer could come after a newer one, and would be taken for a change.
+        // Only one request at a time: otherwise an older answer could come after a newer one, and look like a
+        // change.
         let _turn = self.clusters_turn.lock().await;
         let (mut clusters, mut nodes) = (Vec::new(), Vec::new());
         if !self.config().clusters.is_empty() {
@@ -80,7 +82,7 @@ pub(super) async fn clusters(house: &House, reader: &Reader) -> Result<Value, Re
     Ok(json!({ "time_s": now_s(), "clusters": clusters, "changes": changes }))
 }
 
-/// What the first screen says of each cluster.
+/// Returns the clusters as the overview shows them.
 pub(super) fn summaries(house: &House) -> Vec<Value> {
     let history = house.clusters.borrow();
     let summary = |cluster: &super::super::history::ClusterState| {
@@ -109,7 +111,7 @@ fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
     }
     object.insert("held_since_s".to_owned(), unix_s(row.get("held_since")).into());
     object.insert("switchover".to_owned(), row.get("switchover").into());
-    // They may have addresses in them.
+    // The texts may contain addresses.
     for key in ["reason", "source_error", "switchover_error"].into_iter().filter(|key| row.has(key)) {
         object.insert(key.to_owned(), row.get(key).filter(|_| names).into());
     }

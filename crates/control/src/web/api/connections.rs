@@ -1,4 +1,4 @@
-//! Clients and servers, from SHOW CLIENTS and SHOW SERVERS: a filter, an order and a limit.
+//! The API's clients and servers, from SHOW CLIENTS and SHOW SERVERS, with a filter, an order and a limit.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -17,13 +17,13 @@ use super::super::reply::Refusal;
 use super::query::Query;
 use super::tables::Shown;
 
-/// Rows of an answer.
+/// The maximum and the default number of rows in an answer.
 const LIMIT: (usize, usize) = (1_000, 200);
 
-/// Values of a column that a reader can choose among.
+/// The maximum number of values of a column that are offered as filters.
 const CHOICES_MAX: usize = 200;
 
-/// What rows can be chosen by: the query's word, which is the console's column.
+/// The filters: the query's word is the console's column.
 const FILTERS: [&str; 3] = ["database", "user", "application_name"];
 
 pub(super) async fn clients(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
@@ -59,13 +59,14 @@ pub(super) async fn servers(house: &House, reader: &Reader, query: &Query) -> Re
     Ok(json!({ "time_s": time_s, "total": total, "choices": choices, "servers": rows }))
 }
 
-/// A reader that may not see names cannot ask for one either: whether there are rows would tell.
+/// Refuses a filter by name to readers that may not see names: the number of rows would tell whether the name
+/// exists.
 fn refuse_names(reader: &Reader, query: &Query) -> Result<(), Refusal> {
     let asks = query.get("user").is_some() || query.get("application_name").is_some();
     if asks { super::need_names(reader) } else { Ok(()) }
 }
 
-/// The values that each filter has among all rows, before any is chosen.
+/// Returns the values of each filter among all rows, before any are selected.
 fn choices(rows: &[Shown], names: bool) -> Value {
     let values = |column: &str| -> Vec<&str> {
         let found: BTreeSet<&str> =
@@ -85,7 +86,7 @@ fn chosen(rows: Vec<Shown>, query: &Query, state: Option<&str>) -> Vec<Shown> {
         .collect()
 }
 
-/// The state in the words of the API.
+/// Returns the state in the words of the API.
 fn state_of(row: &Shown) -> &str {
     match row.get("state").unwrap_or_default() {
         "active_cancel_req" | "waiting_cancel_req" => "cancel",
@@ -95,17 +96,18 @@ fn state_of(row: &Shown) -> &str {
     }
 }
 
-/// A transaction is open, and its client has sent nothing since its last statement ended.
+/// Returns whether a transaction is open whose client has sent nothing since its last statement ended.
 fn is_idle_in_transaction(row: &Shown) -> bool {
     waited_us(row) == 0 && row.number("transaction_us").is_some_and(|age_us| age_us > 0)
 }
 
-/// The client that waits longest comes first, then clients that have a server, by when they last asked for something: a client that is
-/// idle in a transaction keeps other clients waiting. Then the rest.
+/// Returns a client's place in the list. The client that waits longest comes first, then clients that have a
+/// server, by the time of their last request: a client that is idle in a transaction keeps other clients
+/// waiting. Then come the rest.
 fn place(row: &Shown) -> (u8, &str, Reverse<u64>) {
     let (rank, asked) = match state_of(row) {
         "waiting" => (0, ""),
-        // Times of this form are in order as texts.
+        // Times of this form have the same order as texts.
         "active" | "idle_in_transaction" => (1, row.get("request_time").unwrap_or_default()),
         _ => (2, ""),
     };
@@ -169,7 +171,7 @@ fn server(row: &Shown, names: bool) -> Value {
     })
 }
 
-/// Why a client is in its state, where the state does not say it all.
+/// Returns the reason why a client is in its state, if the state alone does not tell.
 fn client_reason(row: &Shown, model: &Model) -> Option<String> {
     match row.get("pinned") {
         Some(reasons) if !reasons.is_empty() => return Some(format!("keeps its server: {reasons}")),
@@ -197,7 +199,7 @@ fn client_reason(row: &Shown, model: &Model) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// The pool of a client; any pool of the database if the database has a forced user.
+/// Returns the pool of a client; any pool of the database if the database has a forced user.
 fn pool_of<'a>(row: &'a Shown, model: &'a Model) -> Option<&'a PoolSnapshot> {
     let mut pools = model.pools_of(Some(row.get("database")?)).map(|pool| &pool.snapshot).peekable();
     let first = pools.peek().copied();
@@ -212,12 +214,14 @@ fn address(row: &Shown) -> Option<String> {
     }
 }
 
-/// `link` is the other side's `ptr`, which is its `id` in hexadecimal.
+/// Returns the id of the linked connection. `link` is the other side's `ptr`, which is its `id` in
+/// hexadecimal.
 fn linked(row: &Shown) -> Option<u64> {
     u64::from_str_radix(row.get("link")?.strip_prefix("0x")?, 16).ok()
 }
 
-/// The console's time, `2026-11-19 23:59:59 CET`, as Unix time. It is this machine's local time, whatever its zone is called.
+/// Returns the console's time, `2026-11-19 23:59:59 CET`, as Unix time. It is this machine's local time,
+/// whatever its zone is called.
 pub(super) fn unix_s(text: Option<&str>) -> Option<i64> {
     let (time, zone_name) = text?.rsplit_once(' ')?;
     let zone = match zone_name {

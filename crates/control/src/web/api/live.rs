@@ -11,7 +11,7 @@ use super::super::limits::STREAMS_MAX;
 use super::super::reply::{Refusal, Reply, pieces};
 use super::overview;
 
-/// Counts a stream while it lives.
+/// A stream that is counted while it lives.
 struct Stream(Rc<House>);
 
 impl Drop for Stream {
@@ -27,7 +27,7 @@ pub(super) fn live(house: &Rc<House>, reader: &Reader) -> Result<Reply, Refusal>
     house.streams.set(house.streams.get() + 1);
     let names = reader.sees_names();
     let stream = Stream(Rc::clone(house));
-    // A reader that does not keep up misses events instead of holding more than two.
+    // A reader that does not keep up misses events, instead of having more than two queued.
     let (sender, receiver) = channel(2);
     tokio::task::spawn_local(async move {
         let house = &stream.0;
@@ -38,7 +38,7 @@ pub(super) fn live(house: &Rc<House>, reader: &Reader) -> Result<Reply, Refusal>
                 house.model.borrow().sampled_s(),
                 overview::overview(house, names)
             );
-            // A full queue is a slow reader's own; only a closed one ends the stream.
+            // A full queue means a slow reader; only a closed queue ends the stream.
             let _ = sender.try_send(Bytes::from(event));
             tokio::select! {
                 changed = sampled.changed() => if changed.is_err() { return },

@@ -1,4 +1,4 @@
-//! Pieces that several answers have in common.
+//! Parts that several answers of the API have in common.
 
 use pgweir_core::snapshot::{ClientNumbers, ServerNumbers};
 use pgweir_core::stats::Stats;

@@ -1,4 +1,4 @@
-//! The first screen.
+//! The API's overview, which the dashboard's first screen shows.
 
 use pgweir_core::stats::errors::ErrorCounts;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn errors(errors: &ErrorCounts) -> Vec<Value> {
         .collect()
 }
 
-/// PostgreSQL's names of the classes (appendix "PostgreSQL Error Codes").
+/// Returns PostgreSQL's name of an error class (appendix "PostgreSQL Error Codes").
 pub(in super::super) fn class_name(class: &str) -> &'static str {
     match class {
         "08" => "connection exception",

@@ -1,4 +1,4 @@
-//! Pools, and their percentiles. For readers who may not see names, pools of one database are one.
+//! The API's pools and percentiles. Readers who may not see names get one entry per database.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::super::reply::Refusal;
 use super::numbers;
 use super::query::Query;
 
-/// Pools that are shown as one: each on its own, or all of a database.
+/// Returns the pools that are shown as one: each on its own, or all of a database.
 fn groups<'a>(model: &'a Model, reader: &Reader) -> Vec<Vec<&'a PoolState>> {
     let mut groups: Vec<Vec<&PoolState>> = Vec::new();
     for pool in model.pools() {
@@ -89,7 +89,7 @@ pub(super) fn percentiles(house: &House, reader: &Reader, query: &Query) -> Resu
     Ok(json!({ "time_s": model.sampled_s(), "rows": rows }))
 }
 
-/// Since the start, or in about the last ten seconds.
+/// Returns the times since the start, or those of about the last ten seconds.
 fn times_of(pool: &PoolState, recent: bool) -> Option<Cow<'_, Times>> {
     if recent { together(pool.track.recent()) } else { pool.snapshot.times.as_deref().map(Cow::Borrowed) }
 }

@@ -1,8 +1,8 @@
-//! What stands behind the question mark.
+//! The query of a request: the part after the question mark.
 
 use super::super::reply::Refusal;
 
-/// Names and values, as they came.
+/// The names and values of a query, in their order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Query(Vec<(String, String)>);
 
@@ -19,18 +19,18 @@ impl Query {
             .ok_or_else(|| Refusal::Bad("the query is not percent-encoded UTF-8".to_owned()))
     }
 
-    /// A value; an empty one is none.
+    /// Returns a value; `None` if it is missing or empty.
     pub(in super::super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// The names that were given, in their order.
+    /// Returns the given names, in their order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// A whole number within bounds.
+    /// Returns a whole number within bounds.
     pub(in super::super) fn number(
         &self,
         name: &str,
@@ -43,7 +43,7 @@ impl Query {
         number.ok_or_else(|| Refusal::Bad(format!("\"{name}\" must be a whole number from {min} to {max}")))
     }
 
-    /// One of these words.
+    /// Returns one of these words; `None` if the name is missing.
     pub(in super::super) fn word<'a>(
         &self,
         name: &str,

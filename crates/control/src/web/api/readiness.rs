@@ -55,7 +55,7 @@ fn not_ready(why: &'static str) -> Reply {
     reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, why)
 }
 
-/// The node that must be there as well.
+/// The node that must be available as well.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     cluster: String,
@@ -69,7 +69,8 @@ enum Role {
 }
 
 impl Wanted {
-    /// `None`: no node is asked for. An unknown name is an error: a misspelled `cluster` would otherwise always be ready.
+    /// Reads the query; `None` if it asks for no node. An unknown name is an error: a misspelled `cluster`
+    /// would otherwise always be ready.
     fn of(query: &Query) -> Result<Option<Wanted>, Refusal> {
         if let Some(name) = query.names().find(|name| !["cluster", "role"].contains(name)) {
             return Err(Refusal::Bad(format!("\"{name}\" is unknown; use cluster and role")));
@@ -100,12 +101,12 @@ impl Wanted {
     }
 }
 
-/// Whether this row of SHOW CLUSTERS has a primary that clients are sent to.
+/// Returns whether this row of SHOW CLUSTERS has a primary that clients are sent to.
 fn has_primary(row: &Shown) -> bool {
     row.get("state") == Some("available")
 }
 
-/// Whether this row of SHOW NODES is a standby that is sent reads.
+/// Returns whether this row of SHOW NODES is a standby that gets reads.
 fn takes_reads(row: &Shown) -> bool {
     row.get("state") == Some("standby")
         && row.get("switch") == Some("attached")
@@ -113,7 +114,7 @@ fn takes_reads(row: &Shown) -> bool {
 }
 
 impl House {
-    /// The activity of the process. Every worker is asked for its own state; no pool is looked at.
+    /// Returns the state of the process. Every worker is asked for its own state; no pool is read.
     async fn activity(&self) -> Result<Activity, Late> {
         let mut workers = Vec::new();
         for worker in self.worker_rpc.workers() {

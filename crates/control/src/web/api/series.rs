@@ -1,4 +1,4 @@
-//! The last hour, column by column.
+//! The API's series: the last hour, column by column.
 
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Va
             let (step_s, steps) = series.since(clock, window_s, after_s);
             (step_s, steps.collect::<Vec<_>>())
         }
-        // It was seen, and its first step has not ended yet.
+        // The subject is known, but its first step has not ended yet.
         None if model.awaits_series(query.get("database"), user) => (1, Vec::new()),
         None => return Err(Refusal::NotFound("No series are kept for this.")),
     };
@@ -47,7 +47,7 @@ pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Va
     Ok(json!({ "step_s": step_s, "time_s": ends, "columns": columns }))
 }
 
-/// Six digits are all that single precision has; NaN is null.
+/// Rounds a value to three decimals; NaN becomes null.
 fn number(value: f32) -> Value {
     if value.fract() == 0.0 && value.abs() < 1e7 {
         return Value::from(value as i64);

@@ -1,4 +1,4 @@
-//! Every setting with its documentation: the tables of the settings crate, as JSON.
+//! The API's settings, each with its documentation: the tables of the settings crate as JSON.
 
 use pgweir_settings::{Change, MAIN_ROWS, Origin, Status};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The statements that took most time, and the last slow ones. Their texts have no literals, but names of tables: for readers
-//! who may see names.
+//! The statements that took the most time, and the last slow ones. Their texts have no literals, but names of
+//! tables, so only readers who may see names get them.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::super::access::Reader;
 use super::super::reply::Refusal;
 use super::query::Query;
 
-/// Rows of an answer.
+/// The maximum and the default number of rows in an answer.
 const LIMIT: (usize, usize) = (1_000, 100);
 
 pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
@@ -21,7 +21,7 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     let database = query.get("database");
     let late = |_| Refusal::Unavailable("A worker did not answer in time.");
-    // The number of statements is read now, as the list itself.
+    // The number of statements has to fit the list, so both are read now.
     house.refresh().await.map_err(late)?;
     let (mut top, mut slow) = (Vec::new(), Vec::new());
     for worker in house.worker_rpc.workers() {
@@ -52,10 +52,10 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
     }))
 }
 
-/// What a list is sorted by, the largest first.
+/// The value by which a list is sorted, the largest first.
 type Sort = fn(&StatementSnapshot) -> u64;
 
-/// What can be sorted by; the first is the default.
+/// The orders that a reader can ask for; the first is the default.
 const SORTS: [(&str, Sort); 10] = [
     ("total_us", |one| one.total_us),
     ("server_us", StatementSnapshot::server_us),

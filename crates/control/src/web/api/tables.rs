@@ -1,4 +1,4 @@
-//! Tables of the console, as JSON: what SHOW says is asked of the machines, so that both always agree.
+//! Tables of the console as JSON. They are requested from the machines like SHOW, so that both always agree.
 
 use std::rc::Rc;
 
@@ -31,7 +31,7 @@ impl Shown {
         self.cells.get(place)?.as_deref()
     }
 
-    /// Whether this version has such a column.
+    /// Returns whether this version has such a column.
     pub(super) fn has(&self, name: &str) -> bool {
         self.names.contains(&name)
     }
@@ -46,7 +46,7 @@ impl Shown {
 }
 
 impl House {
-    /// The rows of a SHOW.
+    /// Returns the rows of a SHOW.
     pub(in super::super) async fn show(&self, topic: Topic) -> Result<Vec<Shown>, Refusal> {
         match self.worker_rpc.operate(Command::Show(topic)).await {
             Ok(rows) => {
@@ -108,7 +108,7 @@ pub(super) async fn databases(house: &House, reader: &Reader) -> Result<Value, R
     Ok(json!({ "time_s": model.sampled_s(), "databases": rows }))
 }
 
-/// The cluster that serves a database.
+/// Returns the cluster that serves a database.
 fn cluster_of<'a>(config: &'a Config, database: &str) -> Option<&'a str> {
     let entry = config.databases.get(database).or_else(|| config.databases.get(FALLBACK_DATABASE))?;
     entry.cluster.as_deref()

@@ -1,19 +1,19 @@
-//! Clusters and their nodes, from the tables of SHOW CLUSTERS and SHOW NODES.
+//! Metrics of clusters and their nodes, from the tables of SHOW CLUSTERS and SHOW NODES.
 
 use super::super::api::Shown;
 use super::text::Page;
 
-/// Why reads fall back to the primary: SHOW CLUSTERS counts each in a column.
+/// The reasons why reads fall back to the primary. SHOW CLUSTERS counts each in a column.
 const FELL_BACK: [(&str, &str); 3] =
     [("no_standby", "fell_back_no_standby"), ("lag", "fell_back_lag"), ("behind", "fell_back_behind")];
 
 /// The states that a node can be in.
 const STATES: [&str; 7] = ["unknown", "standby", "primary", "unsure", "starting", "down", "refused"];
 
-/// What a client at COMMIT may be told.
+/// The outcomes that a client at COMMIT may be told.
 const OUTCOMES: [&str; 3] = ["committed", "rolled_back", "unknown"];
 
-/// What is counted of nodes: metric, what it says, and the column of SHOW NODES.
+/// The counters of nodes: metric, help text, and the column of SHOW NODES.
 const COUNTED: [(&str, &str, &str); 5] = [
     (
         "pgweir_node_reads_total",
@@ -129,7 +129,7 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
     }
 }
 
-/// A column of SHOW NODES, for each node that has it.
+/// Writes a column of SHOW NODES, for each node that has it.
 fn of_nodes(page: &mut Page, nodes: &[Shown], column: &str) {
     for row in nodes.iter().filter(|row| row.get(column).is_some()) {
         page.labelled(&of_node(row), row.number(column).unwrap_or(0));

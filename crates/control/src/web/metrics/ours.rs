@@ -1,4 +1,4 @@
-//! What only pgweir tells: times by their parts, logins, connects, errors by class, workers.
+//! Metrics that only pgweir has: times by their parts, logins, connects, errors by class, workers.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::super::model::{Activity, Model, Sum};
 use super::Group;
 use super::text::{Labels, Number, Page};
 
-/// The families of times by part of [`Times::parts`].
+/// The metric families of times, for each part of [`Times::parts`].
 const PARTS: [(&str, &str); 5] = [
     (
         "pgweir_statement_duration_seconds",
@@ -106,7 +106,7 @@ fn pools(page: &mut Page, groups: &[Group<'_>]) {
     });
 }
 
-/// What session continuity did, a counter each.
+/// Writes a counter for each number of session continuity.
 fn sessions(page: &mut Page, groups: &[Group<'_>]) {
     for (place, (name, help, _)) in Continuity::default().each().into_iter().enumerate() {
         page.counter(&format!("pgweir_{name}_total"), help);

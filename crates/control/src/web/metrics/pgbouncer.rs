@@ -1,5 +1,5 @@
-//! The metrics of prometheus-community's pgbouncer_exporter, by its names and with its labels: dashboards and alerts that were
-//! made for it go on when the scrape target changes. The values are those of SHOW.
+//! The metrics of prometheus-community's pgbouncer_exporter, with its names and labels, so that dashboards
+//! and alerts made for it keep working when the scrape target changes. The values are those of SHOW.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{Group, Tables};
 /// The name of the console's database, and of the pool that SHOW POOLS lists for it.
 const CONSOLE: &str = ADMIN_DATABASE;
 
-/// Lists of SHOW LISTS, and their metrics.
+/// Items of SHOW LISTS, with their metrics.
 pub(super) const LISTS: [(&str, &str, &str); 11] = [
     ("databases", "pgbouncer_databases", "Count of databases"),
     ("users", "pgbouncer_users", "Count of users"),
@@ -30,7 +30,7 @@ pub(super) const LISTS: [(&str, &str, &str); 11] = [
     ("dns_queries", "pgbouncer_in_flight_dns_queries", "Count of in-flight DNS queries"),
 ];
 
-/// Columns of SHOW DATABASES, and their metrics.
+/// Columns of SHOW DATABASES, with their metrics.
 const DATABASES: [(&str, &str, &str); 6] = [
     ("pool_size", "pgbouncer_databases_pool_size", "Maximum number of server connections"),
     (
@@ -126,7 +126,7 @@ fn database_labels(row: &Shown, names: bool) -> Labels {
     ])
 }
 
-/// SHOW STATS_TOTALS.
+/// Writes the metrics of SHOW STATS_TOTALS.
 pub(super) fn stats(page: &mut Page, model: &Model) {
     type Column = (&'static str, &'static str, fn(&Stats) -> Number);
     const COLUMNS: [Column; 11] = [
@@ -197,7 +197,7 @@ pub(super) fn stats(page: &mut Page, model: &Model) {
     }
 }
 
-/// SHOW POOLS.
+/// Writes the metrics of SHOW POOLS.
 fn pools(page: &mut Page, model: &Model, groups: &[Group<'_>], names: bool) {
     type Column = (&'static str, &'static str, fn(&Sum) -> Number);
     const fn clients(sum: &Sum) -> &ClientNumbers {
@@ -279,7 +279,7 @@ fn pools(page: &mut Page, model: &Model, groups: &[Group<'_>], names: bool) {
     }
 }
 
-/// What the exporter finds by the pid file.
+/// Writes the metrics that the exporter finds through the pid file.
 fn process(page: &mut Page, model: &Model) {
     let process = &model.process;
     if let Some(cpu_s) = process.cpu_s {
@@ -294,7 +294,7 @@ fn process(page: &mut Page, model: &Model) {
         ("max_fds", "Maximum number of open file descriptors.", process.open_files_max),
         ("resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes),
         ("virtual_memory_bytes", "Virtual memory size in bytes.", process.virtual_bytes),
-        // -1 is Prometheus's way to say that there is no limit.
+        // Prometheus writes -1 if there is no limit.
     ];
     for (name, help, value) in gauges {
         if let Some(value) = value {

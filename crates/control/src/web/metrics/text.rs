@@ -1,13 +1,14 @@
-//! A page of metrics in the format that was asked for. The two text formats are Prometheus's own (0.0.4) and OpenMetrics 1.0;
-//! they differ in a counter's family name and in the end.
+//! A page of metrics in one of two text formats: Prometheus's own (0.0.4), or OpenMetrics 1.0. They differ in
+//! a counter's family name and in the end of the page.
 //!
-//! Written by hand because the official crate writes OpenMetrics alone, and reads its numbers from its own objects.
+//! The page is written by hand because the official crate writes only OpenMetrics, and reads its numbers from
+//! its own objects.
 
 use std::fmt::Write as _;
 
 use pgweir_core::stats::histogram::Histogram;
 
-/// Which of the two.
+/// The format of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Format {
     Prometheus,
@@ -22,7 +23,8 @@ enum Kind {
 }
 
 impl Format {
-    /// What an `Accept` header prefers: the first of the two that it names, as Prometheus orders them by preference.
+    /// Returns the format that an `Accept` header prefers: the first of the two that it names, as Prometheus
+    /// orders them by preference.
     pub(super) fn wanted(accept: &str) -> Format {
         let mut known =
             accept.split(',').filter_map(|kind| match kind.split(';').next().unwrap_or_default().trim() {
@@ -41,18 +43,18 @@ impl Format {
     }
 }
 
-/// The bounds of classic histograms, in microseconds: three to a decade, 10 µs to 100 s. Each is the beginning of a bucket of
-/// [`Histogram`] or just above one: the error is below the bucket's width.
+/// The bounds of classic histograms, in microseconds, from 10 µs to 60 s. Each is the beginning of a bucket
+/// of [`Histogram`] or just above one, so the error is below the bucket's width.
 const BOUNDS_US: [u64; 20] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
 ];
 
-/// A metric's value.
+/// The value of a metric.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Count(u64),
-    /// Microseconds, shown as seconds.
+    /// A time in microseconds, which is shown in seconds.
     Us(u64),
     Plain(f64),
 }
@@ -75,10 +77,10 @@ impl From<f64> for Number {
     }
 }
 
-/// Labels, in order, and as they stand in a line: written once for all metrics that have them. With a thousand pools there are two
-/// hundred thousand lines.
+/// Labels in the form they have in a line, written once for all metrics that have them: with a thousand pools
+/// there are two hundred thousand lines.
 pub(super) struct Labels {
-    /// `{database="shop",user="web"}`, or nothing.
+    /// The text `{database="shop",user="web"}`, or nothing.
     text: String,
 }
 
@@ -95,9 +97,9 @@ pub(super) struct Page {
     format: Format,
     out: String,
     family: String,
-    /// [`BOUNDS_US`] as seconds: a page of many histograms writes each of them thousands of times.
+    /// [`BOUNDS_US`] in seconds, as texts: a page of many histograms has each of them thousands of times.
     bounds: [String; BOUNDS_US.len()],
-    /// The lines of a histogram's buckets up to the bound, and from there on.
+    /// The lines of a histogram's buckets, up to the bound and after it.
     beginning: String,
     ending: String,
 }
@@ -138,7 +140,7 @@ impl Page {
         let _ = writeln!(self.out, "# HELP {shown} {help}\n# TYPE {shown} {kind}");
     }
 
-    /// A value of the family that was begun last.
+    /// Writes a value of the family that was begun last.
     pub(super) fn value(&mut self, labels: &Labels, value: impl Into<Number>) {
         let value = value.into();
         self.out.push_str(&self.family);
@@ -148,18 +150,18 @@ impl Page {
         self.out.push('\n');
     }
 
-    /// A value with labels that no other one has.
+    /// Writes a value whose labels no other one has.
     pub(super) fn labelled(&mut self, labels: &[(&'static str, &str)], value: impl Into<Number>) {
         self.value(&Labels::new(labels), value);
     }
 
-    /// A gauge with one value and no labels.
+    /// Writes a gauge with one value and no labels.
     pub(super) fn single(&mut self, name: &str, help: &str, value: impl Into<Number>) {
         self.gauge(name, help);
         self.labelled(&[], value);
     }
 
-    /// A histogram of the family that was begun last.
+    /// Writes a histogram of the family that was begun last.
     pub(super) fn times(&mut self, labels: &Labels, times: &Histogram) {
         let (below, count) = (times.counts_below(&BOUNDS_US), times.count());
         let (open, comma) = if labels.text.is_empty() { ("{", "") } else { ("", ",") };
@@ -173,7 +175,7 @@ impl Page {
         for (bound, below) in
             self.bounds.iter().map(String::as_str).chain(["+Inf"]).zip(below.into_iter().chain([count]))
         {
-            // Most of a histogram's counts are equal to the one before.
+            // Most counts of a histogram are equal to the one before.
             if shown.replace(below) != Some(below) {
                 self.ending.clear();
                 self.ending.push_str("\"} ");
@@ -240,10 +242,10 @@ fn push_number(out: &mut String, number: Number) {
     }
 }
 
-/// Microseconds as seconds, exactly.
+/// Writes microseconds as seconds, exactly.
 fn push_seconds(out: &mut String, us: u64) {
     out.push_str(itoa::Buffer::new().format(us / 1_000_000));
-    // OpenMetrics wants its bounds as floating-point numbers.
+    // OpenMetrics requires bounds to be floating-point numbers.
     out.push('.');
     let (mut rest, mut unit) = (us % 1_000_000, 100_000);
     loop {

@@ -1,4 +1,5 @@
-//! The last hour in steps: of one second for the last minutes, of ten for the rest. Of fixed size once full.
+//! The last hour in steps: of one second for the last minutes, of ten seconds for the rest. The size is fixed
+//! once it is full.
 
 use std::collections::VecDeque;
 
@@ -9,10 +10,10 @@ use pgweir_core::stats::times::Times;
 use super::super::limits::{COARSE_STEPS, FINE_STEPS, LATELY_WEIGHT, WINDOW_HALF_S};
 use super::Rates;
 
-/// Length of a coarse step in seconds.
+/// The length of a coarse step in seconds.
 pub(in super::super) const COARSE_S: usize = 10;
 
-/// The columns, by the names of the API.
+/// The columns, with their names in the API.
 pub(in super::super) const COLUMNS: [&str; 20] = [
     "clients_active",
     "clients_waiting",
@@ -36,26 +37,27 @@ pub(in super::super) const COLUMNS: [&str; 20] = [
     "client_mean_us",
 ];
 
-/// Columns up to here are numbers of clients and servers, ...
+/// The number of columns at the start that are numbers of clients and servers.
 const GAUGES: usize = 6;
-/// ... then come rates; of both a coarse step has the average. Then the longest wait, then what times give.
+/// The number of columns, including `GAUGES`, of which a coarse step has the average; those after `GAUGES`
+/// are rates. Then follow the longest wait, and the columns computed from times.
 const AVERAGES: usize = 12;
 const LONGEST: usize = 12;
 const TIMES: usize = 13;
 
-/// One step: NaN is "nothing was measured". Single precision is enough for a chart.
+/// The values of one step; NaN means that nothing was measured. Single precision is enough for a chart.
 pub(in super::super) type Values = [f32; COLUMNS.len()];
 
-/// Numbers of clients and servers: sums over the looks of a second, then their averages.
+/// Numbers of clients and servers: sums over the samples of a second, then their averages.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Gauges {
     numbers: [f64; GAUGES],
-    /// The longest wait that any look saw.
+    /// The longest wait that any sample saw.
     wait_oldest_us: u64,
 }
 
 impl Gauges {
-    /// What a look saw of a pool.
+    /// Adds a sample of a pool.
     pub(super) fn note(&mut self, pool: &PoolSnapshot) {
         let (clients, servers) = (&pool.clients, &pool.servers);
         let seen = [
@@ -72,7 +74,8 @@ impl Gauges {
         self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);
     }
 
-    /// Averages over this many looks; a pool that was not there at some of them had nothing then.
+    /// Returns averages over this number of samples. A pool that did not exist in some of them counts as
+    /// empty there.
     pub(super) fn averaged(self, looks: u32) -> Gauges {
         Gauges { numbers: self.numbers.map(|sum| sum / f64::from(looks.max(1))), ..self }
     }
@@ -86,7 +89,7 @@ impl Gauges {
     }
 }
 
-/// Averages over about the last ten seconds: a burst that is over within milliseconds is not in them.
+/// Averages over about the last ten seconds, in which a burst of some milliseconds is hardly visible.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in super::super) struct Lately {
     pub(in super::super) clients_active: f64,
@@ -95,7 +98,7 @@ pub(in super::super) struct Lately {
 }
 
 impl Lately {
-    /// A second has passed. The first one is all that is known.
+    /// Takes the averages of another second. Those of the first second are used as they are.
     pub(super) fn note(known: Option<Lately>, gauges: &Gauges) -> Lately {
         let [clients_active, clients_waiting, _, servers_active, _, _] = gauges.numbers;
         let now = Lately { clients_active, clients_waiting, servers_active };
@@ -107,7 +110,7 @@ impl Lately {
         })
     }
 
-    /// Adds another pool's.
+    /// Adds another pool's averages.
     pub(in super::super) fn add(&mut self, other: Lately) {
         self.clients_active += other.clients_active;
         self.clients_waiting += other.clients_waiting;
@@ -115,7 +118,7 @@ impl Lately {
     }
 }
 
-/// The columns that do not come from times.
+/// The columns that are not computed from times.
 pub(super) struct Row([f32; TIMES]);
 
 impl Row {
@@ -140,12 +143,13 @@ impl Row {
     }
 }
 
-/// What ends with this second.
+/// The steps that end with a second.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Step {
-    /// A step of ten seconds.
+    /// `true` if a step of ten seconds ends.
     coarse: bool,
-    /// Half a window of percentiles: at the same time for all, so that a database's are those of its only pool.
+    /// `true` if half a window of percentiles ends. That is at the same time for all tracks, so a database
+    /// with one pool has that pool's percentiles.
     pub(super) half: bool,
 }
 
@@ -181,18 +185,19 @@ impl Clock {
 pub(in super::super) struct Series {
     fine: VecDeque<Values>,
     coarse: VecDeque<Values>,
-    /// Of the coarse step that is being filled.
+    /// The sums of the coarse step that is being filled.
     sums: [f32; AVERAGES],
     longest: f32,
     times: Times,
 }
 
 impl Series {
-    /// With as many empty steps as the clock has seen: a series is as long as the clock, up to the step that ends now.
+    /// Creates a series with as many empty steps as the clock has had: a series is as long as the clock, up
+    /// to the step that ends now.
     pub(super) fn beginning(clock: &Clock) -> Series {
         let empty = [f32::NAN; COLUMNS.len()];
         let before = |steps: usize, pending: usize| vec![empty; steps.saturating_sub(pending)].into();
-        // The clock was turned to the present second already.
+        // The clock has been advanced to the present second already.
         let coarse_pending = usize::from(clock.seconds.is_multiple_of(COARSE_S));
         Series {
             fine: before(clock.fine.len(), 1),
@@ -220,8 +225,8 @@ impl Series {
         }
     }
 
-    /// Steps that end after `after_s`, at most as many as reach back `window_s` seconds from the newest: the length of a step
-    /// in seconds, and each step with its end.
+    /// Returns the steps that end after `after_s`, at most those of the last `window_s` seconds: the length
+    /// of a step in seconds, and each step with its end.
     pub(in super::super) fn since<'a>(
         &'a self,
         clock: &'a Clock,

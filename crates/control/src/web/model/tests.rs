@@ -49,7 +49,7 @@ fn took(us: u64, count: usize) -> Times {
     times
 }
 
-/// A model that is shown something each second.
+/// A model that gets a sample each second.
 pub(in crate::web) struct Film {
     pub(in crate::web) model: Model,
     at: Instant,
@@ -62,7 +62,7 @@ impl Film {
         self.model.end_second();
     }
 
-    /// A look within a second.
+    /// Takes a sample within a second.
     fn look(&mut self, pools: Vec<PoolSnapshot>) {
         let loads = vec![Load { connections: 3, ..Load::default() }];
         self.model.take(self.at, vec![worker()], pools, loads, Process::default());
@@ -113,7 +113,7 @@ fn times_that_were_not_sent_again_stay() {
     );
 }
 
-/// Else the page would show two medians for a database that has one pool.
+/// Otherwise the page would show two medians for a database that has one pool.
 #[test]
 fn windows_move_on_at_the_same_time() {
     let mut film = film();

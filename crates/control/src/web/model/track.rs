@@ -1,4 +1,4 @@
-//! One thing that is followed over time: a pool, a database, the process.
+//! A subject that is followed over time: a pool, a database, the process.
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use pgweir_core::stats::times::Times;
 use super::Sum;
 use super::series::{Clock, Gauges, Row, Series, Step};
 
-/// See the module's head.
+/// The history of one subject; see the module's head.
 pub(in super::super) struct Track {
     rates: Rates,
-    /// Counters at the end of the last second.
+    /// The counters at the end of the last second; `None` before the first.
     before: Option<(Stats, u64)>,
-    /// What ended within this second.
+    /// The times of statements that ended within this second.
     second: Option<Box<Times>>,
     window: Window,
     series: Option<Box<Series>>,
 }
 
-/// Per second, over the last second.
+/// Rates per second, over the last second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Rates {
     pub(in super::super) transactions: f64,
@@ -31,7 +31,7 @@ pub(in super::super) struct Rates {
 }
 
 impl Rates {
-    /// Adds another's.
+    /// Adds another subject's rates.
     pub(in super::super) fn add(&mut self, other: &Rates) {
         self.transactions += other.transactions;
         self.queries += other.queries;
@@ -42,7 +42,7 @@ impl Rates {
     }
 }
 
-/// Two halves: the one that is being filled, and the one before it.
+/// The times of the last seconds in two halves: the one that is being filled, and the one before it.
 #[derive(Default)]
 struct Window {
     filling: Option<Box<Times>>,
@@ -69,7 +69,7 @@ impl Track {
         self.series.is_some()
     }
 
-    /// Series begin now; the time before is empty.
+    /// Begins a series. The time before it is empty.
     pub(super) fn keep_series(&mut self, clock: &Clock) {
         self.series = Some(Box::new(Series::beginning(clock)));
     }
@@ -103,13 +103,14 @@ impl Track {
         self.rates
     }
 
-    /// What ended in about the last ten seconds; see [`together`].
+    /// Returns the times of about the last ten seconds, in parts; see [`together`].
     pub(in super::super) fn recent(&self) -> impl Iterator<Item = &Times> {
         [self.window.full.as_deref(), self.window.filling.as_deref()].into_iter().flatten()
     }
 }
 
-/// All of these times. Where there is only one it is not copied: they are large, and most pools rest.
+/// Returns the sum of all these times. A single one is not copied, because they are large, and most pools are
+/// idle.
 pub(in super::super) fn together<'a>(times: impl IntoIterator<Item = &'a Times>) -> Option<Cow<'a, Times>> {
     let mut times = times.into_iter();
     let mut all = Cow::Borrowed(times.next()?);

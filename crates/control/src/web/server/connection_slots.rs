@@ -1,5 +1,6 @@
-//! The connections of the HTTP server. When all places are taken, a new connection replaces the one that was sent nothing for longest: a
-//! scraper must not wait behind connections that ask for nothing, or for nothing whole, or that do not read what they are told.
+//! The connections of the HTTP server. If all slots are taken, a new connection replaces the one that was
+//! sent nothing for the longest time: a scraper must not wait for connections that ask nothing, or that do
+//! not read their answers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,14 +16,14 @@ use tokio::time::{Sleep, sleep};
 
 use crate::web::limits::CONNECTIONS_MAX;
 
-/// The places, of all addresses together.
+/// The slots, for connections of all addresses together.
 #[derive(Default)]
 pub(in crate::web) struct ConnectionSlots {
     taken: RefCell<BTreeMap<u64, Rc<State>>>,
     next: Cell<u64>,
 }
 
-/// A connection's place. Dropping it gives it back.
+/// The slot of a connection. Dropping it frees the slot.
 pub(in crate::web) struct ConnectionSlot {
     slots: Rc<ConnectionSlots>,
     number: u64,
@@ -30,19 +31,21 @@ pub(in crate::web) struct ConnectionSlot {
 }
 
 struct State {
-    /// When it came, or was last told something.
+    /// The time when the connection came, or was last sent something.
     moved: Cell<Instant>,
-    /// A whole request of it is being answered.
+    /// `true` while a complete request of the connection is being answered.
     answering: Cell<bool>,
-    /// Another connection has its place now.
+    /// The signal that another connection has taken the slot.
     leave: Notify,
 }
 
 impl ConnectionSlots {
-    /// A place for a new connection; if need be, that of the connection that was sent nothing for longest and is not being answered.
+    /// Takes a slot for a new connection. If none is free, it replaces the connection that was sent nothing
+    /// for the longest time and is not being answered.
     pub(in crate::web) fn take(self: &Rc<ConnectionSlots>) -> ConnectionSlot {
         let mut taken = self.taken.borrow_mut();
         while taken.len() >= CONNECTIONS_MAX {
+            // A connection that is being answered goes last, whatever its age.
             let silent = taken.iter().min_by_key(|(_, state)| (state.answering.get(), state.moved.get()));
             let Some(number) = silent.map(|(number, _)| *number) else { break };
             if let Some(state) = taken.remove(&number) {
@@ -62,17 +65,17 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    /// Returns when another connection has the place.
+    /// Waits until another connection takes the slot.
     pub(in crate::web) async fn lost(&self) {
         self.state.leave.notified().await;
     }
 
-    /// Its requests are answered through this.
+    /// Returns the mark through which the connection's requests are answered.
     pub(in crate::web) fn request_mark(&self) -> RequestMark {
         RequestMark(Rc::clone(&self.state))
     }
 
-    /// Its stream, which may not stand still for longer than `timeout` while something is written.
+    /// Wraps the connection's stream, so that a write fails after `timeout` without progress.
     pub(in crate::web) fn watch<S>(&self, stream: S, timeout: Duration) -> Watched<S> {
         Watched { stream, state: Rc::clone(&self.state), timeout, stalled: None }
     }
@@ -84,7 +87,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Notes while a request is being answered.
+/// A mark that notes while a request is being answered.
 #[derive(Clone)]
 pub(in crate::web) struct RequestMark(Rc<State>);
 
@@ -97,7 +100,7 @@ impl RequestMark {
     }
 }
 
-/// A connection's stream: notes when a byte goes out, and fails when the peer does not read what is written.
+/// A connection's stream. It notes when bytes are sent, and fails if the peer does not read them.
 pub(in crate::web) struct Watched<S> {
     stream: S,
     state: Rc<State>,
@@ -106,7 +109,7 @@ pub(in crate::web) struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    /// What became of a write.
+    /// Notes the result of a write, and fails it if nothing was written for too long.
     fn written(
         &mut self,
         context: &mut Context<'_>,
@@ -130,7 +133,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // What trickles in counts for nothing: half a request is none.
+        // Bytes that are received do not count as activity: half a request deserves no slot.
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }

@@ -1,4 +1,4 @@
-//! Connections: accepted, TLS where it is spoken, HTTP/1.1.
+//! The connections of the HTTP server: accepts them, with TLS if it is configured, and serves HTTP/1.1.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use crate::web::House;
 use crate::web::limits::{HEAD_BYTES_MAX, RECEIVE_S_MAX, SEND_S_MAX};
 use crate::web::route::route;
 
-/// Serves what connects to a socket, until the process ends.
+/// Accepts and serves connections from a socket, until the process ends.
 pub(in crate::web) async fn serve(house: Rc<House>, listener: TcpListener) {
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, mostly: clients of the pooler need them more.
+                // Most likely descriptors have run out, and the pooler's clients need them more.
                 house.log.write(Level::Warning, &format!("HTTP server: could not accept: {error}"));
                 sleep(RECEIVE_S_MAX / 10).await;
                 continue;
@@ -71,8 +71,8 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(
             Ok::<_, Infallible>(if is_whole { request_mark.answered(reply).await } else { reply.await })
         }
     });
-    // A peer that breaks the protocol or leaves ends its connection, and nothing else. One that has sent all it will send (a
-    // closed half) still gets its answer.
+    // A peer that breaks the protocol or disconnects ends its connection, and nothing else. A peer that has
+    // closed its direction still gets its answer.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(RECEIVE_S_MAX)

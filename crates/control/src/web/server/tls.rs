@@ -11,24 +11,25 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::SingleCertAndKey;
 use tokio_rustls::TlsAcceptor;
 
-/// Makes what is presented of a certificate with its chain and its key, as towards PostgreSQL's clients.
+/// A function that makes what is presented to peers from a certificate chain and its key, in the same way as
+/// for PostgreSQL's clients.
 pub type Present = fn(
     &CryptoProvider,
     Vec<CertificateDer<'static>>,
     PrivateKeyDer<'static>,
 ) -> Result<Arc<SingleCertAndKey>, rustls::Error>;
 
-/// TLS for connections that begin from now on, if it is spoken.
+/// TLS for connections that begin from now on; `None` without a certificate.
 #[derive(Clone)]
 pub(in crate::web) struct Tls(Option<TlsAcceptor>);
 
 impl Tls {
-    /// Reads the files. The error says what is wrong with which setting, and never what is in a file.
+    /// Reads the files. The error names the setting and the problem, and never the contents of a file.
     pub(in crate::web) fn read(main: &Main, present: Present) -> Result<Tls, String> {
         Tls::build(main, present).map_err(|faults| faults.join("; "))
     }
 
-    /// The same with all faults, for a report.
+    /// Reads the files like [`Tls::read`], but returns all faults, for a report.
     pub(in crate::web) fn build(main: &Main, present: Present) -> Result<Tls, Vec<String>> {
         let (cert, key) = (main.http_tls_cert_file.as_str(), main.http_tls_key_file.as_str());
         let half = |set: &str, other: &str| vec![format!("{set} is set, but {other} is not")];
