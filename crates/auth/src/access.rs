@@ -1,5 +1,6 @@
-//! Which users may log in from where, and how: the rules of `auth_hba_file` and the maps of `auth_ident_file`, in PgBouncer's dialect of
-//! PostgreSQL's `pg_hba.conf` and `pg_ident.conf` (chapter "Client Authentication").
+//! The rules for who may log in from where, and how: those of `auth_hba_file` and the maps of
+//! `auth_ident_file`, in PgBouncer's dialect of PostgreSQL's `pg_hba.conf` and `pg_ident.conf` (chapter
+//! "Client Authentication").
 
 mod hba;
 mod ident;
@@ -13,13 +14,13 @@ pub(crate) use tokens::options;
 pub use hba::{Arrival, Hba, HbaMethod, HbaRule, Way};
 pub use ident::IdentMaps;
 
-/// Everything that `auth_type` `hba` and `ldap` go by. Without any rule all logins are refused.
+/// The settings behind `auth_type` `hba` and `ldap`. Without any rule all logins are refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// The rules, first match wins.
+    /// The rules; the first one that applies counts.
     pub hba: Hba,
     /// The maps that rules name.
     pub ident: IdentMaps,
-    /// What `auth_type = ldap` goes by.
+    /// The options of `auth_type = ldap`; `None` for other types.
     pub ldap: Option<Arc<LdapOptions>>,
 }

@@ -1,4 +1,4 @@
-//! The few primitives the methods are made of, over `aws-lc-rs` and `md-5`.
+//! The few primitives that the methods need, over `aws-lc-rs` and `md-5`.
 
 use aws_lc_rs::{digest, hmac, pbkdf2};
 use base64::Engine;
@@ -24,12 +24,12 @@ impl Key {
         &self.0
     }
 
-    /// HMAC-SHA-256 with this key over the parts, one behind the other.
+    /// Returns HMAC-SHA-256 with this key over the parts, one after the other.
     pub(crate) fn hmac(&self, parts: &[&[u8]]) -> Self {
         hmac_sha256(&self.0, parts)
     }
 
-    /// SHA-256 of this key.
+    /// Returns SHA-256 of this key.
     pub(crate) fn digest(&self) -> Self {
         let digest = digest::digest(&digest::SHA256, &self.0);
         Self(digest.as_ref().try_into().expect("SHA-256 gives 32 bytes"))
@@ -60,13 +60,13 @@ impl fmt::Debug for Key {
     }
 }
 
-/// SHA-256 of what is no secret.
+/// Returns SHA-256 of bytes that are not secret.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> [u8; KEY_LEN] {
     digest::digest(&digest::SHA256, bytes).as_ref().try_into().expect("SHA-256 gives 32 bytes")
 }
 
-/// HMAC-SHA-256 over the parts, one behind the other.
+/// Returns HMAC-SHA-256 over the parts, one after the other.
 pub(crate) fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> Key {
     let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
     for part in parts {
@@ -75,23 +75,23 @@ pub(crate) fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> Key {
     Key(context.sign().as_ref().try_into().expect("HMAC-SHA-256 gives 32 bytes"))
 }
 
-/// RFC 5802's `Hi()`: PBKDF2 with HMAC-SHA-256.
+/// Computes `Hi()` of RFC 5802: PBKDF2 with HMAC-SHA-256.
 pub(crate) fn hi(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Key {
     let mut out = [0; KEY_LEN];
     pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, iterations, salt, password, &mut out);
     Key(out)
 }
 
-/// Whether two byte strings are the same, in a time that tells nothing about where they differ.
+/// Returns whether two byte strings are the same, in a time that does not reveal where they differ.
 ///
-/// Both are put through HMAC first, so that lengths do not show either, and the tags are compared by `aws-lc-rs`'s
-/// constant-time `verify`: its bare comparison function is deprecated for outside use.
+/// HMACs of both are compared, so that lengths do not show either, with the constant-time `verify` of
+/// `aws-lc-rs`: its bare comparison function is deprecated for outside use.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"pgweir comparison");
     hmac::verify(&key, b, hmac::sign(&key, a).as_ref()).is_ok()
 }
 
-/// Lower-case hexadecimal MD5 of the parts, one behind the other.
+/// Returns MD5 of the parts, one after the other, in lower-case hexadecimal digits.
 pub(crate) fn md5_hex(parts: &[&[u8]]) -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut hasher = Md5::new();

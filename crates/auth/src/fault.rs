@@ -1,9 +1,9 @@
-//! What a peer can do wrong in an authentication message: closed, and without any byte the peer sent.
+//! The faults of a peer's authentication message: a closed list, without any byte that the peer sent.
 
 use crate::limits::{ITERATIONS_MAX, NONCE_LEN_MAX, SALT_LEN_MAX, SASL_MESSAGE_LEN_MAX, SECRET_LEN_MAX};
 use thiserror::Error;
 
-/// A message that breaks the protocol. The text is for the log; what the peer is told is the caller's
+/// A message that breaks the protocol. The text is for the log; the peer gets the caller's
 /// [`Refusal::text`](crate::Refusal::text).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProtocolFault {
@@ -13,7 +13,7 @@ pub enum ProtocolFault {
     /// A password longer than [`SECRET_LEN_MAX`].
     #[error("password is longer than {SECRET_LEN_MAX} bytes: {len}")]
     PasswordTooLong {
-        /// Bytes in the message.
+        /// The number of bytes in the message.
         len: usize,
     },
     /// The first SASL message is not a mechanism name, a length and as many bytes.
@@ -25,10 +25,10 @@ pub enum ProtocolFault {
     /// A SASL message longer than [`SASL_MESSAGE_LEN_MAX`].
     #[error("SASL message is longer than {SASL_MESSAGE_LEN_MAX} bytes: {len}")]
     MessageTooLong {
-        /// Bytes in the message.
+        /// The number of bytes in the message.
         len: usize,
     },
-    /// A SCRAM message is not a list of `letter=value`, or the attribute that must come next is another one.
+    /// A SCRAM message is not a list of `letter=value`, or another attribute must come next.
     #[error("malformed SCRAM message: expected attribute \"{expected}\"")]
     ExpectedAttribute {
         /// The attribute's letter as RFC 5802 section 5.1 names it.
@@ -37,7 +37,7 @@ pub enum ProtocolFault {
     /// A SCRAM message has a piece that is not `letter=value`.
     #[error("malformed SCRAM message: an extension is not \"letter=value\"")]
     ExtensionShape,
-    /// A SCRAM message goes on behind its last attribute.
+    /// A SCRAM message goes on after its last attribute.
     #[error("malformed SCRAM message: bytes behind the last attribute")]
     TrailingBytes,
     /// A SCRAM message holds a zero byte.
@@ -54,7 +54,8 @@ pub enum ProtocolFault {
     /// The client's channel binding flag is not that of the mechanism it chose.
     #[error("SCRAM channel binding flag does not suit the mechanism that the client selected")]
     BindingMechanism,
-    /// The client could bind the channel and thinks that we cannot, although it was offered: an attacker in between removed the offer.
+    /// The client could bind the channel and assumes that the server cannot, although it was offered: an
+    /// attacker in between may have removed the offer.
     #[error(
         "client supports SCRAM channel binding but thinks that the server does not: the offer did not reach it"
     )]
@@ -71,7 +72,7 @@ pub enum ProtocolFault {
     /// A nonce is empty, longer than [`NONCE_LEN_MAX`] or not printable.
     #[error("SCRAM nonce is not 1 to {NONCE_LEN_MAX} printable characters")]
     Nonce,
-    /// The peer's nonce does not begin with ours, or is nothing but ours, or is not the one agreed.
+    /// The peer's nonce does not begin with ours, has nothing after it, or is not the one agreed.
     #[error("SCRAM nonce does not match")]
     NonceMismatch,
     /// A salt is not base64 of 1 to [`SALT_LEN_MAX`] bytes.

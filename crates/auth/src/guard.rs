@@ -1,14 +1,14 @@
-//! We authenticate a client.
+//! The side of a login that checks a client.
 //!
-//! [`Guard::begin`] gives the first verdict; while it is [`Verdict::Ask`], the driver sends the message,
-//! waits for the client's `p` message and hands its body to [`Guard::handle`].
+//! [`Guard::begin`] returns the first verdict. While it is [`Verdict::Ask`], the driver sends the message,
+//! waits for the client's `p` message and passes its body to [`Guard::handle`].
 //!
 //! An unknown user, or one whose stored secret does not suit the method, is taken through the exchange to its
-//! end and refused with the words for a wrong password. What still shows which users exist, as it does in
+//! end and refused with the error for a wrong password. Some things still reveal which users exist, as in
 //! PostgreSQL: with method md5, a user with a stored SCRAM secret is asked for SCRAM; a stored SCRAM secret
-//! may have another iteration count or salt length than a mock; and with method plain, to check a password
-//! against a stored SCRAM secret takes time that an unknown user's does not. That the keys of a stored
-//! password are derived once would show in the same way, if it was left to the first proof: see
+//! may have another iteration count or salt length than a mock; and with method plain, checking a password
+//! against a stored SCRAM secret takes time that an unknown user's does not. Deriving the keys of a stored
+//! password at the first proof would reveal it in the same way, so that is done before: see
 //! [`Guard::prepare`].
 
 mod sasl;
@@ -24,12 +24,12 @@ use pgweir_wire::frontend::Password;
 use sasl::{ExpectClientFinal, ExpectClientFirst, ExpectInitialResponse};
 use std::fmt;
 
-/// How a client has to prove itself.
+/// The way in which a client has to prove who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Not at all; but the user must be known.
+    /// No proof, but the user must be known.
     Trust,
-    /// The password in clear. Every kind of stored secret verifies.
+    /// The password in clear. It can be checked against every kind of stored secret.
     Plain,
     /// PostgreSQL's md5 challenge. A user with a stored SCRAM secret gets the SCRAM exchange instead.
     Md5,
@@ -37,62 +37,65 @@ pub enum Method {
     ScramSha256,
 }
 
-/// What a guard needs to know of the process it runs in.
+/// The facts about the process that a guard needs.
 #[derive(Clone, Copy)]
 pub struct GuardEnv<'a> {
-    /// Random bytes drawn once per process. Salts for users without a stored SCRAM secret come from it, so
-    /// that they are the same at every login, as real ones are. A secret.
+    /// Random bytes drawn once per process; a secret. Salts for users without a stored SCRAM secret are made
+    /// from it, so that they are the same at every login, like real ones.
     pub mock_seed: &'a [u8; 32],
-    /// The setting of that name: the count for users without a stored SCRAM secret. Brought into 1 to
-    /// [`DERIVE_ITERATIONS_MAX`](crate::limits::DERIVE_ITERATIONS_MAX).
+    /// The setting `scram_iterations`: the count for users without a stored SCRAM secret. It is limited to 1
+    /// up to [`DERIVE_ITERATIONS_MAX`](crate::limits::DERIVE_ITERATIONS_MAX).
     pub scram_iterations: u32,
-    /// The hash of the certificate that the client was shown, as `tls-server-end-point` has it (RFC 5929 section 4); `None` without TLS.
-    /// With it SCRAM-SHA-256-PLUS is offered, too.
+    /// The hash of the certificate that the client was shown, for `tls-server-end-point` (RFC 5929 section
+    /// 4); `None` without TLS. If it is set, SCRAM-SHA-256-PLUS is offered, too.
     pub end_point: Option<&'a [u8]>,
 }
 
-/// What a guard says.
+/// The result of a step of a guard.
 pub enum Verdict {
-    /// Send this complete message, and hand the body of the client's `p` message to the guard.
+    /// Send this complete message, and pass the body of the client's `p` message to the guard.
     Ask(Guard, Vec<u8>),
     /// The client has proved its user name.
     Proven {
-        /// Bytes to send before AuthenticationOk (which is not in here): the last SASL message, or nothing.
+        /// Bytes to send before AuthenticationOk (which they do not include): the last SASL message, or
+        /// nothing.
         send: Vec<u8>,
-        /// What this login taught us about logging in to a server for this user.
+        /// The knowledge from this login that helps to log in to a server as this user.
         learned: Learned,
     },
-    /// The client is not let in.
+    /// The client may not log in.
     Refused(Refusal),
 }
 
-/// What a proven client has revealed that a server could be told in its name.
+/// The secret that a proven client has revealed, with which pgweir can log in to a server as that user.
 #[derive(Debug, Clone)]
 pub enum Learned {
     /// Nothing of use (trust, md5, or SCRAM against a plain password that is stored here anyway).
     Nothing,
-    /// Its password.
+    /// The client's password.
     Password(PlainPassword),
-    /// The keys of the SCRAM secret stored for it.
+    /// The keys of the SCRAM secret that is stored for the client.
     ScramKeys(ScramKeys),
-    /// Nothing by itself, but its secret is stored elsewhere and was fetched for this login: a password or an md5 hash.
+    /// The client's stored secret, which was fetched from elsewhere for this login: a password or an md5
+    /// hash. The login itself revealed nothing.
     Secret(Secret),
 }
 
-/// Why a client is not let in.
+/// The reason why a client may not log in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The password, or its hash, is not right; or the user is unknown.
+    /// The password, or its hash, is wrong, or the user is unknown.
     WrongPassword,
-    /// The SCRAM proof is not right; or the user is unknown.
+    /// The SCRAM proof is wrong, or the user is unknown.
     Sasl,
-    /// The same to the client: SCRAM was asked for, and what is stored is an md5 hash, which never verifies.
+    /// SCRAM was asked for, but the stored secret is an md5 hash, which cannot check it. The client gets the
+    /// same error as for `Sasl`.
     SaslForMd5,
     /// The client sent an empty password, which never matches.
     EmptyPassword,
-    /// Method trust, and the user is unknown.
+    /// The method is trust, and the user is unknown.
     UnknownUser,
-    /// The operating system's modules did not take the password.
+    /// PAM did not accept the password.
     Pam,
     /// A cleartext or md5 password message breaks the protocol.
     PasswordMessage(ProtocolFault),
@@ -101,8 +104,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What the client is told, in PgBouncer's words. (PgBouncer sends it with SQLSTATE 08P01; PostgreSQL
-    /// would use 28P01 for a wrong password.)
+    /// Returns the error for the client, in PgBouncer's words. (PgBouncer sends it with SQLSTATE 08P01;
+    /// PostgreSQL would use 28P01 for a wrong password.)
     pub fn text(&self) -> &'static str {
         match self {
             Self::WrongPassword => "password authentication failed",
@@ -114,7 +117,7 @@ impl Refusal {
         }
     }
 
-    /// The reason as the log may know it; `None` where the client's text says it all.
+    /// Returns the reason for the log; `None` if the client's text is enough.
     #[must_use]
     pub fn log_text(&self) -> Option<String> {
         match self {
@@ -125,7 +128,7 @@ impl Refusal {
         }
     }
 
-    /// What was wrong with the client's message, for the log.
+    /// Returns the fault of the client's message, for the log.
     pub fn fault(&self) -> Option<ProtocolFault> {
         match self {
             Self::PasswordMessage(fault) | Self::SaslMessage(fault) => Some(*fault),
@@ -139,7 +142,7 @@ impl Refusal {
     }
 }
 
-/// An exchange with a client that waits for its next `p` message.
+/// An exchange with a client, which waits for the client's next `p` message.
 pub struct Guard(Expect);
 
 enum Expect {
@@ -151,10 +154,10 @@ enum Expect {
 }
 
 impl Guard {
-    /// Begins an exchange with a client that says it is `user`.
+    /// Begins an exchange with a client that claims to be `user`.
     ///
-    /// `secret` is what is stored for that user, and `None` if the user is unknown. A user that is known
-    /// without a secret has the empty one: it passes trust and nothing else.
+    /// `secret` is the secret that is stored for that user, and `None` if the user is unknown. A user that is
+    /// known without a secret has the empty one, which passes trust and nothing else.
     pub fn begin(
         method: Method,
         user: &str,
@@ -174,8 +177,8 @@ impl Guard {
         }
     }
 
-    /// Does now what the first proof of this user by SCRAM would otherwise have to wait for: deriving the keys of a stored password,
-    /// about a millisecond's work. Returns whether there was anything to do.
+    /// Derives the keys of a stored password, so that the user's first proof by SCRAM need not wait for it
+    /// (about a millisecond). Returns whether there was anything to do.
     pub fn prepare(user: &str, secret: &Secret, env: &GuardEnv<'_>) -> bool {
         secret.can_match() && sasl::prepare(user, secret, env)
     }
@@ -192,17 +195,20 @@ impl Guard {
     }
 }
 
-/// The message that asks a client for its password in clear, if not this crate but PAM or LDAP checks it.
+/// Returns the message that asks a client for its password in clear, for a check by PAM or LDAP instead of
+/// this crate.
 pub fn ask_for_password() -> Vec<u8> {
     let mut message = Vec::new();
     backend::encode_auth_cleartext(&mut message);
     message
 }
 
-/// The password in the body of a client's `p` message. It is neither empty nor longer than [`SECRET_LEN_MAX`].
+/// Returns the password in the body of a client's `p` message. It is neither empty nor longer than
+/// [`SECRET_LEN_MAX`].
 ///
 /// # Errors
-/// There is none, or it is not of the form that the protocol has.
+///
+/// The body has no password, or is malformed.
 pub fn read_password(password_message_body: &[u8]) -> Result<PlainPassword, Refusal> {
     password_string(password_message_body).map(PlainPassword::new)
 }
@@ -211,7 +217,7 @@ fn proven(learned: Learned) -> Verdict {
     Verdict::Proven { send: Vec::new(), learned }
 }
 
-/// Waits for a password in clear.
+/// The state that waits for a password in clear.
 struct ExpectCleartext {
     user: Box<str>,
     secret: Option<Secret>,
@@ -233,16 +239,16 @@ impl ExpectCleartext {
             return Verdict::Refused(Refusal::WrongPassword);
         };
         match secret {
-            // The stored one rather than the client's: it remembers derivations across logins.
+            // The stored password is used, not the client's: it keeps derived keys across logins.
             Secret::Plain(stored) => proven(Learned::Password(stored)),
             Secret::Md5(_) | Secret::Scram(_) => proven(Learned::Password(password)),
         }
     }
 }
 
-/// Waits for the answer to an md5 challenge.
+/// The state that waits for the answer to an md5 challenge.
 struct ExpectMd5 {
-    /// The right answer; `None` if there is none.
+    /// The right answer; `None` if no answer is right.
     answer: Option<[u8; 35]>,
 }
 
@@ -269,7 +275,7 @@ impl ExpectMd5 {
     }
 }
 
-/// The string in a cleartext or md5 password message, which is not empty.
+/// Returns the string in a cleartext or md5 password message, which is not empty.
 fn password_string(body: &[u8]) -> Result<&[u8], Refusal> {
     if body.len() > SECRET_LEN_MAX + 1 {
         return Err(Refusal::PasswordMessage(ProtocolFault::PasswordTooLong { len: body.len() - 1 }));

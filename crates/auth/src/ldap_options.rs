@@ -1,15 +1,15 @@
-//! The options of LDAP authentication: how a directory server is reached and what it is asked (PostgreSQL's chapter "LDAP
-//! Authentication"). Only the words are read here; other crates speak with the server.
+//! The options of LDAP authentication: how a directory server is reached and asked (PostgreSQL's chapter
+//! "LDAP Authentication"). This file only parses the options; other crates connect to the server.
 
 use crate::access::options;
 use crate::password::PlainPassword;
 use std::fmt;
 use thiserror::Error;
 
-/// Where the directory is, and how a user is found there.
+/// The directory server, and the way to find a user there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LdapOptions {
-    /// `ldapserver`: host names or addresses; the next is tried when one cannot be reached.
+    /// `ldapserver`: host names or addresses. The next one is tried if one cannot be reached.
     pub servers: Vec<String>,
     /// `ldapport`.
     pub port: u16,
@@ -17,52 +17,52 @@ pub struct LdapOptions {
     pub ldaps: bool,
     /// `ldaptls=1`: TLS by the StartTLS operation.
     pub start_tls: bool,
-    /// How a user is turned into a name of the directory.
+    /// The way to turn a user into a name of the directory.
     pub way: LdapWay,
 }
 
-/// How a user is turned into a name of the directory.
+/// The way to turn a user into a name of the directory.
 #[derive(Clone, PartialEq, Eq)]
 pub enum LdapWay {
-    /// By putting texts around it (`ldapprefix`, `ldapsuffix`).
+    /// Texts are put around the user's name (`ldapprefix`, `ldapsuffix`).
     Simple {
-        /// Before the user's name.
+        /// The text before the user's name.
         prefix: String,
-        /// Behind it.
+        /// The text after the user's name.
         suffix: String,
     },
-    /// By a search, which has to find exactly one entry.
+    /// A search, which has to find exactly one entry.
     Search {
-        /// `ldapbasedn`: where.
+        /// `ldapbasedn`: the entry at which the search starts.
         base: String,
         /// `ldapbinddn`: the user to bind as; an anonymous bind when it is empty.
         bind_dn: String,
         /// `ldapbindpasswd`.
         bind_password: Secretive,
-        /// For what: a filter with `$username` in it.
+        /// The filter of the search, with `$username` in it.
         filter: String,
-        /// The entry itself, its children, or everything below it.
+        /// The depth of the search.
         scope: LdapScope,
     },
 }
 
-/// How deep a search goes.
+/// The depth of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LdapScope {
-    /// The entry itself.
+    /// The base entry itself.
     Base,
-    /// Its children.
+    /// The children of the base entry.
     One,
-    /// Everything below.
+    /// The base entry and everything below it.
     Subtree,
 }
 
-/// A text that is not to be printed.
+/// A text that must not be printed.
 #[derive(Clone)]
 pub struct Secretive(PlainPassword);
 
 impl Secretive {
-    /// The text.
+    /// Returns the text.
     pub fn reveal(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -76,41 +76,41 @@ impl PartialEq for Secretive {
 
 impl Eq for Secretive {}
 
-/// What is wrong with options. No value is repeated: one of them is a password.
+/// The fault of a list of options. No value is repeated: one of them is a password.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LdapOptionsError {
-    /// It is not a list of `name=value`.
+    /// The text is not a list of `name=value`.
     #[error("expected name=value, with double quotes around values that hold blanks or commas")]
     Shape,
-    /// There is no such option.
+    /// An option of this name does not exist.
     #[error("unknown LDAP option {0}")]
     Unknown(String),
     /// An option does not take this value.
     #[error("LDAP option {0} does not take this value")]
     Value(&'static str),
-    /// `ldapurl` is not of its form.
+    /// `ldapurl` does not have the right form.
     #[error("ldapurl has to be ldap[s]://host[:port]/basedn[?attribute[?scope[?filter]]]")]
     Url,
-    /// No server.
+    /// The options name no server.
     #[error("ldapserver (or ldapurl) is missing; servers are not looked up in DNS")]
     NoServer,
-    /// Options of both ways.
+    /// The options belong to both ways of finding a user.
     #[error(
         "ldapprefix and ldapsuffix exclude ldapbasedn, ldapbinddn, ldapbindpasswd, ldapsearchattribute and ldapsearchfilter"
     )]
     BothWays,
-    /// Options of neither way.
+    /// The options belong to neither way of finding a user.
     #[error("ldapbasedn, ldapprefix or ldapsuffix is missing")]
     NoWay,
-    /// Both ways to write a filter.
+    /// The options give the filter in both ways.
     #[error("ldapsearchattribute and ldapsearchfilter exclude each other")]
     BothFilters,
-    /// Both ways of TLS.
+    /// The options ask for both kinds of TLS.
     #[error("ldaptls is of no use with ldapscheme=ldaps")]
     BothTls,
 }
 
-/// The values as they are written.
+/// The options as they are written.
 #[derive(Default)]
 struct Given {
     servers: String,
@@ -131,7 +131,8 @@ impl LdapOptions {
     /// Reads `name=value ...`.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    ///
+    /// The first fault.
     pub fn parse(text: &str) -> Result<Self, LdapOptionsError> {
         let mut given = Given::default();
         for word in options(text).map_err(|_| LdapOptionsError::Shape)? {
@@ -141,7 +142,7 @@ impl LdapOptions {
         given.into_options()
     }
 
-    /// The default port of the scheme.
+    /// Returns the default port of the scheme.
     fn default_port(ldaps: bool) -> u16 {
         if ldaps { 636 } else { 389 }
     }

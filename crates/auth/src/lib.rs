@@ -1,10 +1,11 @@
 //! Authentication as state machines over message bodies, in both roles.
 //!
-//! What this room is for: [`Guard`] checks that a client is the user it claims to be, [`Prover`] logs in to a server,
-//! [`UserList`] reads PgBouncer's `auth_file`, [`Access`] says which method holds for whom (`auth_type = hba`), and [`Secret`] is what a stored password looks like. Methods:
-//! trust, cleartext, md5 and SCRAM-SHA-256 (RFC 5802, RFC 7677), with PostgreSQL's own reading of them.
+//! [`Guard`] checks that a client is the user it claims to be, [`Prover`] logs in to a server, [`UserList`]
+//! reads PgBouncer's `auth_file`, [`Access`] finds the method for a client (`auth_type = hba`), and
+//! [`Secret`] is a stored password. The methods are trust, cleartext, md5 and SCRAM-SHA-256 (RFC 5802, RFC
+//! 7677), as PostgreSQL implements them.
 //!
-//! What it must never do: read a socket, a clock or a random number generator (randomness is passed in), keep
+//! The crate must never read a socket, a clock or a random number generator (randomness is passed in), keep
 //! global state, or put a secret into a log line or a `Debug` text.
 //!
 //! Both peers are hostile: every length is checked against a name in [`limits`] before it is used, and a

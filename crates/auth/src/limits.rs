@@ -6,7 +6,7 @@ pub const USER_LEN_MAX: usize = 127;
 /// Longest secret in an `auth_file`, and longest password in a password message, in bytes.
 pub const SECRET_LEN_MAX: usize = 65_530;
 
-/// Longest SASL message either peer may send, in bytes. With the two limits below an honest one stays under 4
+/// Longest SASL message of either peer, in bytes. With the two limits below, an honest message stays under 4
 /// KiB.
 pub const SASL_MESSAGE_LEN_MAX: usize = 8_192;
 
@@ -17,19 +17,18 @@ pub const NONCE_LEN_MAX: usize = 1_024;
 /// Longest salt after decoding, in bytes. PostgreSQL's is 16.
 pub const SALT_LEN_MAX: usize = 1_024;
 
-/// Most iterations that are *computed* here, because a server asked for them or a stored secret says so.
+/// Most iterations that are *computed* here, because a server or a stored secret asks for them.
 ///
 /// A worker does nothing else while it derives a key: a million take a few tenths of a second, and a hostile
 /// server could otherwise ask for two thousand million. PostgreSQL's default is 4,096; OWASP's advice of 2023
-/// is 600,000. Stored secrets with more are still usable by SCRAM, where the client does the computing.
+/// is 600,000. Stored secrets with more can still be used with SCRAM, where the client does the computing.
 pub const DERIVE_ITERATIONS_MAX: u32 = 1_000_000;
 
-/// Most iterations that a secret or a server may name at all: PostgreSQL keeps them in a signed 32-bit
-/// integer.
+/// Most iterations that a secret or a server may name: PostgreSQL keeps them in a signed 32-bit integer.
 pub const ITERATIONS_MAX: u32 = i32::MAX as u32;
 
-/// Number of derivations that a password remembers: the guard's own, and one for each cluster that the user has servers
-/// of, as each has its own salt.
+/// Number of derivations that a password keeps: the guard's own, and one for each cluster that the user has
+/// servers of, as each has its own salt.
 pub const DERIVATIONS_KEPT: usize = 32;
 
 /// Random bytes in a nonce of ours, before base64 (PostgreSQL's `SCRAM_RAW_NONCE_LEN`).

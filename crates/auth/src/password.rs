@@ -8,17 +8,18 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A password in clear text. Cheap to clone, cleared when the last clone goes, never printed.
+/// A password in clear text. It is cheap to clone, is cleared when the last clone is dropped, and is never
+/// printed.
 ///
-/// It remembers the SCRAM keys of its last few derivations, because those cost milliseconds (PBKDF2) and the
-/// same salt comes back: at each login of that user, and at each new connection to the same server. All
-/// clones share the memory, so a password that lives in a [`UserList`](crate::UserList) is derived once.
+/// It keeps the SCRAM keys of its last few derivations, because those cost milliseconds (PBKDF2) and the same
+/// salt comes again: at each login of that user, and at each new connection to the same server. All clones
+/// share these keys, so a password in a [`UserList`](crate::UserList) is derived once.
 #[derive(Clone)]
 pub struct PlainPassword(Arc<Inner>);
 
 struct Inner {
     bytes: Box<[u8]>,
-    /// What was used last stands last. Held for a look only, never while deriving.
+    /// The derived keys, the last used at the end. The lock is never held while keys are derived.
     derived: Mutex<VecDeque<Arc<ScramKeys>>>,
 }
 
@@ -28,18 +29,18 @@ impl PlainPassword {
         Self(Arc::new(Inner { bytes: bytes.as_ref().into(), derived: Mutex::default() }))
     }
 
-    /// The password itself; in UTF-8 if it came from a file, as sent if it came from a client.
+    /// Returns the password itself: in UTF-8 if it came from a file, as sent if it came from a client.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0.bytes
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether the password is empty.
     pub fn is_empty(&self) -> bool {
         self.0.bytes.is_empty()
     }
 
-    /// The SCRAM keys for this salt and iteration count, remembered or derived. `None` if that many
-    /// iterations are not computed here (0, or more than [`DERIVE_ITERATIONS_MAX`]).
+    /// Returns the SCRAM keys for this salt and iteration count, kept or derived. `None` if this number of
+    /// iterations is not computed here (0, or more than [`DERIVE_ITERATIONS_MAX`]).
     pub(crate) fn scram_keys(&self, salt: &[u8], iterations: u32) -> Option<Arc<ScramKeys>> {
         let count = NonZeroU32::new(iterations).filter(|count| count.get() <= DERIVE_ITERATIONS_MAX)?;
         if let Some(keys) = self.remembered(salt, iterations) {
@@ -47,7 +48,7 @@ impl PlainPassword {
         }
         let keys = Arc::new(ScramKeys::derive(self.as_bytes(), salt, count));
         let mut derived = self.0.derived.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have derived the same meanwhile.
+        // Another thread may have derived the same keys in the meantime.
         if !derived.iter().any(|known| known.fits(salt, iterations)) {
             if derived.len() >= DERIVATIONS_KEPT {
                 derived.pop_front();
@@ -57,7 +58,7 @@ impl PlainPassword {
         Some(keys)
     }
 
-    /// Whether the keys for this salt and iteration count need not be derived, or cannot be.
+    /// Returns whether the keys for this salt and iteration count need not be derived, or cannot be.
     pub(crate) fn has_scram_keys(&self, salt: &[u8], iterations: u32) -> bool {
         !(1..=DERIVE_ITERATIONS_MAX).contains(&iterations) || self.remembered(salt, iterations).is_some()
     }

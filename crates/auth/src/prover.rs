@@ -1,10 +1,10 @@
-//! We log in to a server.
+//! The side of a login that proves who it is: pgweir logs in to a server.
 //!
-//! The driver hands every Authentication message of the server to [`Prover::handle`] and does what the
+//! The driver passes every Authentication message of the server to [`Prover::handle`] and does what the
 //! [`Proof`] says, until `Done` or `Failed`. The server is as hostile as any peer: it gets a password in
-//! clear only if it asks for one and we have one, it must know our secret when SCRAM is used (its signature
-//! is checked before AuthenticationOk counts), and it cannot make us work longer than
-//! [`DERIVE_ITERATIONS_MAX`] iterations.
+//! clear only if it asks for one and one is known; with SCRAM it must know our secret (its signature is
+//! checked before AuthenticationOk counts); and it cannot make us compute more than [`DERIVE_ITERATIONS_MAX`]
+//! iterations.
 
 use crate::crypto::Key;
 use crate::fault::ProtocolFault;
@@ -21,22 +21,23 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What we can log in with.
+/// The credential for a login to a server.
 #[derive(Debug, Clone)]
 pub enum Credential {
-    /// Nothing: only a server that trusts us lets us in.
+    /// No credential: only a server that trusts us accepts the login.
     None,
-    /// What is stored for the user. Plain answers everything; an md5 hash answers md5; a SCRAM secret
-    /// nothing, because it is made for checking.
+    /// The secret that is stored for the user. A plain password answers every method, an md5 hash answers
+    /// md5, and a SCRAM secret answers nothing, because it only checks passwords.
     Secret(Secret),
     /// A password.
     Password(PlainPassword),
-    /// Keys a client revealed when it logged in. They answer SCRAM; the server takes the answer if salt and iterations are theirs.
+    /// The keys that a client revealed when it logged in. They answer SCRAM, and the server accepts the
+    /// answer if its secret has the same salt and iterations.
     ScramKeys(ScramKeys),
 }
 
 impl Credential {
-    /// The password, if there is one to send or to derive from.
+    /// Returns the password, if there is one to send or to derive keys from.
     fn password(&self) -> Option<&PlainPassword> {
         match self {
             Self::Secret(Secret::Plain(password)) | Self::Password(password) => {
@@ -46,7 +47,8 @@ impl Credential {
         }
     }
 
-    /// Why this credential may not answer what a server asks for. It follows the user's name in a sentence for the administrator.
+    /// Returns the reason why this credential may not answer what a server asks for. The text follows the
+    /// user's name in a sentence for the administrator.
     #[must_use]
     pub fn shortcoming(&self) -> &'static str {
         match self {
@@ -66,32 +68,34 @@ impl Credential {
         self.password().is_some() || matches!(self, Self::ScramKeys(_))
     }
 
-    /// The keys for what the server asks.
+    /// Returns the keys for the server's salt and iterations.
     fn scram_keys(&self, salt: &[u8], iterations: u32) -> Result<Arc<ScramKeys>, ProverError> {
         match (self, self.password()) {
             (_, Some(password)) => {
                 password.scram_keys(salt, iterations).ok_or(ProverError::TooManyIterations { iterations })
             }
-            // If they are for another secret than the server's, it refuses in its own words, as it does a wrong password.
+            // If the keys are for another secret than the server's, the server refuses them with its own
+            // error, like a wrong password.
             (Self::ScramKeys(keys), _) => Ok(Arc::new(keys.clone())),
             _ => Err(ProverError::WrongPasswordType),
         }
     }
 }
 
-/// What to do after a server's Authentication message.
+/// The next step after a server's Authentication message.
 pub enum Proof {
     /// Send this complete message and wait for the next Authentication message.
     Reply(Prover, Vec<u8>),
     /// Nothing to send; wait for the next Authentication message.
     Waiting(Prover),
-    /// We are in.
+    /// The login has succeeded.
     Done,
-    /// We are not: close the connection.
+    /// The login has failed: close the connection.
     Failed(ProverError),
 }
 
-/// Why a login to a server cannot go on. The text is fit for waiters ("server login failed: …") and the log.
+/// The reason why a login to a server cannot go on. The text is fit for waiting clients ("server login
+/// failed: …") and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProverError {
     /// The server asks for something that our credential cannot answer.
@@ -100,13 +104,13 @@ pub enum ProverError {
     /// The server does not know our secret: it is not the server it claims to be.
     #[error("server signature is wrong")]
     ServerSignature,
-    /// The server said AuthenticationOk before it proved to know our secret.
+    /// The server sent AuthenticationOk before it proved to know our secret.
     #[error("server ended the SCRAM exchange without its signature")]
     SignatureMissing,
     /// The server ended SCRAM with an error of SCRAM's own.
     #[error("server reported a SCRAM error")]
     ServerReportedError,
-    /// The server asks for a method that is not spoken here (Kerberos, GSSAPI, SSPI, …).
+    /// The server asks for a method that is not supported (Kerberos, GSSAPI, SSPI, …).
     #[error("server requests authentication method {code}, which is not supported")]
     UnsupportedMethod {
         /// The number in the Authentication message.
@@ -118,10 +122,10 @@ pub enum ProverError {
     /// The server asks for more iterations than are computed here.
     #[error("server requests {iterations} SCRAM iterations; at most {DERIVE_ITERATIONS_MAX} are computed")]
     TooManyIterations {
-        /// What the server asked for.
+        /// The server's number of iterations.
         iterations: u32,
     },
-    /// An Authentication message that cannot come at this point.
+    /// An Authentication message came that is not allowed at this point.
     #[error("server sent an authentication message out of order")]
     OutOfOrder,
     /// A SCRAM message of the server breaks the protocol.
@@ -130,7 +134,7 @@ pub enum ProverError {
 }
 
 impl ProverError {
-    /// What waiters and the log are told, behind "server login failed: ".
+    /// Returns the text for waiting clients and the log, which follows "server login failed: ".
     pub fn text(&self) -> String {
         self.to_string()
     }
@@ -140,17 +144,17 @@ impl ProverError {
 pub struct Prover(State);
 
 enum State {
-    /// Nothing was asked yet.
+    /// The server has not sent a request yet.
     Fresh {
         user: Box<str>,
         credential: Credential,
         end_point: Option<Box<[u8]>>,
     },
-    /// Password or md5 answer is sent; only AuthenticationOk may come.
+    /// A password or an md5 answer was sent; only AuthenticationOk may come.
     Answered,
     ServerFirst(ExpectServerFirst),
     ServerFinal(ExpectServerFinal),
-    /// The server has proven itself; only AuthenticationOk may come.
+    /// The server has proved itself; only AuthenticationOk may come.
     Verified,
 }
 
@@ -160,8 +164,9 @@ impl Prover {
         Self(State::Fresh { user: user.into(), credential, end_point: None })
     }
 
-    /// Binds a SCRAM exchange to the certificate that the server has shown, given its hash (`tls-server-end-point`, RFC 5929 section 4):
-    /// with a server that offers it, no attacker in between can then pass the exchange on. To be called before the first message.
+    /// Binds a SCRAM exchange to the certificate that the server has shown, given its hash
+    /// (`tls-server-end-point`, RFC 5929 section 4). If the server offers that, no attacker in between can
+    /// pass the exchange on. Call it before the first message.
     #[must_use]
     pub fn bound_to(self, hash: Option<Box<[u8]>>) -> Self {
         match self.0 {
@@ -170,7 +175,7 @@ impl Prover {
         }
     }
 
-    /// Why the server will refuse the login, for the log.
+    /// Returns the reason why the server will refuse the login, for the log.
     pub fn remark(&self) -> Option<&'static str> {
         match &self.0 {
             State::ServerFinal(state) if state.is_other_secret => {
@@ -211,7 +216,7 @@ type Step = Result<(State, Option<Vec<u8>>), ProverError>;
 
 fn cleartext(credential: &Credential) -> Step {
     let password = credential.password().ok_or(ProverError::WrongPasswordType)?.as_bytes();
-    // A zero byte would end the string on the way, and the server would check another password.
+    // A zero byte would end the string in the message, and the server would check another password.
     if password.contains(&0) {
         return Err(ProverError::WrongPasswordType);
     }
@@ -227,12 +232,12 @@ fn md5(user: &str, credential: &Credential, salt: [u8; 4]) -> Step {
     Ok((State::Answered, Some(encoded(|out| frontend::encode_password(out, &answer)))))
 }
 
-/// SASLInitialResponse is sent; the server's challenge must come.
+/// The state after SASLInitialResponse: the server's challenge must come.
 struct ExpectServerFirst {
     credential: Credential,
     nonce: String,
     client_first_bare: String,
-    /// What the final message repeats of the channel binding.
+    /// The channel binding that the final message repeats.
     echo: String,
 }
 
@@ -246,7 +251,7 @@ impl ExpectServerFirst {
         let offers = |mechanism: &str| mechanisms.contains(&mechanism.as_bytes());
         let (mechanism, binding) = match &end_point {
             Some(_) if offers(MECHANISM_PLUS) => (MECHANISM_PLUS, Binding::EndPoint),
-            // The server learns that it was not heard to offer it, if it did.
+            // This flag tells the server that no offer of channel binding has arrived, in case it made one.
             Some(_) => (MECHANISM, Binding::NotOffered),
             None => (MECHANISM, Binding::Unsupported),
         };
@@ -280,10 +285,10 @@ impl ExpectServerFirst {
     }
 }
 
-/// Our proof is sent; the server's must come.
+/// The state after our proof: the server's must come.
 struct ExpectServerFinal {
     signature: Key,
-    /// Our keys are for another secret than the server's: it will refuse the proof.
+    /// `true` if our keys are for another secret than the server's, so that it will refuse the proof.
     is_other_secret: bool,
 }
 
@@ -299,7 +304,7 @@ impl ExpectServerFinal {
     }
 }
 
-/// One message in a new buffer.
+/// Returns a message in a new buffer.
 fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out);
@@ -318,7 +323,7 @@ impl fmt::Debug for Prover {
     }
 }
 
-/// Without the bytes to send: there may be a password in them.
+/// Prints no bytes to send: there may be a password in them.
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,7 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677) as PostgreSQL speaks it: keys, stored secrets, and the messages of both
-//! sides.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677) as PostgreSQL implements it: keys, stored secrets, and the messages of
+//! both sides.
 //!
-//! The exchanges themselves are with the party that runs them: `guard` and `prover`.
+//! The exchanges themselves are in `guard` and `prover`.
 
 mod keys;
 pub(crate) mod message;
@@ -11,7 +11,7 @@ mod stored;
 pub use keys::ScramKeys;
 pub use stored::ScramSecret;
 
-/// The mechanism without channel binding; it is also what stored secrets begin with.
+/// The mechanism without channel binding, and the prefix of stored secrets.
 pub(crate) const MECHANISM: &str = "SCRAM-SHA-256";
 
 /// The mechanism whose proof covers the server's certificate.

@@ -1,11 +1,11 @@
-//! What is stored for a user: a password, its md5 hash, or a SCRAM secret.
+//! The secret stored for a user: a password, its md5 hash, or a SCRAM secret.
 
 use crate::crypto::{md5_hex, same, wipe};
 use crate::password::PlainPassword;
 use crate::scram::ScramSecret;
 use std::fmt;
 
-/// A stored secret, of any of the three kinds PostgreSQL and PgBouncer know. Never printed.
+/// A stored secret, of one of the three kinds that PostgreSQL and PgBouncer know. It is never printed.
 #[derive(Clone)]
 pub enum Secret {
     /// The password itself. An empty one never matches.
@@ -17,7 +17,7 @@ pub enum Secret {
 }
 
 impl Secret {
-    /// Whether both are stored the same: the same password, or the same hash of one.
+    /// Returns whether both are the same: the same password, or the same hash of one.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -28,8 +28,8 @@ impl Secret {
         }
     }
 
-    /// Tells the kind by the text's shape, as PostgreSQL's `get_password_type` (crypt.c) does: what is
-    /// neither exactly an md5 hash nor exactly a SCRAM secret is a password.
+    /// Reads a secret. The text's form tells the kind, as in PostgreSQL's `get_password_type` (crypt.c): a
+    /// text that is neither exactly an md5 hash nor exactly a SCRAM secret is a password.
     pub fn parse(text: &str) -> Self {
         if let Some(secret) = Md5Secret::parse(text) {
             Self::Md5(secret)
@@ -40,7 +40,7 @@ impl Secret {
         }
     }
 
-    /// The same of bytes: what is no text can only be a password.
+    /// Reads a secret from bytes. Bytes that are not text can only be a password.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::parse(text),
@@ -48,17 +48,19 @@ impl Secret {
         }
     }
 
-    /// Whether it can serve to log in to a server: a SCRAM secret is made for checking, and an empty password matches nowhere.
+    /// Returns whether the secret can serve to log in to a server. A SCRAM secret only checks passwords, and
+    /// an empty password matches nowhere.
     pub fn opens_servers(&self) -> bool {
         self.can_match() && !matches!(self, Self::Scram(_))
     }
 
-    /// Whether any client can ever prove to know this secret.
+    /// Returns whether a client can ever prove to know this secret.
     pub(crate) fn can_match(&self) -> bool {
         !matches!(self, Self::Plain(password) if password.is_empty())
     }
 
-    /// Whether this is what is stored for `user` with this password. A SCRAM secret costs a derivation.
+    /// Returns whether this is the secret of `user` with this password. For a SCRAM secret it costs a
+    /// derivation.
     pub(crate) fn verify(&self, user: &str, password: &PlainPassword) -> bool {
         match self {
             Self::Plain(stored) => self.can_match() && same(stored.as_bytes(), password.as_bytes()),
@@ -78,7 +80,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// PostgreSQL's md5 hash of password and user name. Knowing it is enough to log in by md5, so it is a secret itself.
+/// PostgreSQL's md5 hash of password and user name. It is a secret itself, because knowing it is enough to
+/// log in by md5.
 #[derive(Clone)]
 pub struct Md5Secret {
     /// 32 lower-case hexadecimal digits.
@@ -94,18 +97,18 @@ impl Md5Secret {
         hex.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')).then_some(Self { hex })
     }
 
-    /// The hash PostgreSQL would store for this user and password.
+    /// Returns the hash that PostgreSQL would store for this user and password.
     pub fn derive(password: &PlainPassword, user: &str) -> Self {
         Self { hex: md5_hex(&[password.as_bytes(), user.as_bytes()]) }
     }
 
-    /// The text as in `pg_authid`. It is a secret: not for logs.
+    /// Returns the text as in `pg_authid`. It is a secret and must not be logged.
     pub fn format(&self) -> String {
         let digits = std::str::from_utf8(&self.hex).expect("hexadecimal digits are ASCII");
         format!("{}{digits}", Self::PREFIX)
     }
 
-    /// The password string that answers a challenge with this salt (protocol documentation,
+    /// Returns the password string that answers a challenge with this salt (protocol documentation,
     /// "AuthenticationMD5Password").
     pub(crate) fn answer(&self, salt: [u8; 4]) -> [u8; 35] {
         let mut out = [0; 35];

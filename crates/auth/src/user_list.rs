@@ -1,4 +1,4 @@
-//! PgBouncer's `auth_file`: one `"user" "secret"` a line.
+//! PgBouncer's `auth_file`, with one `"user" "secret"` per line.
 
 use crate::limits::{SECRET_LEN_MAX, USER_LEN_MAX};
 use crate::secret::Secret;
@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 
 /// The users of an `auth_file`, by name.
 ///
-/// Grammar: a user name and a secret, both in double quotes (`""` stands for one quote), with blanks between;
-/// what follows on the line is ignored. Lines that begin with `;`, blanks before it or not, and blank lines
-/// are skipped. A line that is none of these ends the reading, as in PgBouncer: users behind it do not exist.
-/// A name that comes twice has its last secret. Comments and passwords may be in any encoding: a password is the bytes that
-/// clients send. Only a name has to be UTF-8, as no client can log in under another.
+/// Grammar: a user name and a secret, both in double quotes (`""` means one quote), with blanks between; the
+/// rest of the line is ignored. Lines that begin with `;`, with or without blanks before it, and blank lines
+/// are skipped. Any other line ends the reading, as in PgBouncer: users after it do not exist. If a name
+/// occurs twice, its last secret counts. Comments and passwords may be in any encoding: a password is the
+/// bytes that clients send. Only a name has to be UTF-8, as no client can log in under another.
 ///
-/// A clone shares what its plain passwords remember of their derivations, so hand out clones, not fresh
-/// parses; a fresh one is to [`inherit`](UserList::inherit) from the one before.
+/// Clones share the derived keys of their plain passwords. So pass clones on instead of parsing again, and
+/// let a newly parsed list [`inherit`](UserList::inherit) from the one before.
 #[derive(Debug, Clone, Default)]
 pub struct UserList {
     secrets: BTreeMap<Box<str>, Secret>,
 }
 
 impl UserList {
-    /// Reads a file's text; with it, what is wrong with the text, for the log (no secret is in there).
+    /// Reads a file's text. Also returns the faults of the text, for the log; they contain no secret.
     pub fn parse(text: &(impl AsRef<[u8]> + ?Sized)) -> (Self, Vec<String>) {
         let mut list = Self::default();
         let mut warnings = Vec::new();
@@ -46,13 +46,12 @@ impl UserList {
         (list, warnings)
     }
 
-    /// The secret of a user.
+    /// Returns the secret of a user.
     pub fn get(&self, user: &str) -> Option<&Secret> {
         self.secrets.get(user)
     }
 
-    /// Takes over from an older list what is the same in both, so that a password which has not changed goes on remembering its
-    /// derivations.
+    /// Takes over the passwords that are the same in an older list, so that they keep their derived keys.
     pub fn inherit(&mut self, older: &Self) {
         for (user, secret) in &mut self.secrets {
             if let (Secret::Plain(new), Some(Secret::Plain(old))) = (&*secret, older.get(user))
@@ -63,22 +62,22 @@ impl UserList {
         }
     }
 
-    /// All users and their secrets, in the order of their names.
+    /// Returns all users and their secrets, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Secret)> {
         self.secrets.iter().map(|(user, secret)| (&**user, secret))
     }
 
-    /// The names of all users, in order.
+    /// Returns the names of all users, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.secrets.keys().map(|name| &**name)
     }
 
-    /// The number of users.
+    /// Returns the number of users.
     pub fn len(&self) -> usize {
         self.secrets.len()
     }
 
-    /// Whether there is no user.
+    /// Returns whether the list has no users.
     pub fn is_empty(&self) -> bool {
         self.secrets.is_empty()
     }
@@ -96,7 +95,7 @@ fn parse_line(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
     Ok((user, secret))
 }
 
-/// Takes a double-quoted string off the front: `(what it says, what follows)`.
+/// Takes a double-quoted string from the front of `text`. Returns its value and the rest.
 fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut rest = text.strip_prefix(b"\"")?;
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! The rules of an `auth_hba_file`: for which connections which method holds.
+//! The rules of an `auth_hba_file`: the authentication method for each kind of connection.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,81 +8,81 @@ use super::tokens::{self, Field, Word};
 use crate::ldap_options::LdapOptions;
 use crate::limits::{ACCESS_FILES_MAX, ACCESS_RULES_MAX};
 
-/// How a connection has come, as rules distinguish it.
+/// The way in which a client has connected, as rules distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Over the unix socket: lines `local`.
+    /// A connection over the unix socket: lines `local`.
     Local,
-    /// Over TCP: lines `host`, and `hostssl` or `hostnossl`.
+    /// A TCP connection: lines `host`, and `hostssl` or `hostnossl`.
     Tcp {
         /// The client's address.
         address: IpAddr,
-        /// The connection is encrypted.
+        /// `true` if the connection is encrypted.
         tls: bool,
     },
 }
 
-/// A connection that wants in.
+/// A client that asks to log in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival<'a> {
-    /// How it has come.
+    /// The way in which the client has connected.
     pub way: Way,
-    /// The database that it asks for.
+    /// The database that the client asks for.
     pub database: &'a str,
-    /// The user that it says it is.
+    /// The user that the client claims to be.
     pub user: &'a str,
-    /// It asks for physical replication, which is of no database.
+    /// `true` if the client asks for physical replication, which belongs to no database.
     pub physical: bool,
 }
 
-/// How it then has to prove itself.
+/// The way in which the client has to prove who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HbaMethod {
-    /// Not at all.
+    /// `trust`: no proof.
     Trust,
-    /// It may not come in.
+    /// `reject`: the client may not log in.
     Reject,
-    /// `password`: in clear.
+    /// `password`: the password in clear.
     Password,
     /// `md5`.
     Md5,
     /// `scram-sha-256`.
     ScramSha256,
-    /// `peer`: by the operating system's word.
+    /// `peer`: the user of the operating system at the other end of the unix socket.
     Peer,
-    /// `cert`: by its TLS certificate.
+    /// `cert`: the client's TLS certificate.
     Cert,
     /// `pam`.
     Pam,
-    /// `ldap`, with the options that stand behind it.
+    /// `ldap`, with the options that follow it.
     Ldap(Arc<LdapOptions>),
 }
 
-/// A line.
+/// A rule: one line of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HbaRule {
     /// The line's number.
     pub line: u32,
-    /// What it demands.
+    /// The method that the rule demands.
     pub method: HbaMethod,
-    /// `map=`: a map of the ident file.
+    /// The map of the ident file that `map=` names.
     pub map: Option<Box<str>>,
     kind: Kind,
     databases: Names,
     users: Names,
-    /// `None` is every address.
+    /// The addresses that the rule applies to; `None` means every address.
     network: Option<Network>,
 }
 
-/// All rules, in order.
+/// The rules of a file, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hba {
     rules: Vec<HbaRule>,
 }
 
 impl Hba {
-    /// Reads a file's text; with it, a warning for each line that is skipped. `read` gives the text of a file that a line names with
-    /// `@`, or says why it cannot.
+    /// Reads a file's text. Also returns a warning for each line that is skipped. `read` returns the text of
+    /// a file that a line names with `@`, or the reason why it cannot.
     pub fn parse(text: &str, read: &mut dyn FnMut(&str) -> Result<String, String>) -> (Self, Vec<String>) {
         let mut hba = Self::default();
         let mut reader = Reader { read, files: 0 };
@@ -107,12 +107,12 @@ impl Hba {
         (hba, warnings)
     }
 
-    /// The first rule that is about this connection.
+    /// Returns the first rule that applies to this client.
     pub fn rule_for(&self, arrival: &Arrival<'_>) -> Option<&HbaRule> {
         self.rules.iter().find(|rule| rule.is_about(arrival))
     }
 
-    /// The rules, in order.
+    /// Returns the rules, in order.
     pub fn rules(&self) -> &[HbaRule] {
         &self.rules
     }
@@ -159,7 +159,7 @@ struct Names {
     names: BTreeSet<String>,
 }
 
-/// Addresses that begin with the same bits.
+/// A network: the addresses that begin with the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Network {
     address: u128,
@@ -177,7 +177,8 @@ impl Network {
     }
 }
 
-/// An address as a number; that of an IPv4 address stands in the highest bits, so that a prefix is one of both.
+/// Returns an address as a number. An IPv4 address is in the highest bits, so that a prefix length means the
+/// same for both.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -190,7 +191,7 @@ struct Reader<'r> {
     files: usize,
 }
 
-/// A rule, and what is odd about it.
+/// A rule, and a warning about it.
 type Parsed = (HbaRule, Option<String>);
 
 impl Reader<'_> {
@@ -221,7 +222,8 @@ impl Reader<'_> {
         let method = fields.next().ok_or("the method is missing")?;
         let rest: Vec<Field> = fields.collect();
         let (method, map) = match single(&method) {
-            // Passwords in its options may hold what is a comment elsewhere.
+            // The text is used as it is, because a password among the options may contain `#`, which begins a
+            // comment elsewhere.
             Some("ldap") => {
                 let options = LdapOptions::parse(tokens::behind(line, count - rest.len()));
                 (HbaMethod::Ldap(Arc::new(options.map_err(|error| error.to_string())?)), None)
@@ -294,7 +296,8 @@ fn single(field: &Field) -> Option<&str> {
     }
 }
 
-/// `all`, a network, or an address and a mask; with it, whether the address has bits beyond its mask.
+/// Reads `all`, a network, or an address and a mask. Also returns whether the address has bits beyond its
+/// mask.
 fn network(fields: &mut impl Iterator<Item = Field>) -> Result<(Option<Network>, bool), String> {
     let field = fields.next().ok_or("the address is missing")?;
     let text = single(&field).ok_or("expected one address")?;
@@ -324,7 +327,7 @@ fn network(fields: &mut impl Iterator<Item = Field>) -> Result<(Option<Network>,
     Ok((Some(Network::new(address, mask)), bits(address) & !mask != 0))
 }
 
-/// The method, and what follows it.
+/// Reads the method and its options.
 fn method_of(field: &Field, rest: &[Field]) -> Result<(HbaMethod, Option<Box<str>>), String> {
     let name = single(field).unwrap_or_default();
     let method = match name {

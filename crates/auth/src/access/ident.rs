@@ -7,12 +7,12 @@ use super::tokens;
 /// The maps of an `auth_ident_file`: lines `map system-user user`, where the last may be `all`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IdentMaps {
-    /// Map, name outside, user; no user means every user.
+    /// Lines of a map, a name outside, and a user; `None` means every user.
     lines: BTreeSet<(String, String, Option<String>)>,
 }
 
 impl IdentMaps {
-    /// Reads a file's text; with it, a warning for each line that is skipped.
+    /// Reads a file's text. Also returns a warning for each line that is skipped.
     pub fn parse(text: &str) -> (Self, Vec<String>) {
         let mut maps = Self::default();
         let mut warnings = Vec::new();
@@ -31,12 +31,12 @@ impl IdentMaps {
         (maps, warnings)
     }
 
-    /// Whether there is such a map at all.
+    /// Returns whether the file has a map of this name.
     pub fn has(&self, map: &str) -> bool {
         self.lines.iter().any(|(name, ..)| name == map)
     }
 
-    /// Whether the map lets the name `outside` log in as `user`.
+    /// Returns whether the map lets the name `outside` log in as `user`.
     pub fn allows(&self, map: &str, outside: &str, user: &str) -> bool {
         let line = |user: Option<&str>| (map.to_owned(), outside.to_owned(), user.map(str::to_owned));
         self.lines.contains(&line(Some(user))) || self.lines.contains(&line(None))

@@ -1,4 +1,5 @@
-//! A line of a rule file as fields: blanks between fields, commas within one, `"` around what is to be taken literally, `#` to the end.
+//! Splits a line of a rule file into fields: blanks between fields, commas within a field, `"` around literal
+//! text, and a comment from `#` to the end.
 
 use crate::limits::{ACCESS_FIELDS_MAX, ACCESS_WORD_LEN_MAX};
 
@@ -6,22 +7,23 @@ use crate::limits::{ACCESS_FIELDS_MAX, ACCESS_WORD_LEN_MAX};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) text: String,
-    /// It stood in quotes: no keyword, no `@`.
+    /// `true` if the word was quoted: then it is no keyword, and `@` has no meaning.
     pub(super) quoted: bool,
 }
 
 impl Word {
-    /// Whether this is the keyword, not a name that is spelled like it.
+    /// Returns whether this is the keyword, and not a name that is spelled like it.
     pub(super) fn is(&self, keyword: &str) -> bool {
         !self.quoted && self.text == keyword
     }
 }
 
-/// Words with commas between them.
+/// The words of a field, which have commas between them.
 pub(super) type Field = Vec<Word>;
 
-/// The options of a text, `name=value` each, with blanks or commas between them. A comma that stands within a value, as in the names
-/// of a directory, belongs to it: one separates only beside a blank and before another option of LDAP.
+/// Returns the options of a text, `name=value` each, with blanks or commas between them. A comma within a
+/// value, as in the names of a directory, belongs to the value: it separates options only next to a blank and
+/// before another LDAP option.
 pub(crate) fn options(text: &str) -> Result<Vec<String>, &'static str> {
     let separates = |letter: char| letter.is_ascii_whitespace() || letter == ',';
     let mut options = Vec::new();
@@ -36,7 +38,7 @@ pub(crate) fn options(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(options)
 }
 
-/// After a comma: nothing of the value follows.
+/// Returns whether the text after a comma begins an option, so that the comma is not part of a value.
 fn begins_option(text: &str) -> bool {
     let name = text.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
     text.is_empty()
@@ -44,18 +46,18 @@ fn begins_option(text: &str) -> bool {
         || text.starts_with("ldap") && name.starts_with('=')
 }
 
-/// What stands behind the first so many fields of a line, as it is.
+/// Returns the part of a line after its first `count` fields, unchanged.
 pub(super) fn behind(line: &str, count: usize) -> &str {
     let found = with_ends(line).ok().and_then(|fields| Some(fields.get(count.checked_sub(1)?)?.1));
     found.and_then(|end| line.get(end..)).unwrap_or_default().trim()
 }
 
-/// The fields of a line; nothing for a blank line or a comment. The error says what is wrong.
+/// Returns the fields of a line; none for a blank line or a comment. The error describes the fault.
 pub(super) fn fields(line: &str) -> Result<Vec<Field>, &'static str> {
     with_ends(line).map(|fields| fields.into_iter().map(|(field, _)| field).collect())
 }
 
-/// The fields, and where in the line each ends.
+/// Returns the fields, each with its end in the line.
 fn with_ends(line: &str) -> Result<Vec<(Field, usize)>, &'static str> {
     let mut fields: Vec<(Field, usize)> = Vec::new();
     let mut rest = line.trim_start();
@@ -87,12 +89,14 @@ fn with_ends(line: &str) -> Result<Vec<(Field, usize)>, &'static str> {
     Ok(fields)
 }
 
-/// Takes a word off the front. Quotes may stand anywhere in it, and a doubled one stands for itself, as in PostgreSQL's `next_token`.
+/// Takes a word from the front of `text`. Quotes may stand anywhere in it, and a doubled quote means one, as
+/// in PostgreSQL's `next_token`.
 fn word(text: &str) -> Result<(Word, &str), &'static str> {
     word_until(text, |letter, _| matches!(letter, ',' | '#') || letter.is_ascii_whitespace())
 }
 
-/// `ends` gets a character outside of quotes and what follows it.
+/// Takes a word that ends where `ends` returns `true`. `ends` gets a character outside of quotes and the text
+/// after it.
 fn word_until(text: &str, ends: impl Fn(char, &str) -> bool) -> Result<(Word, &str), &'static str> {
     let mut word = Word { text: String::new(), quoted: false };
     let mut inside = false;

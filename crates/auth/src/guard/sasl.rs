@@ -1,4 +1,4 @@
-//! The server's side of SCRAM-SHA-256, one struct per message that is waited for.
+//! The server's side of SCRAM-SHA-256, with one struct for each message that is awaited.
 
 use super::{Expect, Guard, GuardEnv, Learned, Refusal, Verdict};
 use crate::crypto::{Key, hmac_sha256};
@@ -13,20 +13,20 @@ use crate::secret::Secret;
 use pgweir_wire::backend;
 use pgweir_wire::frontend::SaslInitial;
 
-/// What a proof is checked against.
+/// The secret that a proof is checked against.
 enum Material {
     /// The user's stored SCRAM secret.
     Stored(ScramSecret),
-    /// The user's stored password. Its secret is derived beforehand ([`prepare`]), or when a proof is there to check; not for every client
-    /// that asks.
+    /// The user's stored password. Its secret is derived beforehand ([`prepare`]), or when a proof has to be
+    /// checked; not for every client that asks.
     Password { password: PlainPassword, salt: [u8; SALT_LEN], iterations: u32 },
-    /// No user's: the exchange goes on to its end, and fails for this reason.
+    /// A made-up secret: the exchange goes on to its end, and fails for this reason.
     Mock(ScramSecret, Refusal),
 }
 
 impl Material {
-    /// A password's salt is a mock's salt: the same at every login and whether the user exists or not, so
-    /// that the first messages do not reveal which users are known.
+    /// Chooses the material for a user. A password gets the salt of a mock, which is the same at every login
+    /// and whether the user exists or not, so the first messages do not reveal which users are known.
     fn new(user: &str, secret: Option<&Secret>, env: &GuardEnv<'_>) -> Self {
         let seeded = |purpose: &[u8]| hmac_sha256(env.mock_seed, &[purpose, b"\0", user.as_bytes()]);
         let mut salt = [0; SALT_LEN];
@@ -56,7 +56,7 @@ impl Material {
         }
     }
 
-    /// The reason for refusing a client that cannot prove to know it.
+    /// Returns the reason for refusing a client whose proof is wrong.
     fn refusal(&self) -> Refusal {
         match self {
             Self::Stored(_) | Self::Password { .. } => Refusal::Sasl,
@@ -64,7 +64,7 @@ impl Material {
         }
     }
 
-    /// Checks a proof: `(server signature, what was learned)` if it is right.
+    /// Checks a proof. If it is right, returns the server's signature and what was learned.
     fn check(&self, proof: &Key, auth_message: &[&[u8]]) -> Option<(Key, Learned)> {
         match self {
             Self::Stored(secret) => {
@@ -77,14 +77,14 @@ impl Material {
                 Some((keys.server_signature(auth_message), Learned::Nothing))
             }
             Self::Mock(secret, _) => {
-                // The same work as for a real secret; its outcome does not matter.
+                // A mock costs the same work as a real secret; its result does not matter.
                 secret.check(proof, auth_message).and(None)
             }
         }
     }
 }
 
-/// Derives what [`Material::check`] would have to. Returns whether there was anything to do.
+/// Derives the keys that [`Material::check`] would need. Returns whether there was anything to do.
 pub(super) fn prepare(user: &str, secret: &Secret, env: &GuardEnv<'_>) -> bool {
     match Material::new(user, Some(secret), env) {
         Material::Password { password, salt, iterations } => {
@@ -94,7 +94,7 @@ pub(super) fn prepare(user: &str, secret: &Secret, env: &GuardEnv<'_>) -> bool {
     }
 }
 
-/// Waits for the client's choice of mechanism.
+/// The state that waits for the client's choice of mechanism.
 pub(super) struct ExpectInitialResponse {
     material: Material,
     end_point: Option<Box<[u8]>>,
@@ -120,20 +120,21 @@ impl ExpectInitialResponse {
         let next = ExpectClientFirst { material: self.material, end_point: self.end_point, chosen };
         match message {
             Some(message) => next.handle(message, random),
-            // As PostgreSQL: an empty challenge asks for the message that could have come along.
+            // As in PostgreSQL, an empty challenge asks for the message that the client could have sent
+            // along.
             None => ask_with(Expect::ClientFirst(next), b""),
         }
     }
 }
 
-/// The mechanisms.
+/// The mechanism that the client has chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chosen {
     Plain,
     Plus,
 }
 
-/// Waits for the first SCRAM message.
+/// The state that waits for the first SCRAM message.
 pub(super) struct ExpectClientFirst {
     material: Material,
     end_point: Option<Box<[u8]>>,
@@ -164,13 +165,13 @@ impl ExpectClientFirst {
     }
 }
 
-/// Waits for the client's proof.
+/// The state that waits for the client's proof.
 pub(super) struct ExpectClientFinal {
-    /// What the client has to repeat of its channel binding.
+    /// The channel binding that the client has to repeat.
     echo: String,
     client_first_bare: Box<[u8]>,
     server_first: String,
-    /// Both halves.
+    /// The nonce with both halves.
     nonce: String,
     material: Material,
 }
@@ -200,7 +201,8 @@ fn ask_with(state: Expect, challenge: &[u8]) -> Verdict {
     Verdict::Ask(Guard(state), message)
 }
 
-/// Reads SASLInitialResponse: the mechanism, and the SCRAM message in it, or `None` if it did not come along.
+/// Reads SASLInitialResponse: the mechanism, and the SCRAM message, or `None` if the client did not send it
+/// along.
 fn initial_response(body: &[u8], plus_offered: bool) -> Result<(Chosen, Option<&[u8]>), ProtocolFault> {
     if body.len() > SASL_MESSAGE_LEN_MAX {
         return Err(ProtocolFault::MessageTooLong { len: body.len() });
@@ -216,7 +218,8 @@ fn initial_response(body: &[u8], plus_offered: bool) -> Result<(Chosen, Option<&
     Ok((chosen, initial.data))
 }
 
-/// RFC 5802 section 6: the flag has to be the mechanism's, and a client that thinks that nothing was offered must not have been offered it.
+/// Checks the channel binding flag (RFC 5802 section 6). It has to suit the mechanism, and a client that
+/// assumes that nothing was offered must not have had an offer.
 fn check_binding(chosen: Chosen, binding: Binding, plus_offered: bool) -> Result<(), ProtocolFault> {
     match (chosen, binding) {
         (Chosen::Plus, Binding::EndPoint) | (Chosen::Plain, Binding::Unsupported) => Ok(()),

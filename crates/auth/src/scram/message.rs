@@ -7,26 +7,26 @@ use crate::crypto::{Key, base64_encode, base64_key};
 use crate::fault::ProtocolFault;
 use crate::limits::{ITERATIONS_MAX, NONCE_LEN_MAX, RAW_NONCE_LEN, SASL_MESSAGE_LEN_MAX};
 
-/// Fresh nonce, printable.
+/// Returns a fresh, printable nonce.
 pub(crate) fn nonce(random: &mut dyn FnMut(&mut [u8])) -> String {
     let mut raw = [0; RAW_NONCE_LEN];
     random(&mut raw);
     base64_encode(&raw)
 }
 
-/// How the client feels about channel binding, as its gs2 header says (RFC 5802 section 6).
+/// The client's support of channel binding, as its gs2 header says (RFC 5802 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Binding {
-    /// `n`: the client cannot do it.
+    /// `n`: the client does not support it.
     Unsupported,
-    /// `y`: the client could, and thinks that we cannot.
+    /// `y`: the client supports it, and assumes that the server does not.
     NotOffered,
     /// `p=tls-server-end-point`: the proof covers the server's certificate (RFC 5929 section 4).
     EndPoint,
 }
 
 impl Binding {
-    /// The gs2 header the flag is part of, without an authorization identity.
+    /// Returns the gs2 header with the flag, without an authorization identity.
     fn header(self) -> &'static str {
         match self {
             Self::Unsupported => "n,,",
@@ -35,14 +35,15 @@ impl Binding {
         }
     }
 
-    /// The value of `c=`: the header, and behind it the hash of the certificate where the proof covers it.
+    /// Returns the value of `c=`: the header, followed by the hash of the certificate if the proof covers it.
     pub(crate) fn echo(self, end_point: &[u8]) -> String {
         let bound = if self == Self::EndPoint { end_point } else { &[] };
         base64_encode(&[self.header().as_bytes(), bound].concat())
     }
 }
 
-/// The client's first message. Its user name is ignored, as PostgreSQL does: the startup packet's counts.
+/// The client's first message. Its user name is ignored, as in PostgreSQL: the one in the startup packet
+/// counts.
 #[derive(Debug)]
 pub(crate) struct ClientFirst<'a> {
     pub(crate) binding: Binding,
@@ -75,7 +76,7 @@ impl<'a> ClientFirst<'a> {
         Ok(Self { binding, bare, nonce })
     }
 
-    /// Writes `(gs2 header, bare message)`. The user name is left out, as libpq does.
+    /// Returns the gs2 header and the bare message. The user name is left out, as in libpq.
     pub(crate) fn encode(binding: Binding, nonce: &str) -> (&'static str, String) {
         (binding.header(), format!("n=,r={nonce}"))
     }
@@ -86,12 +87,12 @@ impl<'a> ClientFirst<'a> {
 pub(crate) struct ServerFirst<'a> {
     pub(crate) nonce: &'a [u8],
     pub(crate) salt: Vec<u8>,
-    /// From 1 to [`ITERATIONS_MAX`]; not yet bounded to what is computed here.
+    /// The count, from 1 to [`ITERATIONS_MAX`]. It is not limited yet to what is computed here.
     pub(crate) iterations: u32,
 }
 
 impl<'a> ServerFirst<'a> {
-    /// Reads it, given the nonce we sent: the server's must go on where ours ends.
+    /// Reads the message. `own_nonce` is the nonce we sent, which the server's must continue.
     pub(crate) fn parse(message: &'a [u8], own_nonce: &[u8]) -> Result<Self, ProtocolFault> {
         check_whole(message)?;
         let mut attributes = Attributes::new(message);
@@ -120,7 +121,7 @@ pub(crate) struct ClientFinal<'a> {
 }
 
 impl<'a> ClientFinal<'a> {
-    /// Reads it, and checks it against what was agreed before: `echo` is [`Binding::echo`].
+    /// Reads the message and checks it against what was agreed before: `echo` is [`Binding::echo`].
     pub(crate) fn parse(message: &'a [u8], echo: &str, nonce: &[u8]) -> Result<Self, ProtocolFault> {
         check_whole(message)?;
         let mut attributes = Attributes::new(message);
@@ -151,7 +152,7 @@ impl<'a> ClientFinal<'a> {
 pub(crate) enum ServerFinal {
     /// `v=`: the server's signature.
     Signature(Key),
-    /// `e=`: the server says that it failed.
+    /// `e=`: the server reports a failure.
     Error,
 }
 
@@ -172,7 +173,7 @@ impl ServerFinal {
     }
 }
 
-/// AuthMessage (RFC 5802 section 3), in pieces for HMAC.
+/// Returns AuthMessage (RFC 5802 section 3), in pieces for HMAC.
 pub(crate) fn auth_message<'a>(
     bare: &'a [u8],
     server_first: &'a [u8],
@@ -200,7 +201,8 @@ fn check_whole(message: &[u8]) -> Result<(), ProtocolFault> {
     Ok(())
 }
 
-/// RFC 5802's `printable`, within the limit. A comma cannot be in it: it has ended the attribute.
+/// Checks for RFC 5802's `printable`, within the limit. A comma cannot be in a nonce: it has ended the
+/// attribute.
 fn check_nonce(nonce: &[u8]) -> Result<&[u8], ProtocolFault> {
     let printable = nonce.iter().all(u8::is_ascii_graphic);
     if (1..=NONCE_LEN_MAX).contains(&nonce.len()) && printable {
@@ -210,9 +212,9 @@ fn check_nonce(nonce: &[u8]) -> Result<&[u8], ProtocolFault> {
     }
 }
 
-/// The comma-separated `letter=value` list that every message is.
+/// The comma-separated list of `letter=value` that every message consists of.
 struct Attributes<'a> {
-    /// What is not read yet; `None` behind the last attribute.
+    /// The rest of the list; `None` after the last attribute.
     rest: Option<&'a [u8]>,
 }
 
@@ -225,7 +227,7 @@ impl<'a> Attributes<'a> {
         self.rest.is_some_and(|rest| rest.starts_with(&[letter, b'=']))
     }
 
-    /// Takes the next piece up to a comma; the caller has looked at its first two bytes.
+    /// Takes the next piece up to a comma. The caller has checked its first two bytes.
     fn take(&mut self) -> Option<&'a [u8]> {
         let rest = self.rest?;
         match rest.iter().position(|&byte| byte == b',') {
@@ -246,7 +248,7 @@ impl<'a> Attributes<'a> {
         if self.next_is(b'm') { Err(ProtocolFault::MandatoryExtension) } else { Ok(()) }
     }
 
-    /// Skips optional extensions: there are none that mean anything to us, and RFC 5802 lets them be ignored.
+    /// Skips optional extensions. None of them is known here, and RFC 5802 allows to ignore them.
     fn ignore_extensions(&mut self) -> Result<(), ProtocolFault> {
         while let Some(piece) = self.take() {
             check_extension(piece)?;
@@ -267,7 +269,7 @@ impl<'a> Attributes<'a> {
         if self.rest.is_none() { Ok(()) } else { Err(ProtocolFault::TrailingBytes) }
     }
 
-    /// Where in `message`, which this list reads, the rest begins.
+    /// Returns the place in `message`, which this list reads, where the rest begins.
     fn offset_in(&self, message: &[u8]) -> usize {
         message.len() - self.rest.map_or(0, <[u8]>::len)
     }

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-/// The bytes SCRAM derives keys from.
+/// Returns the bytes from which SCRAM derives keys.
 ///
-/// As PostgreSQL's `pg_saslprep` and its callers do: what is not UTF-8, holds a prohibited or unassigned
-/// character, breaks the rules for right-to-left text, or is prepared to nothing, is used as it stands.
+/// The password is used unchanged if it is not UTF-8, has a prohibited or unassigned character, breaks the
+/// rules for right-to-left text, or is empty after preparation. PostgreSQL's `pg_saslprep` and its callers do
+/// the same.
 pub(crate) fn saslprep(password: &[u8]) -> Cow<'_, [u8]> {
     let prepared = std::str::from_utf8(password).ok().and_then(|text| stringprep::saslprep(text).ok());
     match prepared {

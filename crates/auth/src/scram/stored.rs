@@ -8,10 +8,11 @@ use crate::limits::SALT_LEN_MAX;
 use crate::password::PlainPassword;
 use std::fmt;
 
-/// What a server stores for a SCRAM user: enough to check a client and to prove itself, not enough to log in.
+/// The secret that a server stores for a SCRAM user: enough to check a client and to prove itself, not enough
+/// to log in.
 ///
-/// Text form (`pg_authid.rolpassword`): `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, salt and
-/// keys in base64.
+/// Its text form (`pg_authid.rolpassword`) is `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`,
+/// with salt and keys in base64.
 #[derive(Clone)]
 pub struct ScramSecret {
     stored_key: Key,
@@ -21,7 +22,7 @@ pub struct ScramSecret {
 }
 
 impl ScramSecret {
-    /// Reads the text form; `None` if it is anything else. Iterations up to
+    /// Reads the text form; `None` if the text has another form. Iterations are limited to
     /// [`ITERATIONS_MAX`](crate::limits::ITERATIONS_MAX).
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix(MECHANISM)?.strip_prefix('$')?;
@@ -37,7 +38,7 @@ impl ScramSecret {
         })
     }
 
-    /// The text form. It is a secret: not for logs.
+    /// Returns the text form. It is a secret and must not be logged.
     pub fn format(&self) -> String {
         let salt = base64_encode(&self.salt);
         let stored_key = base64_encode(self.stored_key.as_bytes());
@@ -45,8 +46,8 @@ impl ScramSecret {
         format!("{MECHANISM}${}:{salt}${stored_key}:{server_key}", self.iterations)
     }
 
-    /// The secret of a password. Costs a derivation, unless the password remembers it. `None` if the
-    /// iteration count is 0 or above [`DERIVE_ITERATIONS_MAX`](crate::limits::DERIVE_ITERATIONS_MAX).
+    /// Returns the secret of a password. It costs a derivation, unless the password has kept the keys. `None`
+    /// if the iteration count is 0 or above [`DERIVE_ITERATIONS_MAX`](crate::limits::DERIVE_ITERATIONS_MAX).
     pub fn derive(password: &PlainPassword, salt: &[u8], iterations: u32) -> Option<Self> {
         let keys = password.scram_keys(salt, iterations)?;
         Some(Self {
@@ -57,23 +58,23 @@ impl ScramSecret {
         })
     }
 
-    /// A secret without a known password, for a mock exchange.
+    /// Creates a secret without a known password, for a mock exchange.
     pub(crate) fn unknowable(stored_key: Key, salt: &[u8], iterations: u32) -> Self {
         Self { server_key: stored_key.clone(), stored_key, salt: salt.into(), iterations }
     }
 
-    /// The salt clients are told.
+    /// Returns the salt that clients get.
     pub fn salt(&self) -> &[u8] {
         &self.salt
     }
 
-    /// The iteration count clients are told.
+    /// Returns the iteration count that clients get.
     pub fn iterations(&self) -> u32 {
         self.iterations
     }
 
-    /// Whether this is the secret of that password. False too if it has more iterations than are computed
-    /// here.
+    /// Returns whether this is the secret of that password; `false` also if it has more iterations than are
+    /// computed here.
     pub(crate) fn verify(&self, password: &PlainPassword) -> bool {
         match password.scram_keys(&self.salt, self.iterations) {
             Some(keys) => self.stored_key.same(&keys.stored_key()),
@@ -81,7 +82,7 @@ impl ScramSecret {
         }
     }
 
-    /// Checks a client's proof; returns the keys that the proof reveals to the holder of the secret.
+    /// Checks a client's proof. Returns the keys that the proof reveals to the holder of the secret.
     pub(crate) fn check(&self, proof: &Key, auth_message: &[&[u8]]) -> Option<ScramKeys> {
         let client_key = proof.xor(&self.stored_key.hmac(auth_message));
         if !client_key.digest().same(&self.stored_key) {
@@ -91,7 +92,7 @@ impl ScramSecret {
     }
 }
 
-/// Decodes a salt of 1 to [`SALT_LEN_MAX`] bytes, bounded before it is decoded.
+/// Decodes a salt of 1 to [`SALT_LEN_MAX`] bytes. The length is checked before decoding.
 pub(crate) fn parse_salt(text: &[u8]) -> Option<Vec<u8>> {
     const TEXT_LEN_MAX: usize = SALT_LEN_MAX.div_ceil(3) * 4;
     if text.len() > TEXT_LEN_MAX {
