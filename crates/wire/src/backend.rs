@@ -1,8 +1,8 @@
-//! What servers send, and what we send to clients.
+//! The messages of servers, which pgweir also sends to clients.
 //!
-//! What this file is for: the messages that a pooler must understand. A server's bytes are as foreign as a client's:
-//! nothing in here trusts a length or a count. It must never copy: values borrow from the body (lists of borrowed
-//! values are collected, and their number is bounded by [`crate::limits`]).
+//! The file has the messages that a pooler must understand. A server's bytes are as foreign as a client's:
+//! nothing in here trusts a length or a count. It must never copy: values borrow from the body (lists of
+//! borrowed values are collected, and their number is bounded by [`crate::limits`]).
 
 use std::fmt;
 
@@ -26,11 +26,11 @@ pub use encode::{
 pub use report::{ErrorFields, Fields};
 pub use rows::{Column, Columns, CopyFormat, DataRow};
 
-/// Message types that a backend sends.
+/// The message types that a backend sends.
 pub mod tag {
-    /// `Authentication...`: a question, or that all is well.
+    /// `Authentication...`: a request for a proof, or success.
     pub const AUTHENTICATION: u8 = b'R';
-    /// `BackendKeyData`: what a cancel request needs.
+    /// `BackendKeyData`: the data of a cancel request.
     pub const BACKEND_KEY_DATA: u8 = b'K';
     /// `BindComplete`.
     pub const BIND_COMPLETE: u8 = b'2';
@@ -42,11 +42,11 @@ pub mod tag {
     pub const COPY_DATA: u8 = b'd';
     /// `CopyDone`: the COPY is complete.
     pub const COPY_DONE: u8 = b'c';
-    /// `CopyInResponse`: the client shall send.
+    /// `CopyInResponse`: the client has to send data.
     pub const COPY_IN: u8 = b'G';
-    /// `CopyOutResponse`: data follow.
+    /// `CopyOutResponse`: data follow from the server.
     pub const COPY_OUT: u8 = b'H';
-    /// `CopyBothResponse`: both may send (streaming replication).
+    /// `CopyBothResponse`: both sides may send (streaming replication).
     pub const COPY_BOTH: u8 = b'W';
     /// `DataRow`.
     pub const DATA_ROW: u8 = b'D';
@@ -58,15 +58,15 @@ pub mod tag {
     pub const FUNCTION_RESPONSE: u8 = b'V';
     /// `NegotiateProtocolVersion`.
     pub const NEGOTIATE: u8 = b'v';
-    /// `NoData`: the described thing returns no rows.
+    /// `NoData`: the described statement or portal returns no rows.
     pub const NO_DATA: u8 = b'n';
-    /// `NoticeResponse`. May come at any time.
+    /// `NoticeResponse`, which may come at any time.
     pub const NOTICE: u8 = b'N';
-    /// `NotificationResponse`. May come at any time.
+    /// `NotificationResponse`, which may come at any time.
     pub const NOTIFICATION: u8 = b'A';
     /// `ParameterDescription`.
     pub const PARAMETER_DESCRIPTION: u8 = b't';
-    /// `ParameterStatus`. May come at any time.
+    /// `ParameterStatus`, which may come at any time.
     pub const PARAMETER_STATUS: u8 = b'S';
     /// `ParseComplete`.
     pub const PARSE_COMPLETE: u8 = b'1';
@@ -90,7 +90,7 @@ pub enum TxStatus {
 }
 
 impl TxStatus {
-    /// The byte on the wire: `I`, `T` or `E`.
+    /// Returns the byte in the message: `I`, `T` or `E`.
     #[inline]
     #[must_use]
     pub const fn as_byte(self) -> u8 {
@@ -101,7 +101,7 @@ impl TxStatus {
         }
     }
 
-    /// Reads the byte on the wire. `None`: it is none of the three.
+    /// Reads the byte in the message. Returns `None` if it is none of the three.
     #[inline]
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
@@ -117,7 +117,7 @@ impl TxStatus {
 /// Reads the body of a `ReadyForQuery`.
 ///
 /// # Errors
-/// If it is not exactly one of the three status bytes.
+/// The body is not exactly one of the three status bytes.
 #[inline]
 pub fn parse_ready(body: &[u8]) -> Result<TxStatus, WireError> {
     let mut reader = Reader::new("ReadyForQuery", body);
@@ -131,7 +131,7 @@ pub fn parse_ready(body: &[u8]) -> Result<TxStatus, WireError> {
 /// Reads the body of a `CommandComplete`: the command tag, such as `INSERT 0 1`.
 ///
 /// # Errors
-/// If there is not exactly one NUL, at the end.
+/// The body does not have exactly one NUL, at its end.
 pub fn parse_command_complete(body: &[u8]) -> Result<&[u8], WireError> {
     let mut reader = Reader::new("CommandComplete", body);
     let tag = reader.text("command tag")?;
@@ -144,7 +144,7 @@ pub fn parse_command_complete(body: &[u8]) -> Result<&[u8], WireError> {
 pub struct ParameterStatus<'a> {
     /// The setting's name.
     pub name: &'a [u8],
-    /// Its value.
+    /// The setting's value.
     pub value: &'a [u8],
 }
 
@@ -152,7 +152,7 @@ impl<'a> ParameterStatus<'a> {
     /// Reads the body of a `ParameterStatus`.
     ///
     /// # Errors
-    /// If it is not exactly two texts.
+    /// The body is not exactly two texts.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("ParameterStatus", body);
         let name = reader.text("name")?;
@@ -162,12 +162,12 @@ impl<'a> ParameterStatus<'a> {
     }
 }
 
-/// `BackendKeyData`: what a cancel request needs.
+/// `BackendKeyData`: the data of a cancel request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BackendKeyData<'a> {
-    /// The server's process id, or what a pooler in between gives out for one.
+    /// The server's process id, or the id that a pooler in between gave out.
     pub pid: u32,
-    /// The key, 1 to [`crate::limits::CANCEL_KEY_LEN_MAX`] bytes; 4 before protocol 3.2. A secret.
+    /// The key, of 1 to [`crate::limits::CANCEL_KEY_LEN_MAX`] bytes; 4 before protocol 3.2. It is a secret.
     pub key: &'a [u8],
 }
 
@@ -175,7 +175,7 @@ impl<'a> BackendKeyData<'a> {
     /// Reads the body of a `BackendKeyData`.
     ///
     /// # Errors
-    /// If it is not exactly a number and a key.
+    /// The body is not exactly a number and a key.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("BackendKeyData", body);
         let pid = reader.u32("process id")?;
@@ -193,11 +193,11 @@ impl fmt::Debug for BackendKeyData<'_> {
 /// `NotificationResponse`: a session sent a NOTIFY on a channel that this session listens to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct NotificationResponse<'a> {
-    /// The process id of the session that sent it.
+    /// The process id of the sender's session.
     pub pid: u32,
     /// The channel.
     pub channel: &'a [u8],
-    /// What was sent, perhaps nothing.
+    /// The payload, which may be empty.
     pub payload: &'a [u8],
 }
 
@@ -205,7 +205,7 @@ impl<'a> NotificationResponse<'a> {
     /// Reads the body of a `NotificationResponse`.
     ///
     /// # Errors
-    /// If it is not exactly a number and two texts.
+    /// The body is not exactly a number and two texts.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("NotificationResponse", body);
         let pid = reader.u32("process id")?;

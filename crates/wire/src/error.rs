@@ -1,27 +1,26 @@
-//! Errors: what this crate complains about, and how a pooler tells a peer of an error.
+//! Errors: the faults that this crate finds, and the reports of errors to peers.
 //!
-//! [`WireError`] is what a peer did wrong; it never repeats the peer's bytes. [`Report`] is the text of an
-//! `ErrorResponse` or `NoticeResponse` that we send, with the [`SqlState`] that drivers act on.
+//! [`WireError`] is a fault in a peer's bytes, which it never repeats. [`Report`] is the text of an
+//! `ErrorResponse` or `NoticeResponse` to a peer, with the [`SqlState`] that drivers act on.
 
 use std::fmt;
 
 use crate::limits::{MESSAGE_LEN_MAX, MESSAGE_LEN_MIN, STARTUP_PACKET_LEN_MAX};
 use crate::writer;
 
-/// What is wrong with bytes that a peer sent. The connection they came from cannot go on, except where the caller
-/// knows better.
+/// A fault in a peer's bytes. Their connection cannot go on, unless the caller knows better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A length field that no message can have.
     #[error("bad packet header: message length {got} is outside of {MESSAGE_LEN_MIN}..={MESSAGE_LEN_MAX}")]
     MessageLength {
-        /// The length field.
+        /// The value of the length field.
         got: u32,
     },
-    /// A first packet that is longer or shorter than PostgreSQL takes.
+    /// A first packet that is longer or shorter than PostgreSQL accepts.
     #[error("bad packet header: length {got} of the first packet is outside of 8..={}", STARTUP_PACKET_LEN_MAX + 4)]
     StartupLength {
-        /// The length field.
+        /// The value of the length field.
         got: u32,
     },
     /// A first packet for a protocol that is neither version 3 nor one that was ever used.
@@ -29,61 +28,61 @@ pub enum WireError {
     UnsupportedProtocol {
         /// The upper half of the version number.
         major: u16,
-        /// The lower half.
+        /// The lower half of the version number.
         minor: u16,
     },
-    /// The body ended inside of a field.
+    /// The body ended inside a field.
     #[error("{message}: {field} needs {needed} bytes, {left} are left")]
     Truncated {
-        /// Which message.
+        /// The message's name.
         message: &'static str,
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// Bytes the field needs.
+        /// The number of bytes that the field needs.
         needed: usize,
-        /// Bytes that are there.
+        /// The number of bytes that are left.
         left: usize,
     },
     /// A text without its NUL.
     #[error("{message}: {field} has no terminator")]
     Unterminated {
-        /// Which message.
+        /// The message's name.
         message: &'static str,
-        /// Which field.
+        /// The field's name.
         field: &'static str,
     },
-    /// The body goes on behind its last field.
+    /// The body goes on after its last field.
     #[error("{message}: {left} bytes behind the last field")]
     Trailing {
-        /// Which message.
+        /// The message's name.
         message: &'static str,
-        /// Bytes that are too many.
+        /// The number of superfluous bytes.
         left: usize,
     },
     /// A field with a value that it cannot have.
     #[error("{message}: {field} must be {expected}, got {got:#x}")]
     Value {
-        /// Which message.
+        /// The message's name.
         message: &'static str,
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// What would have been right.
+        /// The values that the field can have.
         expected: &'static str,
-        /// What was there (a number, a tag or a length; never a text).
+        /// The value of the field (a number, a tag or a length; never a text).
         got: u32,
     },
-    /// The `options` of a startup packet hold something else than settings.
+    /// The `options` of a startup packet have something other than settings.
     #[error(
         "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed ({problem})"
     )]
     Options {
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
 }
 
 impl WireError {
-    /// The SQLSTATE to tell the peer; the same that PostgreSQL uses.
+    /// Returns the SQLSTATE for the peer, which is the same as PostgreSQL's.
     #[must_use]
     pub fn sql_state(&self) -> SqlState {
         match self {
@@ -109,7 +108,7 @@ macro_rules! sql_states {
             $(#[doc = concat!($code, ": ", $doc)]
             pub const $name: Self = Self::known($code);)+
 
-            /// Every code that has a name here.
+            /// All codes that have a name here.
             pub const NAMED: &'static [Self] = &[$(Self::$name),+];
         }
     };
@@ -160,20 +159,20 @@ impl SqlState {
         }
     }
 
-    /// A code that a server sent. `None` unless it is five characters of 0-9 and A-Z.
+    /// Reads a code of a server. Returns `None` unless it is five characters of 0-9 and A-Z.
     #[must_use]
     pub fn from_bytes(code: &[u8]) -> Option<Self> {
         let bytes: &[u8; 5] = code.try_into().ok()?;
         valid(bytes).then_some(Self(*bytes))
     }
 
-    /// The five characters.
+    /// Returns the five characters as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 5] {
         &self.0
     }
 
-    /// The five characters.
+    /// Returns the five characters as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("every constructor lets only ASCII in")
@@ -203,27 +202,28 @@ impl fmt::Debug for SqlState {
     }
 }
 
-/// How bad it is. After [`Severity::Fatal`] and [`Severity::Panic`] the sender closes the connection.
+/// The severity of an error or a notice. After [`Severity::Fatal`] and [`Severity::Panic`] the sender closes
+/// the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The statement failed, the session goes on.
     Error,
     /// The session ends.
     Fatal,
-    /// For the user's information.
+    /// Information for the user.
     Notice,
-    /// Something that is likely a problem.
+    /// A likely problem.
     Warning,
-    /// Something that the user asked to be told.
+    /// Information that the user has requested.
     Info,
-    /// For the server's log; clients see it if they ask to.
+    /// A line for the server's log, which clients get on request.
     Log,
     /// The whole server goes down.
     Panic,
 }
 
 impl Severity {
-    /// The word on the wire.
+    /// Returns the word in the message.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -238,60 +238,60 @@ impl Severity {
     }
 }
 
-/// An error or a notice as a peer shall read it.
+/// An error or a notice for a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report<'a> {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What drivers act on.
+    /// The SQLSTATE, which drivers act on.
     pub code: SqlState,
-    /// One sentence: what happened.
+    /// The primary message: one sentence about what happened.
     pub message: &'a str,
-    /// More about what happened.
+    /// The detail message.
     pub detail: Option<&'a str>,
-    /// What to do about it.
+    /// The hint: what the user can do about it.
     pub hint: Option<&'a str>,
 }
 
 impl<'a> Report<'a> {
-    /// A report without detail and hint.
+    /// Creates a report without detail and hint.
     #[must_use]
     pub const fn new(severity: Severity, code: SqlState, message: &'a str) -> Self {
         Self { severity, code, message, detail: None, hint: None }
     }
 
-    /// The session ends.
+    /// Creates a report that ends the session.
     #[must_use]
     pub const fn fatal(code: SqlState, message: &'a str) -> Self {
         Self::new(Severity::Fatal, code, message)
     }
 
-    /// The statement failed.
+    /// Creates a report of a failed statement.
     #[must_use]
     pub const fn error(code: SqlState, message: &'a str) -> Self {
         Self::new(Severity::Error, code, message)
     }
 
-    /// Something that is likely a problem.
+    /// Creates a report of a likely problem.
     #[must_use]
     pub const fn warning(code: SqlState, message: &'a str) -> Self {
         Self::new(Severity::Warning, code, message)
     }
 
-    /// For the user's information.
+    /// Creates a report for the user's information.
     #[must_use]
     pub const fn notice(code: SqlState, message: &'a str) -> Self {
         Self::new(Severity::Notice, code, message)
     }
 
-    /// Says what to do about it.
+    /// Adds a hint.
     #[must_use]
     pub const fn with_hint(mut self, hint: &'a str) -> Self {
         self.hint = Some(hint);
         self
     }
 
-    /// Says more about what happened.
+    /// Adds a detail message.
     #[must_use]
     pub const fn with_detail(mut self, detail: &'a str) -> Self {
         self.detail = Some(detail);

@@ -1,7 +1,7 @@
-//! What clients send after login has begun, and what we send to servers.
+//! The messages of clients after login has begun, which pgweir also sends to servers.
 //!
-//! What this file is for: the messages that a pooler must understand. Those that it only passes on (`CopyData`,
-//! the parameters of `Bind`, ...) have a tag here and no parser. It must never copy: every value borrows from the
+//! The file has the messages that a pooler must understand. Messages that it only passes on (`CopyData`, the
+//! parameters of `Bind`, ...) have a tag here and no parser. It must never copy: every value borrows from the
 //! body it was read from.
 
 use std::fmt;
@@ -17,7 +17,7 @@ pub use encode::{
     encode_sasl_response, encode_ssl_request, encode_startup, encode_sync, encode_terminate,
 };
 
-/// Message types that a frontend sends.
+/// The message types that a frontend sends.
 pub mod tag {
     /// `Query`: one simple query.
     pub const QUERY: u8 = b'Q';
@@ -41,11 +41,12 @@ pub mod tag {
     pub const COPY_DATA: u8 = b'd';
     /// `CopyDone`: the COPY is complete.
     pub const COPY_DONE: u8 = b'c';
-    /// `CopyFail`: the COPY shall fail.
+    /// `CopyFail`: the client wants the COPY to fail.
     pub const COPY_FAIL: u8 = b'f';
     /// `Terminate`: ends the session.
     pub const TERMINATE: u8 = b'X';
-    /// `PasswordMessage`, `SASLInitialResponse`, `SASLResponse` and `GSSResponse`: what it is depends on the question.
+    /// `PasswordMessage`, `SASLInitialResponse`, `SASLResponse` and `GSSResponse`, depending on the server's
+    /// request.
     pub const PASSWORD: u8 = b'p';
 }
 
@@ -60,7 +61,7 @@ impl<'a> Query<'a> {
     /// Reads the body of a `Query`.
     ///
     /// # Errors
-    /// If there is not exactly one NUL, at the end.
+    /// The body does not have exactly one NUL, at its end.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         if let [text @ .., 0] = body
             && memchr::memchr(0, text).is_none()
@@ -83,11 +84,11 @@ impl fmt::Debug for Query<'_> {
 /// `Parse`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Parse<'a> {
-    /// The name the statement shall have; empty for the unnamed one.
+    /// The name that the statement gets; empty for the unnamed one.
     pub name: &'a [u8],
     /// The statement, in the client's encoding.
     pub query: &'a [u8],
-    /// Type oids of parameters, four bytes each, as they stood in the message.
+    /// The type oids of the parameters, four bytes each, as in the message.
     pub param_types: &'a [u8],
 }
 
@@ -95,7 +96,7 @@ impl<'a> Parse<'a> {
     /// Reads the body of a `Parse`.
     ///
     /// # Errors
-    /// If it is not exactly two texts, a count and as many oids.
+    /// The body is not exactly two texts, a count and that number of oids.
     #[expect(
         clippy::self_named_constructors,
         reason = "all messages are read by `parse`; this one is called Parse"
@@ -121,21 +122,21 @@ impl fmt::Debug for Parse<'_> {
     }
 }
 
-/// The start of a `Bind`: what a pooler must know and may have to replace. The parameters behind it are passed on
-/// unread, for they may be large.
+/// The start of a `Bind`: the names, which a pooler must know and may have to replace. The parameters after
+/// them are passed on unread, because they may be large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindHead<'a> {
-    /// The name the portal shall have; empty for the unnamed one.
+    /// The name that the portal gets; empty for the unnamed one.
     pub portal: &'a [u8],
     /// The prepared statement.
     pub statement: &'a [u8],
-    /// Where in the body the rest begins, in bytes.
+    /// The offset in the body at which the rest begins, in bytes.
     pub tail: usize,
 }
 
 impl<'a> BindHead<'a> {
-    /// Reads the names at the start of the body of a `Bind`, of which `prefix` is what has arrived. `None`: the names
-    /// are not complete; if `prefix` is the whole body then the message is malformed.
+    /// Reads the names at the start of the body of a `Bind`, of which `prefix` has arrived. Returns `None` if
+    /// the names are not complete; if `prefix` is the whole body, the message is malformed then.
     #[must_use]
     #[inline]
     pub fn parse_prefix(prefix: &'a [u8]) -> Option<Self> {
@@ -145,22 +146,24 @@ impl<'a> BindHead<'a> {
     }
 }
 
-/// The rest of a `Bind`, for a caller that answers it itself.
+/// The rest of a `Bind`, for a caller that answers the message itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindTail<'a> {
     /// The number of parameters.
     pub parameters: u16,
-    /// Their formats, two bytes each: none (all text), one for all parameters, or one for each.
+    /// The formats of the parameters, two bytes each: none (all text), one for all parameters, or one for
+    /// each.
     formats: &'a [u8],
-    /// Result formats, two bytes each: none (all text), one for all columns, or one for each.
+    /// The formats of the results, two bytes each: none (all text), one for all columns, or one for each.
     result_formats: &'a [u8],
 }
 
 impl<'a> BindTail<'a> {
-    /// Reads what follows [`BindHead::tail`].
+    /// Reads the bytes after [`BindHead::tail`].
     ///
     /// # Errors
-    /// If it is not exactly formats, parameters and formats.
+    ///
+    /// They are not exactly formats, parameters and formats.
     pub fn parse(tail: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("Bind", tail);
         let formats = reader.u16("number of parameter formats")?;
@@ -175,7 +178,7 @@ impl<'a> BindTail<'a> {
         Ok(Self { parameters, formats, result_formats })
     }
 
-    /// Whether each parameter is in binary format.
+    /// Returns for each parameter whether it is in binary format.
     pub fn binary_parameters(&self) -> impl Iterator<Item = bool> + 'a {
         let formats = self.formats;
         (0..usize::from(self.parameters)).map(move |at| {
@@ -184,13 +187,14 @@ impl<'a> BindTail<'a> {
         })
     }
 
-    /// Whether each column is wanted in binary format; see the field for what the number of values means.
+    /// Returns for each column whether it is wanted in binary format. The number of values has the same
+    /// meaning as for the formats.
     pub fn binary_results(&self) -> impl Iterator<Item = bool> + 'a {
         self.result_formats.chunks_exact(2).map(|format| format != [0, 0])
     }
 }
 
-/// What `Describe` and `Close` are about.
+/// The kind of object that `Describe` and `Close` name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// A prepared statement.
@@ -200,7 +204,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The byte on the wire.
+    /// Returns the byte in the message.
     #[must_use]
     pub const fn as_byte(self) -> u8 {
         match self {
@@ -227,7 +231,7 @@ impl Target {
 pub struct Describe<'a> {
     /// Statement or portal.
     pub target: Target,
-    /// Its name; empty for the unnamed one.
+    /// The object's name; empty for the unnamed one.
     pub name: &'a [u8],
 }
 
@@ -235,9 +239,9 @@ impl<'a> Describe<'a> {
     /// Reads the body of a `Describe`.
     ///
     /// # Errors
-    /// If it is not exactly a target and a name.
+    /// The body is not exactly a target and a name.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
-        // What nearly every driver sends.
+        // Nearly every driver sends this.
         if body == b"P\0" {
             return Ok(Self { target: Target::Portal, name: b"" });
         }
@@ -251,7 +255,7 @@ impl<'a> Describe<'a> {
 pub struct Close<'a> {
     /// Statement or portal.
     pub target: Target,
-    /// Its name; empty for the unnamed one.
+    /// The object's name; empty for the unnamed one.
     pub name: &'a [u8],
 }
 
@@ -259,7 +263,7 @@ impl<'a> Close<'a> {
     /// Reads the body of a `Close`.
     ///
     /// # Errors
-    /// If it is not exactly a target and a name.
+    /// The body is not exactly a target and a name.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let (target, name) = Target::read("Close", body)?;
         Ok(Self { target, name })
@@ -271,7 +275,7 @@ impl<'a> Close<'a> {
 pub struct Execute<'a> {
     /// The portal; empty for the unnamed one.
     pub portal: &'a [u8],
-    /// The number of rows that are wanted; 0 for all. PostgreSQL takes numbers above `i32::MAX` for 0.
+    /// The number of rows that are wanted; 0 means all. PostgreSQL treats numbers above `i32::MAX` as 0.
     pub max_rows: u32,
 }
 
@@ -279,7 +283,7 @@ impl<'a> Execute<'a> {
     /// Reads the body of an `Execute`.
     ///
     /// # Errors
-    /// If it is not exactly a name and a number.
+    /// The body is not exactly a name and a number.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("Execute", body);
         let portal = reader.text("portal")?;
@@ -289,10 +293,10 @@ impl<'a> Execute<'a> {
     }
 }
 
-/// `PasswordMessage`: the answer to a question for a password, in clear text or as md5.
+/// `PasswordMessage`: the answer to a request for a password, in clear text or as md5.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Password<'a> {
-    /// The password or its hash, without the NUL. A secret.
+    /// The password or its hash, without the NUL. It is a secret.
     pub text: &'a [u8],
 }
 
@@ -300,7 +304,7 @@ impl<'a> Password<'a> {
     /// Reads the body of a `PasswordMessage`.
     ///
     /// # Errors
-    /// If there is not exactly one NUL, at the end.
+    /// The body does not have exactly one NUL, at its end.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("PasswordMessage", body);
         let text = reader.text("password")?;
@@ -315,13 +319,13 @@ impl fmt::Debug for Password<'_> {
     }
 }
 
-/// `SASLInitialResponse`: the chosen mechanism and the first message of the exchange. The later ones
-/// (`SASLResponse`) are their whole body and need no parser.
+/// `SASLInitialResponse`: the chosen mechanism and the first message of the exchange. The later messages
+/// (`SASLResponse`) consist of their body only and need no parser.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SaslInitial<'a> {
     /// The mechanism's name.
     pub mechanism: &'a [u8],
-    /// The first message; `None` if the client waits to be asked.
+    /// The first message; `None` if the client waits for a request.
     pub data: Option<&'a [u8]>,
 }
 
@@ -329,7 +333,7 @@ impl<'a> SaslInitial<'a> {
     /// Reads the body of a `SASLInitialResponse`.
     ///
     /// # Errors
-    /// If it is not exactly a text and a value with its length.
+    /// The body is not exactly a text and a value with its length.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("SASLInitialResponse", body);
         let mechanism = reader.text("mechanism")?;

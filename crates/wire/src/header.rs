@@ -1,36 +1,36 @@
 //! The five bytes at the start of every message: a tag and a length.
 //!
-//! This is the hottest code of the product: a pooler looks at each header and at little else. It allocates nothing
-//! and must never read past what it was given.
+//! This is the hottest code of the product: a pooler reads each header and little else. It allocates nothing
+//! and must never read past its input.
 //!
-//! About encoders (here and in [`crate::frontend`], [`crate::backend`]): they cannot fail, because their callers
-//! bound what they pass. If a value does not fit after all, the message is made harmless instead of being
-//! misread by its receiver: a text is cut at its first NUL, since on the wire it would end there and what follows
-//! would pass for further fields; and a length above `i32::MAX` is written as `u32::MAX`, which every receiver
-//! refuses.
+//! Encoders (here and in [`crate::frontend`], [`crate::backend`]) cannot fail, because their callers bound
+//! their arguments. If a value does not fit after all, the message is made harmless, so that its receiver
+//! does not misread it: a text is cut at its first NUL, because its receiver would read the rest as further
+//! fields; and a length above `i32::MAX` is written as `u32::MAX`, which every receiver refuses.
 
 use crate::error::WireError;
 use crate::limits::{MESSAGE_LEN_MAX, MESSAGE_LEN_MIN};
 
-/// Bytes in a message's header: tag and length field.
+/// The size of a message's header in bytes: tag and length field.
 pub const HEADER_LEN: usize = 5;
 
-/// What the first five bytes of a message say.
+/// The contents of a message's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The message type, see [`crate::frontend::tag`] and [`crate::backend::tag`]. Not checked here: what a tag means
-    /// depends on its sender.
+    /// The message type, see [`crate::frontend::tag`] and [`crate::backend::tag`]. It is not checked here,
+    /// because its meaning depends on the sender.
     pub tag: u8,
-    /// Bytes of the message behind its header. At most [`MESSAGE_LEN_MAX`] - 4.
+    /// The number of bytes after the header, at most [`MESSAGE_LEN_MAX`] - 4.
     pub body_len: u32,
 }
 
 impl Header {
-    /// Reads the header at the start of `buf`. `None`: fewer than [`HEADER_LEN`] bytes are there.
+    /// Reads the header at the start of `buf`. Returns `None` if it has fewer than [`HEADER_LEN`] bytes.
     ///
     /// # Errors
-    /// [`WireError::MessageLength`] if the length field is below 4 or above `i32::MAX`: nothing that follows on this
-    /// connection can be understood any more.
+    ///
+    /// [`WireError::MessageLength`] if the length field is below 4 or above `i32::MAX`: then nothing that
+    /// follows on this connection can be understood.
     #[inline]
     pub fn peek(buf: &[u8]) -> Result<Option<Self>, WireError> {
         let [tag, a, b, c, d, ..] = *buf else { return Ok(None) };
@@ -42,14 +42,14 @@ impl Header {
         }
     }
 
-    /// Bytes of the whole message, header included.
+    /// Returns the size of the whole message in bytes, header included.
     #[inline]
     #[must_use]
     pub fn total(&self) -> usize {
         HEADER_LEN + self.body_len as usize
     }
 
-    /// Appends this header; the caller appends `body_len` bytes behind it.
+    /// Appends this header. The caller appends `body_len` bytes after it.
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.tag);

@@ -1,17 +1,18 @@
 //! The PostgreSQL frontend/backend protocol, version 3, as bytes.
 //!
-//! What this room is for: to say where one message ends and the next begins ([`header`]), to read messages into typed
-//! values that borrow from the buffer ([`startup`], [`frontend`], [`backend`]), to append messages to a buffer, and to
-//! give errors their SQLSTATE ([`error`]). It speaks both roles, because a pooler is a server to its clients and a
-//! client to its servers. It follows <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
+//! The crate finds where one message ends and the next begins ([`header`]), reads messages into typed values
+//! that borrow from the buffer ([`startup`], [`frontend`], [`backend`]), appends messages to a buffer, and
+//! gives errors their SQLSTATE ([`error`]). It has both roles, because a pooler is a server to its clients
+//! and a client to its servers. It follows
+//! <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 //!
-//! What it must never do: wait, read a socket, know a clock, keep state between messages, or panic on what a peer
-//! sent. Every length is checked before it is used and every limit is named in [`limits`]. Values that may be secret
-//! (passwords, keys, statement texts) do not show in `Debug` output, and no error repeats what the peer wrote.
+//! It must never wait, read a socket, know a clock, keep state between messages, or panic on a peer's bytes.
+//! Every length is checked before it is used, and every limit is named in [`limits`]. Values that may be
+//! secret (passwords, keys, statement texts) are not in `Debug` output, and no error repeats a peer's text.
 //!
-//! Parsers take the *body* of a message, without tag and length field, and insist that it ends exactly where the
-//! last field ends. Encoders append a whole message to a `Vec<u8>` and do not fail: see [`header`] for what they do
-//! with values that the protocol cannot carry.
+//! Parsers take the *body* of a message, without tag and length field, and require that it ends exactly where
+//! the last field ends. Encoders append a whole message to a `Vec<u8>` and do not fail: see [`header`] for
+//! values that the protocol cannot carry.
 
 pub mod backend;
 pub mod error;

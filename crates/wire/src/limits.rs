@@ -1,4 +1,4 @@
-//! Every bound that this crate holds peers to, with where it comes from.
+//! The limits that this crate enforces on peers, each with its source.
 
 /// Largest first packet of a connection, in bytes, without its length field: `MAX_STARTUP_PACKET_LENGTH` in
 /// PostgreSQL's `src/include/libpq/pqcomm.h`.

@@ -1,11 +1,11 @@
-//! Takes a message's body apart, field by field; every parser of this crate goes through here.
+//! Reads a message's body, field by field. Every parser of this crate goes through here.
 //!
-//! It never reads past the body, and each complaint names the message and the field.
+//! It never reads past the body, and each error names the message and the field.
 
 use crate::error::WireError;
 use crate::limits::CANCEL_KEY_LEN_MAX;
 
-/// A body and how much of it is not read yet.
+/// A body, with the part of it that has not been read yet.
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {
     message: &'static str,
@@ -13,12 +13,12 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// `message` is the name to be used in errors.
+    /// Creates a reader. `message` is the message's name for errors.
     pub(crate) fn new(message: &'static str, body: &'a [u8]) -> Self {
         Self { message, rest: body }
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes.
     pub(crate) fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], WireError> {
         match self.rest.split_at_checked(len) {
             Some((taken, rest)) => {
@@ -55,12 +55,12 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(self.array(field)?))
     }
 
-    /// Four bytes as they are.
+    /// Returns the next four bytes.
     pub(crate) fn four(&mut self, field: &'static str) -> Result<[u8; 4], WireError> {
         self.array(field)
     }
 
-    /// The bytes up to the next NUL, which is read too.
+    /// Returns the bytes up to the next NUL, which is read, too.
     pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
         match split_text(self.rest) {
             Some((text, rest)) => {
@@ -71,13 +71,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A value with its length in front; a length of -1 stands for NULL.
+    /// Returns a value that follows its length; a length of -1 means NULL.
     pub(crate) fn nullable(&mut self, field: &'static str) -> Result<Option<&'a [u8]>, WireError> {
         let len = self.u32(field)?;
         if len == u32::MAX { Ok(None) } else { self.take(len as usize, field).map(Some) }
     }
 
-    /// All that is left.
+    /// Returns all bytes that have not been read.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.rest
     }
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// The end: an error if bytes are left over.
+    /// Ends the reading. It is an error if bytes are left over.
     pub(crate) fn finish(self) -> Result<(), WireError> {
         if self.rest.is_empty() {
             Ok(())
@@ -95,13 +95,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The error for a value that was read and cannot be.
+    /// Returns the error for a value that was read but is not allowed.
     pub(crate) fn refuse(&self, field: &'static str, expected: &'static str, got: u32) -> WireError {
         WireError::Value { message: self.message, field, expected, got }
     }
 }
 
-/// Splits at the first NUL into what is before it and what is behind it. `None`: there is no NUL.
+/// Splits at the first NUL. Returns the bytes before it and those after it, or `None` if there is no NUL.
 #[inline]
 #[must_use]
 pub fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -113,7 +113,7 @@ pub fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((text, rest.get(1..)?))
 }
 
-/// Where the first NUL is.
+/// Returns the place of the first NUL.
 fn nul_at(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     // Names are short; texts need not be.
@@ -130,10 +130,10 @@ fn nul_at(bytes: &[u8]) -> Option<usize> {
     memchr::memchr(0, bytes.get(at..)?).map(|behind| at + behind)
 }
 
-/// So many times eight bytes are looked at before a longer search is begun.
+/// The number of chunks of eight bytes that are checked before a longer search begins.
 const CHUNKS_LOOKED_AT: usize = 4;
 
-/// The rest of a message that ends in a cancel key.
+/// Reads the rest of a message that ends in a cancel key.
 pub(crate) fn cancel_key(reader: Reader<'_>) -> Result<&[u8], WireError> {
     let len = reader.rest.len();
     if (1..=CANCEL_KEY_LEN_MAX).contains(&len) {

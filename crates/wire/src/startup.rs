@@ -1,9 +1,9 @@
 //! The first packets of a connection, which have no tag.
 //!
-//! What this file is for: to tell a startup packet from the requests that may stand in its place or before it. It
-//! takes what PostgreSQL's `ProcessStartupPacket` (`src/backend/tcop/backend_startup.c`) takes, and is stricter only
-//! where PostgreSQL ignores what it was sent (bytes behind an `SSLRequest`). It must never believe a length beyond
-//! [`STARTUP_PACKET_LEN_MAX`]: at this point the client has not proved its identity.
+//! The file tells a startup packet from the requests that may come instead of it or before it. It accepts
+//! what PostgreSQL's `ProcessStartupPacket` (`src/backend/tcop/backend_startup.c`) accepts, and is stricter
+//! only about bytes that PostgreSQL ignores (those after an `SSLRequest`). It must never believe a length
+//! beyond [`STARTUP_PACKET_LEN_MAX`]: at this point the client has not proved its identity.
 
 use std::fmt;
 
@@ -25,30 +25,31 @@ pub(crate) const CANCEL_REQUEST: u32 = 80_877_102;
 /// The only major version in use.
 pub const PROTOCOL_MAJOR: u16 = 3;
 
-/// The first byte of a TLS handshake record: a client that does not ask before.
+/// The first byte of a TLS handshake record, which a client sends that does not ask for TLS first.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// The length field and the version number.
+/// The size of the length field and the version number, in bytes.
 const FIRST_WORDS_LEN: usize = 8;
 
 /// A first packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Initial<'a> {
-    /// Asks for TLS; to be answered with one byte, `S` or `N`.
+    /// A request for TLS. The answer is one byte, `S` or `N`.
     Ssl,
-    /// Asks for GSSAPI encryption; to be answered with one byte, `G` or `N`.
+    /// A request for GSSAPI encryption. The answer is one byte, `G` or `N`.
     Gss,
-    /// Asks to cancel what a backend is doing. There is no answer; the connection is closed.
+    /// A request to cancel a backend's statement. There is no answer; the connection is closed.
     Cancel {
         /// The process id that the backend gave out.
         pid: u32,
-        /// The key that proves it, 1 to [`CANCEL_KEY_LEN_MAX`] bytes.
+        /// The key for that backend, of 1 to [`CANCEL_KEY_LEN_MAX`] bytes.
         key: &'a [u8],
     },
-    /// Wants to log in.
+    /// A request to log in.
     Startup(StartupPacket<'a>),
     /// A protocol older than version 3, which no server speaks any more.
     OldProtocol,
-    /// A TLS handshake begins with no request before it (`sslnegotiation=direct`). Nothing is consumed.
+    /// The beginning of a TLS handshake without a request before it (`sslnegotiation=direct`). No bytes are
+    /// consumed.
     DirectTls,
 }
 
@@ -65,11 +66,12 @@ impl fmt::Debug for Initial<'_> {
     }
 }
 
-/// Reads the first packet at the start of `buf`, and its length in bytes. `None`: more bytes are needed. A length or
-/// a version that cannot be right is reported as soon as it can be seen.
+/// Reads the first packet at the start of `buf`. Returns it with its length in bytes, or `None` if more bytes
+/// are needed. A length or a version that cannot be right is reported as soon as it can be seen.
 ///
 /// # Errors
-/// What is wrong with the packet; the connection cannot go on.
+///
+/// The fault of the packet; the connection cannot go on.
 pub fn peek_initial(buf: &[u8]) -> Result<Option<(Initial<'_>, usize)>, WireError> {
     if buf.first() == Some(&TLS_HANDSHAKE) {
         return Ok(Some((Initial::DirectTls, 0)));
@@ -93,7 +95,7 @@ pub fn peek_initial(buf: &[u8]) -> Result<Option<(Initial<'_>, usize)>, WireErro
     Ok(Some((initial, len as usize)))
 }
 
-/// What the second word of a first packet can be.
+/// The meaning of the second word of a first packet.
 enum Version {
     Ssl,
     Gss,
@@ -129,9 +131,9 @@ fn parse_cancel(body: &[u8]) -> Result<Initial<'_>, WireError> {
 /// A request to log in, of protocol version 3. Its parameters have been checked as a whole.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StartupPacket<'a> {
-    /// Always [`PROTOCOL_MAJOR`].
+    /// The major version, which is always [`PROTOCOL_MAJOR`].
     pub major: u16,
-    /// The minor version that the client asks for; any number may stand here.
+    /// The minor version that the client asks for, which can be any number.
     pub minor: u16,
     /// Pairs of texts, without the last terminator.
     raw: &'a [u8],
@@ -152,13 +154,14 @@ impl<'a> StartupPacket<'a> {
         Ok(Self { major: PROTOCOL_MAJOR, minor, raw })
     }
 
-    /// The parameters, name and value, in the client's order. Names may come more than once.
+    /// Returns the parameters, name and value, in the client's order. A name may come more than once.
     #[must_use]
     pub fn params(&self) -> Params<'a> {
         Params { rest: self.raw }
     }
 
-    /// The value of a parameter. If it comes more than once then the last one counts, as in PostgreSQL.
+    /// Returns the value of a parameter. If the name comes more than once, the last one counts, as in
+    /// PostgreSQL.
     #[must_use]
     pub fn param(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.params().filter(|(key, _)| *key == name).last().map(|(_, value)| value)
@@ -175,7 +178,7 @@ impl fmt::Debug for StartupPacket<'_> {
     }
 }
 
-/// Iterates over the parameters of a [`StartupPacket`].
+/// An iterator over the parameters of a [`StartupPacket`].
 #[derive(Clone)]
 pub struct Params<'a> {
     rest: &'a [u8],

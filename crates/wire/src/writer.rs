@@ -1,16 +1,16 @@
-//! Appends fields to a message; every encoder of this crate goes through here.
+//! Appends fields to a message. Every encoder of this crate goes through here.
 //!
-//! It never fails and never lets one field run into the next: see [`crate::header`] for how.
+//! It never fails and never lets one field run into the next; see [`crate::header`].
 
 use crate::reader::split_text;
 
-/// Appends a message: tag, length and what `body` appends.
+/// Appends a message: the tag, the length, and the bytes that `body` appends.
 pub(crate) fn message(out: &mut Vec<u8>, tag: u8, body: impl FnOnce(&mut Vec<u8>)) {
     out.push(tag);
     with_length(out, body);
 }
 
-/// Appends a packet without a tag, as the first ones of a connection are.
+/// Appends a packet without a tag, like the first packets of a connection.
 pub(crate) fn with_length(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -21,12 +21,13 @@ pub(crate) fn with_length(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-/// A message that is nothing but its tag.
+/// Appends a message that has only a tag.
 pub(crate) fn bare(out: &mut Vec<u8>, tag: u8) {
     out.extend_from_slice(&[tag, 0, 0, 0, 4]);
 }
 
-/// `len` as the wire says it; what cannot be said becomes a number that every receiver refuses.
+/// Returns a length for a message. A length that the protocol cannot carry becomes a number that every
+/// receiver refuses.
 pub(crate) fn wire_len(len: usize) -> u32 {
     match i32::try_from(len) {
         Ok(len) => len.unsigned_abs(),
@@ -42,13 +43,13 @@ pub(crate) fn u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_be_bytes());
 }
 
-/// A text and its NUL.
+/// Appends a text and its NUL.
 pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(until_nul(value));
     out.push(0);
 }
 
-/// What of `value` the protocol can carry as a text.
+/// Returns the part of `value` that the protocol can carry as a text.
 #[must_use]
 pub fn until_nul(value: &[u8]) -> &[u8] {
     if value.is_empty() {
@@ -57,7 +58,7 @@ pub fn until_nul(value: &[u8]) -> &[u8] {
     split_text(value).map_or(value, |(text, _)| text)
 }
 
-/// A value with its length in front; NULL has the length -1.
+/// Appends a value after its length; NULL has the length -1.
 pub(crate) fn nullable(out: &mut Vec<u8>, value: Option<&[u8]>) {
     match value {
         Some(value) => {

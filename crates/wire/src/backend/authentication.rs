@@ -1,4 +1,4 @@
-//! What a server says while a client logs in.
+//! The messages of a server while a client logs in.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::limits::{SASL_MECHANISMS_MAX, UNSUPPORTED_OPTIONS_MAX};
 use crate::reader::Reader;
 use crate::startup::PROTOCOL_MAJOR;
 
-/// Codes of the `Authentication...` messages.
+/// The codes of the `Authentication...` messages.
 pub(super) mod code {
     pub(crate) const OK: u32 = 0;
     pub(crate) const CLEARTEXT: u32 = 3;
@@ -22,23 +22,23 @@ pub(super) mod code {
 pub enum Authentication<'a> {
     /// The client is authenticated.
     Ok,
-    /// Asks for the password itself.
+    /// The server asks for the password itself.
     Cleartext,
-    /// Asks for the password's md5 hash.
+    /// The server asks for the password's md5 hash.
     Md5 {
-        /// To be hashed in.
+        /// The salt of the hash.
         salt: [u8; 4],
     },
-    /// Asks for a SASL exchange.
+    /// The server asks for a SASL exchange.
     Sasl {
-        /// What the server offers, best first.
+        /// The mechanisms that the server offers, the best one first.
         mechanisms: Vec<&'a [u8]>,
     },
     /// A message of the exchange.
     SaslContinue(&'a [u8]),
     /// The last message of the exchange.
     SaslFinal(&'a [u8]),
-    /// A method that this crate has no words for (GSSAPI, SSPI, Kerberos, ...): its code.
+    /// A method that this crate does not support (GSSAPI, SSPI, Kerberos, ...), with its code.
     Unsupported(u32),
 }
 
@@ -46,7 +46,8 @@ impl<'a> Authentication<'a> {
     /// Reads the body of an `Authentication...` message.
     ///
     /// # Errors
-    /// If it is not what its code says it is, or offers more than [`SASL_MECHANISMS_MAX`] mechanisms.
+    ///
+    /// The body does not fit its code, or offers more than [`SASL_MECHANISMS_MAX`] mechanisms.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("Authentication", body);
         let authentication = match reader.u32("code")? {
@@ -93,22 +94,23 @@ impl fmt::Debug for Authentication<'_> {
     }
 }
 
-/// `NegotiateProtocolVersion`: the server speaks an older minor version than was asked for, or does not know some of
-/// the `_pq_.` options.
+/// `NegotiateProtocolVersion`: the server supports only an older minor version than the client asked for, or
+/// does not know some of the `_pq_.` options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiate<'a> {
-    /// The newest minor version of protocol 3 that the server speaks.
+    /// The newest minor version of protocol 3 that the server supports.
     pub minor: u32,
-    /// Options that it does not know.
+    /// The options that the server does not know.
     pub unsupported: Vec<&'a [u8]>,
 }
 
 impl<'a> Negotiate<'a> {
-    /// Reads the body of a `NegotiateProtocolVersion`. The documentation speaks of a minor version; PostgreSQL sends
-    /// the whole version number (0x0003_0000 for 3.0). Both are understood.
+    /// Reads the body of a `NegotiateProtocolVersion`. According to the documentation it has a minor version;
+    /// PostgreSQL sends the whole version number (0x0003_0000 for 3.0). Both are accepted.
     ///
     /// # Errors
-    /// If it is not exactly a version, a count and as many texts, or names another major version.
+    ///
+    /// The body is not exactly a version, a count and that number of texts, or names another major version.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("NegotiateProtocolVersion", body);
         let version = reader.u32("version")?;

@@ -1,5 +1,5 @@
-//! Appends what we send to clients (and what tests send to us). How values that the protocol cannot carry are
-//! treated is said in [`crate::header`].
+//! Encoders for the messages to clients (and those that tests send to us). See [`crate::header`] for values
+//! that the protocol cannot carry.
 
 use super::authentication::code;
 use super::{Column, CopyFormat, TxStatus, tag};
@@ -50,8 +50,8 @@ fn encode_auth(out: &mut Vec<u8>, code: u32, data: &[u8]) {
     });
 }
 
-/// Appends a `NegotiateProtocolVersion`: we speak 3.`minor` and do not know these options. The version number is
-/// written whole, as PostgreSQL does it.
+/// Appends a `NegotiateProtocolVersion`, which says that the newest version is 3.`minor` and that these
+/// options are not supported. The whole version number is sent, as PostgreSQL does.
 pub fn encode_negotiate(out: &mut Vec<u8>, minor: u32, unsupported: &[&[u8]]) {
     message(out, tag::NEGOTIATE, |out| {
         writer::u32(out, (u32::from(PROTOCOL_MAJOR) << 16) | (minor & 0xffff));
@@ -118,7 +118,7 @@ pub fn encode_portal_suspended(out: &mut Vec<u8>) {
     bare(out, tag::PORTAL_SUSPENDED);
 }
 
-/// Appends a `RowDescription`; columns beyond [`COLUMNS_MAX`] are left out, here as in [`encode_data_row`].
+/// Appends a `RowDescription`. Columns beyond [`COLUMNS_MAX`] are left out, here as in [`encode_data_row`].
 pub fn encode_row_description(out: &mut Vec<u8>, columns: &[Column<'_>]) {
     const NO_TABLE: u32 = 0;
     const NO_ATTRIBUTE: u16 = 0;
@@ -144,7 +144,7 @@ pub fn encode_parameter_description(out: &mut Vec<u8>, type_oids: &[u32]) {
     counted(out, tag::PARAMETER_DESCRIPTION, type_oids, |out, oid| writer::u32(out, *oid));
 }
 
-/// A message that is a 16-bit count and as many items.
+/// Appends a message that has a 16-bit count and this number of items.
 fn counted<T>(out: &mut Vec<u8>, tag: u8, items: &[T], mut item: impl FnMut(&mut Vec<u8>, &T)) {
     let items = items.get(..COLUMNS_MAX).unwrap_or(items);
     message(out, tag, |out| {
@@ -180,12 +180,12 @@ fn encode_copy_response(out: &mut Vec<u8>, tag: u8, format: CopyFormat, columns:
     });
 }
 
-/// Appends a `CopyData`; it is the same in both directions.
+/// Appends a `CopyData`, which is the same in both directions.
 pub fn encode_copy_data(out: &mut Vec<u8>, data: &[u8]) {
     message(out, tag::COPY_DATA, |out| out.extend_from_slice(data));
 }
 
-/// Appends a `CopyDone`; it is the same in both directions.
+/// Appends a `CopyDone`, which is the same in both directions.
 pub fn encode_copy_done(out: &mut Vec<u8>) {
     bare(out, tag::COPY_DONE);
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use crate::error::WireError;
 use crate::reader::{Reader, split_text};
 
-/// The fields of an `ErrorResponse` or `NoticeResponse`. Fields may be missing, unknown or come twice (the first one
-/// counts): servers and extensions are free in what they say, and no client may be cut off for it.
-/// See <https://www.postgresql.org/docs/current/protocol-error-fields.html>.
+/// The fields of an `ErrorResponse` or `NoticeResponse`. Fields may be missing, unknown or repeated (the
+/// first one counts): servers and extensions may send any, and no client may be disconnected for it. See
+/// <https://www.postgresql.org/docs/current/protocol-error-fields.html>.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ErrorFields<'a> {
     body: &'a [u8],
@@ -17,7 +17,8 @@ impl<'a> ErrorFields<'a> {
     /// Reads the body of an `ErrorResponse` or `NoticeResponse`.
     ///
     /// # Errors
-    /// If it is not exactly a list of fields and its terminator.
+    ///
+    /// The body is not exactly a list of fields and its terminator.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("ErrorResponse", body);
         while reader.u8("field type")? != 0 {
@@ -27,43 +28,43 @@ impl<'a> ErrorFields<'a> {
         Ok(Self { body })
     }
 
-    /// All fields, type and value, in the server's order.
+    /// Returns all fields, with type and value, in the server's order.
     #[must_use]
     pub fn fields(&self) -> Fields<'a> {
         Fields { rest: self.body }
     }
 
-    /// The value of the first field of this type.
+    /// Returns the value of the first field of this type.
     #[must_use]
     pub fn field(&self, kind: u8) -> Option<&'a [u8]> {
         self.fields().find(|(found, _)| *found == kind).map(|(_, value)| value)
     }
 
-    /// `ERROR`, `FATAL`, ..., untranslated if the server says so (all since 9.6 do).
+    /// Returns `ERROR`, `FATAL`, ..., untranslated if the server sends that (all since 9.6 do).
     #[must_use]
     pub fn severity(&self) -> Option<&'a [u8]> {
         self.field(b'V').or_else(|| self.field(b'S'))
     }
 
-    /// The SQLSTATE.
+    /// Returns the SQLSTATE.
     #[must_use]
     pub fn code(&self) -> Option<&'a [u8]> {
         self.field(b'C')
     }
 
-    /// What happened.
+    /// Returns the primary message.
     #[must_use]
     pub fn message(&self) -> Option<&'a [u8]> {
         self.field(b'M')
     }
 
-    /// More about what happened.
+    /// Returns the detail message.
     #[must_use]
     pub fn detail(&self) -> Option<&'a [u8]> {
         self.field(b'D')
     }
 
-    /// What to do about it.
+    /// Returns the hint.
     #[must_use]
     pub fn hint(&self) -> Option<&'a [u8]> {
         self.field(b'H')
@@ -71,7 +72,7 @@ impl<'a> ErrorFields<'a> {
 }
 
 impl fmt::Debug for ErrorFields<'_> {
-    /// Severity and code only: messages may quote what a user typed.
+    /// Prints severity and code only, because messages may quote a user's input.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |value: Option<&[u8]>| value.map(|value| value.escape_ascii().to_string());
         f.debug_struct("ErrorFields")
@@ -81,7 +82,7 @@ impl fmt::Debug for ErrorFields<'_> {
     }
 }
 
-/// Iterates over the fields of an [`ErrorFields`].
+/// An iterator over the fields of an [`ErrorFields`].
 #[derive(Clone)]
 pub struct Fields<'a> {
     rest: &'a [u8],

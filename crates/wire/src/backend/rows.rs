@@ -1,24 +1,24 @@
-//! Rows and what describes them.
+//! Rows, and the messages that describe them.
 
 use std::fmt;
 
 use crate::error::WireError;
 use crate::reader::Reader;
 
-/// A column of a `RowDescription` that we send; of no table.
+/// A column of a `RowDescription` that pgweir sends; it belongs to no table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
     /// The column's name.
     pub name: &'a str,
-    /// Its type's oid, for example 25 for `text`.
+    /// The oid of the column's type, for example 25 for `text`.
     pub type_oid: u32,
-    /// Its type's size in bytes; -1 for a varying one.
+    /// The size of the column's type in bytes; -1 if it varies.
     pub type_len: i16,
-    /// Its values are sent in binary format, not as text.
+    /// `true` if the column's values are sent in binary format, not as text.
     pub binary: bool,
 }
 
-/// How the data of a COPY are written.
+/// The format of the data of a COPY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyFormat {
     /// Lines of text (also CSV).
@@ -28,7 +28,7 @@ pub enum CopyFormat {
 }
 
 impl CopyFormat {
-    /// The number on the wire.
+    /// Returns the number in the message.
     #[must_use]
     pub const fn as_byte(self) -> u8 {
         match self {
@@ -38,7 +38,7 @@ impl CopyFormat {
     }
 }
 
-/// A `DataRow`: the answer to one of our own questions.
+/// A `DataRow`: the answer to a question of pgweir's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DataRow<'a> {
     count: u16,
@@ -49,7 +49,8 @@ impl<'a> DataRow<'a> {
     /// Reads the body of a `DataRow` and checks it as a whole.
     ///
     /// # Errors
-    /// If it is not exactly a count and as many values.
+    ///
+    /// The body is not exactly a count and that number of values.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(MESSAGE, body);
         let count = reader.u16("number of columns")?;
@@ -61,19 +62,19 @@ impl<'a> DataRow<'a> {
         Ok(Self { count, values })
     }
 
-    /// The number of columns.
+    /// Returns the number of columns.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// Whether there are no columns at all.
+    /// Returns whether the row has no columns.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The values in order; `None` is NULL.
+    /// Returns the values in order; `None` is NULL.
     #[must_use]
     pub fn columns(&self) -> Columns<'a> {
         Columns { reader: Reader::new(MESSAGE, self.values) }
@@ -83,13 +84,13 @@ impl<'a> DataRow<'a> {
 const MESSAGE: &str = "DataRow";
 
 impl fmt::Debug for DataRow<'_> {
-    /// Without the values: a row of auth_query holds a password.
+    /// Prints no values: a row of auth_query has a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataRow").field("columns", &self.count).finish_non_exhaustive()
     }
 }
 
-/// Iterates over the values of a [`DataRow`].
+/// An iterator over the values of a [`DataRow`].
 #[derive(Clone)]
 pub struct Columns<'a> {
     reader: Reader<'a>,

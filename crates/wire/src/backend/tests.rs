@@ -282,7 +282,7 @@ proptest! {
         closed(&message, |body| ErrorFields::parse(body).map(drop));
     }
 
-    /// What a parser takes is exactly what the encoder would have written.
+    /// Whatever a parser accepts is exactly what the encoder would have written.
     #[test]
     fn hostile_bodies(body in hostile()) {
         let message = |tag| {

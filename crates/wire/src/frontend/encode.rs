@@ -1,5 +1,5 @@
-//! Appends what we send to servers (and what tests send to us). How values that the protocol cannot carry are
-//! treated is said in [`crate::header`].
+//! Encoders for the messages to servers (and those that tests send to us). See [`crate::header`] for values
+//! that the protocol cannot carry.
 
 use super::{Target, tag};
 use crate::startup::{CANCEL_REQUEST, GSS_REQUEST, SSL_REQUEST};
@@ -10,7 +10,8 @@ pub fn encode_query(out: &mut Vec<u8>, text: &[u8]) {
     message(out, tag::QUERY, |out| writer::text(out, text));
 }
 
-/// Appends a `Parse`. `param_types` are oids, four bytes each; at most 65,535 of them and no broken one are sent.
+/// Appends a `Parse`. `param_types` has oids of four bytes each. At most 65,535 of them are sent, and no
+/// incomplete one.
 pub fn encode_parse(out: &mut Vec<u8>, name: &[u8], query: &[u8], param_types: &[u8]) {
     let (oids, _) = param_types.as_chunks::<4>();
     let count = u16::try_from(oids.len()).unwrap_or(u16::MAX);
@@ -23,8 +24,8 @@ pub fn encode_parse(out: &mut Vec<u8>, name: &[u8], query: &[u8], param_types: &
     });
 }
 
-/// Appends the start of a `Bind`: header and names. The caller appends the rest of the body behind it, of which the
-/// length must be known: `tail_len` bytes.
+/// Appends the start of a `Bind`: header and names. The caller appends the rest of the body, whose length
+/// must be known: `tail_len` bytes.
 pub fn encode_bind_head(out: &mut Vec<u8>, portal: &[u8], statement: &[u8], tail_len: usize) {
     let (portal, statement) = (writer::until_nul(portal), writer::until_nul(statement));
     let len = tail_len.saturating_add(portal.len() + statement.len() + 6);
@@ -53,7 +54,7 @@ fn encode_target(out: &mut Vec<u8>, tag: u8, target: Target, name: &[u8]) {
     });
 }
 
-/// Appends an `Execute`; `max_rows` 0 means all.
+/// Appends an `Execute`. A `max_rows` of 0 means all rows.
 pub fn encode_execute(out: &mut Vec<u8>, portal: &[u8], max_rows: u32) {
     message(out, tag::EXECUTE, |out| {
         writer::text(out, portal);

@@ -160,7 +160,7 @@ proptest! {
         closed(body(tag::PASSWORD, &out), |body| SaslInitial::parse(body).map(drop));
     }
 
-    /// What a parser takes is exactly what the encoder would have written.
+    /// Whatever a parser accepts is exactly what the encoder would have written.
     #[test]
     fn hostile_bodies(body in hostile()) {
         let message = |tag| {

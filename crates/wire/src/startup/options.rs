@@ -2,16 +2,17 @@
 
 use crate::error::WireError;
 
-/// A setting: name and value.
+/// A setting: its name and its value.
 pub type Setting = (Vec<u8>, Vec<u8>);
 
-/// Reads `-c name=value`, `-cname=value` and `--name=value`, in any number. Words are split as PostgreSQL's
-/// `pg_split_opts` does it: at blanks, and a backslash takes what follows it as it is. As there, a `-` in a name
-/// becomes `_`. PostgreSQL's other switches (`-d`, `-s`, ...) are refused.
+/// Reads `-c name=value`, `-cname=value` and `--name=value`, in any number. Words are split as in
+/// PostgreSQL's `pg_split_opts`: at blanks, and a backslash makes the next character literal. A `-` in a name
+/// becomes `_`, as there. PostgreSQL's other switches (`-d`, `-s`, ...) are refused.
 ///
-/// The answer needs at most a few times the memory of `raw`.
+/// The result needs at most a few times the memory of `raw`.
 ///
 /// # Errors
+///
 /// [`WireError::Options`] (SQLSTATE 42601, as PostgreSQL's "invalid command-line argument").
 pub fn parse_options(raw: &[u8]) -> Result<Vec<Setting>, WireError> {
     let mut settings = Vec::new();
@@ -77,7 +78,7 @@ impl Iterator for Words<'_> {
     }
 }
 
-/// What C's `isspace` takes for a blank.
+/// Returns whether C's `isspace` would accept a byte.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }

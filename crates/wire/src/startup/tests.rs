@@ -14,7 +14,7 @@ fn peek_all(buf: &[u8]) -> Result<Initial<'_>, WireError> {
     Ok(initial)
 }
 
-/// Asserts that `buf` is a whole packet and no part of it is.
+/// Asserts that `buf` is a whole packet, and that no beginning of it is one.
 fn whole(buf: &[u8]) {
     for len in 0..buf.len() {
         assert_eq!(peek_initial(&buf[..len]), Ok(None), "{len} of {} bytes", buf.len());
