@@ -1,14 +1,15 @@
-//! What of a configuration can be read and cannot work.
+//! Warnings about a configuration that can be read but cannot work.
 
 use std::net::IpAddr;
 
 use pgweir_auth::{Access, HbaMethod, Secret, UserList};
 use pgweir_settings::{Anonymous, AuthType, Config, Database, FALLBACK_DATABASE, Place, Warning};
 
-/// The user that the operating system's user of the process enters the console as, over the unix socket without a password.
+/// The console user of the operating system's user that runs the process, who needs no password over the unix
+/// socket.
 const CONSOLE_USER: &str = "pgbouncer";
 
-/// Warnings about a configuration. `users` are those of `auth_file`, if it can be read.
+/// Returns warnings about a configuration. `users` are those of `auth_file`, if it can be read.
 #[must_use]
 pub fn advice(config: &Config, users: Option<&UserList>, access: &Access) -> Vec<Warning> {
     let mut found = Vec::new();
@@ -28,11 +29,11 @@ fn warning(place: Option<&Place>, text: String) -> Warning {
     }
 }
 
-/// Users of the console that no login can succeed for.
+/// Warns of console users for whom no login can succeed.
 fn console_users(config: &Config, users: &UserList, access: &Access) -> Vec<Warning> {
     let main = &config.main;
     let (is_listed, by_password) = match main.auth_type {
-        // Other places know the passwords, or no password is asked for.
+        // The passwords are checked elsewhere, or not asked for.
         AuthType::Any | AuthType::Pam | AuthType::Ldap => return Vec::new(),
         AuthType::Hba if access.hba.rules().is_empty() => return Vec::new(),
         AuthType::Hba => {
@@ -43,7 +44,7 @@ fn console_users(config: &Config, users: &UserList, access: &Access) -> Vec<Warn
         AuthType::Trust | AuthType::Cert => (true, false),
         AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256 => (true, true),
     };
-    // Then the server of `auth_dbname` is asked for users that are not listed.
+    // Users that are not listed are looked up on the server of `auth_dbname`.
     let is_asked = main.auth_user.is_some() && main.auth_dbname.is_some() && !main.auth_query.is_empty();
     let auth_type = main.auth_type;
     let mut found = Vec::new();
@@ -73,14 +74,14 @@ fn console_users(config: &Config, users: &UserList, access: &Access) -> Vec<Warn
     found
 }
 
-/// Databases with their names and places, `*` among them.
+/// Returns databases with their names and places, including `*`.
 fn databases(config: &Config) -> impl Iterator<Item = (&str, &Database, Option<&Place>)> {
     let fallback = config.fallback.iter().map(|database| (FALLBACK_DATABASE, database));
     let named = config.databases.iter().map(|(name, database)| (&**name, database));
     named.chain(fallback).map(|(name, database)| (name, database, config.database_places.get(name)))
 }
 
-/// `min_pool_size` that no pool reaches.
+/// Warns of a `min_pool_size` that no pool can reach.
 fn pool_sizes(config: &Config) -> Vec<Warning> {
     let main = &config.main;
     let mut found = Vec::new();
@@ -111,7 +112,7 @@ fn pool_sizes(config: &Config) -> Vec<Warning> {
     found
 }
 
-/// An `auth_query` that does not say which user it asks for.
+/// Warns of an `auth_query` that does not use the user's name.
 fn auth_queries(config: &Config) -> Vec<Warning> {
     let asks = |query: &str| query.is_empty() || query.contains("$1");
     let mut found = Vec::new();
@@ -150,7 +151,7 @@ fn auth_queries(config: &Config) -> Vec<Warning> {
     found
 }
 
-/// A configuration that no client can use, or none of another machine.
+/// Warns of a configuration in which no client can connect, or none from another machine.
 fn nowhere(config: &Config) -> Vec<Warning> {
     let mut found = Vec::new();
     if config.main.listen_addr.is_empty() {
@@ -164,7 +165,7 @@ fn nowhere(config: &Config) -> Vec<Warning> {
     found
 }
 
-/// Clients are asked for passwords, and nothing tells pgweir which ones are right.
+/// Warns if clients are asked for passwords and pgweir has no source for them.
 fn no_secrets(config: &Config, users: &UserList, access: &Access) -> Option<Warning> {
     let main = &config.main;
     let asks_for_passwords = match main.auth_type {
@@ -190,7 +191,7 @@ fn no_secrets(config: &Config, users: &UserList, access: &Access) -> Option<Warn
     Some(warning(config.given.get("auth_type"), text))
 }
 
-/// A dashboard that shows everything to every machine.
+/// Warns of a dashboard that shows everything to every machine.
 fn open_dashboard(config: &Config) -> Option<Warning> {
     let main = &config.main;
     let public: Vec<&str> =
@@ -205,7 +206,7 @@ fn open_dashboard(config: &Config) -> Option<Warning> {
     Some(warning(config.given.get("http_anonymous"), text))
 }
 
-/// Whether an address of `http_listen` can be reached from other machines. A port alone is this machine's.
+/// Returns whether an address of `http_listen` can be reached from other machines. A port alone is local.
 fn is_public(address: &str) -> bool {
     let Some((host, _)) = address.trim().rsplit_once(':') else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -228,7 +229,7 @@ mod tests {
         advice(&config, Some(&users), &access).iter().map(ToString::to_string).collect()
     }
 
-    /// The same, without what each of these short files lacks.
+    /// Returns the warnings, except for those about parts that all of these short files lack.
     fn told_besides(main: &str, databases: &str, users: &str, hba: &str) -> Vec<String> {
         let lacks = ["listen_addr is not set", "[databases] has no line", "no source of passwords"];
         let mut told = told(main, databases, users, hba);

@@ -1,20 +1,20 @@
-//! A finding: what was found, with its figures, and what to do.
+//! A finding: a fact with its figures, and the advice that follows from it.
 
 use std::fmt;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Clients are refused or wait now, or will be as soon as the pools fill.
+    /// Clients are refused or wait now, or will as soon as the pools are full.
     Error,
-    /// Something is near a limit, or set so that it does harm under load.
+    /// A number is close to its limit, or a setting does harm under load.
     Warning,
-    /// It is good to know, and nothing is wrong.
+    /// The finding is only information; there is no fault.
     Note,
 }
 
 impl Severity {
-    /// The word for reports.
+    /// Returns the word for reports.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -28,30 +28,30 @@ impl Severity {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
     /// A name that stays the same, for machines (`pool_at_limit`).
     pub code: &'static str,
-    /// What was found, with its figures. It holds no secret.
+    /// The fact, with its figures. It contains no secret.
     pub text: String,
-    /// What to do, in one sentence.
+    /// The advice, in one sentence.
     pub remedy: String,
 }
 
 impl Finding {
-    /// A finding of severity `Error`.
+    /// Creates a finding of severity `Error`.
     #[must_use]
     pub fn error(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
         Finding { severity: Severity::Error, code, text, remedy: remedy.into() }
     }
 
-    /// A finding of severity `Warning`.
+    /// Creates a finding of severity `Warning`.
     #[must_use]
     pub fn warning(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
         Finding { severity: Severity::Warning, code, text, remedy: remedy.into() }
     }
 
-    /// A finding of severity `Note`.
+    /// Creates a finding of severity `Note`.
     #[must_use]
     pub fn note(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
         Finding { severity: Severity::Note, code, text, remedy: remedy.into() }
@@ -65,18 +65,18 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Names and messages of others go to a terminal without control characters.
+/// Removes control characters from names and messages of other programs, which go to a terminal.
 #[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// `1 client`, `2 clients`.
+/// Returns `1 client`, `2 clients`.
 pub(crate) fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// `3.2 s`.
+/// Returns `3.2 s`.
 pub(crate) fn seconds(us: u64) -> String {
     format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000)
 }

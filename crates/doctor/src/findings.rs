@@ -1,4 +1,4 @@
-//! What the numbers of a snapshot say, most urgent first.
+//! Findings from the numbers of a snapshot, the most urgent first.
 
 mod pools;
 mod postgres;
@@ -8,7 +8,7 @@ mod system;
 use crate::finding::Finding;
 use crate::snapshot::Snapshot;
 
-/// Everything that should be known of a snapshot.
+/// Returns all findings of a snapshot.
 #[must_use]
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
@@ -26,12 +26,12 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all.extend(system::open_files(snapshot));
     all.extend(system::backlog(snapshot));
     all.extend(system::changed(snapshot));
-    // Stable: findings of the same severity stay in this order.
+    // The sort is stable: findings of the same severity stay in this order.
     all.sort_by_key(|finding| finding.severity);
     all
 }
 
-/// `host:port`, or `the unix socket (port)`.
+/// Returns `host:port`, or `the unix socket (port)`.
 fn place(host: &str, port: u16) -> String {
     match host {
         "" => format!("unix:{port}"),

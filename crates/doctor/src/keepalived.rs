@@ -1,5 +1,5 @@
-//! keepalived's configuration for two poolers that share an address: [`Pair`] writes it, [`inspect`] reads an existing one and says
-//! what would go wrong.
+//! keepalived's configuration for two poolers that share an address: [`Pair`] writes it, [`inspect`] reads an
+//! existing one and reports its faults.
 
 mod conf;
 mod judge;

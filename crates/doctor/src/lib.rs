@@ -1,8 +1,9 @@
-//! What an administrator should know: [`advice`] about a configuration that can be read and cannot work, and [`findings`] about a
-//! pooler, its machine and its PostgreSQL servers, from a [`Snapshot`] of their numbers. [`keepalived`]: the address of a pair of poolers.
+//! Findings for an administrator: [`advice`] about a configuration that can be read but cannot work, and
+//! [`findings`] about a pooler, its machine and its PostgreSQL servers, from a [`Snapshot`] of their numbers.
+//! [`keepalived`] is for the address of a pair of poolers.
 //!
-//! Everything here is a function of a value. This crate must never read a file, open a socket or know the time: `pgweir check` and
-//! `pgweir doctor` collect what it is given.
+//! Everything here is a function of a value. This crate must never read a file, open a socket or know the
+//! time: `pgweir check` and `pgweir doctor` collect its input.
 
 mod advice;
 mod finding;

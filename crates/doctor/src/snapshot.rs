@@ -1,6 +1,6 @@
-//! The numbers that findings are made of. They come from the caller.
+//! The numbers that findings are made from. They come from the caller.
 
-/// Where the numbers come from.
+/// The origin of the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// The configuration file; no pooler was asked.
@@ -10,10 +10,10 @@ pub enum Source {
     Console,
 }
 
-/// Everything that was seen at one moment.
+/// All numbers that were collected at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Where it comes from.
+    /// The origin of the numbers.
     pub source: Source,
     /// Settings of the pooler.
     pub settings: Settings,
@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub files: Option<FilesLimit>,
     /// The kernel's bound of `listen_backlog`, if it is known.
     pub somaxconn: Option<u64>,
-    /// SUSPEND is in force.
+    /// `true` if SUSPEND is in force.
     pub is_suspended: bool,
     /// Databases of the configuration.
     pub databases: Vec<Database>,
@@ -44,11 +44,11 @@ pub struct Settings {
     pub max_client_conn: u64,
     /// `listen_backlog`
     pub listen_backlog: u64,
-    /// `query_timeout`; 0 is none.
+    /// `query_timeout`; 0 means none.
     pub query_timeout_s: f64,
-    /// `idle_transaction_timeout`; 0 is none.
+    /// `idle_transaction_timeout`; 0 means none.
     pub idle_transaction_timeout_s: f64,
-    /// `transaction_timeout`; 0 is none.
+    /// `transaction_timeout`; 0 means none.
     pub transaction_timeout_s: f64,
     /// `server_login_retry`
     pub server_login_retry_s: f64,
@@ -75,12 +75,12 @@ impl Settings {
     }
 }
 
-/// Open files.
+/// The limit and the number of open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesLimit {
-    /// Files that the process may open. pgweir raises its soft limit to the hard one.
+    /// The number of files that the process may open. pgweir raises its soft limit to the hard one.
     pub max: u64,
-    /// Files that it has open, if that is known.
+    /// The number of open files, if it is known.
     pub open: Option<u64>,
 }
 
@@ -89,26 +89,26 @@ pub struct FilesLimit {
 pub struct Database {
     /// The name that clients ask for.
     pub name: String,
-    /// Its hosts; empty for the unix socket.
+    /// The database's hosts; empty for the unix socket.
     pub hosts: Vec<String>,
-    /// Its port.
+    /// The database's port.
     pub port: u16,
-    /// Number of its pools: users that log in as themselves have one each.
+    /// The number of the database's pools: users that log in as themselves have one each.
     pub pools: u64,
-    /// `pool_size`; 0 is no limit.
+    /// `pool_size`; 0 means no limit.
     pub pool_size: u64,
     /// `reserve_pool_size`
     pub reserve_pool_size: u64,
-    /// `max_db_connections`; 0 is no limit.
+    /// `max_db_connections`; 0 means no limit.
     pub max_connections: u64,
-    /// PAUSE or KILL is in force.
+    /// `true` if PAUSE or KILL is in force.
     pub is_paused: bool,
-    /// DISABLE is in force.
+    /// `true` if DISABLE is in force.
     pub is_disabled: bool,
 }
 
 impl Database {
-    /// Server connections that it may have; `None` is no limit.
+    /// Returns the maximum number of server connections of the database; `None` means no limit.
     #[must_use]
     pub fn servers_max(&self) -> Option<u64> {
         let pools = (self.pool_size > 0).then(|| self.pools * (self.pool_size + self.reserve_pool_size));
@@ -119,7 +119,7 @@ impl Database {
         }
     }
 
-    /// Its hosts, the unix socket as one of them.
+    /// Returns the database's hosts, including the unix socket.
     pub(crate) fn places(&self) -> impl Iterator<Item = (&str, u16)> {
         let unix = self.hosts.is_empty().then_some("");
         self.hosts.iter().map(String::as_str).chain(unix).map(|host| (host, self.port))
@@ -131,19 +131,19 @@ impl Database {
 pub struct Pool {
     /// The database as clients name it.
     pub database: String,
-    /// The user that its servers log in as.
+    /// The user that the pool's servers log in as.
     pub user: String,
-    /// `pool_size`; 0 is no limit.
+    /// `pool_size`; 0 means no limit.
     pub size: u64,
-    /// Servers that have a client.
+    /// The number of servers that have a client.
     pub active: u64,
-    /// Servers that their clients keep between transactions.
+    /// The number of servers that their clients keep between transactions.
     pub pinned: u64,
-    /// Clients that wait for a server.
+    /// The number of clients that wait for a server.
     pub waiting: u64,
-    /// How long the client that has waited longest has waited.
+    /// The time that the client at the front of the queue has waited.
     pub wait_oldest_us: u64,
-    /// Why the last login to a server failed, if none succeeded since.
+    /// The reason why the last login to a server failed; `None` if it succeeded.
     pub failure: Option<String>,
     /// `total_multiplex_violations`
     pub multiplex_violations: u64,
@@ -152,7 +152,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `database/user`, as log lines name it.
+    /// Returns `database/user`, as log lines name the pool.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.database, self.user)
     }
@@ -163,28 +163,28 @@ impl Pool {
 pub struct Pinned {
     /// The database as clients name it.
     pub database: String,
-    /// Why: `advisory locks`, or several reasons with commas between.
+    /// The reasons: `advisory locks`, or several with commas between.
     pub reasons: String,
 }
 
-/// A client that does not read what it is sent.
+/// A client that does not read the data sent to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lagging {
     /// The database as clients name it.
     pub database: String,
-    /// The user that it logged in as.
+    /// The user that the client logged in as.
     pub user: String,
-    /// `address:port`, or `unix`.
+    /// The client's address: `address:port`, or `unix`.
     pub address: String,
-    /// Its `application_name`.
+    /// The client's `application_name`.
     pub application_name: String,
-    /// Bytes that wait for it.
+    /// The number of bytes that wait for the client.
     pub bytes: u64,
-    /// For how long it was watched.
+    /// The time for which the client was watched.
     pub watched_s: u64,
 }
 
-/// A login to PostgreSQL, as a pool would do it.
+/// A login to PostgreSQL, made in the same way as a pool's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The database as clients name it.
@@ -195,11 +195,11 @@ pub struct Probe {
     pub host: String,
     /// The port.
     pub port: u16,
-    /// What PostgreSQL allows; or why the login failed, in PostgreSQL's words.
+    /// The limits that PostgreSQL reports, or the error of the login, in PostgreSQL's words.
     pub result: Result<Limits, String>,
 }
 
-/// What PostgreSQL allows a session of a pool.
+/// PostgreSQL's limits for a session of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// `max_connections`
@@ -208,33 +208,34 @@ pub struct Limits {
     pub superuser_reserved: u64,
     /// `reserved_connections` (PostgreSQL 16 and later)
     pub reserved: u64,
-    /// `CONNECTION LIMIT` of the role; `None` is no limit.
+    /// `CONNECTION LIMIT` of the role; `None` means no limit.
     pub role_max: Option<u64>,
-    /// `CONNECTION LIMIT` of the database; `None` is no limit.
+    /// `CONNECTION LIMIT` of the database; `None` means no limit.
     pub database_max: Option<u64>,
-    /// `idle_in_transaction_session_timeout` of this role in this database; 0 is none.
+    /// `idle_in_transaction_session_timeout` of this role in this database; 0 means none.
     pub idle_in_transaction_timeout_ms: u64,
-    /// `idle_session_timeout`; 0 is none.
+    /// `idle_session_timeout`; 0 means none.
     pub idle_session_timeout_ms: u64,
-    /// `statement_timeout`; 0 is none.
+    /// `statement_timeout`; 0 means none.
     pub statement_timeout_ms: u64,
-    /// `client_connection_check_interval`; 0: PostgreSQL does not look. `None`: PostgreSQL is older than 14.
+    /// `client_connection_check_interval`; with 0 PostgreSQL does not check. `None` if PostgreSQL is older
+    /// than 14.
     pub connection_check_ms: Option<u64>,
-    /// Sessions of this role in this database that are idle in a transaction.
+    /// The number of sessions of this role in this database that are idle in a transaction.
     pub idle_in_transaction: u64,
-    /// For how long the oldest of them has been idle so.
+    /// The time for which the oldest of these sessions has been idle.
     pub idle_in_transaction_oldest_s: u64,
 }
 
 /// A setting that the file and the running pooler have different values of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Its name.
+    /// The setting's name.
     pub name: String,
     /// The value in force.
     pub running: String,
     /// The value in the file.
     pub file: String,
-    /// Only a restart changes it.
+    /// `true` if only a restart changes the setting.
     pub needs_restart: bool,
 }

@@ -1,13 +1,14 @@
-//! Pools: at their limit, waiting, failing, switched off.
+//! Findings about pools: at their limit, waiting, failing, switched off.
 
 use super::place;
 use crate::finding::{Finding, count, seconds};
 use crate::snapshot::{Pool, Snapshot};
 
-/// From this wait on, clients that wait although servers are free are worth a finding.
+/// The wait from which clients that wait although servers are free are worth a finding.
 const WAIT_LONG_US: u64 = 1_000_000;
 
-/// Logins to PostgreSQL that fail: those of the pooler, and those that were tried for this report.
+/// Returns findings about failed logins to PostgreSQL: the pooler's, and those that were tried for this
+/// report.
 pub(super) fn failures(snapshot: &Snapshot) -> Vec<Finding> {
     let retry_s = snapshot.settings.server_login_retry_s;
     let failing = snapshot.pools.iter().filter_map(|pool| Some((pool, pool.failure.as_deref()?)));
@@ -30,7 +31,7 @@ pub(super) fn failures(snapshot: &Snapshot) -> Vec<Finding> {
     pools.chain(tried).collect()
 }
 
-/// Pools whose servers are all busy, and clients that wait.
+/// Returns findings about pools whose servers are all busy, and about waiting clients.
 pub(super) fn limits(snapshot: &Snapshot) -> Vec<Finding> {
     snapshot.pools.iter().filter_map(|pool| of_pool(snapshot, pool)).collect()
 }
@@ -67,7 +68,7 @@ fn database_is_off(snapshot: &Snapshot, name: &str) -> bool {
     snapshot.databases.iter().any(|database| database.name == name && database.is_paused)
 }
 
-/// What holds the servers decides what helps.
+/// Returns the advice for a pool at its limit, which depends on what its servers are busy with.
 fn remedy(snapshot: &Snapshot, pool: &Pool) -> String {
     let of_pool =
         snapshot.probes.iter().filter(|probe| probe.database == pool.database && probe.user == pool.user);
@@ -88,7 +89,7 @@ fn remedy(snapshot: &Snapshot, pool: &Pool) -> String {
     "shorten transactions, or raise pool_size if PostgreSQL has processors to spare".to_owned()
 }
 
-/// PAUSE and DISABLE are forgotten easily.
+/// Returns findings about PAUSE and DISABLE, which are easily forgotten.
 pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
     let mut found = Vec::new();
     for database in &snapshot.databases {

@@ -1,4 +1,4 @@
-//! PostgreSQL: as many connections as the pools may open, limits of roles and databases, timeouts.
+//! Findings about PostgreSQL: enough connections for the pools, limits of roles and databases, timeouts.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use super::place;
 use crate::finding::{Finding, count};
 use crate::snapshot::{Database, Limits, Probe, Snapshot};
 
-/// Databases that are named in the sum of a server's pools.
+/// The number of databases that are named in the sum of a server's pools.
 const DATABASES_SHOWN_MAX: usize = 5;
 
-/// From this age on, a transaction that does nothing is worth a finding.
+/// The age from which an idle transaction is worth a finding.
 const IDLE_LONG_S: u64 = 10;
 
-/// The logins that succeeded.
+/// Returns the logins that succeeded.
 fn logins(snapshot: &Snapshot) -> impl Iterator<Item = (&Probe, &Limits)> {
     snapshot.probes.iter().filter_map(|probe| Some((probe, probe.result.as_ref().ok()?)))
 }
 
-/// What the pools of each server may open, against what it accepts.
+/// Compares the number of connections that the pools of each server may open with what the server accepts.
 pub(super) fn connections(snapshot: &Snapshot) -> Vec<Finding> {
     let mut servers: BTreeMap<(&str, u16), &Limits> = BTreeMap::new();
     for (probe, limits) in logins(snapshot) {
@@ -68,7 +68,7 @@ fn of_server(snapshot: &Snapshot, server: (&str, u16), limits: &Limits) -> Optio
     ))
 }
 
-/// How a database comes to its number.
+/// Returns how the number of a database is computed, as text.
 fn part(database: &Database) -> String {
     let Database { name, pools, pool_size, reserve_pool_size, max_connections, .. } = database;
     let sum = database.servers_max().unwrap_or_default();
@@ -83,7 +83,7 @@ fn part(database: &Database) -> String {
     format!("{name}: {} of {each}", count(*pools, "pool"))
 }
 
-/// `CONNECTION LIMIT` of roles and databases.
+/// Returns findings about `CONNECTION LIMIT` of roles and databases.
 pub(super) fn role_and_database_limits(snapshot: &Snapshot) -> Vec<Finding> {
     let mut found = Vec::new();
     for (probe, limits) in logins(snapshot) {
@@ -113,7 +113,7 @@ pub(super) fn role_and_database_limits(snapshot: &Snapshot) -> Vec<Finding> {
     found
 }
 
-/// Transactions that do nothing hold servers.
+/// Returns findings about idle transactions, which hold servers.
 pub(super) fn idle_in_transaction(snapshot: &Snapshot) -> Vec<Finding> {
     let of = |(probe, limits): (&Probe, &Limits)| {
         let (idle, oldest_s) = (limits.idle_in_transaction, limits.idle_in_transaction_oldest_s);
@@ -134,7 +134,8 @@ pub(super) fn idle_in_transaction(snapshot: &Snapshot) -> Vec<Finding> {
     logins(snapshot).filter_map(of).collect()
 }
 
-/// Timeouts of PostgreSQL that work against the pooler's, or that neither side has. Databases with the same are told together.
+/// Returns findings about timeouts of PostgreSQL that work against the pooler's, or that neither side has.
+/// Databases with the same finding are reported together.
 pub(super) fn timeouts(snapshot: &Snapshot) -> Vec<Finding> {
     let settings = &snapshot.settings;
     let named = |fits: &dyn Fn(&Limits) -> bool| {

@@ -1,14 +1,14 @@
-//! Clients: what keeps them on their servers, and which of them do not read.
+//! Findings about clients: pins, and clients that do not read.
 
 use std::collections::BTreeMap;
 
 use crate::finding::{Finding, count};
 use crate::snapshot::{Lagging, Snapshot};
 
-/// More clients that lag are told as a number.
+/// The number of lagging clients that are listed; the others are only counted.
 const LAGGING_SHOWN_MAX: usize = 10;
 
-/// Clients that keep their server between transactions, by database and reason.
+/// Returns findings about clients that keep their server between transactions, by database and reason.
 pub(super) fn pins(snapshot: &Snapshot) -> Vec<Finding> {
     let mut by_reason: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for pinned in &snapshot.pinned {
@@ -35,7 +35,7 @@ pub(super) fn pins(snapshot: &Snapshot) -> Vec<Finding> {
         .collect()
 }
 
-/// What ends a pin. The reasons are those of SHOW SERVERS_EXTENDED.
+/// Returns the advice for ending a pin. The reasons are those of SHOW SERVERS_EXTENDED.
 fn remedy(reason: &str) -> &'static str {
     match reason {
         "temporary objects" => {
@@ -56,7 +56,7 @@ fn remedy(reason: &str) -> &'static str {
     }
 }
 
-/// Clients that do not read what they are sent hold their server for that time.
+/// Returns findings about clients that do not read, and so hold their server for that time.
 pub(super) fn lagging(snapshot: &Snapshot) -> Vec<Finding> {
     let mut clients: Vec<&Lagging> = snapshot.lagging.iter().collect();
     clients.sort_by_key(|client| std::cmp::Reverse(client.bytes));
@@ -77,7 +77,7 @@ pub(super) fn lagging(snapshot: &Snapshot) -> Vec<Finding> {
     found
 }
 
-/// Counters that must stay 0.
+/// Returns findings about counters that must stay 0.
 pub(super) fn violations(snapshot: &Snapshot) -> Vec<Finding> {
     let mut found = Vec::new();
     for pool in &snapshot.pools {

@@ -1,15 +1,16 @@
-//! The machine and the process: open files, the kernel's limits, what a reload or a restart would change.
+//! Findings about the machine and the process: open files, the kernel's limits, changes that a reload or a
+//! restart would make.
 
 use crate::finding::Finding;
 use crate::snapshot::{Changed, Snapshot, Source};
 
-/// Files that are neither clients nor servers: log, pid file, listeners, event queues.
+/// The number of files that are neither clients nor servers: log, pid file, listeners, event queues.
 const FILES_OF_OUR_OWN: u64 = 32;
 
-/// Of a hundred files that may be open, from so many open ones on the limit is near.
+/// The percentage of the limit from which the number of open files is close to it.
 const FILES_NEAR_PERCENT: u64 = 90;
 
-/// Values of a setting that are shown.
+/// The number of characters of a setting's value that are shown.
 const VALUE_SHOWN_CHARS: usize = 60;
 
 pub(super) fn suspended(snapshot: &Snapshot) -> Option<Finding> {
@@ -22,7 +23,7 @@ pub(super) fn suspended(snapshot: &Snapshot) -> Option<Finding> {
     })
 }
 
-/// As many files as clients and servers may need.
+/// Checks that there are enough files for all clients and servers.
 pub(super) fn open_files(snapshot: &Snapshot) -> Option<Finding> {
     let limit = snapshot.files?;
     if let Some(open) = limit.open.filter(|open| open * 100 >= limit.max * FILES_NEAR_PERCENT) {
@@ -55,7 +56,7 @@ pub(super) fn open_files(snapshot: &Snapshot) -> Option<Finding> {
     ))
 }
 
-/// The kernel cuts `listen_backlog` without a word.
+/// Warns if the kernel silently limits `listen_backlog`.
 pub(super) fn backlog(snapshot: &Snapshot) -> Option<Finding> {
     let (backlog, somaxconn) = (snapshot.settings.listen_backlog, snapshot.somaxconn?);
     (somaxconn < backlog).then(|| {
@@ -67,7 +68,7 @@ pub(super) fn backlog(snapshot: &Snapshot) -> Option<Finding> {
     })
 }
 
-/// What the file says, and the running pooler does not know.
+/// Returns findings about settings of the file that the running pooler does not have.
 pub(super) fn changed(snapshot: &Snapshot) -> Vec<Finding> {
     let say = |needs_restart: bool, code, remedy: &str| {
         let names: Vec<String> = snapshot

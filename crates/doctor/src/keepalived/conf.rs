@@ -2,13 +2,13 @@
 
 use super::syntax::{Statement, SyntaxError, parse};
 
-/// A file.
+/// A file of keepalived's.
 #[derive(Debug, Default)]
 pub(super) struct Conf {
     pub(super) has_script_user: bool,
     pub(super) has_script_security: bool,
     pub(super) is_strict: bool,
-    /// Other files are included, which are not read.
+    /// `true` if the file includes other files, which are not read.
     pub(super) includes: bool,
     pub(super) scripts: Vec<Script>,
     pub(super) instances: Vec<Instance>,
@@ -42,7 +42,7 @@ pub(super) struct Instance {
     pub(super) peers: Vec<String>,
     pub(super) addresses: Vec<String>,
     pub(super) has_authentication: bool,
-    /// The scripts that are asked, each with the weight that it has here.
+    /// The scripts that the instance tracks, each with its weight here.
     pub(super) tracked: Vec<(String, Option<i32>)>,
 }
 

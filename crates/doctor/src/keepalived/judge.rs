@@ -1,4 +1,5 @@
-//! Findings about a pair of poolers that keepalived's files describe: each is something that would go wrong. Each finding was seen with keepalived 2.2.
+//! Findings about a pair of poolers that keepalived's files describe. Each finding is a fault that was seen
+//! with keepalived 2.2.
 
 use super::conf::{Conf, Instance, Script};
 use super::syntax::SyntaxError;
@@ -7,9 +8,10 @@ use crate::finding::Finding;
 /// The time that the address of a pooler that was killed may take to move.
 const MOVE_S_MAX: f64 = 3.0;
 
-/// Findings about the file of one machine, or of both, each with its name.
+/// Returns findings about the file of one machine, or of both, each with its name.
 ///
 /// # Errors
+///
 /// A file that keepalived could not read either, with its name.
 pub fn inspect(files: &[(&str, &str)]) -> Result<Vec<Finding>, (String, SyntaxError)> {
     let mut found = Vec::new();
@@ -129,7 +131,7 @@ fn of_instance(conf: &Conf, instance: &Instance) -> Vec<Finding> {
     found
 }
 
-/// Whether the address moves when it should, and stays when it should.
+/// Checks that the address moves when it should, and stays when it should.
 fn of_election(conf: &Conf, instance: &Instance) -> Vec<Finding> {
     let Instance { name, .. } = instance;
     let mut found = Vec::new();
@@ -227,12 +229,12 @@ fn of_script(conf: &Conf, script: &Script) -> Vec<Finding> {
     found
 }
 
-/// `-f`, or several short options in one word, this one among them.
+/// Returns whether a word is `-f`, or several short options that include this one.
 fn is_short_with(word: &str, option: char) -> bool {
     word.strip_prefix('-').is_some_and(|rest| !rest.starts_with('-') && rest.contains(option))
 }
 
-/// Findings about settings that do not fit between the two machines.
+/// Returns findings about settings that do not fit between the two machines.
 fn against(instance: &Instance, one: &Conf, other: &Conf) -> Vec<Finding> {
     let Instance { name, .. } = instance;
     let twin = other.instances.iter().find(|twin| twin.router_id == instance.router_id);

@@ -1,6 +1,6 @@
 //! The syntax of keepalived's file: lines of words, some of which open a block in braces.
 
-/// A line, and the block that it opens, if it opens one.
+/// A line, with the block that it opens, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Statement {
     pub(super) words: Vec<String>,
@@ -33,7 +33,8 @@ impl Statement {
         self.words.get(1).map(String::as_str)
     }
 
-    /// The last statement with this keyword in the block; keepalived lets a later one replace an earlier one.
+    /// Returns the last statement with this keyword in the block, because keepalived lets a later one replace
+    /// an earlier one.
     pub(super) fn get(&self, keyword: &str) -> Option<&Statement> {
         self.inner.iter().rev().find(|statement| statement.keyword() == keyword)
     }
@@ -94,7 +95,7 @@ enum Token {
     Close,
 }
 
-/// The tokens of a line without its comment; `None` if a quotation mark is not closed.
+/// Returns the tokens of a line without its comment; `None` if a quotation mark is not closed.
 fn tokens(line: &str) -> Option<Vec<Token>> {
     let mut found = Vec::new();
     let mut rest = line.trim_start();

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-/// Two machines with a pooler each, and the address that one of them has.
+/// Two machines with a pooler each, and the address that they share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The address that moves, with the length of its network's prefix.
+    /// The shared address, with the length of its network's prefix.
     pub address: (IpAddr, u8),
-    /// The number of the pair in its network (VRRP's virtual router id): 1 to 255, and no other pair's.
+    /// The number of the pair in its network (VRRP's virtual router id): 1 to 255, and different from that of
+    /// any other pair.
     pub router_id: u8,
     /// The machine that the command runs on.
     pub here: Machine,
@@ -20,14 +21,14 @@ pub struct Pair {
 /// One machine of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The machine's own address, which stays.
+    /// The machine's own address, which does not move.
     pub address: IpAddr,
     /// The network interface that gets the pair's address.
     pub interface: String,
 }
 
 impl Pair {
-    /// The file for this machine, or for the other one.
+    /// Returns the file for this machine, or for the other one.
     #[must_use]
     pub fn file(&self, is_for_peer: bool) -> String {
         let (own, other) = if is_for_peer { (&self.peer, &self.here) } else { (&self.here, &self.peer) };
