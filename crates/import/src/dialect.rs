@@ -1,11 +1,11 @@
-//! Values as each project writes them: switches, times, sizes, and what pgweir writes for them.
+//! Values in the form of each project (switches, times, sizes), and their form in pgweir.
 
 use pgweir_settings::Kind as SettingKind;
 
 use crate::kinds::Kind;
 use crate::tree::{Node, Value};
 
-/// What a key takes.
+/// The kind of value that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// A switch.
@@ -14,19 +14,19 @@ pub enum Takes {
     Count,
     /// A port, 1 to 65535.
     Port,
-    /// A time; a number alone is milliseconds.
+    /// A time; without a unit in milliseconds.
     Milliseconds,
-    /// A time; a number alone is seconds.
+    /// A time; without a unit in seconds.
     Seconds,
     /// A size in bytes.
     Bytes,
-    /// One of these words; beside each what pgweir calls it.
+    /// One of these words, each with pgweir's name for it.
     Word(&'static [(&'static str, &'static str)]),
     /// Any text.
     Text,
     /// Texts with commas between them, or a list.
     List,
-    /// Whatever stands there: it is not read.
+    /// Any value, which is not read.
     Anything,
 }
 
@@ -38,7 +38,8 @@ pub(crate) enum Given {
 }
 
 impl Given {
-    /// How a setting of this kind writes the value. Whole seconds are rounded up, so that a short time does not become "never".
+    /// Returns the value in the form of a setting of this kind. Whole seconds are rounded up, so that a short
+    /// time does not become "never".
     pub(crate) fn write(&self, kind: SettingKind) -> String {
         match self {
             Given::Text(text) => text.clone(),
@@ -52,10 +53,10 @@ impl Given {
     }
 }
 
-/// The longest time that is taken: a hundred years. Longer ones mean "never" wherever they are found.
+/// The longest time that is accepted: a hundred years. Longer ones mean "never" in all projects.
 const TIME_MS_MAX: u64 = 100 * 365 * 86_400_000;
 
-/// Understands a value; the error says what would be right, without the value.
+/// Reads a value. The error describes the values that are accepted, without the value itself.
 pub(crate) fn understand(takes: Takes, kind: Kind, node: &Node) -> Result<Given, String> {
     if takes == Takes::Anything {
         return Ok(Given::Text(String::new()));
@@ -93,7 +94,7 @@ pub(crate) fn understand_text(takes: Takes, kind: Kind, text: &str) -> Result<Gi
     }
 }
 
-/// A switch, in the words of this project.
+/// Reads a switch, in the words of this project.
 pub(crate) fn flag(kind: Kind, text: &str) -> Result<bool, String> {
     let (on, off): (&[&str], &[&str]) = match kind {
         Kind::Pgpool => (&["on", "true", "yes", "1"], &["off", "false", "no", "0"]),
@@ -118,7 +119,7 @@ fn count(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "it must be a whole number from 0".to_owned())
 }
 
-/// The units that a project knows, longest first, each with its length in the smallest one.
+/// Returns the units that a project knows, the longest first, each with its length in the smallest one.
 fn time_units(kind: Kind) -> &'static [(&'static str, u64)] {
     match kind {
         Kind::Pgpool => &[("min", 60_000), ("ms", 1), ("s", 1000), ("h", 3_600_000), ("d", 86_400_000)],
@@ -143,7 +144,7 @@ fn size_units(kind: Kind) -> &'static [(&'static str, u64)] {
     }
 }
 
-/// A number and perhaps a unit; a number alone is multiplied with `alone`.
+/// Reads a number with or without a unit. A number without a unit is multiplied by `alone`.
 fn number_with_unit(text: &str, units: &[(&str, u64)], alone: u64) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());

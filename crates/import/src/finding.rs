@@ -1,43 +1,44 @@
-//! What is said of a configuration: faults, for which nothing is written, and findings, which the administrator has to know.
+//! Messages about a configuration: faults, with which nothing is written, and findings, which the
+//! administrator has to know.
 
 use std::fmt;
 
 use crate::limits::SHOWN_LEN_MAX;
 
-/// Why a configuration cannot be read.
+/// The reason why a configuration cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The file.
     pub file: String,
-    /// The line, from 1; 0 when the fault is not in a line.
+    /// The line, from 1; 0 if the fault is not in a line.
     pub line: u32,
-    /// What is wrong. It holds no secret.
+    /// The fault. It contains no secret.
     pub text: String,
 }
 
-/// What became of something that was not carried over as it is.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingKind {
-    /// It was carried over and does not mean quite the same.
+    /// The key was carried over, but its meaning differs.
     Differs,
-    /// It has no counterpart.
+    /// The key has no counterpart.
     Missing,
     /// The pooler's documentation, as far as it is known here, has no such key.
     Unknown,
 }
 
-/// Something that was not carried over as it is.
+/// A key, or something else, that was not carried over unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file.
     pub file: String,
-    /// The line, from 1; 0 when it is not about a line.
+    /// The line, from 1; 0 if the finding is not about a line.
     pub line: u32,
-    /// What became of it.
+    /// The kind of the finding.
     pub kind: FindingKind,
-    /// The key, or what else it is about.
+    /// The key, or the other subject of the finding.
     pub what: String,
-    /// Why, and what the administrator can do. It holds no secret.
+    /// The reason, and what the administrator can do. It contains no secret.
     pub why: String,
 }
 
@@ -73,7 +74,8 @@ fn place(f: &mut fmt::Formatter<'_>, file: &str, line: u32) -> fmt::Result {
     }
 }
 
-/// A text from a file as a part of a message: one line, without control characters, not longer than `len_max` characters.
+/// Returns a text from a file as a part of a message: one line, without control characters, with at most
+/// `len_max` characters.
 pub(crate) fn shown(text: &str, len_max: usize) -> String {
     let clean = |letter: char| if letter.is_control() { '?' } else { letter };
     let mut out: String = text.chars().take(len_max).map(clean).collect();

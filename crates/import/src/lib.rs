@@ -1,10 +1,12 @@
-//! Reads the configurations of other poolers and writes them as PgBouncer's ini, a list of users and rules of access.
+//! Reads the configurations of other poolers and writes them as PgBouncer's ini, a list of users and rules of
+//! access.
 //!
-//! A reader for each kind (`kinds/`) turns text into one neutral form ([`plan`]), and one writer ([`write`]) turns that into files.
-//! What a key becomes stands in the kind's table of [`Row`]s, from which the pages in `docs/migrate` are written as well.
+//! A reader for each kind (`kinds/`) turns text into one neutral form ([`plan`]), and one writer ([`write`])
+//! turns that into files. The kind's table of [`Row`]s says what each key becomes; the pages in
+//! `docs/migrate` are made from the same tables.
 //!
-//! This crate must never open a file, read the environment, or put a secret into a message: file contents come through a function that the
-//! caller passes in, and messages name keys and lines.
+//! This crate must never open a file, read the environment, or put a secret into a message: file contents
+//! come through a function that the caller passes in, and messages name keys and lines.
 
 mod dialect;
 mod finding;
@@ -25,7 +27,8 @@ pub use write::Places;
 use pgweir_settings::Config;
 use plan::Plan;
 
-/// Reads a further file by the name that the configuration has for it; the error says why it cannot be read.
+/// A function that reads a further file by its name in the configuration. The error says why it cannot be
+/// read.
 pub type Read<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
 /// The files of a configuration.
@@ -33,13 +36,14 @@ pub type Read<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 pub struct Source<'a> {
     /// The name of the main file, for messages.
     pub name: &'a str,
-    /// Its text.
+    /// The text of the main file.
     pub text: &'a str,
-    /// The file of users and passwords, if it is not where the main file says (`pool_passwd`, `users.toml`).
+    /// The file of users and passwords, if it is not where the main file places it (`pool_passwd`,
+    /// `users.toml`).
     pub users: Option<&'a str>,
-    /// The file of access rules, if it is not where the main file says (`pool_hba.conf`).
+    /// The file of access rules, if it is not where the main file places it (`pool_hba.conf`).
     pub rules: Option<&'a str>,
-    /// The `pool_mode` of all pools, in place of what the configuration says.
+    /// The `pool_mode` of all pools, which overrides the configuration's.
     pub pool_mode: Option<&'a str>,
 }
 
@@ -51,10 +55,12 @@ pub struct Import {
     written_by: &'static str,
 }
 
-/// Reads a configuration of this kind. `read` gives the text of the further files that it names.
+/// Reads a configuration of this kind. `read` returns the text of further files that it names.
 ///
 /// # Errors
-/// All faults: what is no configuration of this kind, and values that its own pooler would not take.
+///
+/// All faults: a text that is not a configuration of this kind, and values that its own pooler would not
+/// accept.
 pub fn import(kind: Kind, source: &Source<'_>, read: &mut Read<'_>) -> Result<Import, Vec<Fault>> {
     let mut reader = reader::Reader::new(kind, source, read);
     if source.text.len() > limits::TEXT_LEN_MAX {
@@ -65,11 +71,12 @@ pub fn import(kind: Kind, source: &Source<'_>, read: &mut Read<'_>) -> Result<Im
     finish(reader, source.name, "pgweir import")
 }
 
-/// Reads the environment of a process in a container. `defaults` are settings that hold unless a variable says otherwise, `read` gives the
-/// text of the files that variables name. Variables that mean nothing to a pooler are left alone.
+/// Reads the environment of a process in a container. `defaults` are settings that a variable can override,
+/// `read` returns the text of files that variables name. Variables that mean nothing to a pooler are ignored.
 ///
 /// # Errors
-/// All faults; they name variables and hold no secret.
+///
+/// All faults; they name variables and contain no secret.
 pub fn import_environment(
     variables: &[(String, String)],
     defaults: &[(&'static str, String)],
@@ -84,7 +91,7 @@ pub fn import_environment(
     finish(reader, source.name, "pgweir entrypoint")
 }
 
-/// Whether a variable of a process is meant for a pooler, by its name.
+/// Returns whether a variable of a process is meant for a pooler, by its name.
 #[must_use]
 pub fn is_variable(key: &str) -> bool {
     kinds::process::is_variable(key)
@@ -108,31 +115,33 @@ fn finish(
 }
 
 impl Import {
-    /// What was not carried over, or means something else, in the order of the files.
+    /// Returns the findings about keys that were not carried over, or mean something else, in the order of
+    /// the files.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The configuration file.
+    /// Returns the configuration file.
     #[must_use]
     pub fn ini(&self, places: &Places) -> String {
         write::ini(&self.plan, places, self.written_by)
     }
 
-    /// The list of users, if the configuration has any.
+    /// Returns the list of users, if the configuration has any.
     #[must_use]
     pub fn users(&self) -> Option<String> {
         write::users(&self.plan)
     }
 
-    /// The rules of access, if `auth_type = hba` is needed.
+    /// Returns the rules of access, if `auth_type = hba` is needed.
     #[must_use]
     pub fn rules(&self) -> Option<String> {
         write::rules(&self.plan, self.written_by)
     }
 
-    /// Whether the configuration file has a password in it: one that a database or a cluster needs and the list of users cannot have.
+    /// Returns whether the configuration file has a password in it: one that a database or a cluster needs
+    /// and the list of users cannot have.
     #[must_use]
     pub fn ini_has_secret(&self) -> bool {
         let has_secret =
@@ -141,7 +150,7 @@ impl Import {
             || self.plan.clusters.iter().any(|cluster| cluster.check_password.is_some())
     }
 
-    /// The last look: what was written is read again, so that nothing leaves here that pgweir would refuse.
+    /// Reads the written files again, so that none is returned that pgweir would refuse.
     fn check(&self, name: &str) -> Result<(), Vec<Fault>> {
         let unwritable = write::unwritable(&self.plan);
         if !unwritable.is_empty() {

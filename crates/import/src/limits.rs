@@ -6,7 +6,7 @@ pub const TEXT_LEN_MAX: usize = 1 << 20;
 /// Maximum number of further files that one configuration names.
 pub const FILES_MAX: usize = 64;
 
-/// How deep tables and lists may be nested. No pooler's documentation has more than six levels.
+/// Maximum depth of tables and lists. No pooler's documentation has more than six levels.
 pub const DEPTH_MAX: usize = 32;
 
 /// Maximum number of keys and values in a file.

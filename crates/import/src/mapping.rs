@@ -1,40 +1,42 @@
-//! What each key becomes: the tables that the readers work by and that the pages in `docs/migrate` show.
+//! The tables that say what each key becomes. The readers use them, and the pages in `docs/migrate` are made
+//! from them.
 
 use std::fmt::Write as _;
 
 use crate::dialect::Takes;
 use crate::kinds;
 
-/// What becomes of a key.
+/// The fate of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A setting of the whole process.
+    /// The key becomes a setting of the whole process.
     Setting(&'static str),
-    /// A setting of pools: of a database or a user where they differ, else of the process.
+    /// The key becomes a setting of pools: of a database or a user if they differ, else of the process.
     Pool(&'static str),
-    /// The reader of the kind takes it; the text says what it becomes.
+    /// The reader of the kind handles the key; the text says what it becomes.
     Reader(&'static str),
-    /// Nothing needs to be carried over; the text says why.
+    /// The key need not be carried over; the text says why.
     Needless(&'static str),
-    /// There is no counterpart; the text says why and what to do.
+    /// The key has no counterpart; the text says why and what to do.
     Missing(&'static str),
-    /// It belongs to another key, and does nothing unless that is switched on.
+    /// The key belongs to another one, and does nothing unless that is switched on.
     With(&'static str),
 }
 
 /// A key of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name with the tables it is in, `*` for a table of any name. A `#` at the end stands for a number, a `*` for any ending.
+    /// The key's name with its tables; `*` means a table of any name. A `#` at the end means a number, a `*`
+    /// any ending.
     pub key: &'static str,
-    /// What it takes.
+    /// The kind of value that the key takes.
     pub takes: Takes,
-    /// What it becomes.
+    /// The fate of the key.
     pub outcome: Outcome,
-    /// For what is carried over: the value that holds when the key is not there, if that is not pgweir's own default. For what is not: the
-    /// values that ask for nothing.
+    /// For a key that is carried over: its default, if that differs from pgweir's. For other keys: the values
+    /// that ask for nothing.
     pub usual: &'static [&'static str],
-    /// What else is to be known, for the page.
+    /// A remark for the page.
     pub note: &'static str,
 }
 
@@ -42,12 +44,12 @@ pub struct Row {
 pub struct Table {
     /// The name of the table on the page.
     pub name: &'static str,
-    /// Its rows.
+    /// The table's rows.
     pub rows: &'static [Row],
 }
 
 impl Row {
-    /// A key that is carried over, or not, as `outcome` says.
+    /// Creates a row.
     pub(crate) const fn new(
         key: &'static str,
         takes: Takes,
@@ -57,12 +59,12 @@ impl Row {
         Row { key, takes, outcome, usual, note: "" }
     }
 
-    /// The same, with a note for the page.
+    /// Adds a note for the page.
     pub(crate) const fn noted(self, note: &'static str) -> Row {
         Row { note, ..self }
     }
 
-    /// Whether this row is about the key.
+    /// Returns whether this row is for the key.
     pub(crate) fn is_for(&self, key: &str) -> bool {
         match (self.key.strip_suffix('#'), self.key.strip_suffix('*')) {
             (Some(stem), _) => key
@@ -74,18 +76,18 @@ impl Row {
     }
 }
 
-/// The row for a key; a row with its very name goes before one with a pattern.
+/// Returns the row for a key. A row with exactly its name takes precedence over one with a pattern.
 pub(crate) fn row(rows: &'static [Row], key: &str) -> Option<&'static Row> {
     rows.iter().find(|row| row.key == key).or_else(|| rows.iter().find(|row| row.is_for(key)))
 }
 
-/// The tables of all kinds, by the names that the pages have for them.
+/// Returns the tables of all kinds, with their names on the pages.
 #[must_use]
 pub fn tables() -> Vec<Table> {
     kinds::tables()
 }
 
-/// A table as Markdown.
+/// Returns a table as Markdown.
 #[must_use]
 pub fn markdown(table: &Table) -> String {
     let mut out = String::from("| Key | pgweir | Notes |\n|---|---|---|\n");
@@ -110,7 +112,7 @@ pub fn markdown(table: &Table) -> String {
     out.replace("|  |", "| |")
 }
 
-/// A note as a whole sentence.
+/// Returns a note as a whole sentence.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {

@@ -1,4 +1,4 @@
-//! The neutral form between a reader and the writer: what any pooler's configuration says, in pgweir's terms.
+//! The neutral form between a reader and the writer: any pooler's configuration, in pgweir's terms.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::dialect::Given;
 /// A whole configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// Settings of the process: where it listens, timeouts, TLS, logging.
+    /// Settings of the process: listening, timeouts, TLS, logging.
     pub(crate) settings: BTreeMap<&'static str, String>,
     /// The databases that clients may ask for.
     pub(crate) databases: Vec<Database>,
@@ -15,13 +15,13 @@ pub(crate) struct Plan {
     pub(crate) nodes: Vec<Node>,
     /// Primaries with their standbys.
     pub(crate) clusters: Vec<Cluster>,
-    /// Which clients go to which node, in order.
+    /// The routes of clients to nodes, in order.
     pub(crate) routes: Vec<Route>,
     /// Settings of users.
     pub(crate) users: BTreeMap<String, BTreeMap<&'static str, String>>,
-    /// Passwords, or what is stored in their place, by user.
+    /// Passwords, or the secrets that PostgreSQL stores for them, by user.
     pub(crate) secrets: BTreeMap<String, Secret>,
-    /// Which clients may ask for which database, in order; and what the settings of pools are worth there.
+    /// The pools: which clients may ask for which database, in order, with the pools' settings.
     pub(crate) pools: Vec<Pool>,
     /// Rules of access that the configuration itself has, in PostgreSQL's format.
     pub(crate) rules: Option<Vec<String>>,
@@ -32,22 +32,22 @@ pub(crate) struct Plan {
 /// An entry of `[databases]`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Database {
-    /// The name that clients ask for; `*` is every other name.
+    /// The name that clients ask for; `*` means every other name.
     pub(crate) name: String,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// The cluster that serves it; then it has neither host nor port.
+    /// The cluster that serves the database, which then has neither host nor port.
     pub(crate) cluster: Option<String>,
-    /// Its name on the server, if that is another one.
+    /// The database's name on the server, if it differs.
     pub(crate) dbname: Option<String>,
-    /// The user of all its server connections, if that is not the client's.
+    /// The user of all the database's server connections, if it is not the client's.
     pub(crate) user: Option<String>,
-    /// That user's password, if the list of users has another one for this name.
+    /// The password of that user, if the list of users has another one for this name.
     pub(crate) password: Option<Secret>,
     pub(crate) options: BTreeMap<&'static str, String>,
-    /// The pairs as the configuration has them, in place of all of the above. They may have a password among them.
+    /// The pairs as the configuration has them, instead of all of the above. They may contain a password.
     pub(crate) written: Option<Secret>,
-    /// Lines that stand above the entry.
+    /// Comment lines above the entry.
     pub(crate) comments: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Route {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) name: String,
-    /// The names of its nodes; none if it finds them itself.
+    /// The names of the cluster's nodes; empty if it finds them itself.
     pub(crate) nodes: Vec<String>,
     /// The password of `check_user`, if the list of users has none.
     pub(crate) check_password: Option<Secret>,
@@ -82,9 +82,9 @@ pub(crate) struct Cluster {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     pub(crate) database: String,
-    /// `None` is every user that is not named for this database.
+    /// The user; `None` means every user that is not named for this database.
     pub(crate) user: Option<String>,
-    /// How the clients authenticate: a method of pg_hba.conf.
+    /// The way the clients authenticate: a method of pg_hba.conf.
     pub(crate) method: &'static str,
     pub(crate) line: u32,
     pub(crate) settings: BTreeMap<&'static str, Given>,
@@ -92,7 +92,7 @@ pub(crate) struct Pool {
     pub(crate) server: Option<(String, Option<Secret>)>,
 }
 
-/// A password, or what PostgreSQL stores in its place. It is not shown.
+/// A password, or the secret that PostgreSQL stores for it. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -101,7 +101,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The text itself, for the list of users.
+    /// Returns the text itself, for the list of users.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

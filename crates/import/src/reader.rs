@@ -1,4 +1,5 @@
-//! What all readers share: classifying the keys of a table by its rows, collecting faults and findings, reading further files.
+//! The parts that all readers share: classifying the keys of a table by its rows, collecting faults and
+//! findings, reading further files.
 
 use pgweir_settings::{Kind as SettingKind, MAIN_ROWS, row as setting};
 
@@ -12,7 +13,7 @@ use crate::resolve;
 use crate::tree::{Node, Table, Value};
 use crate::{Read, Source};
 
-/// What a lifetime of 0 becomes: elsewhere it means "never", and in pgweir "used once".
+/// The replacement for a lifetime of 0, which means "never" elsewhere, and "used once" in pgweir.
 const NEVER_S: &str = "315360000";
 
 pub(crate) struct Reader<'a, 'r> {
@@ -27,7 +28,7 @@ pub(crate) struct Reader<'a, 'r> {
     faults: Vec<Fault>,
 }
 
-/// A table's place in the configuration: what its rows begin with, and what a message calls it.
+/// A table's place in the configuration: the prefix of its rows, and its name in messages.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'s> {
     pub(crate) prefix: &'static str,
@@ -65,17 +66,17 @@ impl<'a, 'r> Reader<'a, 'r> {
         (self.plan, self.findings, self.faults)
     }
 
-    /// The name of the file of users, if the caller named one.
+    /// Returns the name of the file of users, if the caller named one.
     pub(crate) fn users_file(&self) -> Option<&'a str> {
         self.source.users
     }
 
-    /// The name of the file of rules, if the caller named one.
+    /// Returns the name of the file of rules, if the caller named one.
     pub(crate) fn rules_file(&self) -> Option<&'a str> {
         self.source.rules
     }
 
-    /// The mode of all pools, if the caller named one.
+    /// Returns the mode of all pools, if the caller named one.
     pub(crate) fn pool_mode(&self) -> Option<&'a str> {
         self.source.pool_mode
     }
@@ -85,7 +86,7 @@ impl<'a, 'r> Reader<'a, 'r> {
     }
 
     pub(crate) fn finding(&mut self, line: u32, kind: FindingKind, what: &str, why: &str) {
-        // One more than is kept, so that it is seen that there are more.
+        // One more finding than the limit is kept, which shows that there are more.
         if self.findings.len() <= FINDINGS_MAX {
             let (file, what, why) = (self.file.clone(), what.to_owned(), why.to_owned());
             self.findings.push(Finding { file, line, kind, what, why });
@@ -113,7 +114,7 @@ impl<'a, 'r> Reader<'a, 'r> {
         Ok(text)
     }
 
-    /// Sets a setting of the process, as pgweir writes it.
+    /// Sets a setting of the process, in pgweir's form.
     pub(crate) fn set(&mut self, name: &'static str, text: impl Into<String>) {
         let text = text.into();
         let text = if name == "server_lifetime" && text == "0" { NEVER_S.to_owned() } else { text };
@@ -125,7 +126,7 @@ impl<'a, 'r> Reader<'a, 'r> {
         self.set(name, given.write(kind));
     }
 
-    /// A secret of a user; a second one for the same user that is another is told of.
+    /// Sets a user's secret. A second, different secret for the same user is reported.
     pub(crate) fn secret(&mut self, line: u32, user: &str, secret: &str) {
         let secret = Secret::new(secret);
         match self.plan.secrets.get(user) {
@@ -154,7 +155,7 @@ impl<'a, 'r> Reader<'a, 'r> {
             let label = format!("{}{key}", scope.shown);
             let Some(row) = row(rows, &full) else {
                 let why = "pgweir does not know this key, so nothing was carried over for it";
-                // After a misplaced quote, text with a password may stand where a key does.
+                // After a misplaced quote, a key may contain a password.
                 let label = if is_key(key) { label } else { format!("{}(not a name)", scope.shown) };
                 self.finding(node.line, FindingKind::Unknown, &label, why);
                 continue;
@@ -192,12 +193,12 @@ impl<'a, 'r> Reader<'a, 'r> {
                 let why = format!("{why}{}", along(rows, row.key, scope, table));
                 self.missing(node.line, label, &why);
             }
-            // What belongs to another key is told with that one.
+            // A key that belongs to another one is reported with that one.
             Outcome::With(_) | Outcome::Reader(_) | Outcome::Needless(_) | Outcome::Missing(_) => {}
         }
     }
 
-    /// Whether a key without counterpart asks for anything.
+    /// Returns whether a key without counterpart asks for anything.
     fn asks(&self, row: &Row, node: &Node) -> bool {
         let Some(text) = node.text() else { return !matches!(node.value, Value::Null) };
         let is_off = row.takes == Takes::Flag && dialect::flag(self.kind, text) == Ok(false);
@@ -206,7 +207,7 @@ impl<'a, 'r> Reader<'a, 'r> {
         !(usual || is_off && !usual_on && row.usual.is_empty())
     }
 
-    /// Writes out the defaults of what is carried over and is not in the table.
+    /// Writes the other pooler's defaults for keys that are carried over but not in the table.
     fn defaults(
         &mut self,
         rows: &'static [Row],
@@ -236,7 +237,8 @@ impl<'a, 'r> Reader<'a, 'r> {
     }
 }
 
-/// What is said of a value that its own pooler would not take. Texts are not repeated: they may be secrets.
+/// Returns the message about a value that its own pooler would not accept. Texts are not repeated, because
+/// they may be secrets.
 fn wrong(label: &str, node: &Node, takes: Takes, right: &str) -> String {
     let value = match (takes, node.text()) {
         (Takes::Text | Takes::List | Takes::Anything, _) | (_, None) => String::new(),
@@ -245,7 +247,8 @@ fn wrong(label: &str, node: &Node, takes: Takes, right: &str) -> String {
     format!("invalid value{value} for {}: {right}", shown(label, SHOWN_LEN_MAX))
 }
 
-/// How many further keys belong to one that is not carried over, for the end of its finding.
+/// Returns the number of further keys that belong to one that is not carried over, for the end of its
+/// finding.
 fn along(rows: &'static [Row], master: &str, scope: Scope<'_>, table: &Table) -> String {
     let belongs = |key: &str| {
         let found = row(rows, &format!("{}{key}", scope.prefix));
@@ -258,7 +261,7 @@ fn along(rows: &'static [Row], master: &str, scope: Scope<'_>, table: &Table) ->
     }
 }
 
-/// Whether a text can be the name of a key in a configuration that any pooler documents.
+/// Returns whether a text can be the name of a key in any pooler's configuration.
 fn is_key(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.*".contains(&byte))
 }

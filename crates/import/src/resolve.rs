@@ -1,5 +1,5 @@
-//! Where settings of pools go: poolers that set them for each pair of database and user meet one that sets them for databases, for users,
-//! or for all.
+//! Distributes settings of pools: other poolers set them for each pair of database and user, pgweir for
+//! databases, for users, or for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use pgweir_settings::{DATABASE_ROWS, Kind, MAIN_ROWS, USER_ROWS, row};
 use crate::dialect::Given;
 use crate::plan::{Database, Plan, Pool, Secret};
 
-/// A line, a thing, and why it is not what it was.
+/// A line, a subject, and the reason why it was changed.
 pub(crate) type Note = (u32, String, String);
 
-/// The setting of the process that holds where neither a database nor a user sets its own.
+/// Returns the setting of the process that counts if neither a database nor a user sets its own.
 pub(crate) fn global_name(name: &'static str) -> &'static str {
     match name {
         "pool_size" => "default_pool_size",
@@ -21,7 +21,7 @@ pub(crate) fn global_name(name: &'static str) -> &'static str {
 
 /// Distributes the settings of all pools, and their servers' users.
 pub(crate) fn resolve(plan: &mut Plan) -> Vec<Note> {
-    // A pool that no client may use sets nothing.
+    // A pool that no client may use needs no settings.
     let pools: Vec<Pool> = plan.pools.iter().filter(|pool| pool.method != "reject").cloned().collect();
     let names: BTreeSet<&'static str> = pools.iter().flat_map(|pool| pool.settings.keys().copied()).collect();
     let mut notes = Vec::new();
@@ -41,7 +41,7 @@ struct Spread<'a> {
 impl Spread<'_> {
     fn distribute(&mut self, plan: &mut Plan) {
         let global = row(MAIN_ROWS, global_name(self.name));
-        // A pool that says nothing has what holds for the process.
+        // A pool without its own value has that of the process.
         let common =
             global.and_then(|row| plan.settings.get(row.name).cloned().or(row.default.map(str::to_owned)));
         let values: Vec<Option<String>> =
@@ -66,7 +66,7 @@ impl Spread<'_> {
         self.users(plan, &values, &bases);
     }
 
-    /// Users whose value is another than their database's.
+    /// Writes the values of users that differ from their database's.
     fn users(&mut self, plan: &mut Plan, values: &[Option<String>], bases: &BTreeMap<&str, Option<String>>) {
         let in_users = row(USER_ROWS, self.name).is_some();
         for (pool, value) in self.pools.iter().zip(values) {
@@ -99,7 +99,7 @@ impl Spread<'_> {
     fn value(&self, pool: &Pool) -> Option<String> {
         let kind = row(MAIN_ROWS, global_name(self.name)).map_or(Kind::Text, |row| row.kind);
         let write = |given: &Given| match (self.name, given.write(kind)) {
-            // Elsewhere 0 means that a connection never gets too old.
+            // In other poolers 0 means that a connection never gets too old.
             ("server_lifetime", text) if text == "0" => "315360000".to_owned(),
             (_, text) => text,
         };
@@ -107,14 +107,14 @@ impl Spread<'_> {
     }
 }
 
-/// The values that hold in each database for users who have none.
+/// Returns the values of each database that count for users without their own.
 fn bases<'a>(
     pools: &'a [Pool],
     values: &[Option<String>],
     in_databases: bool,
 ) -> BTreeMap<&'a str, Option<String>> {
     let mut bases: BTreeMap<&'a str, Option<String>> = BTreeMap::new();
-    // The pool of all users counts, then the first that has a value.
+    // The pool of all users decides, or else the first one with a value.
     let with_values = || pools.iter().zip(values);
     let (all, named): (Vec<_>, Vec<_>) = with_values().partition(|(pool, _)| pool.user.is_none());
     for (pool, value) in all.into_iter().chain(named) {
@@ -130,12 +130,12 @@ fn bases<'a>(
     bases
 }
 
-/// Users of server connections: one for each database, or each client's own.
+/// Sets the users of server connections: one for each database, or each client's own.
 fn servers(plan: &mut Plan, pools: &[Pool], notes: &mut Vec<Note>) {
     let secrets = &mut plan.secrets;
     for database in &mut plan.databases {
         let of_it: Vec<&Pool> = pools.iter().filter(|pool| pool.database == database.name).collect();
-        // The same name needs no forced user, only a password that both sides share.
+        // If the name is the same, no forced user is needed, only a password that both sides share.
         let own = |pool: &&&Pool| match (&pool.server, &pool.user) {
             (Some((server, _)), Some(user)) => server == user,
             (server, _) => server.is_none(),
@@ -162,7 +162,7 @@ fn servers(plan: &mut Plan, pools: &[Pool], notes: &mut Vec<Note>) {
     }
 }
 
-/// Clients that log in under their own names, perhaps with another password at the server.
+/// Handles clients that log in to the server under their own names, perhaps with another password there.
 fn own_servers(
     database: &mut Database,
     pools: &[&Pool],
@@ -177,7 +177,8 @@ fn own_servers(
             }
             Some(known) if known == password => {}
             Some(_) if pools.len() == 1 => force(database, user, Some(password), secrets),
-            // The password also opens the pooler's door, and it is the one that works at the server.
+            // This password also lets clients log in to the pooler, and it is the one that works at the
+            // server.
             Some(known) if is_stored(known) && !is_stored(password) => {
                 secrets.insert(user.clone(), password.clone());
             }
@@ -190,7 +191,7 @@ fn own_servers(
     }
 }
 
-/// Whether this is what PostgreSQL stores, and no password itself.
+/// Returns whether this is a secret as PostgreSQL stores it, and not a password itself.
 pub(crate) fn is_stored(secret: &Secret) -> bool {
     let text = secret.reveal();
     let hash = text.strip_prefix("md5").unwrap_or_default();
@@ -198,7 +199,8 @@ pub(crate) fn is_stored(secret: &Secret) -> bool {
         || hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// All server connections of a database have one user. Its password goes into the list of users unless that has another one.
+/// Gives all server connections of a database one user. Its password goes into the list of users unless that
+/// has another one.
 fn force(
     database: &mut Database,
     user: &str,

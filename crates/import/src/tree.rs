@@ -1,4 +1,5 @@
-//! A configuration as tables, lists and texts, each with its line: what TOML, YAML and Odyssey's files have in common.
+//! A configuration as tables, lists and texts, each with its line: the common form of TOML, YAML and
+//! Odyssey's files.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use toml::Spanned;
@@ -6,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::limits::{DEPTH_MAX, NODES_MAX};
 
-/// A value and where it stands.
+/// A value with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) line: u32,
@@ -15,7 +16,7 @@ pub(crate) struct Node {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Nothing, in YAML.
+    /// YAML's null.
     Null,
     /// A number, a switch or a text, as it is written.
     Text(String),
@@ -25,11 +26,11 @@ pub(crate) enum Value {
     Block(Vec<String>, Table),
 }
 
-/// Keys and their values in the order of the file. A key may come more than once.
+/// Keys and their values in the order of the file. A key may occur more than once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table(pub(crate) Vec<(String, Node)>);
 
-/// What is wrong with a text, and in which line.
+/// The fault of a text, with its line.
 pub(crate) type Broken = (u32, String);
 
 impl Table {
@@ -41,7 +42,7 @@ impl Table {
         self.get(key).and_then(Node::text)
     }
 
-    /// The table below a key; an empty one if there is none.
+    /// Returns the table of a key; an empty one if there is none.
     pub(crate) fn table(&self, key: &str) -> Table {
         match self.get(key).map(|node| &node.value) {
             Some(Value::Table(table)) => table.clone(),
@@ -49,7 +50,7 @@ impl Table {
         }
     }
 
-    /// The blocks with this key, with their words.
+    /// Returns the blocks with this key, with their words.
     pub(crate) fn blocks<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (u32, &'a [String], &'a Table)> {
         self.0.iter().filter(move |(name, _)| name == key).filter_map(|(_, node)| match &node.value {
             Value::Block(words, table) => Some((node.line, words.as_slice(), table)),
@@ -73,7 +74,7 @@ impl Node {
         }
     }
 
-    /// The entries of a list of tables, or of a table whose keys are numbers (`[pools.x.users.0]`).
+    /// Returns the entries of a list of tables, or of a table whose keys are numbers (`[pools.x.users.0]`).
     pub(crate) fn entries(&self) -> Vec<(u32, &Table)> {
         let nodes: Vec<&Node> = match &self.value {
             Value::List(nodes) => nodes.iter().collect(),
@@ -88,11 +89,11 @@ impl Node {
     }
 }
 
-/// Reads TOML. The parser itself refuses nesting without end.
+/// Reads TOML. The parser itself limits nesting.
 pub(crate) fn toml(text: &str) -> Result<Table, Broken> {
     let lines = Lines::of(text);
     match DeTable::parse(text) {
-        // Not the error's own text: it repeats the line, which may hold a password.
+        // The error's own text is not used: it repeats the line, which may contain a password.
         Err(error) => {
             let line = error.span().map_or(0, |span| lines.at(span.start));
             Err((line, "it is not valid TOML here".to_owned()))
@@ -135,7 +136,7 @@ fn toml_value(value: &Spanned<DeValue<'_>>, lines: &Lines, depth: usize) -> Resu
     })
 }
 
-/// Where the lines of a text begin.
+/// The offsets at which the lines of a text begin.
 struct Lines(Vec<usize>);
 
 impl Lines {

@@ -1,4 +1,4 @@
-//! The writer: from the neutral form to the ini, the list of users and the rules of access.
+//! The writer: turns the neutral form into the ini, the list of users and the rules of access.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,14 +9,14 @@ use crate::finding::shown;
 use crate::limits::SHOWN_LEN_MAX;
 use crate::plan::{Cluster, Database, Plan, Pool, Secret};
 
-/// Where the files will be, as the ini names them.
+/// The paths of the other files, for the ini.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The list of users.
+    /// The path of the list of users.
     pub users: String,
-    /// The rules of access.
+    /// The path of the rules of access.
     pub rules: String,
-    /// Whether passwords are left out of the ini: it is for looking at only.
+    /// `true` if passwords are left out of the ini, because it is only to be shown.
     pub hide_secrets: bool,
 }
 
@@ -26,7 +26,7 @@ impl Default for Places {
     }
 }
 
-/// What the plan has that no file of ours can hold.
+/// Returns the parts of the plan that no file of pgweir's can hold.
 pub(crate) fn unwritable(plan: &Plan) -> Vec<String> {
     let mut faults = BTreeSet::new();
     let breaks = |text: &str| text.contains(['\n', '\r', '\0']);
@@ -107,7 +107,7 @@ pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
     if !plan.admins.is_empty() {
         settings.insert("admin_users", plan.admins.join(", "));
     }
-    // In the order of the documentation.
+    // The settings come in the order of the documentation.
     for row in MAIN_ROWS {
         if let Some(text) = settings.get(row.name) {
             let _ = writeln!(out, "{} = {text}", row.name);
@@ -116,7 +116,7 @@ pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
     out
 }
 
-/// The sections of nodes and clusters.
+/// Writes the sections of nodes and clusters.
 fn clusters(plan: &Plan, places: &Places, out: &mut String) {
     if plan.clusters.is_empty() {
         return;
@@ -150,7 +150,7 @@ fn cluster_pairs(cluster: &Cluster, hide_secrets: bool) -> Vec<(&'static str, St
     pairs
 }
 
-/// A line `name = key=value ...`.
+/// Returns a line `name = key=value ...`.
 fn entry(name: &str, pairs: &[(&'static str, String)]) -> String {
     let pairs: Vec<String> = pairs.iter().map(|(name, text)| format!("{name}={}", quoted(text))).collect();
     format!("{} = {}\n", key(name), pairs.join(" "))
@@ -181,13 +181,13 @@ fn pairs(database: &Database, hide_secrets: bool) -> Vec<(&'static str, String)>
     pairs
 }
 
-/// A name at the start of a line.
+/// Returns a name for the start of a line.
 fn key(name: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-' | '*');
     if name.chars().all(plain) { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// A value in a connection string.
+/// Returns a value for a connection string.
 fn quoted(text: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_.-:/@,".contains(letter);
     if !text.is_empty() && text.chars().all(plain) {
@@ -197,7 +197,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The list of users; `None` if there are none.
+/// Returns the list of users; `None` if there are no users.
 pub(crate) fn users(plan: &Plan) -> Option<String> {
     if plan.secrets.is_empty() {
         return None;
@@ -209,7 +209,7 @@ pub(crate) fn users(plan: &Plan) -> Option<String> {
     Some(plan.secrets.iter().map(line).collect())
 }
 
-/// Whether one `auth_type` for all clients would let in clients that the configuration keeps out.
+/// Returns whether one `auth_type` for all clients would let in clients that the configuration keeps out.
 pub(crate) fn needs_rules(plan: &Plan) -> bool {
     if plan.rules.is_some() {
         return true;
@@ -231,13 +231,14 @@ pub(crate) fn needs_rules(plan: &Plan) -> bool {
     if first.contains(&None) {
         return sets.any(|set| !set.contains(&None));
     }
-    // If a database has a forced user, only the users of the database may come in: PostgreSQL cannot tell them apart.
+    // If a database has a forced user, only its own users may connect, because PostgreSQL cannot tell users
+    // apart.
     let forced = plan.databases.iter().any(|database| database.user.is_some());
     let strangers = plan.secrets.keys().any(|user| !first.contains(&Some(user.as_str())));
     forced && strangers || sets.any(|set| set != first)
 }
 
-/// The rules of access; `None` if none are needed.
+/// Returns the rules of access; `None` if none are needed.
 pub(crate) fn rules(plan: &Plan, written_by: &str) -> Option<String> {
     if !needs_rules(plan) {
         return None;
@@ -266,7 +267,7 @@ pub(crate) fn rules(plan: &Plan, written_by: &str) -> Option<String> {
     Some(out)
 }
 
-/// The pools, those for one database and one user first: the first rule that fits counts.
+/// Returns the pools, with those for one database and one user first: the first rule that fits counts.
 pub(crate) fn ordered(pools: &[Pool]) -> Vec<&Pool> {
     let mut ordered: Vec<&Pool> = pools.iter().collect();
     ordered.sort_by_key(|pool| (pool.database == "*", pool.user.is_none()));
@@ -277,7 +278,7 @@ fn is_password(method: &str) -> bool {
     matches!(method, "md5" | "scram-sha-256" | "password")
 }
 
-/// A name in a rule, taken literally.
+/// Returns a name for a rule, quoted so that it is taken literally.
 pub(crate) fn name(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }

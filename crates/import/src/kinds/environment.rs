@@ -1,4 +1,5 @@
-//! The environment of PgBouncer's images by edoburu and Bitnami: a variable a line of a file, or the variables of a process.
+//! The environment of PgBouncer's images by edoburu and Bitnami: a file with one variable per line, or the
+//! variables of a process.
 
 use pgweir_settings::{MAIN_ROWS, row as setting};
 
@@ -94,12 +95,12 @@ pub(super) fn looks_like(text: &str) -> bool {
     keys.iter().any(|key| has_line(text, key) || has_line(text, &format!("export {key}")))
 }
 
-/// Where variables come from.
+/// The origin of variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A file that is converted: files that it names stay where the other image is.
+    /// A file that is converted. Files that it names are in the other image.
     File,
-    /// The process that is about to serve: files that it names are its own.
+    /// The process that is about to serve. Files that it names are its own.
     Process,
 }
 
@@ -127,7 +128,7 @@ pub(crate) fn translate(variables: Table, origin: Origin, reader: &mut Reader<'_
     for (key, node) in &settings {
         named_setting(reader, key, node, origin);
     }
-    // They are settings whichever image they are for.
+    // These variables are settings, whichever image they are for.
     for (key, setting) in
         [("AUTH_USER", "auth_user"), ("ADMIN_USERS", "admin_users"), ("STATS_USERS", "stats_users")]
     {
@@ -146,7 +147,8 @@ pub(crate) fn translate(variables: Table, origin: Origin, reader: &mut Reader<'_
     }
 }
 
-/// Where edoburu's image has its list of users. One that is mounted there counts beside the variables.
+/// The place of the list of users in edoburu's image. A list that is mounted there counts in addition to the
+/// variables.
 const MOUNTED_USERS: &str = "/etc/pgbouncer/userlist.txt";
 
 fn mounted_users(origin: Origin, reader: &mut Reader<'_, '_>) {
@@ -158,7 +160,7 @@ fn mounted_users(origin: Origin, reader: &mut Reader<'_, '_>) {
     for fault in faults {
         reader.fault(0, format!("{MOUNTED_USERS}: {fault}"));
     }
-    // The list itself may be written in several ways; its lines are taken as they are.
+    // The list may be written in several forms, so its lines are copied unchanged.
     let known: Vec<String> = users.names().map(str::to_owned).collect();
     for line in text.lines().filter(|line| line.trim_start().starts_with('"')) {
         let mut parts = line.split('"');
@@ -171,7 +173,7 @@ fn mounted_users(origin: Origin, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// Gives variables of older images their present names; a present name that is there as well wins.
+/// Renames variables of older images to their present names, unless the present name is set as well.
 fn older_names(table: &mut Table) {
     for (older, name) in [
         ("DATABASES_HOST", "DB_HOST"),
@@ -189,7 +191,7 @@ fn older_names(table: &mut Table) {
     }
 }
 
-/// `KEY=value`, with `export` before it or quotes around the value.
+/// Parses lines `KEY=value`, with `export` before the key or quotes around the value.
 fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
     let mut table = Table::default();
     let mut whole = true;
@@ -207,7 +209,7 @@ fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
             whole = false;
             continue;
         };
-        // `"alice" "password"` is two words, not one in quotes.
+        // `"alice" "password"` has two words, so these quotes do not enclose the value.
         let inner =
             |quote: char| value.strip_prefix(quote)?.strip_suffix(quote).filter(|text| !text.contains(quote));
         let quoted = inner('"').or_else(|| inner('\''));
@@ -219,7 +221,7 @@ fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
     whole.then_some(table)
 }
 
-/// `X_FILE` names a file whose content is the value of `X`.
+/// Replaces `X_FILE`, which names a file, with `X` and the file's contents.
 fn secret_files(variables: Table, origin: Origin, reader: &mut Reader<'_, '_>) -> Table {
     let mut out = Table::default();
     for (key, node) in variables.0 {
@@ -243,14 +245,14 @@ fn secret_files(variables: Table, origin: Origin, reader: &mut Reader<'_, '_>) -
     out
 }
 
-/// What the images set without being asked to.
+/// Sets the values that the images set by default.
 fn defaults(has_usual_port: bool, reader: &mut Reader<'_, '_>) {
     reader.set("listen_addr", "0.0.0.0");
     reader.set("listen_port", if has_usual_port { "6432" } else { "5432" });
     reader.set("ignore_startup_parameters", "extra_float_digits");
 }
 
-/// A setting by its own name in upper case; Bitnami's have a prefix.
+/// Reads a setting by its own name in upper case; Bitnami's have a prefix.
 fn named_setting(reader: &mut Reader<'_, '_>, key: &str, node: &Node, origin: Origin) {
     let name = key.strip_prefix("PGBOUNCER_").unwrap_or(key).to_ascii_lowercase();
     let text = node.text().unwrap_or_default();
@@ -295,7 +297,7 @@ fn edoburu(table: &Table, reader: &mut Reader<'_, '_>) {
         reader.fault(0, "it has neither DATABASE_URL nor DB_HOST");
     }
     let given = |key: &str| table.text(key).filter(|text| !text.is_empty());
-    // The image puts the user that asks on the database's line.
+    // The image puts the user of `auth_query` on the database's line.
     let asks = reader.plan.settings.contains_key("auth_query");
     let asker = given("DB_USER").filter(|_| asks && given("AUTH_USER").is_none());
     for (name, text) in [
@@ -317,13 +319,13 @@ fn edoburu(table: &Table, reader: &mut Reader<'_, '_>) {
             given(passwords).unwrap_or_default(),
         );
     }
-    // The image's default, if that user can log in.
+    // This is the image's default, if that user can log in.
     if given("ADMIN_USERS").is_none() && (asks || reader.plan.secrets.contains_key(ADMIN)) {
         reader.set("admin_users", ADMIN);
     }
 }
 
-/// A password for each of the console's users, in their order.
+/// Reads a password for each of the console's users, in their order.
 fn console_passwords(reader: &mut Reader<'_, '_>, names: &str, key: &str, passwords: &str) {
     let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let passwords: Vec<&str> = passwords.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
@@ -380,7 +382,8 @@ fn bitnami(table: &Table, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// `PGBOUNCER_DSN_0=name=host=... dbname=...`, `PGBOUNCER_DSN_1`, ...: lines of `[databases]`. Whether there are any.
+/// Reads `PGBOUNCER_DSN_0=name=host=... dbname=...`, `PGBOUNCER_DSN_1`, ..., which are lines of
+/// `[databases]`. Returns whether there are any.
 fn dsns(table: &Table, reader: &mut Reader<'_, '_>) -> bool {
     let mut found = false;
     for (key, node) in table.0.iter().filter(|(key, _)| key.starts_with("PGBOUNCER_DSN_")) {
@@ -402,7 +405,7 @@ fn dsns(table: &Table, reader: &mut Reader<'_, '_>) -> bool {
     found
 }
 
-/// Lines of a list of users in a variable; a line break is written as backslash and n.
+/// Reads lines of a list of users in a variable, in which a line break is written as backslash and n.
 fn userlist(reader: &mut Reader<'_, '_>, node: &Node) {
     let text = node.text().unwrap_or_default().replace("\\n", "\n");
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -452,7 +455,7 @@ impl Entry<'_> {
     }
 }
 
-/// `postgres://user:password@host:port/database?...`.
+/// Reads `postgres://user:password@host:port/database?...`.
 fn url(reader: &mut Reader<'_, '_>, line: u32, key: &str, address: &str) -> bool {
     let wrong = "it must be postgres://user:password@host:port/database";
     let parts = address.strip_prefix("postgres://").or(address.strip_prefix("postgresql://"));
@@ -500,7 +503,7 @@ fn url(reader: &mut Reader<'_, '_>, line: u32, key: &str, address: &str) -> bool
     true
 }
 
-/// Percent-encoding; `None` if it is broken.
+/// Decodes percent-encoding. Returns `None` if it is broken.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

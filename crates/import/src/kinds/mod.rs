@@ -1,4 +1,4 @@
-//! The configurations that can be read: a file for each.
+//! The configurations that can be read, with a file for each.
 
 pub(crate) mod environment;
 mod odyssey;
@@ -31,16 +31,16 @@ pub enum Kind {
     PgDog,
     /// pg_doorman: TOML or YAML.
     PgDoorman,
-    /// The environment of edoburu's or Bitnami's image of PgBouncer, a variable a line.
+    /// The environment of edoburu's or Bitnami's image of PgBouncer, with one variable per line.
     Environment,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 6] =
         [Kind::Pgpool, Kind::Odyssey, Kind::PgCat, Kind::PgDog, Kind::PgDoorman, Kind::Environment];
 
-    /// Its name on the command line.
+    /// Returns the kind's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,13 +53,14 @@ impl Kind {
         }
     }
 
-    /// The kind with this name.
+    /// Returns the kind with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The kind of a file by what is in it; `None` if it looks like none of them, or like several.
+    /// Returns the kind of a file by its contents; `None` if it looks like none of the kinds, or like
+    /// several.
     #[must_use]
     pub fn of(text: &str) -> Option<Kind> {
         let signs: [(Kind, bool); 6] = [
@@ -100,12 +101,12 @@ pub(crate) fn tables() -> Vec<Table> {
     ]
 }
 
-/// A line of the text begins so.
+/// Returns whether a line of the text begins with `begins`.
 fn has_line(text: &str, begins: &str) -> bool {
     text.lines().any(|line| line.trim_start().starts_with(begins))
 }
 
-/// TOML or nothing; says why it is neither.
+/// Reads TOML; reports a fault and returns `None` if the text is something else.
 fn toml(text: &str, reader: &mut Reader<'_, '_>) -> Option<tree::Table> {
     parsed(tree::toml(text), reader)
 }

@@ -174,7 +174,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("user.role", Text, ByReader("`admin_users`, for the console's users"), &[]),
 ];
 
-/// pgweir's limit of clients where Odyssey has none.
+/// The limit of clients in pgweir if Odyssey has none.
 const CLIENTS: &str = "10000";
 
 pub(super) fn looks_like(text: &str) -> bool {
@@ -223,7 +223,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// The statements of a file and of those that it includes.
+/// Collects the statements of a file and of the files that it includes.
 fn collect(text: &str, reader: &mut Reader<'_, '_>, into: &mut Table) {
     let Some(table) = parsed(text::parse(text), reader) else { return };
     for (key, node) in table.0 {
@@ -317,7 +317,7 @@ fn listeners(table: &Table, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// `host`, `host:port`, `[host]:port:zone`, `tcp://host`, with commas between.
+/// Parses `host`, `host:port`, `[host]:port:zone`, `tcp://host`, with commas between.
 fn endpoints(text: &str) -> Vec<(String, Option<u16>)> {
     let endpoint = |text: &str| {
         let text = text.trim();
@@ -362,7 +362,7 @@ fn storages(table: &Table, reader: &mut Reader<'_, '_>) -> BTreeMap<String, Stor
     storages
 }
 
-/// One pair of database and user.
+/// Adds one pair of database and user.
 fn route(
     reader: &mut Reader<'_, '_>,
     line: u32,
@@ -381,7 +381,7 @@ fn route(
     let name = if database == "default" { "*" } else { database };
     name.clone_into(&mut pool.database);
     if pool.method == "reject" {
-        // Kept out before a server is asked for: the rule is all there is.
+        // Its clients are refused before a server is needed, so only the rule matters.
         pool.settings.clear();
         reader.plan.pools.push(pool);
         return;
@@ -416,7 +416,7 @@ fn method(reader: &mut Reader<'_, '_>, line: u32, table: &Table) -> &'static str
             "scram-sha-256"
         }
         Some(method) => method,
-        // A value that is none of them is a fault already.
+        // A value that is none of these has been reported as a fault.
         None => {
             if theirs.is_empty() {
                 reader.fault(line, "authentication is not defined");
@@ -475,7 +475,7 @@ fn credentials(reader: &mut Reader<'_, '_>, line: u32, pool: &mut Pool, table: &
     if let Some(user) = pool.user.clone() {
         match password {
             Some(password) => reader.secret(line, &user, password),
-            // Users that need no password must be in the list of users too.
+            // Users that need no password must be in the list of users, too.
             None if pool.method == "trust" && table.get("storage_password").is_none() => {
                 reader.secret(line, &user, "");
             }
@@ -513,7 +513,7 @@ fn auth_query(reader: &mut Reader<'_, '_>, database: String, table: &Table) {
     }
 }
 
-/// A rule for the console.
+/// Reads a rule for the console.
 fn console(reader: &mut Reader<'_, '_>, line: u32, user: Option<String>, table: &Table) {
     reader.table(ROWS, Scope { prefix: "user.", shown: "user." }, table, Some(&mut Pool::default()));
     match user {
@@ -532,7 +532,8 @@ fn console(reader: &mut Reader<'_, '_>, line: u32, user: Option<String>, table: 
     }
 }
 
-/// Odyssey's rules say from where clients may come; the routes say how they authenticate. Each pair of the two that fit is one rule.
+/// Combines Odyssey's rules, which restrict the addresses of clients, with the routes, which say how clients
+/// authenticate. Each pair that fits together becomes one rule.
 fn rules(reader: &mut Reader<'_, '_>, line: u32, name: &str) {
     let text = match reader.open(name) {
         Ok(text) => text,
@@ -577,7 +578,7 @@ fn rules(reader: &mut Reader<'_, '_>, line: u32, name: &str) {
     reader.plan.rules = Some(rules);
 }
 
-/// The names that a rule's column and a route have in common; `None` if there are none.
+/// Returns the names that a rule's column and a route have in common; `None` if there are none.
 fn meet(column: &str, name: Option<&str>) -> Option<String> {
     match name {
         None => Some(column.to_owned()),

@@ -17,7 +17,7 @@ const PATRONI: &str =
     "`check_interval_ms` and `check_timeout_ms` of the cluster say how often and how patiently pgweir asks";
 const FALLBACK: &str =
     "pgweir goes to the primary that Patroni names; clients wait while there is none (`primary_wait`)";
-/// The authorities of the system, where a Debian machine has them.
+/// The file with the system's authorities on a Debian machine.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const COORDINATOR: &str = "idle connections of other pools are closed when `max_db_connections` is reached";
 const MODES: &[(&str, &str)] = &[("session", "session"), ("transaction", "transaction")];
@@ -193,7 +193,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
     reader.table(ROWS, Scope { prefix: "", shown: "" }, &table, None);
 }
 
-/// TOML if a line begins a table, else YAML.
+/// Reads TOML if a line begins a table, and YAML otherwise.
 fn either(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
     let is_toml = text.lines().any(|line| line.starts_with('[')) || !text.contains(':');
     parsed(if is_toml { tree::toml(text) } else { tree::yaml(text) }, reader)
@@ -269,7 +269,7 @@ fn rules(general: &Table, reader: &mut Reader<'_, '_>) {
     };
     let mut rules = Vec::new();
     for line in text.lines() {
-        // The console has another name here.
+        // The console has another name in pg_doorman.
         let line: String = line
             .split_whitespace()
             .map(|word| if word == "pgdoorman" { "pgbouncer" } else { word })
@@ -315,7 +315,7 @@ fn database(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table, ge
     reader.plan.pools.extend(asked);
 }
 
-/// The cluster of a pool that asks Patroni.
+/// Adds the cluster of a pool that uses Patroni.
 fn patroni(reader: &mut Reader<'_, '_>, line: u32, pool: &Table, general: &Table, entry: &mut Database) {
     let keys = ["patroni_api_urls", "patroni_discovery_urls"];
     let node = keys.iter().find_map(|key| pool.get(key)).or_else(|| general.get("patroni_api_urls"));
@@ -356,7 +356,7 @@ fn patroni(reader: &mut Reader<'_, '_>, line: u32, pool: &Table, general: &Table
     reader.differs(line, &format!("pools.{}.patroni_api_urls", shown(&entry.name, SHOWN_LEN_MAX)), &why);
 }
 
-/// The address of a Patroni agent as pgweir takes it, and its host.
+/// Returns the address of a Patroni agent in pgweir's form, and its host.
 fn agent(address: &str) -> Option<(String, String)> {
     let (scheme, rest) = address.split_once("://")?;
     let usual = match scheme {
@@ -387,7 +387,7 @@ fn allow(reader: &mut Reader<'_, '_>, hosts: &[String]) {
     reader.set("allow_discovered_hosts", all.join(", "));
 }
 
-/// The users that PostgreSQL is asked for: a pool of all users.
+/// Adds a pool for all users, who are looked up in PostgreSQL.
 fn auth_query(
     reader: &mut Reader<'_, '_>,
     pool: &Table,
@@ -421,7 +421,8 @@ fn auth_query(
     Some(all)
 }
 
-/// pg_doorman takes the column named passwd or password, or the only one; pgweir takes the user and the secret.
+/// Adapts a query: pg_doorman uses the column named passwd or password, or the only one; pgweir uses the user
+/// and the secret.
 fn two_columns(query: &str) -> String {
     let query = query.trim().trim_end_matches(';');
     let lower = query.to_ascii_lowercase();

@@ -128,7 +128,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
 fn general(general: &Table, reader: &mut Reader<'_, '_>) {
     reader.table(ROWS, Scope { prefix: "general.", shown: "general." }, general, None);
     reader.set("listen_addr", general.text("host").unwrap_or("0.0.0.0"));
-    // PgCat has no limit of clients, and lets them wait.
+    // PgCat has no limit of clients: they wait.
     reader.set("max_client_conn", "10000");
     if let Some(path) = general.text("tls_certificate") {
         reader.set("client_tls_cert_file", path);
@@ -153,7 +153,7 @@ fn general(general: &Table, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// The user of the console.
+/// Sets the user of the console.
 pub(super) fn admin(general: &Table, reader: &mut Reader<'_, '_>) {
     let Some(node) = general.get("admin_username") else { return };
     let Some(user) = node.text().filter(|user| !user.is_empty()) else { return };
@@ -204,7 +204,7 @@ fn database(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table) {
     }
 }
 
-/// The servers of a shard.
+/// Returns the servers of a shard.
 fn servers(reader: &mut Reader<'_, '_>, shard: &Table) -> Vec<replicas::Server> {
     let mut servers = Vec::new();
     for server in shard.get("servers").map(Node::list).unwrap_or_default() {
@@ -228,7 +228,7 @@ fn servers(reader: &mut Reader<'_, '_>, shard: &Table) -> Vec<replicas::Server> 
     servers
 }
 
-/// Where the statements of a pool with a primary and replicas go.
+/// Sets where the statements of a pool with a primary and replicas run.
 fn route(reader: &mut Reader<'_, '_>, name: &str, line: u32, pool: &Table) {
     let is = |key: &str, text: &str| pool.text(key).is_some_and(|own| own.eq_ignore_ascii_case(text));
     let splits = is("query_parser_enabled", "true") && !is("query_parser_read_write_splitting", "false");
@@ -269,7 +269,7 @@ fn pool_user(reader: &mut Reader<'_, '_>, mut pool: Pool, line: u32, user: &Tabl
     reader.plan.pools.push(pool);
 }
 
-/// The user and password of the server connections.
+/// Sets the user and password of the server connections.
 pub(super) fn server(pool: &mut Pool, name: &str, user: &Table) {
     let password = user.text("server_password").map(Secret::new);
     let server = user.text("server_username").or(user.text("server_user"));

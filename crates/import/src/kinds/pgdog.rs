@@ -11,7 +11,7 @@ use crate::plan::{Database, Pool, Secret};
 use crate::reader::{Reader, Scope};
 use crate::tree::{Node, Table};
 
-/// The most that `weight` takes.
+/// The maximum of `weight`.
 const WEIGHT_MAX: u32 = 1000;
 const SHARDS: &str = "pgweir does not shard";
 const PARAMETERS: &str = "set it at the role: `ALTER ROLE ... SET`, or by `connect_query`";
@@ -189,7 +189,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
 fn general(general: &Table, reader: &mut Reader<'_, '_>) {
     reader.table(ROWS, Scope { prefix: "general.", shown: "general." }, general, None);
     reader.set("listen_addr", general.text("host").unwrap_or("0.0.0.0"));
-    // PgDog has no limit of clients, and lets them wait.
+    // PgDog has no limit of clients: they wait.
     reader.set("max_client_conn", "10000");
     if let Some(path) = general.text("tls_certificate") {
         let required = general.text("tls_client_required") == Some("true");
@@ -229,7 +229,7 @@ fn admin(admin: &Table, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// What the entries of a database say of its pools, by its name.
+/// Settings for the pools of a database, by its name.
 type Common = BTreeMap<String, Pool>;
 
 fn databases(table: &Table, reader: &mut Reader<'_, '_>) -> Common {
@@ -274,7 +274,8 @@ fn database(
         );
     }
     let servers = servers(reader, entries);
-    // The primary's entry says which database and user the connections have; without one, the first does.
+    // The primary's entry decides the database and user of the connections; without a primary, the first
+    // entry does.
     let is_primary = |(_, entry): &&(u32, &Table)| {
         entry.text("role").is_none_or(|role| role.eq_ignore_ascii_case("primary"))
     };
@@ -318,7 +319,7 @@ fn servers(reader: &mut Reader<'_, '_>, entries: &[(u32, &Table)]) -> Vec<replic
     servers
 }
 
-/// Where the statements of a database with a primary and replicas go.
+/// Sets where the statements of a database with a primary and replicas run.
 fn route(reader: &mut Reader<'_, '_>, name: &str, line: u32, table: &Table, mode: Option<&str>) {
     let general = table.table("general");
     let given = |key: &str| general.text(key).unwrap_or_default().to_ascii_lowercase();
@@ -401,7 +402,7 @@ fn user(reader: &mut Reader<'_, '_>, line: u32, entry: &Table, method: &'static 
         for (setting, given) in &shared.settings {
             pool.settings.entry(setting).or_insert_with(|| given.clone());
         }
-        // What pgdog.toml says of a server's user goes before what users.toml says.
+        // The server's user in pgdog.toml overrides the one in users.toml.
         pool.server = shared.server.clone().or(pool.server);
         reader.plan.pools.push(pool);
     }

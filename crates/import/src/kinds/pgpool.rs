@@ -1,6 +1,7 @@
 //! pgpool-II: `pgpool.conf` in the format of postgresql.conf, `pool_hba.conf` and `pool_passwd`.
 //!
-//! pgpool pools by session only and has a process for each client: that many server connections a pool gets.
+//! pgpool pools by session only and has a process for each client, so a pool gets that number of server
+//! connections.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::plan::{Database, Pool};
 use crate::reader::{Reader, Scope};
 use crate::tree::{Node, Table, Value};
 
-/// pgpool's own numbers where the file has none.
+/// pgpool's own numbers, for keys that the file does not have.
 const CHILDREN: u32 = 32;
 const BACKLOG_MULTIPLIER: u32 = 2;
 const CHILD_LIFE_TIME_MS: u64 = 300_000;
@@ -38,7 +39,8 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// `key = value` lines, with `#` comments and single quotes; the last of a key counts.
+/// Parses `key = value` lines, with `#` comments and single quotes. If a key occurs twice, the last line
+/// counts.
 fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
     let mut values: BTreeMap<String, (u32, String)> = BTreeMap::new();
     let mut order = Vec::new();
@@ -91,7 +93,7 @@ fn assignment(line: &str) -> Result<Option<(String, String)>, &'static str> {
     Ok(Some((key.to_owned(), value)))
 }
 
-/// Up to the closing quote: two quotes, or one after a backslash, mean one.
+/// Reads up to the closing quote. Two quotes, or one after a backslash, mean one.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices().peekable();
@@ -113,7 +115,7 @@ fn is_on(table: &Table, key: &str) -> bool {
     table.text(key).is_some_and(|text| dialect::flag(Kind::Pgpool, text) == Ok(true))
 }
 
-/// The value of a key that was found good before, or the default.
+/// Returns the value of a key that was checked before, or the default.
 fn number(table: &Table, key: &str, default: u32) -> u32 {
     table.text(key).and_then(|text| text.parse().ok()).unwrap_or(default)
 }
@@ -122,7 +124,7 @@ fn line(table: &Table, key: &str) -> u32 {
     table.get(key).map_or(0, |node| node.line)
 }
 
-/// How the nodes hang together, and the key that says so. Until 4.1 pgpool had a switch for each mode.
+/// Returns the clustering mode, and the key that states it. Until 4.1 pgpool had a switch for each mode.
 fn clustering_mode(table: &Table) -> (&'static str, String) {
     if let Some(mode) = table.text("backend_clustering_mode") {
         return ("backend_clustering_mode", mode.to_ascii_lowercase());
@@ -137,12 +139,12 @@ fn clustering_mode(table: &Table) -> (&'static str, String) {
         };
         return ("master_slave_sub_mode", mode.to_owned());
     }
-    // Both switches are off in a file of 4.1: pgpool then knows of no replication.
+    // In a file of 4.1 with both switches off, pgpool assumes no replication.
     let is_old = table.get("replication_mode").is_some() && table.get("master_slave_mode").is_some();
     ("master_slave_mode", if is_old { "raw" } else { "streaming_replication" }.to_owned())
 }
 
-/// Modes in which pgpool itself sends each change to all nodes.
+/// Reports modes in which pgpool itself sends each change to all nodes.
 fn replication(table: &Table, reader: &mut Reader<'_, '_>) {
     let (key, mode) = clustering_mode(table);
     if ["native_replication", "snapshot_isolation"].contains(&mode.as_str()) {
@@ -171,7 +173,7 @@ fn listening(table: &Table, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// A process for each client is a server connection for each client.
+/// Sets the sizes of pools: a process for each client means a server connection for each client.
 fn sizes(table: &Table, reader: &mut Reader<'_, '_>) {
     let children = number(table, "num_init_children", CHILDREN).max(1);
     let waiting = children.saturating_mul(number(table, "listen_backlog_multiplier", BACKLOG_MULTIPLIER));
@@ -250,7 +252,7 @@ fn backends(table: &Table, reader: &mut Reader<'_, '_>) {
     let (_, mode) = clustering_mode(table);
     match backends.as_slice() {
         [] => return reader.fault(0, "it has no backend_hostname0"),
-        // Standbys of one primary: that is what a cluster is.
+        // Standbys of one primary are exactly what a cluster is for.
         [_, _, ..] if mode == "streaming_replication" => {
             cluster(table, &backends, reader);
         }
@@ -260,7 +262,7 @@ fn backends(table: &Table, reader: &mut Reader<'_, '_>) {
     reader.plan.pools.push(pool);
 }
 
-/// Notes the nodes beside the one that is used, as comments that can be used and as a finding.
+/// Notes the nodes besides the one that is used, as comments that can be activated and as a finding.
 fn standbys(reader: &mut Reader<'_, '_>, line: u32, database: &mut Database, others: &[(String, u16)]) {
     if others.is_empty() {
         return;
@@ -274,7 +276,8 @@ fn standbys(reader: &mut Reader<'_, '_>, line: u32, database: &mut Database, oth
     reader.missing(line, &format!("further nodes ({})", hosts.join(", ")), why);
 }
 
-/// The one node that all statements go to. pgpool asks the nodes of logical replication; it does not ask those of `raw`.
+/// Returns the one node that all statements go to. pgpool checks the nodes of logical replication, but not
+/// those of `raw`.
 fn one_server(mut backends: Vec<Backend>, reader: &mut Reader<'_, '_>) {
     let known = backends.iter().position(|backend| backend.is_primary);
     let Backend { line: at, host, port, .. } = backends.remove(known.unwrap_or(0));
@@ -292,7 +295,7 @@ fn one_server(mut backends: Vec<Backend>, reader: &mut Reader<'_, '_>) {
     add_database(&mut reader.plan, database);
 }
 
-/// `pool_passwd`: `user:md5...`, `user:TEXTpassword`, `user:AES...`, `user:password`.
+/// Reads `pool_passwd`: `user:md5...`, `user:TEXTpassword`, `user:AES...`, `user:password`.
 fn users(table: &Table, reader: &mut Reader<'_, '_>) {
     let name = reader.users_file().or(table.text("pool_passwd")).unwrap_or("pool_passwd").to_owned();
     if name.is_empty() {
@@ -325,7 +328,7 @@ fn user(reader: &mut Reader<'_, '_>, number: u32, entry: &str) {
     let Some((name, secret)) = entry.split_once(':').filter(|(name, _)| !name.is_empty()) else {
         return reader.fault(number, "a line must be user:password");
     };
-    // A further field is not read by pgpool either.
+    // pgpool does not read a further field either.
     let first = secret.split(':').next().unwrap_or(secret);
     let is_hash = |text: &str| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_md5 = first.strip_prefix("md5").is_some_and(is_hash);
@@ -348,7 +351,7 @@ fn user(reader: &mut Reader<'_, '_>, number: u32, entry: &str) {
     }
 }
 
-/// `pool_hba.conf`, which has pg_hba.conf's form.
+/// Reads `pool_hba.conf`, which has the form of pg_hba.conf.
 fn rules(reader: &mut Reader<'_, '_>) {
     let name = reader.rules_file().unwrap_or("pool_hba.conf").to_owned();
     let text = match reader.open(&name) {
@@ -371,7 +374,8 @@ fn rules(reader: &mut Reader<'_, '_>) {
     reader.plan.rules = Some(rules);
 }
 
-/// A rule as pgweir takes it. One that pgweir cannot take is told of; if it keeps clients out, that is a fault.
+/// Adds a rule in pgweir's form. A rule that pgweir cannot use is reported; if it keeps clients out, that is
+/// a fault.
 pub(super) fn rule(reader: &mut Reader<'_, '_>, number: u32, line: &str) -> Option<String> {
     if line.is_empty() || line.starts_with('#') {
         return None;

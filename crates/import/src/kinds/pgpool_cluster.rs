@@ -1,4 +1,5 @@
-//! pgpool's nodes and health checks as a cluster: pgweir watches them itself, follows the primary, and promotes none.
+//! Turns pgpool's nodes and health checks into a cluster: pgweir watches the nodes itself, follows the
+//! primary, and promotes none.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +13,18 @@ use crate::tree::Table;
 
 /// The name of the one cluster.
 const CLUSTER: &str = "main";
-/// What `check_interval_ms` and `check_timeout_ms` take.
+/// The bounds of `check_interval_ms` and `check_timeout_ms`.
 const INTERVAL_MS: (u64, u64) = (50, 60_000);
 const TIMEOUT_MS: (u64, u64) = (10, 60_000);
-/// pgweir's own `primary_max_age_ms`; the checks must fit into it.
+/// pgweir's own `primary_max_age_ms`, into which the checks must fit.
 const PRIMARY_MAX_AGE_MS: u64 = 10_000;
-/// pgpool's own numbers where the file has none.
+/// pgpool's own numbers, for keys that the file does not have.
 const SEARCH_MS: u64 = 300_000;
 const TIMEOUT_DEFAULT_MS: u64 = 20_000;
 const RETRY_DELAY_DEFAULT_MS: u64 = 1_000;
-/// The user that pgpool's checks log in as where the file names none.
+/// The user that pgpool's checks log in as if the file names none.
 const CHECK_USER: &str = "nobody";
-/// pgpool searches a primary until it finds one; so long do clients wait then.
+/// The time that clients wait for a primary, for pgpool's "until one is found".
 const FOREVER_S: u64 = 86_400;
 
 /// A server of the file.
@@ -36,7 +37,7 @@ pub(super) struct Backend {
     pub(super) name: Option<String>,
     /// `backend_weightN`.
     pub(super) weight: Option<f64>,
-    /// It has the flag ALWAYS_PRIMARY.
+    /// `true` if the node has the flag ALWAYS_PRIMARY.
     pub(super) is_primary: bool,
 }
 
@@ -69,7 +70,7 @@ pub(super) fn cluster(table: &Table, backends: &[Backend], reader: &mut Reader<'
     add_database(&mut reader.plan, database);
 }
 
-/// `backend_application_nameN` where all nodes have one that can be a name, else numbers.
+/// Returns `backend_application_nameN` if all nodes have one that can be a name, and numbers otherwise.
 fn names(backends: &[Backend]) -> Vec<String> {
     let is_plain = |name: &String| {
         !name.is_empty()
@@ -81,7 +82,8 @@ fn names(backends: &[Backend]) -> Vec<String> {
     if differ { own } else { backends.iter().map(|backend| format!("node{}", backend.index)).collect() }
 }
 
-/// Whom the checks log in as: what the check of replication uses, for it is the one that finds the primary.
+/// Returns the user of the checks: that of pgpool's replication check, which is the one that finds the
+/// primary.
 fn check_user(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     let given = |key: &str| table.text(key).filter(|text| !text.is_empty()).map(str::to_owned);
     let kind = ["sr_check", "health_check"].into_iter().find(|kind| given(&format!("{kind}_user")).is_some());
@@ -103,12 +105,12 @@ fn check_user(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>)
             let plain = secret.strip_prefix("TEXT").unwrap_or(&secret);
             cluster.check_password = Some(Secret::new(plain));
         }
-        // As in pgpool the list of users has it.
+        // As in pgpool, the list of users has the password.
         None => {}
     }
 }
 
-/// How often and how patiently the nodes are asked.
+/// Sets the interval and the timeout of the checks.
 fn checks(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     let period = |key| time_ms(table, key).filter(|ms| *ms > 0);
     let options: &mut BTreeMap<&'static str, String> = &mut cluster.options;
@@ -116,7 +118,7 @@ fn checks(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     if let Some(interval_ms) = interval_ms {
         options.insert("check_interval_ms", interval_ms.to_string());
         let timeout_ms = time_ms(table, "health_check_timeout").unwrap_or(TIMEOUT_DEFAULT_MS);
-        // 0 is no limit there.
+        // In pgpool, 0 means no limit.
         let timeout_ms = if timeout_ms == 0 { TIMEOUT_MS.1 } else { timeout_ms };
         let timeout_ms = timeout_ms.clamp(TIMEOUT_MS.0, TIMEOUT_MS.1);
         options.insert("check_timeout_ms", timeout_ms.to_string());

@@ -1,8 +1,9 @@
-//! What pgpool.conf says of reads from standbys: whether they go there, which share of them a node gets, how far a standby may be behind,
-//! and which clients go elsewhere.
+//! The parts of pgpool.conf for reads from standbys: whether they run there, the share of each node, the lag
+//! that a standby may have, and the clients that are routed elsewhere.
 //!
-//! pgpool's preference lists are for statements that only read, and a line of `[routes]` is for all statements of a client. So only
-//! clients that go to the primary get a line; for the others a human has to know whether they write.
+//! pgpool's preference lists are for statements that only read, but a line of `[routes]` is for all
+//! statements of a client. So only clients that use the primary get a line; for the others the administrator
+//! has to know whether they write.
 
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;
@@ -10,14 +11,14 @@ use crate::plan::{Cluster, Route};
 use crate::reader::Reader;
 use crate::tree::Table;
 
-/// The preference lists, pgpool's order of authority, and what each is about in `[routes]`.
+/// The preference lists, in pgpool's order of precedence, each with its key in `[routes]`.
 const LISTS: [(&str, &str); 3] = [
     ("app_name_redirect_preference_list", "application_name"),
     ("database_redirect_preference_list", "database"),
     ("user_redirect_preference_list", "user"),
 ];
 
-/// The lists of names, and what each becomes.
+/// The lists of names, each with the setting that it becomes.
 const NAME_LISTS: [(&str, &str); 5] = [
     ("read_only_function_list", "read_functions"),
     ("white_function_list", "read_functions"),
@@ -26,17 +27,17 @@ const NAME_LISTS: [(&str, &str); 5] = [
     ("primary_routing_query_pattern_list", "primary_names"),
 ];
 
-/// What a shell would take for more than letters of a word.
+/// Characters that mean more to a shell than letters of a word.
 const OF_SHELL: [char; 16] =
     ['\'', '"', '\\', '$', '`', '|', '&', ';', '<', '>', '(', ')', '*', '?', '~', '#'];
 
-/// A limit of the lag without a unit is taken for seconds below this number.
+/// The number below which a limit of the lag without a unit is read as seconds.
 const SECONDS_BELOW: u64 = 1000;
 
-/// What `weight` takes.
+/// The maximum of `weight`.
 const WEIGHT_MAX: f64 = 1000.0;
 
-/// The settings of the cluster, and the lines of `[routes]`.
+/// Writes the settings of the cluster, and the lines of `[routes]`.
 pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     let bytes = table.text("delay_threshold").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     if bytes > 0 {
@@ -60,7 +61,7 @@ pub(super) fn reads(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_
     }
 }
 
-/// The longest lag. A number without a unit is seconds or milliseconds, by the version of pgpool.
+/// Sets the maximum lag. A number without a unit is seconds or milliseconds, depending on pgpool's version.
 fn limit_by_time(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     let key = "delay_threshold_by_time";
     let Some((node, text)) = table.get(key).and_then(|node| Some((node, node.text()?))) else { return };
@@ -81,7 +82,7 @@ fn limit_by_time(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '
     }
 }
 
-/// The program that tells the lag: pgpool runs it once for all standbys, with a shell.
+/// Sets the program that prints the lag, which pgpool runs once for all standbys, with a shell.
 fn lag_command(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     let key = "replication_delay_source_cmd";
     let Some(command) = table.text(key).map(str::trim).filter(|command| !command.is_empty()) else { return };
@@ -102,7 +103,7 @@ fn lag_command(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>
     reader.differs(line, key, why);
 }
 
-/// Statements that only read go to standbys.
+/// Lets statements that only read run on standbys.
 fn balance(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     let key = "load_balance_mode";
     cluster.options.insert("route", "auto".to_owned());
@@ -119,7 +120,7 @@ fn balance(table: &Table, cluster: &mut Cluster, reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// Lists of expressions, as the names that pgweir has.
+/// Turns lists of expressions into names for pgweir.
 fn names(
     table: &Table,
     (key, option): (&str, &'static str),
@@ -132,7 +133,7 @@ fn names(
     let mut names: Vec<String> = cluster.options.get(option).into_iter().cloned().collect();
     for expression in given.split(separator).map(str::trim).filter(|expression| !expression.is_empty()) {
         let name = match option {
-            // It is searched in the text of the statement.
+            // pgpool searches the expression in the text of the statement.
             "primary_names" => anywhere(expression),
             _ => star_pattern(expression),
         };
@@ -153,14 +154,14 @@ fn names(
     }
 }
 
-/// The name that an expression finds anywhere in a statement: `.*name.*`.
+/// Returns the name that an expression finds anywhere in a statement: `.*name.*`.
 fn anywhere(expression: &str) -> Option<String> {
     let rest = expression.trim_start_matches('^').trim_end_matches('$');
     let name = rest.strip_prefix(".*")?.strip_suffix(".*")?;
     star_pattern(name).filter(|name| !name.contains('*')).map(|name| format!("{name}*"))
 }
 
-/// Weights as pgweir takes them: whole numbers as they are, others as thousandths of the largest.
+/// Returns weights for pgweir: whole numbers unchanged, others as thousandths of the largest.
 pub(super) fn weights(given: &[Option<f64>]) -> Vec<u32> {
     let weights = given.iter().map(|weight| weight.unwrap_or(1.0).max(0.0));
     let largest = weights.clone().fold(0.0, f64::max);
@@ -171,7 +172,7 @@ pub(super) fn weights(given: &[Option<f64>]) -> Vec<u32> {
     weights.map(|weight| whole(weight).parse().unwrap_or(1)).collect()
 }
 
-/// `name:node(ratio),...`
+/// Reads `name:node(ratio),...`.
 fn preferences(
     table: &Table,
     key: &str,
@@ -223,7 +224,7 @@ fn preferences(
     }
 }
 
-/// A plain name, or a regular expression that says no more than a `*` does.
+/// Returns a pattern for a plain name, or for a regular expression that a `*` can replace.
 fn star_pattern(expression: &str) -> Option<String> {
     let text = expression.trim().trim_start_matches('^').trim_end_matches('$').replace(".*", "*");
     let is_plain = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '*');

@@ -1,4 +1,4 @@
-//! What the keys of pgpool.conf become.
+//! The keys of pgpool.conf, with what each becomes.
 
 use crate::dialect::Takes::{Anything, Bytes, Count, Flag, List, Milliseconds, Port, Seconds, Text};
 use crate::mapping::Outcome::{Missing, Needless, Reader, Setting, With};
@@ -14,7 +14,7 @@ const PROCESSES: &str = "pgweir has no process for each client";
 const WATCHDOG: &str = "pgweir has no virtual address. Run two poolers that clients know both, or keepalived";
 const RECOVERY: &str = "pgweir does not set up standbys; use `pg_basebackup`";
 
-/// Everything that pgpool's manual lists.
+/// The keys in pgpool's manual.
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
     Row::new("listen_addresses", List, Setting("listen_addr"), &["localhost"]),

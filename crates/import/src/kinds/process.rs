@@ -1,4 +1,5 @@
-//! The environment of a process in a container: which of its variables are meant for the pooler, and by which name.
+//! The environment of a process in a container: finds the variables that are meant for the pooler, and their
+//! names.
 
 use pgweir_settings::{MAIN_ROWS, did_you_mean, is_of_kubernetes, row as setting};
 
@@ -7,11 +8,12 @@ use crate::mapping::row;
 use crate::reader::Reader;
 use crate::tree::{Node, Table, Value};
 
-/// Variables with this prefix win over the same without it, and a misspelled one is a fault.
+/// The prefix of pgweir's variables. They override those without it, and a misspelled one is a fault.
 const OURS: &str = "PGWEIR_";
 const THEIRS: &str = "PGBOUNCER_";
 
-/// Settings whose name in upper case is a variable that a shell or an image sets for itself: only a prefix makes them ours.
+/// Settings whose name in upper case is a variable that a shell or an image sets for itself. Only the prefix
+/// makes them pgweir's.
 const COMMON: [&str; 1] = ["USER"];
 
 pub(crate) fn read(variables: &[(String, String)], reader: &mut Reader<'_, '_>) {
@@ -24,7 +26,7 @@ pub(crate) fn read(variables: &[(String, String)], reader: &mut Reader<'_, '_>) 
     let meant: Vec<&(String, String)> =
         variables.iter().filter(|(key, text)| !is_of_kubernetes(key, text)).collect();
     for (key, text) in &meant {
-        // It completes the file that is written from the others.
+        // `PGWEIR_INI` completes the file that is written from the other variables.
         let Some(name) = key.strip_prefix(OURS).filter(|name| *name != "INI") else { continue };
         if is_known(name) {
             add(name, text);
@@ -43,13 +45,14 @@ pub(crate) fn read(variables: &[(String, String)], reader: &mut Reader<'_, '_>) 
     }
 }
 
-/// Whether a variable is meant for a pooler, by its name.
+/// Returns whether a variable is meant for a pooler, by its name.
 pub(crate) fn is_variable(key: &str) -> bool {
     let is_prefixed = [OURS, THEIRS, "POSTGRESQL_"].iter().any(|prefix| key.starts_with(prefix));
     is_prefixed || !COMMON.contains(&key) && is_known(key)
 }
 
-/// Whether a name without prefix means something: a variable of the images, a file with its value, or a setting.
+/// Returns whether a name without prefix is known: a variable of the images, a file with its value, or a
+/// setting.
 fn is_known(name: &str) -> bool {
     let has_row = |name: &str| row(ROWS, name).is_some();
     let is_upper = !name.bytes().any(|byte| byte.is_ascii_lowercase());
@@ -226,7 +229,7 @@ mod tests {
         ]
         .concat();
         assert!(self::ini(&tls).contains("client_tls_sslmode = require\n"));
-        // What libpq's own variables say is nothing to another image.
+        // libpq's own variables have no meaning in the other images.
         assert!(!self::ini(&[URL, ("PGHOST", "elsewhere")]).contains("elsewhere"));
     }
 

@@ -1,6 +1,8 @@
-//! Servers of one database as a cluster: pgweir watches them, follows the primary, and reads from standbys.
+//! Turns servers of one database into a cluster: pgweir watches them, follows the primary, and reads from
+//! standbys.
 //!
-//! A server belongs to one cluster, so databases whose lists of servers have a server in common share a cluster.
+//! A server belongs to one cluster, so databases whose lists of servers have a server in common share a
+//! cluster.
 
 use super::add_database;
 use crate::plan::{Cluster, Database, Node, Plan, Pool, Secret};
@@ -14,12 +16,12 @@ const CHECK_USER: &str = "pgweir_check";
 const SESSION: &str =
     "in session pooling `route=auto` keeps all statements at the primary; set `pool_mode = transaction`";
 
-/// A server's part in replication, as the file tells it.
+/// The role of a server in replication, as the file states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Primary,
     Replica,
-    /// The other pooler asks the server, as pgweir does.
+    /// The role is not stated: the other pooler asks the server, as pgweir does.
     Asked,
 }
 
@@ -33,8 +35,8 @@ pub(super) struct Server {
     pub(super) weight: Option<u32>,
 }
 
-/// Adds a database with these servers: a single one is its `host`, replicas alone take turns, and a primary with replicas is a cluster.
-/// Returns whether the database has a cluster.
+/// Adds a database with these servers. A single one is its `host`, replicas alone take turns, and a primary
+/// with replicas is a cluster. Returns whether the database has a cluster.
 pub(super) fn add(
     reader: &mut Reader<'_, '_>,
     line: u32,
@@ -66,7 +68,7 @@ pub(super) fn add(
     is_cluster
 }
 
-/// The name of the cluster of these servers, which is made or extended.
+/// Returns the name of the cluster of these servers, which is created or extended.
 fn cluster(reader: &mut Reader<'_, '_>, line: u32, database: &str, servers: &[&Server]) -> String {
     let known = |server: &&&Server| node_at(&reader.plan, &server.host, server.port).is_some();
     let shared: Vec<&Server> = servers.iter().filter(known).copied().collect();
@@ -102,7 +104,7 @@ fn cluster_of(plan: &Plan, server: &Server) -> Option<String> {
     Some(cluster.name.clone())
 }
 
-/// An empty cluster, named after the database if that can be a name.
+/// Creates an empty cluster, named after the database if that can be a name.
 pub(super) fn new_cluster(plan: &mut Plan, database: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
     let stem = if !database.is_empty() && database.chars().all(is_plain) { database } else { "main" };
@@ -122,7 +124,7 @@ fn add_node(plan: &mut Plan, cluster: &str, server: &Server) {
     plan.nodes.push(Node { name, host: server.host.clone(), port: server.port, weight });
 }
 
-/// Makes two clusters one: a database lists servers of both.
+/// Merges two clusters, because a database lists servers of both.
 fn join(plan: &mut Plan, from: &str, into: &str) {
     let Some(at) = plan.clusters.iter().position(|cluster| cluster.name == from) else { return };
     let other = plan.clusters.remove(at);
@@ -139,7 +141,7 @@ fn join(plan: &mut Plan, from: &str, into: &str) {
     }
 }
 
-/// Says what reads at standbys need, if the pools of a database keep their servers.
+/// Reports what reads from standbys need, if the pools of a database keep their servers.
 pub(super) fn tell_session(reader: &mut Reader<'_, '_>, line: u32, what: &str, mode: Option<&str>) {
     if reader.pool_mode().or(mode) == Some("session") {
         reader.differs(line, what, SESSION);
@@ -173,7 +175,8 @@ pub(crate) fn check_users(reader: &mut Reader<'_, '_>) {
     }
 }
 
-/// A user of the databases of a cluster that can log in to the nodes, with its password there and a database.
+/// Returns a user of a cluster's databases that can log in to the nodes, with its password there and a
+/// database.
 fn checker(plan: &Plan, cluster: &str) -> (String, Option<Secret>, Option<String>) {
     let databases: Vec<&Database> =
         plan.databases.iter().filter(|database| database.cluster.as_deref() == Some(cluster)).collect();

@@ -34,7 +34,7 @@ fn read_with(kind: Kind, text: &str, files: &[(&str, &str)]) -> Result<Import, V
     })
 }
 
-/// Reads a configuration that is good, and sees to it that nothing said of it is secret.
+/// Reads a configuration that is correct, and checks that its findings contain no secret.
 fn read(kind: Kind, text: &str) -> Import {
     let read = match read_with(kind, text, &FILES) {
         Ok(read) => read,
@@ -56,7 +56,7 @@ fn faults(kind: Kind, text: &str) -> Vec<String> {
     }
 }
 
-/// What was said of a kind: the names of the things, in order.
+/// Returns the subjects of the findings of one kind, in order.
 fn about(read: &Import, kind: FindingKind) -> Vec<&str> {
     read.findings()
         .iter()
@@ -518,7 +518,7 @@ fn values_that_no_file_can_hold_are_refused() {
 }
 
 proptest! {
-    /// A damaged file gives an error, or a result that loads.
+    /// Damages a file: the result is an error, or a configuration that loads.
     #[test]
     fn damaged_samples_do_no_harm(
         which in 0usize..8,
@@ -534,7 +534,7 @@ proptest! {
         let end = (begin + cut).min(letters.len());
         let text: String = letters[..begin].iter().copied().chain(noise.chars()).chain(letters[end..].iter().copied()).collect();
         match read_with(kind, &text, &FILES) {
-            // The last look is part of it: what was read has been loaded again.
+            // This includes the final check: the files that were written have been loaded again.
             Ok(read) => prop_assert!(read.ini(&Places::default()).contains("[databases]")),
             Err(faults) => {
                 prop_assert!(!faults.is_empty());

@@ -1,4 +1,5 @@
-//! The environment that Zalando's operator gives its connection pooler: no file, and a function in the database that tells secrets.
+//! The environment that Zalando's operator gives its connection pooler, which has no file, and a function in
+//! the database that returns secrets.
 
 use super::add_database;
 use crate::plan::{Database, Pool};
@@ -8,7 +9,7 @@ use crate::tree::Table;
 /// The prefix of the operator's variables.
 pub(super) const PREFIX: &str = "CONNECTION_POOLER_";
 
-/// The variables, and the setting that each becomes.
+/// The variables, each with the setting that it becomes.
 const SETTINGS: [(&str, &str); 10] = [
     ("CONNECTION_POOLER_PORT", "listen_port"),
     ("CONNECTION_POOLER_MODE", "pool_mode"),
@@ -22,7 +23,7 @@ const SETTINGS: [(&str, &str); 10] = [
     ("CONNECTION_POOLER_CLIENT_CA_FILE", "client_tls_ca_file"),
 ];
 
-/// The schema of the function, and the user that may call it, where the operator names none.
+/// The schema of the function, and the user that may call it, if the operator names none.
 const SCHEMA: &str = "pooler";
 const USER: &str = "pooler";
 

@@ -1,4 +1,5 @@
-//! What odyssey.conf says of a storage with several hosts: on which of them clients' statements run, and how far a host may be behind.
+//! The parts of odyssey.conf for a storage with several hosts: the host on which clients' statements run, and
+//! the lag that a host may have.
 
 use crate::dialect::Given;
 use crate::kinds::replicas;
@@ -6,7 +7,7 @@ use crate::plan::{Cluster, Pool, Secret};
 use crate::reader::Reader;
 use crate::tree::Table;
 
-/// How Odyssey asks the hosts of a storage how far they are behind.
+/// Odyssey's check of the lag of a storage's hosts.
 pub(super) struct Watchdog {
     query: Option<String>,
     user: Option<String>,
@@ -25,13 +26,13 @@ pub(super) fn watchdog(storage: &Table) -> Option<Watchdog> {
     })
 }
 
-/// The first listener: its `target_session_attrs` and `catchup_timeout` go before those of the rules.
+/// Returns the first listener. Its `target_session_attrs` and `catchup_timeout` override those of the rules.
 pub(super) fn listener(table: &Table) -> Table {
     let first = table.blocks("listen").find(|(_, _, listen)| listen.get("host").is_some());
     first.map(|(_, _, listen)| listen.clone()).unwrap_or_default()
 }
 
-/// Whether the clients of a listener only read.
+/// Returns whether the clients of a listener only read.
 pub(super) fn is_read_only(listen: &Table) -> bool {
     listen.text("target_session_attrs").is_some_and(|text| route_of(text) == Some("standby"))
 }
@@ -45,7 +46,7 @@ fn route_of(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Where the statements of one rule's clients run, and what their cluster must know.
+/// Sets where the statements of one rule's clients run, and what their cluster needs for it.
 pub(super) fn reads(
     reader: &mut Reader<'_, '_>,
     line: u32,
@@ -89,7 +90,7 @@ pub(super) fn reads(
     }
 }
 
-/// The query of the lag, and the user that asks it.
+/// Sets the query of the lag, and the user that runs it.
 fn watch(cluster: &mut Cluster, watchdog: &Watchdog) {
     if let Some(query) = &watchdog.query {
         let query = query.trim().trim_end_matches(';');

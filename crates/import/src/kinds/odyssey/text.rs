@@ -5,7 +5,7 @@ use crate::tree::{Broken, Node, Table, Value};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
-    /// Without quotes.
+    /// A word without quotes.
     Bare(String),
     Quoted(String),
     Open,
@@ -26,12 +26,12 @@ pub(super) fn parse(text: &str) -> Result<Table, Broken> {
     }
 }
 
-/// Whether a word without quotes ends before this letter.
+/// Returns whether a word without quotes ends before this letter.
 fn ends(letter: &char) -> bool {
     letter.is_whitespace() || "{}\"#;".contains(*letter)
 }
 
-/// The words with their lines.
+/// Returns the words with their lines.
 fn words(text: &str) -> Result<Vec<(u32, Word)>, Broken> {
     let mut words = Vec::new();
     let mut line = 1;
@@ -61,7 +61,8 @@ fn words(text: &str) -> Result<Vec<(u32, Word)>, Broken> {
                         }
                     }
                 }
-                // Otherwise a quote is missing before, and what looks like a key from here on may be a password.
+                // Otherwise an earlier quote is missing, and text that looks like a key from here on may be a
+                // password.
                 if letters.peek().is_some_and(|letter| !ends(letter) || *letter == '"') {
                     return Err((line, "a quote ends before a word".to_owned()));
                 }
@@ -95,7 +96,7 @@ impl<'a> Parser<'a> {
         word
     }
 
-    /// Statements up to the closing brace, or the end.
+    /// Reads statements up to the closing brace, or the end.
     fn table(&mut self, depth: usize) -> Result<Table, Broken> {
         let mut table = Table::default();
         loop {
@@ -111,7 +112,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The words after a key, and its block if there is one. A word without quotes in another line, or after a value, is the next key.
+    /// Reads the words after a key, and its block if there is one. A word without quotes in another line, or
+    /// after a value, is the next key.
     fn value(&mut self, line: u32, depth: usize) -> Result<Value, Broken> {
         let mut values = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Replicas, roles and Patroni of each kind become clusters; pgpool's older and rarer keys.
+//! Tests that replicas, roles and Patroni of each kind become clusters; and of pgpool's older and rarer keys.
 
 use super::{FILES, about, faults, has, read, read_with};
 use crate::{FindingKind, Kind, Places, Source, import};
@@ -8,7 +8,7 @@ const PGCAT: &str = "[general]\nport = 6432\n[pools.shop]\npool_mode = \"transac
                      [pools.shop.shards.0]\ndatabase = \"shop\"\n\
                      servers = [[\"db1\", 5432, \"primary\"], [\"db2\", 5432, \"replica\"]]\n";
 
-/// The line of the sample's database.
+/// Returns the line of the sample's database.
 fn pgcat(changes: &[(&str, &str)]) -> (String, Vec<String>) {
     let text = changes.iter().fold(PGCAT.to_owned(), |text, (from, to)| text.replace(from, to));
     let read = read(Kind::PgCat, &text);
