@@ -25,7 +25,7 @@ use crate::log::{Log, Targets};
 use crate::login::auth_workers::AuthWorkers;
 use crate::sources::{Request, Sources};
 use crate::stopping::{Order, Stopping};
-use crate::supervisor::{self, News};
+use crate::supervisor::{self, Notification};
 #[cfg(any(feature = "traces", test))]
 use crate::traces::Traces;
 use crate::web::Web;
@@ -226,7 +226,7 @@ impl<F: Fleet> Plane<F> {
             Order::Resume => self.mail_all(|| Mail::Continue),
             Order::Shutdown(kind) => self.shutdown(kind),
             Order::Drain => {
-                supervisor::tell(&self.log, News::Stopping);
+                supervisor::tell(&self.log, Notification::Stopping);
                 if let Some(web) = &self.web {
                     web.drain();
                 }
@@ -299,7 +299,7 @@ impl<F: Fleet> Plane<F> {
             .filter_map(Option::take)
             .fold(Window::default(), |sum, one| sum.plus(&one));
         let line = sum.log_line(self.config_state.rules().config.main.compatible_with);
-        supervisor::tell(&self.log, News::Status(&line));
+        supervisor::tell(&self.log, Notification::Status(&line));
         self.log.write(Level::Log, &line);
     }
 
@@ -308,7 +308,7 @@ impl<F: Fleet> Plane<F> {
     }
 
     fn reload(&mut self) -> Result<(), ()> {
-        supervisor::tell(&self.log, News::Reloading);
+        supervisor::tell(&self.log, Notification::Reloading);
         let result = self.config_state.draft_reload().and_then(|draft| self.put_into_effect(draft));
         self.config_state.forget_unusable();
         if let Err(faults) = &result {
@@ -320,7 +320,7 @@ impl<F: Fleet> Plane<F> {
         }
         // The log is opened again even after a fault: log rotation relies on it.
         self.open_log();
-        supervisor::tell(&self.log, News::Reloaded);
+        supervisor::tell(&self.log, Notification::Reloaded);
         result.map_err(drop)
     }
 
@@ -471,7 +471,7 @@ impl<F: Fleet> Plane<F> {
             // The service goes on in another process, so it is not stopping.
             (Shutdown::HandOver, Some(web)) => web.close(),
             (Shutdown::HandOver, None) => {}
-            _ => supervisor::tell(&self.log, News::Stopping),
+            _ => supervisor::tell(&self.log, Notification::Stopping),
         }
         self.stopping.begin(kind, self.fleet.count());
         self.mail_all(|| Mail::Shutdown(kind));

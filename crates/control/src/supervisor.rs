@@ -8,10 +8,10 @@ use crate::log::Log;
 
 /// A change in the process's life that the service manager is notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum News<'a> {
+pub enum Notification<'a> {
     /// The process serves. After an online restart this comes from another process, so its id is sent, too.
     Ready,
-    /// The process reads its files; [`News::Reloaded`] follows.
+    /// The process reads its files; [`Notification::Reloaded`] follows.
     Reloading,
     /// The process has read its files.
     Reloaded,
@@ -22,18 +22,18 @@ pub enum News<'a> {
 }
 
 /// Notifies the service manager. A failure is only logged.
-pub fn tell(log: &Log, news: News<'_>) {
+pub fn tell(log: &Log, notification: Notification<'_>) {
     let pid = std::process::id();
-    let said = match news {
-        News::Ready => sd_notify::notify(&[NotifyState::MainPid(pid), NotifyState::Ready]),
-        News::Reloading => NotifyState::monotonic_usec_now()
+    let said = match notification {
+        Notification::Ready => sd_notify::notify(&[NotifyState::MainPid(pid), NotifyState::Ready]),
+        Notification::Reloading => NotifyState::monotonic_usec_now()
             .and_then(|now| sd_notify::notify(&[NotifyState::Reloading, now])),
-        News::Reloaded => sd_notify::notify(&[NotifyState::Ready]),
-        News::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
+        Notification::Reloaded => sd_notify::notify(&[NotifyState::Ready]),
+        Notification::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
         // The micro sign keeps the line short for `systemctl status`, which shows it in one column.
-        News::Status(line) => sd_notify::notify(&[NotifyState::Status(&line.replace(" us", " µs"))]),
+        Notification::Status(line) => sd_notify::notify(&[NotifyState::Status(&line.replace(" us", " µs"))]),
     };
     if let Err(error) = said {
-        log.write(Level::Warning, &format!("could not tell the service manager ({news:?}): {error}"));
+        log.write(Level::Warning, &format!("could not tell the service manager ({notification:?}): {error}"));
     }
 }

@@ -68,7 +68,7 @@ pub struct Load {
 }
 
 /// A message to the HTTP server from the rest of the process.
-enum Note {
+enum WebMessage {
     Seen { worker: WorkerId, ticket: u64, snapshot: Snapshot },
     Operated { ticket: u64, result: Operated },
     Rules(Rules),
@@ -79,51 +79,51 @@ enum Note {
 /// The handle to the HTTP server. Clones lead to the same server.
 #[derive(Clone)]
 pub struct Web {
-    notes: UnboundedSender<Note>,
+    messages: UnboundedSender<WebMessage>,
 }
 
 /// The receiving end of [`Web`].
 pub struct WebInbox {
-    notes: UnboundedReceiver<Note>,
+    messages: UnboundedReceiver<WebMessage>,
 }
 
 /// Creates the handle to an HTTP server, before the server exists.
 #[must_use]
 pub fn channel() -> (Web, WebInbox) {
     let (sender, receiver) = unbounded_channel();
-    (Web { notes: sender }, WebInbox { notes: receiver })
+    (Web { messages: sender }, WebInbox { messages: receiver })
 }
 
 impl Web {
     /// Takes a worker's answer to the HTTP server; returns all other questions.
     pub fn deliver(&self, question: Question) -> Option<Question> {
-        let note = match question {
-            Question::Seen { worker, ticket, snapshot } => Note::Seen { worker, ticket, snapshot },
-            Question::Operated { ticket, result } => Note::Operated { ticket, result },
+        let message = match question {
+            Question::Seen { worker, ticket, snapshot } => WebMessage::Seen { worker, ticket, snapshot },
+            Question::Operated { ticket, result } => WebMessage::Operated { ticket, result },
             other => return Some(other),
         };
-        self.send(note);
+        self.send(message);
         None
     }
 
     /// Passes new rules to the server.
     pub fn follow(&self, rules: Rules) {
-        self.send(Note::Rules(rules));
+        self.send(WebMessage::Rules(rules));
     }
 
     /// Makes `/readyz` report that the process is about to end.
     pub(crate) fn drain(&self) {
-        self.send(Note::Drain);
+        self.send(WebMessage::Drain);
     }
 
     /// Closes the listeners, because another process accepts now. Open connections are still served.
     pub(crate) fn close(&self) {
-        self.send(Note::Close);
+        self.send(WebMessage::Close);
     }
 
-    fn send(&self, note: Note) {
+    fn send(&self, message: WebMessage) {
         // This fails only if the server's thread is gone, and then the process is about to end.
-        let _ = self.notes.send(note);
+        let _ = self.messages.send(message);
     }
 }
 
@@ -198,12 +198,12 @@ pub struct WebSetup {
 }
 
 /// The state that requests share; one per server, within its thread.
-struct House {
+struct WebState {
     worker_rpc: WorkerRpc,
     model: std::cell::RefCell<Model>,
     rules: std::cell::RefCell<Rules>,
     tls: std::cell::RefCell<server::tls::Tls>,
-    door: access::Door,
+    authenticator: access::Authenticator,
     slots: Rc<server::connection_slots::ConnectionSlots>,
     log: Log,
     version: &'static str,
@@ -246,12 +246,12 @@ pub fn start(setup: WebSetup) -> io::Result<()> {
 
 async fn run(setup: WebSetup, tls: server::tls::Tls) {
     let WebSetup { sockets, inbox, rules, present, workforce, log, version } = setup;
-    let house = Rc::new(House {
+    let web = Rc::new(WebState {
         worker_rpc: WorkerRpc::new(workforce),
         model: std::cell::RefCell::new(Model::new()),
         rules: std::cell::RefCell::new(rules),
         tls: std::cell::RefCell::new(tls),
-        door: access::Door::new(),
+        authenticator: access::Authenticator::new(),
         slots: Rc::default(),
         log,
         version,
@@ -262,42 +262,47 @@ async fn run(setup: WebSetup, tls: server::tls::Tls) {
         clusters_turn: tokio::sync::Mutex::new(()),
         is_draining: std::cell::Cell::new(false),
     });
-    let mut doors = Vec::new();
+    let mut accept_tasks = Vec::new();
     for socket in sockets {
         match tokio::net::TcpListener::from_std(socket) {
             Ok(listener) => {
-                doors.push(tokio::task::spawn_local(server::serve::serve(Rc::clone(&house), listener)));
+                accept_tasks.push(tokio::task::spawn_local(server::serve::serve(Rc::clone(&web), listener)));
             }
-            Err(error) => house.log.write(Level::Error, &format!("HTTP server: {error}")),
+            Err(error) => web.log.write(Level::Error, &format!("HTTP server: {error}")),
         }
     }
-    tokio::task::spawn_local(sampler::run(Rc::clone(&house)));
-    listen(&house, inbox, &doors, present).await;
+    tokio::task::spawn_local(sampler::run(Rc::clone(&web)));
+    listen(&web, inbox, &accept_tasks, present).await;
 }
 
 /// Handles messages from the rest of the process, until it has dropped the handle.
-async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHandle<()>], present: Present) {
-    while let Some(note) = inbox.notes.recv().await {
-        match note {
-            Note::Seen { worker, ticket, snapshot } => house.worker_rpc.seen(worker, ticket, snapshot),
-            Note::Operated { ticket, result } => house.worker_rpc.operated(ticket, result),
-            Note::Drain => house.is_draining.set(true),
-            Note::Close => doors.iter().for_each(tokio::task::JoinHandle::abort),
-            Note::Rules(rules) => {
+async fn listen(
+    web: &WebState,
+    mut inbox: WebInbox,
+    accept_tasks: &[tokio::task::JoinHandle<()>],
+    present: Present,
+) {
+    while let Some(message) = inbox.messages.recv().await {
+        match message {
+            WebMessage::Seen { worker, ticket, snapshot } => web.worker_rpc.seen(worker, ticket, snapshot),
+            WebMessage::Operated { ticket, result } => web.worker_rpc.operated(ticket, result),
+            WebMessage::Drain => web.is_draining.set(true),
+            WebMessage::Close => accept_tasks.iter().for_each(tokio::task::JoinHandle::abort),
+            WebMessage::Rules(rules) => {
                 match server::tls::Tls::read(&rules.config.main, present) {
-                    Ok(tls) => *house.tls.borrow_mut() = tls,
-                    Err(text) => house.log.write(
+                    Ok(tls) => *web.tls.borrow_mut() = tls,
+                    Err(text) => web.log.write(
                         Level::Warning,
                         &format!("{text}; the HTTP server keeps the certificate that it has"),
                     ),
                 }
-                *house.rules.borrow_mut() = rules;
+                *web.rules.borrow_mut() = rules;
             }
         }
     }
 }
 
-impl House {
+impl WebState {
     fn config(&self) -> Arc<pgweir_settings::Config> {
         Arc::clone(&self.rules.borrow().config)
     }

@@ -12,7 +12,7 @@ use std::{io, thread};
 use pgweir_control::log::Log;
 use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
-use pgweir_control::supervisor::{self, News};
+use pgweir_control::supervisor::{self, Notification};
 use pgweir_control::web::{self, Web, WebSetup};
 use pgweir_control::{AUTH_THREAD, AuthWorkers, Commands, ConfigState, Event, Keys, Plane, Sources};
 use pgweir_core::driver::{Level, Now, WorkerId};
@@ -131,7 +131,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         })?;
     }
     log.write(Level::Log, &version::process_up(&config_state.rules().config.main));
-    supervisor::tell(log, News::Ready);
+    supervisor::tell(log, Notification::Ready);
     let plane = Plane::new(WorkerFleet(workers), config_state, log.clone(), quiet);
     let plane = plane
         .with_web(web)

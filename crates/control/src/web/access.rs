@@ -74,7 +74,7 @@ struct Verified {
 }
 
 /// The sessions, and the failed logins.
-pub(super) struct Door {
+pub(super) struct Authenticator {
     sessions: RefCell<VecDeque<Session>>,
     failures: Failures,
     verified: RefCell<Option<Verified>>,
@@ -82,13 +82,13 @@ pub(super) struct Door {
     seed: [u8; 32],
 }
 
-impl Door {
-    pub(super) fn new() -> Door {
+impl Authenticator {
+    pub(super) fn new() -> Authenticator {
         let random = SystemRandom::new();
         let mut seed = [0; 32];
         // Without randomness no session can be made either (see `token`); the seed only keeps digests apart.
         let _ = random.fill(&mut seed);
-        Door {
+        Authenticator {
             sessions: RefCell::default(),
             failures: Failures::default(),
             verified: RefCell::new(None),
@@ -348,8 +348,9 @@ mod tests {
 
     #[test]
     fn only_console_users_with_their_password_come_in() {
-        let (door, rules) = (Door::new(), rules("numbers"));
-        let role = |text: &str| door.reader(&basic_header(text), HERE, &rules).map(|reader| reader.role);
+        let (authenticator, rules) = (Authenticator::new(), rules("numbers"));
+        let role =
+            |text: &str| authenticator.reader(&basic_header(text), HERE, &rules).map(|reader| reader.role);
         assert_eq!(role("root:secret"), Ok(Role::Admin));
         assert_eq!(role("root:secret"), Ok(Role::Admin), "remembered");
         assert_eq!(role("ann:wonder"), Ok(Role::Stats));
@@ -357,52 +358,61 @@ mod tests {
             assert_eq!(role(wrong), Err(Refusal::WrongPassword), "{wrong}");
         }
         let other = headers(&[("authorization", "Bearer x".to_owned())]);
-        assert_eq!(door.reader(&other, HERE, &rules).map(|reader| reader.role), Err(Refusal::WrongPassword));
+        assert_eq!(
+            authenticator.reader(&other, HERE, &rules).map(|reader| reader.role),
+            Err(Refusal::WrongPassword)
+        );
     }
 
     #[test]
     fn guessing_is_slowed_down() {
-        let (door, rules) = (Door::new(), rules("numbers"));
+        let (authenticator, rules) = (Authenticator::new(), rules("numbers"));
         for _ in 0..FAILURES_MAX {
-            assert_eq!(door.sign_in("root", "guess", HERE, &rules).map(|_| ()), Err(Refusal::WrongPassword));
+            assert_eq!(
+                authenticator.sign_in("root", "guess", HERE, &rules).map(|_| ()),
+                Err(Refusal::WrongPassword)
+            );
         }
-        let refused = door.sign_in("root", "secret", HERE, &rules).map(|_| ());
+        let refused = authenticator.sign_in("root", "secret", HERE, &rules).map(|_| ());
         assert!(matches!(refused, Err(Refusal::SlowDown(1..=61))), "{refused:?}");
         let elsewhere = "192.0.2.7".parse().expect("an address");
-        assert!(door.sign_in("root", "secret", elsewhere, &rules).is_ok(), "another address");
+        assert!(authenticator.sign_in("root", "secret", elsewhere, &rules).is_ok(), "another address");
 
-        let door = Door::new();
-        door.sign_in("ann", "wonder", HERE, &rules).expect("right");
+        let authenticator = Authenticator::new();
+        authenticator.sign_in("ann", "wonder", HERE, &rules).expect("right");
         for _ in 0..FAILURES_MAX {
-            assert!(door.sign_in("root", "guess", HERE, &rules).is_err());
+            assert!(authenticator.sign_in("root", "guess", HERE, &rules).is_err());
         }
-        assert!(door.sign_in("ann", "wonder", HERE, &rules).is_ok(), "known from before");
+        assert!(authenticator.sign_in("ann", "wonder", HERE, &rules).is_ok(), "known from before");
     }
 
     #[test]
     fn a_session_lives_until_it_is_ended_or_its_user_loses_the_rights() {
-        let (door, rules_now) = (Door::new(), rules("none"));
-        let (reader, token) = door.sign_in("ann", "wonder", HERE, &rules_now).expect("right");
+        let (authenticator, rules_now) = (Authenticator::new(), rules("none"));
+        let (reader, token) = authenticator.sign_in("ann", "wonder", HERE, &rules_now).expect("right");
         assert!(reader.sees_names());
         let sent = headers(&[("cookie", format!("a=b; pgweir_session={token}"))]);
-        assert_eq!(door.reader(&sent, HERE, &rules_now), Ok(reader.clone()));
+        assert_eq!(authenticator.reader(&sent, HERE, &rules_now), Ok(reader.clone()));
         let mut config = (*rules_now.config).clone();
         config.main.stats_users.clear();
         let fired = Rules { config: Arc::new(config), ..rules_now.clone() };
-        let anonymous = door.reader(&sent, HERE, &fired).expect("the request counts as anonymous");
+        let anonymous = authenticator.reader(&sent, HERE, &fired).expect("the request counts as anonymous");
         assert!(anonymous.role == Role::Anonymous && !anonymous.sees_anything());
-        door.sign_out(&sent);
-        assert_eq!(door.reader(&sent, HERE, &rules_now).map(|reader| reader.role), Ok(Role::Anonymous));
+        authenticator.sign_out(&sent);
+        assert_eq!(
+            authenticator.reader(&sent, HERE, &rules_now).map(|reader| reader.role),
+            Ok(Role::Anonymous)
+        );
     }
 
     #[test]
     fn another_password_ends_the_sessions_of_its_user() {
-        let (door, before) = (Door::new(), rules("none"));
-        let (_, anns) = door.sign_in("ann", "wonder", HERE, &before).expect("right");
-        let (_, roots) = door.sign_in("root", "secret", HERE, &before).expect("right");
+        let (authenticator, before) = (Authenticator::new(), rules("none"));
+        let (_, anns) = authenticator.sign_in("ann", "wonder", HERE, &before).expect("right");
+        let (_, roots) = authenticator.sign_in("root", "secret", HERE, &before).expect("right");
         let role = |token: &str, rules: &Rules| {
             let sent = headers(&[("cookie", format!("pgweir_session={token}"))]);
-            door.reader(&sent, HERE, rules).map(|reader| reader.role)
+            authenticator.reader(&sent, HERE, rules).map(|reader| reader.role)
         };
         let with = |users: &str| Rules { users: Arc::new(UserList::parse(users).0), ..before.clone() };
         let same = with("\"root\" \"secret\"\n\"ann\" \"wonder\"\n");
@@ -416,8 +426,8 @@ mod tests {
 
     #[test]
     fn changing_requests_carry_the_token_and_come_from_our_own_pages() {
-        let (door, rules) = (Door::new(), rules("numbers"));
-        let (reader, _) = door.sign_in("root", "secret", HERE, &rules).expect("right");
+        let (authenticator, rules) = (Authenticator::new(), rules("numbers"));
+        let (reader, _) = authenticator.sign_in("root", "secret", HERE, &rules).expect("right");
         let csrf = reader.csrf.clone().expect("a session has one");
         assert_eq!(check_csrf(&headers(&[("x-csrf-token", csrf)]), &reader), Ok(()));
         assert!(check_csrf(&headers(&[("x-csrf-token", "1".to_owned())]), &reader).is_err());
@@ -433,8 +443,9 @@ mod tests {
     fn anonymous_readers_see_what_the_setting_says() {
         for (word, anything, names) in [("none", false, false), ("numbers", true, false), ("all", true, true)]
         {
-            let reader =
-                Door::new().reader(&HeaderMap::new(), HERE, &rules(word)).expect("an anonymous reader");
+            let reader = Authenticator::new()
+                .reader(&HeaderMap::new(), HERE, &rules(word))
+                .expect("an anonymous reader");
             assert_eq!((reader.sees_anything(), reader.sees_names()), (anything, names));
         }
     }

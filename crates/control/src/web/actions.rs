@@ -7,31 +7,31 @@ use pgweir_core::driver::Level;
 use pgweir_core::view::Switch;
 use serde_json::{Value, json};
 
-use super::House;
+use super::WebState;
 use super::access::Reader;
 use super::reply::{Refusal, Reply, json_reply};
 use super::worker_rpc::NotDone;
 
 /// Carries out an action.
 pub(super) async fn act(
-    house: &House,
+    web: &WebState,
     reader: &Reader,
     action: &str,
     body: &Value,
 ) -> Result<Reply, Refusal> {
     let command = command(action, body)?;
     let message = command.text();
-    house.log.write(
+    web.log.write(
         Level::Log,
         &format!("\"{message}\" over HTTP by {}", reader.user.as_deref().unwrap_or_default()),
     );
     let is_of_cluster =
         matches!(command, Command::SwitchNode { .. } | Command::Switchover { .. } | Command::Recheck(_));
-    match house.worker_rpc.operate(command).await {
+    match web.worker_rpc.operate(command).await {
         Ok(_) => {
             if is_of_cluster {
                 // The samples of every second would miss the first of two changes within one second.
-                let _ = house.look_at_clusters().await;
+                let _ = web.look_at_clusters().await;
             }
             Ok(json_reply(StatusCode::OK, &json!({ "done": true, "message": message })))
         }

@@ -14,7 +14,7 @@ mod statements;
 mod tables;
 
 pub(super) use readiness::{health, readiness};
-pub(super) use tables::Shown;
+pub(super) use tables::ShowRow;
 
 use std::rc::Rc;
 
@@ -22,35 +22,35 @@ use hyper::StatusCode;
 use pgweir_core::mail::Rules;
 use serde_json::{Value, json};
 
-use super::House;
+use super::WebState;
 use super::access::{Reader, Role, may_any_user_sign_in};
 use super::reply::{Refusal, Reply, json_reply};
 use query::Query;
 
 /// Answers a reading request.
 pub(super) async fn answer(
-    house: &Rc<House>,
+    web: &Rc<WebState>,
     reader: &Reader,
     path: &str,
     query: &Query,
 ) -> Result<Reply, Refusal> {
     let value = match path.strip_prefix("/api/v1/").unwrap_or_default() {
-        "overview" => overview::overview(house, reader.sees_names()),
-        "live" => return live::live(house, reader),
-        "pools" => pools::pools(house, reader),
-        "databases" => tables::databases(house, reader).await?,
-        "users" => tables::users(house, reader).await?,
-        "clients" => connections::clients(house, reader, query).await?,
-        "clusters" => clusters::clusters(house, reader).await?,
-        "servers" => connections::servers(house, reader, query).await?,
-        "series" => series::series(house, reader, query)?,
-        "statements" => statements::statements(house, reader, query).await?,
-        "percentiles" => pools::percentiles(house, reader, query)?,
+        "overview" => overview::overview(web, reader.sees_names()),
+        "live" => return live::live(web, reader),
+        "pools" => pools::pools(web, reader),
+        "databases" => tables::databases(web, reader).await?,
+        "users" => tables::users(web, reader).await?,
+        "clients" => connections::clients(web, reader, query).await?,
+        "clusters" => clusters::clusters(web, reader).await?,
+        "servers" => connections::servers(web, reader, query).await?,
+        "series" => series::series(web, reader, query)?,
+        "statements" => statements::statements(web, reader, query).await?,
+        "percentiles" => pools::percentiles(web, reader, query)?,
         "log" => {
             need_names(reader)?;
-            log_lines(house)
+            log_lines(web)
         }
-        "settings" => settings::settings(house, reader),
+        "settings" => settings::settings(web, reader),
         _ => return Err(Refusal::NotFound("There is nothing at this address.")),
     };
     Ok(json_reply(StatusCode::OK, &value))
@@ -74,8 +74,8 @@ pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
 }
 
 /// Returns the last warnings and errors.
-fn log_lines(house: &House) -> Value {
-    let lines = house.log.recent().into_iter().map(|line| {
+fn log_lines(web: &WebState) -> Value {
+    let lines = web.log.recent().into_iter().map(|line| {
         let at = line.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         json!({ "time_s": at.as_secs_f64(), "level": crate::log::word(line.level).to_lowercase(), "message": line.message })
     });

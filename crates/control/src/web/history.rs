@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use super::api::Shown;
+use super::api::ShowRow;
 use super::limits::CLUSTER_CHANGES_MAX;
 
 /// The last known state of the clusters, and the latest changes.
@@ -41,11 +41,11 @@ pub(super) struct NodeState {
 pub(super) struct Change {
     pub(super) time_s: f64,
     pub(super) cluster: String,
-    pub(super) what: What,
+    pub(super) what: ChangeKind,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum What {
+pub(super) enum ChangeKind {
     /// A node has another state. `from` is `None` for a new node, `to` is `None` for one that is gone.
     State { node: String, from: Option<String>, to: Option<String>, error: Option<String> },
     /// An operator attached, drained or detached a node.
@@ -58,13 +58,13 @@ pub(super) enum What {
 
 impl ClusterHistory {
     /// Compares the console's tables with the last known state.
-    pub(super) fn take(&mut self, time_s: f64, clusters: &[Shown], nodes: &[Shown]) {
+    pub(super) fn take(&mut self, time_s: f64, clusters: &[ShowRow], nodes: &[ShowRow]) {
         let mut found = Vec::new();
         let now: Vec<NodeState> = nodes.iter().map(NodeState::of).collect();
         for (node, row) in now.iter().zip(nodes) {
             let before = self.nodes.iter().find(|known| known.is_same(node));
             if before.is_none_or(|before| before.state != node.state) {
-                let what = What::State {
+                let what = ChangeKind::State {
                     node: node.node.clone(),
                     from: before.map(|before| before.state.clone()),
                     to: Some(node.state.clone()),
@@ -74,13 +74,13 @@ impl ClusterHistory {
             }
             let switch = before.map_or("attached", |before| &before.switch);
             if switch != node.switch {
-                let what = What::Switch { node: node.node.clone(), to: node.switch.clone() };
+                let what = ChangeKind::Switch { node: node.node.clone(), to: node.switch.clone() };
                 found.push((node.cluster.clone(), what));
             }
         }
         for gone in self.nodes.iter().filter(|known| !now.iter().any(|node| node.is_same(known))) {
             let (node, from) = (gone.node.clone(), Some(gone.state.clone()));
-            found.push((gone.cluster.clone(), What::State { node, from, to: None, error: None }));
+            found.push((gone.cluster.clone(), ChangeKind::State { node, from, to: None, error: None }));
         }
         self.nodes = now;
         let now: Vec<ClusterState> = clusters.iter().map(ClusterState::of).collect();
@@ -88,8 +88,8 @@ impl ClusterHistory {
             let before = self.clusters.iter().find(|known| known.name == cluster.name);
             let what = match &cluster.primary {
                 _ if before.is_some_and(|before| before.serves_as(cluster)) => continue,
-                Some(node) => What::Primary { node: node.clone(), epoch: cluster.epoch },
-                None => What::Held,
+                Some(node) => ChangeKind::Primary { node: node.clone(), epoch: cluster.epoch },
+                None => ChangeKind::Held,
             };
             found.push((cluster.name.clone(), what));
         }
@@ -117,7 +117,7 @@ impl ClusterHistory {
 }
 
 impl ClusterState {
-    fn of(row: &Shown) -> ClusterState {
+    fn of(row: &ShowRow) -> ClusterState {
         let is_available = row.get("state") == Some("available");
         ClusterState {
             name: row.get("cluster").unwrap_or_default().to_owned(),
@@ -134,7 +134,7 @@ impl ClusterState {
 }
 
 impl NodeState {
-    fn of(row: &Shown) -> NodeState {
+    fn of(row: &ShowRow) -> NodeState {
         let text = |column| row.get(column).unwrap_or_default().to_owned();
         NodeState {
             cluster: text("cluster"),
@@ -153,30 +153,30 @@ impl NodeState {
 mod tests {
     use super::*;
 
-    fn cluster(primary: Option<&str>, epoch: u64) -> Shown {
+    fn cluster(primary: Option<&str>, epoch: u64) -> ShowRow {
         let state = if primary.is_some() { "available" } else { "held" };
         let cells = [Some("main"), primary, Some(&epoch.to_string()), Some(state), Some("3")]
             .map(|cell| cell.map(str::to_owned));
-        Shown::of(&["cluster", "primary", "epoch", "state", "held_clients"], cells.to_vec())
+        ShowRow::of(&["cluster", "primary", "epoch", "state", "held_clients"], cells.to_vec())
     }
 
-    fn node(name: &str, state: &str, switch: &str) -> Shown {
+    fn node(name: &str, state: &str, switch: &str) -> ShowRow {
         let cells = ["main", name, state, switch].map(|cell| Some(cell.to_owned()));
-        Shown::of(&["cluster", "node", "state", "switch"], cells.to_vec())
+        ShowRow::of(&["cluster", "node", "state", "switch"], cells.to_vec())
     }
 
     fn told(history: &ClusterHistory) -> Vec<String> {
         let mut told: Vec<String> = history
             .changes()
             .map(|change| match &change.what {
-                What::State { node, from, to, .. } => format!(
+                ChangeKind::State { node, from, to, .. } => format!(
                     "{node}: {} to {}",
                     from.as_deref().unwrap_or("none"),
                     to.as_deref().unwrap_or("none")
                 ),
-                What::Switch { node, to } => format!("{node} {to}"),
-                What::Primary { node, epoch } => format!("{node} in epoch {epoch}"),
-                What::Held => "held".to_owned(),
+                ChangeKind::Switch { node, to } => format!("{node} {to}"),
+                ChangeKind::Primary { node, epoch } => format!("{node} in epoch {epoch}"),
+                ChangeKind::Held => "held".to_owned(),
             })
             .collect();
         told.reverse();

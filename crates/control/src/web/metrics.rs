@@ -11,7 +11,7 @@ mod text;
 use pgweir_core::console::command::Topic;
 use pgweir_core::snapshot::{ClientCount, Snapshot, SnapshotRequest};
 
-use super::House;
+use super::WebState;
 use super::access::Reader;
 use super::reply::{Refusal, Reply, reply};
 use hyper::StatusCode;
@@ -24,8 +24,8 @@ use text::{Format, Labels, Page};
 
 /// The parts of a scrape that are not in the model.
 struct Tables {
-    databases: Vec<super::api::Shown>,
-    lists: Vec<super::api::Shown>,
+    databases: Vec<super::api::ShowRow>,
+    lists: Vec<super::api::ShowRow>,
     version: String,
     clients: Vec<ClientCount>,
     /// `true` if names of users and applications may be shown. Otherwise series that differ only in them are
@@ -34,29 +34,29 @@ struct Tables {
 }
 
 /// Answers a scrape.
-pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Result<Reply, Refusal> {
+pub(super) async fn scrape(web: &WebState, reader: &Reader, accept: &str) -> Result<Reply, Refusal> {
     let late = |_| Refusal::Unavailable("A worker did not answer in time.");
-    house.refresh().await.map_err(late)?;
-    let databases = house.show(Topic::Databases).await?;
-    let lists = house.show(Topic::Lists).await?;
-    let version = house.show(Topic::Version).await?;
+    web.refresh().await.map_err(late)?;
+    let databases = web.show(Topic::Databases).await?;
+    let lists = web.show(Topic::Lists).await?;
+    let version = web.show(Topic::Version).await?;
     let version = version.first().and_then(|row| row.get("version")).unwrap_or_default().to_owned();
-    let (clusters, nodes) = house.look_at_clusters().await?;
+    let (clusters, nodes) = web.look_at_clusters().await?;
     let mut clients = Vec::new();
-    for worker in house.worker_rpc.workers() {
+    for worker in web.worker_rpc.workers() {
         if let Snapshot::ClientCounts(counts) =
-            house.worker_rpc.look(worker, SnapshotRequest::ClientCounts).await.map_err(late)?
+            web.worker_rpc.look(worker, SnapshotRequest::ClientCounts).await.map_err(late)?
         {
             clients.extend(counts);
         }
     }
     let tables = Tables { databases, lists, version, clients, names: reader.sees_names() };
     let format = Format::wanted(accept);
-    let model = house.model.borrow();
+    let model = web.model.borrow();
     let groups = groups(&model, tables.names);
     let mut page = Page::new(format);
-    pgbouncer::write(&mut page, &model, &groups, &tables, &house.config());
-    ours::write(&mut page, &model, &groups, house.version);
+    pgbouncer::write(&mut page, &model, &groups, &tables, &web.config());
+    ours::write(&mut page, &model, &groups, web.version);
     clusters::write(&mut page, &clusters, &nodes);
     Ok(reply(StatusCode::OK, format.media_type(), page.finish()))
 }

@@ -14,35 +14,35 @@ use super::access::{Reader, Role, check_csrf, check_origin, no_session_cookie, s
 use super::api::query::Query;
 use super::limits::{BODY_BYTES_MAX, RECEIVE_S_MAX};
 use super::reply::{Refusal, Reply, json_reply, reply};
-use super::{House, actions, api, metrics, page};
+use super::{WebState, actions, api, metrics, page};
 
 type Outcome = Result<Reply, Refusal>;
 
 /// Answers a request.
-pub(super) async fn route(house: &std::rc::Rc<House>, request: Request<Incoming>) -> Reply {
+pub(super) async fn route(web: &std::rc::Rc<WebState>, request: Request<Incoming>) -> Reply {
     let path = request.uri().path().to_owned();
-    match answer(house, request, &path).await {
+    match answer(web, request, &path).await {
         Ok(reply) => reply,
         // The dashboard asks for passwords itself; a browser's own dialog would be in its way.
         Err(refusal) => refusal.reply(path == "/metrics"),
     }
 }
 
-async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &str) -> Outcome {
+async fn answer(web: &std::rc::Rc<WebState>, request: Request<Incoming>, path: &str) -> Outcome {
     let reading = matches!(*request.method(), Method::GET | Method::HEAD);
     match path {
-        "/healthz" if reading => return Ok(api::health(house).await),
+        "/healthz" if reading => return Ok(api::health(web).await),
         "/readyz" if reading => {
-            return api::readiness(house, request.uri().query().unwrap_or_default()).await;
+            return api::readiness(web, request.uri().query().unwrap_or_default()).await;
         }
-        "/api/v1/session" => return session(house, request).await,
+        "/api/v1/session" => return session(web, request).await,
         _ => {}
     }
     if let Some(file) = page::file(path).filter(|_| reading) {
         return Ok(page_reply(file));
     }
-    let rules = house.rules.borrow().clone();
-    let reader = house.door.reader(request.headers(), address(&request), &rules)?;
+    let rules = web.rules.borrow().clone();
+    let reader = web.authenticator.reader(request.headers(), address(&request), &rules)?;
     if !reader.sees_anything() {
         return Err(Refusal::SignIn);
     }
@@ -57,7 +57,7 @@ async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &s
         }
         let action = action.to_owned();
         let body = json_body(request).await?;
-        return actions::act(house, &reader, &action, &body).await;
+        return actions::act(web, &reader, &action, &body).await;
     }
     if !reading {
         return Err(Refusal::Method("GET, HEAD"));
@@ -65,10 +65,10 @@ async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &s
     if path == "/metrics" {
         let accept =
             request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-        return metrics::scrape(house, &reader, accept).await;
+        return metrics::scrape(web, &reader, accept).await;
     }
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
-    api::answer(house, &reader, path, &query).await
+    api::answer(web, &reader, path, &query).await
 }
 
 fn page_reply(file: page::File) -> Reply {
@@ -97,15 +97,15 @@ fn address(request: &Request<Incoming>) -> IpAddr {
 }
 
 /// Answers `/api/v1/session`: who am I, sign in, sign out.
-async fn session(house: &House, request: Request<Incoming>) -> Outcome {
-    let rules = house.rules.borrow().clone();
-    let secure = house.tls.borrow().is_on();
+async fn session(web: &WebState, request: Request<Incoming>) -> Outcome {
+    let rules = web.rules.borrow().clone();
+    let secure = web.tls.borrow().is_on();
     let (headers, method, from) = (request.headers().clone(), request.method().clone(), address(&request));
-    let anonymous = || house.door.reader(&HeaderMap::new(), from, &rules);
+    let anonymous = || web.authenticator.reader(&HeaderMap::new(), from, &rules);
     match method {
         Method::GET | Method::HEAD => {
             // Wrong credentials make an anonymous reader here: this path is never refused.
-            let reader = house.door.reader(&headers, from, &rules).or_else(|_| anonymous())?;
+            let reader = web.authenticator.reader(&headers, from, &rules).or_else(|_| anonymous())?;
             Ok(json_reply(StatusCode::OK, &api::session(&reader, &rules)))
         }
         Method::POST => {
@@ -116,17 +116,17 @@ async fn session(house: &House, request: Request<Incoming>) -> Outcome {
             let (Some(user), Some(password)) = (text("user"), text("password")) else {
                 return Err(Refusal::Bad("\"user\" and \"password\" are needed".to_owned()));
             };
-            let (reader, token) = house.door.sign_in(user, password, from, &rules)?;
+            let (reader, token) = web.authenticator.sign_in(user, password, from, &rules)?;
             let mut reply = json_reply(StatusCode::OK, &api::session(&reader, &rules));
             set_cookie(&mut reply, &session_cookie(&token, secure));
             Ok(reply)
         }
         Method::DELETE => {
-            let reader = house.door.reader(&headers, from, &rules)?;
+            let reader = web.authenticator.reader(&headers, from, &rules)?;
             if reader.csrf.is_some() {
                 allow_change(&headers, &reader)?;
             }
-            house.door.sign_out(&headers);
+            web.authenticator.sign_out(&headers);
             let mut reply = json_reply(StatusCode::OK, &api::session(&anonymous()?, &rules));
             set_cookie(&mut reply, &no_session_cookie());
             Ok(reply)

@@ -7,44 +7,44 @@ use pgweir_core::limits::POOLS_SHOWN_MAX;
 use pgweir_core::snapshot::{PoolSnapshot, Snapshot, SnapshotRequest, WorkerSnapshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::House;
+use super::WebState;
 use super::limits::{LOOKS_PER_STEP, POOLS_LOOKED_AT_OFTEN_MAX, STEP};
 use super::process::Process;
 use super::worker_rpc::Late;
 
 /// Samples until the process ends.
-pub(super) async fn run(house: Rc<House>) {
+pub(super) async fn run(web: Rc<WebState>) {
     let mut clock = interval(STEP / LOOKS_PER_STEP);
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for look in (0..LOOKS_PER_STEP).cycle() {
         clock.tick().await;
         let ends_step = look == 0;
         if !ends_step {
-            let few = house.model.borrow().pools().count() <= POOLS_LOOKED_AT_OFTEN_MAX;
+            let few = web.model.borrow().pools().count() <= POOLS_LOOKED_AT_OFTEN_MAX;
             if few {
                 // A sample that fails is missing in an average.
-                let _ = house.glance().await;
+                let _ = web.refresh_workers().await;
             }
             continue;
         }
-        let answered = house.refresh().await.is_ok();
+        let answered = web.refresh().await.is_ok();
         if answered {
-            house.model.borrow_mut().end_second();
+            web.model.borrow_mut().end_second();
         }
         // A change that is missed here is found by the next sample.
-        let _ = house.look_at_clusters().await;
-        house.sampled.send_modify(|number| *number += 1);
+        let _ = web.look_at_clusters().await;
+        web.sampled.send_modify(|number| *number += 1);
     }
 }
 
-impl House {
+impl WebState {
     /// Updates the model. All requests that arrive while a sample is being taken share the next one.
     pub(super) async fn refresh(&self) -> Result<(), Late> {
         self.look(Process::read).await
     }
 
     /// Updates the model except for the system's numbers, which may take milliseconds to read.
-    async fn glance(&self) -> Result<(), Late> {
+    async fn refresh_workers(&self) -> Result<(), Late> {
         let known = self.model.borrow().process;
         self.look(move || known).await
     }

@@ -3,13 +3,13 @@
 use pgweir_core::console::command::Topic;
 use serde_json::{Map, Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
-use super::super::history::{Change, What};
+use super::super::history::{Change, ChangeKind};
 use super::super::model::unix_s as now_s;
 use super::super::reply::Refusal;
 use super::connections::unix_s;
-use super::tables::Shown;
+use super::tables::ShowRow;
 
 /// Columns of SHOW CLUSTERS that are numbers.
 const CLUSTER_NUMBERS: [&str; 11] = [
@@ -44,10 +44,10 @@ const NODE_NUMBERS: [&str; 14] = [
     "misrouted",
 ];
 
-impl House {
+impl WebState {
     /// Returns the rows of SHOW CLUSTERS and SHOW NODES, and adds their changes to the history. Without
     /// clusters no worker is asked.
-    pub(in super::super) async fn look_at_clusters(&self) -> Result<(Vec<Shown>, Vec<Shown>), Refusal> {
+    pub(in super::super) async fn look_at_clusters(&self) -> Result<(Vec<ShowRow>, Vec<ShowRow>), Refusal> {
         // Only one request at a time: otherwise an older answer could come after a newer one, and look like a
         // change.
         let _turn = self.clusters_turn.lock().await;
@@ -61,10 +61,10 @@ impl House {
     }
 }
 
-pub(super) async fn clusters(house: &House, reader: &Reader) -> Result<Value, Refusal> {
-    let (clusters, nodes) = house.look_at_clusters().await?;
+pub(super) async fn clusters(web: &WebState, reader: &Reader) -> Result<Value, Refusal> {
+    let (clusters, nodes) = web.look_at_clusters().await?;
     let names = reader.sees_names();
-    let config = house.config();
+    let config = web.config();
     let clusters: Vec<Value> = clusters
         .iter()
         .map(|row| {
@@ -77,14 +77,14 @@ pub(super) async fn clusters(house: &House, reader: &Reader) -> Result<Value, Re
             object.into()
         })
         .collect();
-    let history = house.clusters.borrow();
+    let history = web.clusters.borrow();
     let changes: Vec<Value> = history.changes().map(|one| change(one, names)).collect();
     Ok(json!({ "time_s": now_s(), "clusters": clusters, "changes": changes }))
 }
 
 /// Returns the clusters as the overview shows them.
-pub(super) fn summaries(house: &House) -> Vec<Value> {
-    let history = house.clusters.borrow();
+pub(super) fn summaries(web: &WebState) -> Vec<Value> {
+    let history = web.clusters.borrow();
     let summary = |cluster: &super::super::history::ClusterState| {
         let nodes = history.nodes_of(&cluster.name);
         let nodes: Vec<Value> = nodes
@@ -100,7 +100,7 @@ pub(super) fn summaries(house: &House) -> Vec<Value> {
     history.clusters().iter().map(summary).collect()
 }
 
-fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
+fn cluster(row: &ShowRow, names: bool) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("name".to_owned(), row.get("cluster").into());
     for key in ["state", "primary", "discovery", "source"].into_iter().filter(|key| row.has(key)) {
@@ -118,7 +118,7 @@ fn cluster(row: &Shown, names: bool) -> Map<String, Value> {
     object
 }
 
-fn node(row: &Shown, names: bool) -> Value {
+fn node(row: &ShowRow, names: bool) -> Value {
     let mut object = Map::new();
     object.insert("name".to_owned(), row.get("node").into());
     let texts = ["zone", "role", "state", "switch", "position"];
@@ -140,16 +140,16 @@ fn node(row: &Shown, names: bool) -> Value {
 fn change(change: &Change, names: bool) -> Value {
     let Change { time_s, cluster, what } = change;
     match what {
-        What::State { node, from, to, error } => json!({
+        ChangeKind::State { node, from, to, error } => json!({
             "time_s": time_s, "cluster": cluster, "kind": "state", "node": node, "from": from, "to": to,
             "error": error.as_deref().filter(|_| names),
         }),
-        What::Switch { node, to } => {
+        ChangeKind::Switch { node, to } => {
             json!({ "time_s": time_s, "cluster": cluster, "kind": "switch", "node": node, "to": to })
         }
-        What::Primary { node, epoch } => {
+        ChangeKind::Primary { node, epoch } => {
             json!({ "time_s": time_s, "cluster": cluster, "kind": "primary", "node": node, "epoch": epoch })
         }
-        What::Held => json!({ "time_s": time_s, "cluster": cluster, "kind": "held" }),
+        ChangeKind::Held => json!({ "time_s": time_s, "cluster": cluster, "kind": "held" }),
     }
 }

@@ -10,12 +10,12 @@ use pgweir_core::snapshot::PoolSnapshot;
 use pgweir_settings::PoolMode;
 use serde_json::{Map, Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
 use super::super::model::{Activity, Model};
 use super::super::reply::Refusal;
 use super::query::Query;
-use super::tables::Shown;
+use super::tables::ShowRow;
 
 /// The maximum and the default number of rows in an answer.
 const LIMIT: (usize, usize) = (1_000, 200);
@@ -26,36 +26,36 @@ const CHOICES_MAX: usize = 200;
 /// The filters: the query's word is the console's column.
 const FILTERS: [&str; 3] = ["database", "user", "application_name"];
 
-pub(super) async fn clients(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+pub(super) async fn clients(web: &WebState, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
     let states = ["active", "idle_in_transaction", "waiting", "idle", "login", "cancel"];
     let state = query.word("state", &states)?;
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     refuse_names(reader, query)?;
-    let rows = house.show(Topic::ClientsExtended).await?;
+    let rows = web.show(Topic::ClientsExtended).await?;
     let names = reader.sees_names();
     let choices = choices(&rows, names);
     let mut rows = chosen(rows, query, state);
     rows.sort_by(|one, other| place(one).cmp(&place(other)));
     let total = rows.len();
-    let model = house.model.borrow();
+    let model = web.model.borrow();
     let rows: Vec<Value> = rows.iter().take(limit).map(|row| client(row, &model, names)).collect();
     Ok(json!({ "time_s": model.sampled_s(), "total": total, "choices": choices, "clients": rows }))
 }
 
-pub(super) async fn servers(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+pub(super) async fn servers(web: &WebState, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
     let states =
         ["active", "idle_in_transaction", "idle", "used", "tested", "login", "being_canceled", "listening"];
     let state = query.word("state", &states)?;
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     refuse_names(reader, query)?;
-    let rows = house.show(Topic::ServersExtended).await?;
+    let rows = web.show(Topic::ServersExtended).await?;
     let names = reader.sees_names();
     let choices = choices(&rows, names);
     let mut rows = chosen(rows, query, state);
     rows.sort_by_key(|row| Reverse((waited_us(row), row.number("transaction_us"))));
     let total = rows.len();
     let rows: Vec<Value> = rows.iter().take(limit).map(|row| server(row, names)).collect();
-    let time_s = house.model.borrow().sampled_s();
+    let time_s = web.model.borrow().sampled_s();
     Ok(json!({ "time_s": time_s, "total": total, "choices": choices, "servers": rows }))
 }
 
@@ -67,7 +67,7 @@ fn refuse_names(reader: &Reader, query: &Query) -> Result<(), Refusal> {
 }
 
 /// Returns the values of each filter among all rows, before any are selected.
-fn choices(rows: &[Shown], names: bool) -> Value {
+fn choices(rows: &[ShowRow], names: bool) -> Value {
     let values = |column: &str| -> Vec<&str> {
         let found: BTreeSet<&str> =
             rows.iter().filter_map(|row| row.get(column)).filter(|text| !text.is_empty()).collect();
@@ -77,9 +77,9 @@ fn choices(rows: &[Shown], names: bool) -> Value {
     shown.map(|column| (column.to_owned(), values(column).into())).collect::<Map<String, Value>>().into()
 }
 
-fn chosen(rows: Vec<Shown>, query: &Query, state: Option<&str>) -> Vec<Shown> {
+fn chosen(rows: Vec<ShowRow>, query: &Query, state: Option<&str>) -> Vec<ShowRow> {
     let fits =
-        |row: &Shown, column: &str| query.get(column).is_none_or(|wanted| row.get(column) == Some(wanted));
+        |row: &ShowRow, column: &str| query.get(column).is_none_or(|wanted| row.get(column) == Some(wanted));
     rows.into_iter()
         .filter(|row| FILTERS.into_iter().all(|column| fits(row, column)))
         .filter(|row| state.is_none_or(|state| state_of(row) == state))
@@ -87,7 +87,7 @@ fn chosen(rows: Vec<Shown>, query: &Query, state: Option<&str>) -> Vec<Shown> {
 }
 
 /// Returns the state in the words of the API.
-fn state_of(row: &Shown) -> &str {
+fn state_of(row: &ShowRow) -> &str {
     match row.get("state").unwrap_or_default() {
         "active_cancel_req" | "waiting_cancel_req" => "cancel",
         "cl_login" | "new" => "login",
@@ -97,14 +97,14 @@ fn state_of(row: &Shown) -> &str {
 }
 
 /// Returns whether a transaction is open whose client has sent nothing since its last statement ended.
-fn is_idle_in_transaction(row: &Shown) -> bool {
+fn is_idle_in_transaction(row: &ShowRow) -> bool {
     waited_us(row) == 0 && row.number("transaction_us").is_some_and(|age_us| age_us > 0)
 }
 
 /// Returns a client's place in the list. The client that waits longest comes first, then clients that have a
 /// server, by the time of their last request: a client that is idle in a transaction keeps other clients
 /// waiting. Then come the rest.
-fn place(row: &Shown) -> (u8, &str, Reverse<u64>) {
+fn place(row: &ShowRow) -> (u8, &str, Reverse<u64>) {
     let (rank, asked) = match state_of(row) {
         "waiting" => (0, ""),
         // Times of this form have the same order as texts.
@@ -114,12 +114,12 @@ fn place(row: &Shown) -> (u8, &str, Reverse<u64>) {
     (rank, asked, Reverse(waited_us(row)))
 }
 
-fn waited_us(row: &Shown) -> u64 {
+fn waited_us(row: &ShowRow) -> u64 {
     let part = |name: &str| row.number(name).unwrap_or_default();
     part("wait") * 1_000_000 + part("wait_us")
 }
 
-fn client(row: &Shown, model: &Model, names: bool) -> Value {
+fn client(row: &ShowRow, model: &Model, names: bool) -> Value {
     let shown = |name: &str| row.get(name).filter(|text| names && !text.is_empty());
     let text = |name: &str| row.get(name).filter(|text| !text.is_empty());
     json!({
@@ -142,7 +142,7 @@ fn client(row: &Shown, model: &Model, names: bool) -> Value {
     })
 }
 
-fn server(row: &Shown, names: bool) -> Value {
+fn server(row: &ShowRow, names: bool) -> Value {
     let shown = |name: &str| row.get(name).filter(|text| names && !text.is_empty());
     let text = |name: &str| row.get(name).filter(|text| !text.is_empty());
     let close_needed = row.number("close_needed").is_some_and(|flag| flag != 0);
@@ -172,7 +172,7 @@ fn server(row: &Shown, names: bool) -> Value {
 }
 
 /// Returns the reason why a client is in its state, if the state alone does not tell.
-fn client_reason(row: &Shown, model: &Model) -> Option<String> {
+fn client_reason(row: &ShowRow, model: &Model) -> Option<String> {
     match row.get("pinned") {
         Some(reasons) if !reasons.is_empty() => return Some(format!("keeps its server: {reasons}")),
         _ => {}
@@ -200,13 +200,13 @@ fn client_reason(row: &Shown, model: &Model) -> Option<String> {
 }
 
 /// Returns the pool of a client; any pool of the database if the database has a forced user.
-fn pool_of<'a>(row: &'a Shown, model: &'a Model) -> Option<&'a PoolSnapshot> {
+fn pool_of<'a>(row: &'a ShowRow, model: &'a Model) -> Option<&'a PoolSnapshot> {
     let mut pools = model.pools_of(Some(row.get("database")?)).map(|pool| &pool.snapshot).peekable();
     let first = pools.peek().copied();
     pools.find(|pool| Some(&*pool.user) == row.get("user")).or(first)
 }
 
-fn address(row: &Shown) -> Option<String> {
+fn address(row: &ShowRow) -> Option<String> {
     match row.get("addr")? {
         "unix" => Some("unix".to_owned()),
         host if host.contains(':') => Some(format!("[{host}]:{}", row.get("port")?)),
@@ -216,7 +216,7 @@ fn address(row: &Shown) -> Option<String> {
 
 /// Returns the id of the linked connection. `link` is the other side's `ptr`, which is its `id` in
 /// hexadecimal.
-fn linked(row: &Shown) -> Option<u64> {
+fn linked(row: &ShowRow) -> Option<u64> {
     u64::from_str_radix(row.get("link")?.strip_prefix("0x")?, 16).ok()
 }
 

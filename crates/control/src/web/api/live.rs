@@ -5,14 +5,14 @@ use std::rc::Rc;
 use bytes::Bytes;
 use tokio::sync::mpsc::channel;
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
 use super::super::limits::STREAMS_MAX;
 use super::super::reply::{Refusal, Reply, pieces};
 use super::overview;
 
 /// A stream that is counted while it lives.
-struct Stream(Rc<House>);
+struct Stream(Rc<WebState>);
 
 impl Drop for Stream {
     fn drop(&mut self) {
@@ -20,23 +20,23 @@ impl Drop for Stream {
     }
 }
 
-pub(super) fn live(house: &Rc<House>, reader: &Reader) -> Result<Reply, Refusal> {
-    if house.streams.get() >= STREAMS_MAX {
+pub(super) fn live(web: &Rc<WebState>, reader: &Reader) -> Result<Reply, Refusal> {
+    if web.streams.get() >= STREAMS_MAX {
         return Err(Refusal::Unavailable("Too many pages watch already; ask for /api/v1/overview instead."));
     }
-    house.streams.set(house.streams.get() + 1);
+    web.streams.set(web.streams.get() + 1);
     let names = reader.sees_names();
-    let stream = Stream(Rc::clone(house));
+    let stream = Stream(Rc::clone(web));
     // A reader that does not keep up misses events, instead of having more than two queued.
     let (sender, receiver) = channel(2);
     tokio::task::spawn_local(async move {
-        let house = &stream.0;
-        let mut sampled = house.sampled.subscribe();
+        let web = &stream.0;
+        let mut sampled = web.sampled.subscribe();
         while !sender.is_closed() {
             let event = format!(
                 "event: overview\nid: {}\ndata: {}\n\n",
-                house.model.borrow().sampled_s(),
-                overview::overview(house, names)
+                web.model.borrow().sampled_s(),
+                overview::overview(web, names)
             );
             // A full queue means a slow reader; only a closed queue ends the stream.
             let _ = sender.try_send(Bytes::from(event));

@@ -3,14 +3,14 @@
 use pgweir_core::stats::errors::ErrorCounts;
 use serde_json::{Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::limits::OVERVIEW_DATABASES_MAX;
 use super::super::model::{Model, together};
 use super::numbers;
 
-pub(super) fn overview(house: &House, names: bool) -> Value {
-    let model = house.model.borrow();
-    let config = house.config();
+pub(super) fn overview(web: &WebState, names: bool) -> Value {
+    let model = web.model.borrow();
+    let config = web.config();
     let whole = model.sum(None);
     let mut paused: Vec<&str> =
         model.pools().filter(|pool| pool.snapshot.paused).map(|pool| &*pool.snapshot.database).collect();
@@ -25,7 +25,7 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
     json!({
         "time_s": model.sampled_s(),
         "process": {
-            "version": house.version,
+            "version": web.version,
             "started_s": process.started_s,
             "state": model.activity().word(),
             "paused_databases": paused,
@@ -45,7 +45,7 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
         "queue": { "waiting": whole.clients.waiting, "wait_oldest_us": whole.wait_oldest_us },
         "workers": workers,
         "databases": databases(&model),
-        "clusters": super::clusters::summaries(house),
+        "clusters": super::clusters::summaries(web),
         "errors": errors(&model.counters().errors),
         "multiplexing": {
             "target": whole.multiplexing.target,

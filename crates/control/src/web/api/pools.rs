@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use pgweir_core::stats::times::Times;
 use serde_json::{Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
 use super::super::model::{Lately, Model, PoolState, Rates, Sum, together};
 use super::super::reply::Refusal;
@@ -28,8 +28,8 @@ fn groups<'a>(model: &'a Model, reader: &Reader) -> Vec<Vec<&'a PoolState>> {
     groups
 }
 
-pub(super) fn pools(house: &House, reader: &Reader) -> Value {
-    let model = house.model.borrow();
+pub(super) fn pools(web: &WebState, reader: &Reader) -> Value {
+    let model = web.model.borrow();
     let rows: Vec<Value> = groups(&model, reader).iter().map(|group| pool(group, reader)).collect();
     json!({ "time_s": model.sampled_s(), "pools": rows })
 }
@@ -67,9 +67,9 @@ fn pool(group: &[&PoolState], reader: &Reader) -> Value {
     })
 }
 
-pub(super) fn percentiles(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+pub(super) fn percentiles(web: &WebState, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
     let recent = query.word("window", &["10"])?.is_some();
-    let model = house.model.borrow();
+    let model = web.model.borrow();
     let mut whole: Option<Times> = None;
     let mut rows = Vec::new();
     for group in groups(&model, reader) {

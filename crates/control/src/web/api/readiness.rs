@@ -6,18 +6,18 @@ use hyper::StatusCode;
 use pgweir_core::console::command::Topic;
 use pgweir_core::snapshot::{Snapshot, SnapshotRequest};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::model::Activity;
 use super::super::reply::{Refusal, Reply, reply};
 use super::super::worker_rpc::Late;
 use super::query::Query;
-use super::tables::Shown;
+use super::tables::ShowRow;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Answers `/healthz`: the process lives and all workers answer.
-pub(in super::super) async fn health(house: &House) -> Reply {
-    match house.activity().await {
+pub(in super::super) async fn health(web: &WebState) -> Reply {
+    match web.activity().await {
         Ok(_) => ready(),
         Err(Late) => not_ready("not answering\n"),
     }
@@ -28,18 +28,18 @@ pub(in super::super) async fn health(house: &House) -> Reply {
 /// A pooler that is paused, or whose cluster has no primary, is ready: it holds clients until they can be served. All poolers lose the
 /// primary at the same moment. If they said that they are not ready, a load balancer would disconnect the clients of all of them.
 /// `?cluster=main&role=primary` and `role=standby` ask for a node as well.
-pub(in super::super) async fn readiness(house: &House, query: &str) -> Result<Reply, Refusal> {
+pub(in super::super) async fn readiness(web: &WebState, query: &str) -> Result<Reply, Refusal> {
     let wanted = Wanted::of(&Query::parse(query)?)?;
     if let Some(wanted) = &wanted
-        && !house.config().clusters.contains_key(&wanted.cluster)
+        && !web.config().clusters.contains_key(&wanted.cluster)
     {
         return Err(Refusal::NotFound("There is no such cluster."));
     }
-    let Ok(activity) = house.activity().await else { return Ok(not_ready("not answering\n")) };
+    let Ok(activity) = web.activity().await else { return Ok(not_ready("not answering\n")) };
     Ok(match activity {
-        Activity::Active | Activity::Paused if house.is_draining.get() => not_ready("draining\n"),
+        Activity::Active | Activity::Paused if web.is_draining.get() => not_ready("draining\n"),
         Activity::Active | Activity::Paused => match wanted {
-            Some(wanted) => wanted.answer(house).await,
+            Some(wanted) => wanted.answer(web).await,
             None => ready(),
         },
         Activity::Suspended => not_ready("suspended\n"),
@@ -85,12 +85,12 @@ impl Wanted {
         }
     }
 
-    async fn answer(&self, house: &House) -> Reply {
+    async fn answer(&self, web: &WebState) -> Reply {
         let topic = match self.role {
             Role::Primary => Topic::Clusters,
             Role::Standby => Topic::Nodes,
         };
-        let Ok(rows) = house.show(topic).await else { return not_ready("not answering\n") };
+        let Ok(rows) = web.show(topic).await else { return not_ready("not answering\n") };
         let mut of_cluster = rows.iter().filter(|row| row.get("cluster") == Some(&self.cluster));
         match self.role {
             Role::Primary if of_cluster.any(has_primary) => ready(),
@@ -102,18 +102,18 @@ impl Wanted {
 }
 
 /// Returns whether this row of SHOW CLUSTERS has a primary that clients are sent to.
-fn has_primary(row: &Shown) -> bool {
+fn has_primary(row: &ShowRow) -> bool {
     row.get("state") == Some("available")
 }
 
 /// Returns whether this row of SHOW NODES is a standby that gets reads.
-fn takes_reads(row: &Shown) -> bool {
+fn takes_reads(row: &ShowRow) -> bool {
     row.get("state") == Some("standby")
         && row.get("switch") == Some("attached")
         && row.number("share").is_some_and(|share| share > 0)
 }
 
-impl House {
+impl WebState {
     /// Returns the state of the process. Every worker is asked for its own state; no pool is read.
     async fn activity(&self) -> Result<Activity, Late> {
         let mut workers = Vec::new();
@@ -153,7 +153,7 @@ mod tests {
     fn a_standby_that_is_not_sent_reads_does_not_count() {
         let node = |cells: [&str; 3]| {
             let cells = cells.map(|cell| Some(cell.to_owned())).to_vec();
-            takes_reads(&Shown::of(&["state", "switch", "share"], cells))
+            takes_reads(&ShowRow::of(&["state", "switch", "share"], cells))
         };
         assert!(node(["standby", "attached", "100"]));
         assert!(!node(["standby", "attached", "0"]), "it is too far behind");

@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
 use super::super::model::COLUMNS;
 use super::super::reply::Refusal;
 use super::query::Query;
 
-pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+pub(super) fn series(web: &WebState, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
     let window_s = query.number("window", 10, 3600, 300)?;
     let after_s = match query.get("since") {
         None => 0.0,
@@ -25,7 +25,7 @@ pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Va
             return Err(Refusal::Bad("\"user\" needs \"database\" beside it".to_owned()));
         }
     }
-    let model = house.model.borrow();
+    let model = web.model.borrow();
     let (step_s, steps) = match model.series(query.get("database"), user) {
         Some((series, clock)) => {
             let (step_s, steps) = series.since(clock, window_s, after_s);

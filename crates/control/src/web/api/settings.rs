@@ -3,11 +3,11 @@
 use pgweir_settings::{Change, MAIN_ROWS, Origin, Status};
 use serde_json::{Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
 
-pub(super) fn settings(house: &House, reader: &Reader) -> Value {
-    let config = house.config();
+pub(super) fn settings(web: &WebState, reader: &Reader) -> Value {
+    let config = web.config();
     let rows: Vec<Value> = MAIN_ROWS
         .iter()
         .map(|row| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgweir_core::snapshot::{SlowSnapshot, Snapshot, SnapshotRequest, StatementSnapshot};
 use serde_json::{Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
 use super::super::reply::Refusal;
 use super::query::Query;
@@ -15,18 +15,18 @@ use super::query::Query;
 /// The maximum and the default number of rows in an answer.
 const LIMIT: (usize, usize) = (1_000, 100);
 
-pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+pub(super) async fn statements(web: &WebState, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
     super::need_names(reader)?;
     let sort = query.word("sort", &SORTS.map(|(name, _)| name))?;
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     let database = query.get("database");
     let late = |_| Refusal::Unavailable("A worker did not answer in time.");
     // The number of statements has to fit the list, so both are read now.
-    house.refresh().await.map_err(late)?;
+    web.refresh().await.map_err(late)?;
     let (mut top, mut slow) = (Vec::new(), Vec::new());
-    for worker in house.worker_rpc.workers() {
+    for worker in web.worker_rpc.workers() {
         if let Snapshot::Statements { top: its, slow: its_slow } =
-            house.worker_rpc.look(worker, SnapshotRequest::Statements).await.map_err(late)?
+            web.worker_rpc.look(worker, SnapshotRequest::Statements).await.map_err(late)?
         {
             top.extend(its);
             slow.extend(its_slow);
@@ -37,9 +37,9 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
     let by = SORTS.into_iter().find(|(name, _)| Some(*name) == sort).map_or(SORTS[0].1, |(_, by)| by);
     top.sort_by_key(|one| (Reverse(by(one)), Reverse(one.total_us)));
     slow.sort_by_key(|one| Reverse(one.at_us));
-    let config = house.config();
+    let config = web.config();
     let slow_after = config.main.log_min_duration_ms;
-    let model = house.model.borrow();
+    let model = web.model.borrow();
     let followed = model.followed();
     Ok(json!({
         "time_s": model.sampled_s(),

@@ -7,7 +7,7 @@ use pgweir_core::console::command::{Command, Topic};
 use pgweir_settings::{Config, FALLBACK_DATABASE};
 use serde_json::{Map, Value, json};
 
-use super::super::House;
+use super::super::WebState;
 use super::super::access::Reader;
 use super::super::model::together;
 use super::super::reply::Refusal;
@@ -15,15 +15,15 @@ use super::super::worker_rpc::NotDone;
 use super::numbers;
 
 /// One row of a SHOW, by column.
-pub(in super::super) struct Shown {
+pub(in super::super) struct ShowRow {
     names: Rc<[&'static str]>,
     cells: Vec<Option<String>>,
 }
 
-impl Shown {
+impl ShowRow {
     #[cfg(test)]
-    pub(in super::super) fn of(names: &[&'static str], cells: Vec<Option<String>>) -> Shown {
-        Shown { names: names.into(), cells }
+    pub(in super::super) fn of(names: &[&'static str], cells: Vec<Option<String>>) -> ShowRow {
+        ShowRow { names: names.into(), cells }
     }
 
     pub(in super::super) fn get(&self, name: &str) -> Option<&str> {
@@ -45,13 +45,13 @@ impl Shown {
     }
 }
 
-impl House {
+impl WebState {
     /// Returns the rows of a SHOW.
-    pub(in super::super) async fn show(&self, topic: Topic) -> Result<Vec<Shown>, Refusal> {
+    pub(in super::super) async fn show(&self, topic: Topic) -> Result<Vec<ShowRow>, Refusal> {
         match self.worker_rpc.operate(Command::Show(topic)).await {
             Ok(rows) => {
                 let names: Rc<[&str]> = column_names(topic, self.config().main.compatible_with).into();
-                Ok(rows.into_iter().map(|cells| Shown { names: Rc::clone(&names), cells }).collect())
+                Ok(rows.into_iter().map(|cells| ShowRow { names: Rc::clone(&names), cells }).collect())
             }
             Err(NotDone::Late) => Err(Refusal::Unavailable("A worker did not answer in time.")),
             Err(NotDone::Refused(text)) => Err(Refusal::Failed(text)),
@@ -59,10 +59,10 @@ impl House {
     }
 }
 
-pub(super) async fn databases(house: &House, reader: &Reader) -> Result<Value, Refusal> {
-    let rows = house.show(Topic::Databases).await?;
-    let config = house.config();
-    let model = house.model.borrow();
+pub(super) async fn databases(web: &WebState, reader: &Reader) -> Result<Value, Refusal> {
+    let rows = web.show(Topic::Databases).await?;
+    let config = web.config();
+    let model = web.model.borrow();
     let tracks: std::collections::HashMap<&str, _> =
         model.databases().map(|(name, track)| (&**name, track)).collect();
     let rows: Vec<Value> = rows
@@ -114,11 +114,11 @@ fn cluster_of<'a>(config: &'a Config, database: &str) -> Option<&'a str> {
     entry.cluster.as_deref()
 }
 
-pub(super) async fn users(house: &House, reader: &Reader) -> Result<Value, Refusal> {
+pub(super) async fn users(web: &WebState, reader: &Reader) -> Result<Value, Refusal> {
     if !reader.sees_names() {
         return Ok(json!({ "users": [] }));
     }
-    let rows = house.show(Topic::Users).await?;
+    let rows = web.show(Topic::Users).await?;
     let rows: Vec<Value> = rows
         .iter()
         .map(|row| {

@@ -1,6 +1,6 @@
 //! Metrics of clusters and their nodes, from the tables of SHOW CLUSTERS and SHOW NODES.
 
-use super::super::api::Shown;
+use super::super::api::ShowRow;
 use super::text::Page;
 
 /// The reasons why reads fall back to the primary. SHOW CLUSTERS counts each in a column.
@@ -42,11 +42,11 @@ const COUNTED: [(&str, &str, &str); 5] = [
     ),
 ];
 
-pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
+pub(super) fn write(page: &mut Page, clusters: &[ShowRow], nodes: &[ShowRow]) {
     if clusters.is_empty() {
         return;
     }
-    let name = |row: &Shown| row.get("cluster").unwrap_or_default().to_owned();
+    let name = |row: &ShowRow| row.get("cluster").unwrap_or_default().to_owned();
     page.gauge("pgweir_cluster_available", "Whether the cluster has a primary that clients are sent to");
     for row in clusters {
         let available = u32::from(row.get("state") == Some("available"));
@@ -130,12 +130,12 @@ pub(super) fn write(page: &mut Page, clusters: &[Shown], nodes: &[Shown]) {
 }
 
 /// Writes a column of SHOW NODES, for each node that has it.
-fn of_nodes(page: &mut Page, nodes: &[Shown], column: &str) {
+fn of_nodes(page: &mut Page, nodes: &[ShowRow], column: &str) {
     for row in nodes.iter().filter(|row| row.get(column).is_some()) {
         page.labelled(&of_node(row), row.number(column).unwrap_or(0));
     }
 }
 
-fn of_node(row: &Shown) -> [(&'static str, &str); 2] {
+fn of_node(row: &ShowRow) -> [(&'static str, &str); 2] {
     ["cluster", "node"].map(|name| (name, row.get(name).unwrap_or_default()))
 }

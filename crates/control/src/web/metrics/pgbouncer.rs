@@ -7,7 +7,7 @@ use pgweir_core::snapshot::{ClientNumbers, ServerNumbers};
 use pgweir_core::stats::Stats;
 use pgweir_settings::{ADMIN_DATABASE, Config};
 
-use super::super::api::Shown;
+use super::super::api::ShowRow;
 use super::super::model::{Model, Sum};
 use super::text::{Labels, Number, Page};
 use super::{Group, Tables};
@@ -113,7 +113,7 @@ fn databases(page: &mut Page, tables: &Tables) {
     }
 }
 
-fn database_labels(row: &Shown, names: bool) -> Labels {
+fn database_labels(row: &ShowRow, names: bool) -> Labels {
     let text = |name: &str| row.get(name).unwrap_or_default();
     let shown = |name: &str| if names { text(name) } else { "" };
     Labels::new(&[

@@ -10,7 +10,7 @@ use pgweir_core::console::command::Topic;
 use pgweir_core::snapshot::ClientCount;
 use pgweir_settings::Config;
 
-use super::super::api::Shown;
+use super::super::api::ShowRow;
 use super::super::model::tests::{film, pool};
 use super::super::process::Process;
 use super::text::{Format, Page};
@@ -58,10 +58,10 @@ fn section(out: &mut String, heading: &str, text: &str, write: impl FnOnce(&mut 
 }
 
 /// One row of a SHOW with a value in each column.
-fn full_row(topic: Topic) -> Shown {
+fn full_row(topic: Topic) -> ShowRow {
     let names = column_names(topic, Config::default().main.compatible_with);
     let cells = names.iter().map(|_| Some("1".to_owned())).collect();
-    Shown::of(&names, cells)
+    ShowRow::of(&names, cells)
 }
 
 fn markdown() -> String {
@@ -76,8 +76,9 @@ fn markdown() -> String {
         virtual_bytes_max: Some(1),
         started_s: Some(1.0),
     };
-    let lists = pgbouncer::LISTS
-        .map(|(list, _, _)| Shown::of(&["list", "items"], vec![Some(list.to_owned()), Some("1".to_owned())]));
+    let lists = pgbouncer::LISTS.map(|(list, _, _)| {
+        ShowRow::of(&["list", "items"], vec![Some(list.to_owned()), Some("1".to_owned())])
+    });
     let client = ClientCount {
         database: "shop".into(),
         user: "web".into(),

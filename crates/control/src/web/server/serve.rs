@@ -15,26 +15,26 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::connection_slots::ConnectionSlot;
-use crate::web::House;
+use crate::web::WebState;
 use crate::web::limits::{HEAD_BYTES_MAX, RECEIVE_S_MAX, SEND_S_MAX};
 use crate::web::route::route;
 
 /// Accepts and serves connections from a socket, until the process ends.
-pub(in crate::web) async fn serve(house: Rc<House>, listener: TcpListener) {
+pub(in crate::web) async fn serve(web: Rc<WebState>, listener: TcpListener) {
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely descriptors have run out, and the pooler's clients need them more.
-                house.log.write(Level::Warning, &format!("HTTP server: could not accept: {error}"));
+                web.log.write(Level::Warning, &format!("HTTP server: could not accept: {error}"));
                 sleep(RECEIVE_S_MAX / 10).await;
                 continue;
             }
         };
-        let (house, slot) = (Rc::clone(&house), house.slots.take());
+        let (web, slot) = (Rc::clone(&web), web.slots.take());
         tokio::task::spawn_local(async move {
             tokio::select! {
-                () = attend(house, stream, from, &slot) => {}
+                () = serve_connection(web, stream, from, &slot) => {}
                 () = slot.lost() => {}
             }
         });
@@ -42,21 +42,21 @@ pub(in crate::web) async fn serve(house: Rc<House>, listener: TcpListener) {
 }
 
 /// Serves a connection to its end.
-async fn attend(house: Rc<House>, stream: TcpStream, from: SocketAddr, slot: &ConnectionSlot) {
+async fn serve_connection(web: Rc<WebState>, stream: TcpStream, from: SocketAddr, slot: &ConnectionSlot) {
     let stream = slot.watch(stream, SEND_S_MAX);
-    let acceptor = house.tls.borrow().acceptor();
+    let acceptor = web.tls.borrow().acceptor();
     match acceptor {
-        None => talk(house, stream, from, slot).await,
+        None => serve_http(web, stream, from, slot).await,
         Some(acceptor) => {
             if let Ok(Ok(stream)) = timeout(RECEIVE_S_MAX, acceptor.accept(stream)).await {
-                talk(house, stream, from, slot).await;
+                serve_http(web, stream, from, slot).await;
             }
         }
     }
 }
 
-async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(
-    house: Rc<House>,
+async fn serve_http<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    web: Rc<WebState>,
     stream: S,
     from: SocketAddr,
     slot: &ConnectionSlot,
@@ -64,10 +64,10 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let request_mark = slot.request_mark();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(from);
-        let (house, request_mark) = (Rc::clone(&house), request_mark.clone());
+        let (web, request_mark) = (Rc::clone(&web), request_mark.clone());
         async move {
             let is_whole = request.body().is_end_stream();
-            let reply = route(&house, request);
+            let reply = route(&web, request);
             Ok::<_, Infallible>(if is_whole { request_mark.answered(reply).await } else { reply.await })
         }
     });
