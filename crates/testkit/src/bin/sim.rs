@@ -34,7 +34,7 @@ struct Options {
     jobs: usize,
 }
 
-/// Which worlds are run.
+/// The kind of worlds that are run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     All,
@@ -95,7 +95,7 @@ fn run_one(plan: Plan) -> ExitCode {
     if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What all threads have found.
+/// The results of all threads.
 #[derive(Default)]
 struct Found {
     failed: Vec<Outcome>,
@@ -104,7 +104,7 @@ struct Found {
     done: u64,
 }
 
-/// So many seeds must get to everything in [`pgweir_testkit::sim::check::reach`].
+/// The number of seeds that must reach everything in [`pgweir_testkit::sim::check::reach`].
 const SEEDS_THAT_SEE_ALL: u64 = 2000;
 
 /// Failures that are worth reading at once; more are only counted.

@@ -1,4 +1,5 @@
-//! What every actor of a run shares: the clock, the calendar of events, the network, chance, the checks.
+//! The parts that the actors of a run share: the clock, the calendar of events, the network, randomness, the
+//! checks.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -26,9 +27,9 @@ pub struct LinkId(pub usize);
 pub enum PoolerEnd {
     /// A worker's connection.
     At(WorkerId, ConnId),
-    /// On its way from one worker to another.
+    /// The connection is moving from one worker to another.
     Moving,
-    /// Closed.
+    /// The connection is closed.
     Gone,
 }
 
@@ -60,7 +61,7 @@ pub struct Link {
     pub moved_us: u64,
     /// A TLS handshake took place.
     pub is_tls: bool,
-    /// When the pooler sent what a server has not read yet.
+    /// The times at which the pooler sent the bytes that a server has not read yet.
     pub sent: SendTimes,
 }
 
@@ -68,18 +69,19 @@ pub struct Link {
 #[derive(Default, Debug)]
 pub struct SendTimes {
     bytes: u64,
-    /// Of each part: its end in the stream, and when it was sent.
+    /// The parts: the end of each in the stream, and the time at which it was sent.
     parts: VecDeque<(u64, u64)>,
 }
 
 impl SendTimes {
-    /// So many bytes were sent.
+    /// Notes that this number of bytes was sent.
     pub fn add(&mut self, bytes: usize, now_us: u64) {
         self.bytes += bytes as u64;
         self.parts.push_back((self.bytes, now_us));
     }
 
-    /// When the byte at this place of the stream was sent; what is before it is forgotten. `None` if it was not.
+    /// Returns the time at which the byte at this place of the stream was sent, and forgets earlier ones.
+    /// `None` if it was not sent.
     pub fn take(&mut self, at: u64) -> Option<u64> {
         while self.parts.front().is_some_and(|(end, _)| *end <= at) {
             self.parts.pop_front();
@@ -88,24 +90,24 @@ impl SendTimes {
     }
 }
 
-/// What a client wakes up for.
+/// The action for which a client wakes up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientTimer {
-    /// It connects.
+    /// The client connects.
     Begin,
-    /// Its next step, if it still is at this one.
+    /// The client sends its next step, if it still is at this one.
     Step(usize),
     /// The next piece of what it writes.
     Write,
-    /// It reads again, being slow.
+    /// The client, being slow, reads again.
     Read,
-    /// It asks for a cancel, if it still is at this step.
+    /// The client asks for a cancel, if it still is at this step.
     Cancel(usize),
-    /// It vanishes.
+    /// The client vanishes.
     Vanish,
 }
 
-/// Something that is to happen.
+/// An event in the calendar.
 pub enum Event {
     /// A segment arrives.
     Arrive(LinkId, Dir),
@@ -121,7 +123,7 @@ pub enum Event {
     Dialed(WorkerId, ConnId, Endpoint),
     /// A client's connection reaches another worker.
     Adopt {
-        /// The worker.
+        /// The receiving worker.
         to: WorkerId,
         /// The connection and what belongs to it.
         transfer: Box<Moving>,
@@ -130,7 +132,7 @@ pub enum Event {
     Mail {
         /// The receiver.
         to: WorkerId,
-        /// The sender.
+        /// The sending worker.
         from: WorkerId,
     },
     /// A TLS handshake is over.
@@ -157,7 +159,7 @@ pub enum Event {
     GiveUp(WorkerId, ConnId),
     /// Time to look for forgotten waiters.
     Probe,
-    /// Something happens to a node of the cluster.
+    /// The next event of the cluster's nodes is due.
     Nodes,
     /// The source of the cluster says something, or does not.
     Source,
@@ -169,7 +171,7 @@ pub struct Moving {
     pub link: LinkId,
     /// Queued bytes.
     pub out: Vec<u8>,
-    /// What the machine sends along.
+    /// The state that the machine sends along.
     pub handoff: Box<ClientHandoff>,
 }
 
@@ -202,7 +204,7 @@ pub struct SimContext {
     pub now_us: u64,
     /// The run's configuration and scripts.
     pub plan: Rc<Plan>,
-    /// Chance.
+    /// The random numbers of the run.
     pub rng: Rng,
     /// The invariants.
     pub checks: Checks,
@@ -212,11 +214,11 @@ pub struct SimContext {
     pub locks: Locks,
     /// Notifications.
     pub notify_check: NotifyCheck,
-    /// What happened.
+    /// The trace of the run.
     pub trace: Trace,
     /// Mail on its way, by pair of workers (receiver, sender).
     pub mailbags: Vec<((WorkerId, WorkerId), VecDeque<Mail>)>,
-    /// What the control plane was asked and has not answered.
+    /// The questions that the control plane has not answered yet.
     pub questions: VecDeque<Question>,
     calendar: BinaryHeap<Reverse<Entry>>,
     serial: u64,
@@ -321,7 +323,7 @@ impl SimContext {
         &mut self.links[id.0]
     }
 
-    /// All connections.
+    /// Returns the connections.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, &Link)> {
         self.links.iter().enumerate().map(|(i, link)| (LinkId(i), link))
     }
@@ -408,7 +410,7 @@ impl SimContext {
         }
     }
 
-    /// How the pooler is told of an end.
+    /// Returns how the pooler is told of an end.
     #[must_use]
     pub fn closed_by(end: End) -> Closed {
         match end {

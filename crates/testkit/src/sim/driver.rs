@@ -12,7 +12,7 @@ use super::context::{Event, LinkId, Moving, PeerEnd, PoolerEnd, SimContext};
 use crate::sim::model::nodes::Nodes;
 use crate::sim::network::net::{Dir, End};
 
-/// What waits for a worker's next turn.
+/// An input that waits for a worker's next turn.
 pub enum Inbound {
     /// A client connected.
     Accepted(ConnId, Peer),
@@ -20,9 +20,9 @@ pub enum Inbound {
     Adopted(ConnId, Box<ClientHandoff>),
     /// Bytes or an end may be there to read.
     Readable(ConnId),
-    /// There is room to write.
+    /// The connection has room to write.
     Writable(ConnId),
-    /// What had been stuck has left.
+    /// The bytes that had been stuck were sent.
     Drained(ConnId),
     /// A dialed connection is up.
     Connected(ConnId),
@@ -52,12 +52,12 @@ impl Inbound {
     }
 }
 
-/// Which kind of connection a socket is.
+/// The side that a socket belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Accepted.
+    /// An accepted connection.
     Client,
-    /// Dialed.
+    /// A dialed connection.
     Server,
 }
 
@@ -66,11 +66,11 @@ pub enum Side {
 pub struct Sock {
     /// `None` while it is being dialed.
     pub link: Option<LinkId>,
-    /// Which kind.
+    /// The side that the socket belongs to.
     pub side: Side,
     /// Queued and not taken by the network.
     pub out: Vec<u8>,
-    /// Something had to wait: the machine is told when nothing is left.
+    /// `true` if bytes had to wait: then the machine is told when none are left.
     pub stuck: bool,
     /// Reads are paused.
     pub paused: bool,
@@ -80,7 +80,8 @@ pub struct Sock {
     pub hello: Option<usize>,
 }
 
-/// All that a client sends in a TLS handshake here; what it encrypts afterwards is plain text.
+/// The only bytes that a client sends in a TLS handshake here. Bytes that it encrypts afterwards are plain
+/// text.
 pub const TLS_HELLO: [u8; 5] = [0x16, 3, 1, 0, 0];
 
 #[derive(Default)]
@@ -91,11 +92,11 @@ struct Slot {
 
 /// One worker's sockets and what waits for its next turn.
 pub struct SimWorker {
-    /// Its number.
+    /// The worker's number.
     pub id: WorkerId,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// What happened since its last turn.
+    /// The inputs since the worker's last turn.
     pub inbox: Vec<Inbound>,
     /// Connections with something to write at the end of the turn.
     pub dirty: Vec<ConnId>,
@@ -105,7 +106,7 @@ pub struct SimWorker {
     pub alarm_us: Option<u64>,
 }
 
-/// How long the driver tries to deliver the last words to a peer that does not read.
+/// The time for which the driver tries to deliver the last bytes to a peer that does not read.
 const LINGER_US: u64 = 5_000_000;
 
 impl SimWorker {
@@ -158,7 +159,7 @@ impl SimWorker {
         self.any_sock(conn).filter(|sock| !sock.lingering)
     }
 
-    /// As [`SimWorker::sock`], to change it.
+    /// Returns the socket like [`SimWorker::sock`], but mutable.
     pub fn sock_mut(&mut self, conn: ConnId) -> Option<&mut Sock> {
         self.any_sock_mut(conn).filter(|sock| !sock.lingering)
     }
@@ -170,7 +171,7 @@ impl SimWorker {
         slot.sock.as_ref().filter(|_| slot.generation == conn.generation)
     }
 
-    /// As [`SimWorker::any_sock`], to change it.
+    /// Returns the socket like [`SimWorker::any_sock`], but mutable.
     pub fn any_sock_mut(&mut self, conn: ConnId) -> Option<&mut Sock> {
         let slot = self.slots.get_mut(conn.index as usize)?;
         slot.sock.as_mut().filter(|_| slot.generation == conn.generation)
@@ -223,11 +224,11 @@ impl SimWorker {
 pub struct SimDriver<'a> {
     /// The worker's sockets.
     pub sim_worker: &'a mut SimWorker,
-    /// The world.
+    /// The shared parts of the run.
     pub cx: &'a mut SimContext,
 }
 
-/// What the machine tells in its log of events that no peer sees, and what that is counted as.
+/// Log lines of the machine about events that no peer sees, each with the name of its counter.
 const TOLD: [(&str, &str); 23] = [
     ("was lost behind COMMIT: it was committed", "outcomes told committed"),
     ("was lost behind COMMIT: it was rolled back", "outcomes told rolled back"),

@@ -9,7 +9,7 @@ type Place<'a> = (usize, &'a str);
 /// Node, database and key.
 type Key = (usize, String, u64);
 
-/// What comes of asking for a lock.
+/// The answer to a request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The process has it.
@@ -25,7 +25,7 @@ pub enum Answer {
 pub struct Locks {
     /// The process that has it, and how often.
     held: BTreeMap<Key, (usize, u32)>,
-    /// Which process waits for which lock, the longest wait first.
+    /// The processes that wait, with the lock that each waits for; the longest wait first.
     waiting: Vec<(usize, Key)>,
 }
 

@@ -38,7 +38,7 @@ pub struct Operator {
     clients: Vec<String>,
     /// Servers may be withheld from clients at present.
     pub holds: bool,
-    /// Until when they were withheld.
+    /// The time until which they were withheld.
     pub held_until_us: u64,
 }
 
@@ -59,7 +59,7 @@ const TOPICS: [&str; 14] = [
     "STATE",
 ];
 
-/// What an operator does: commands that undo each other stand together.
+/// Returns commands of an operator, in which those that undo each other are together.
 fn task(plan: &Plan, rng: &mut Rng) -> VecDeque<String> {
     let database = rng.pick(&plan.databases).clone();
     let both = |one: &str, other: &str| vec![one.to_owned(), other.to_owned()];
@@ -98,13 +98,13 @@ impl Operator {
         }
     }
 
-    /// It has left.
+    /// Returns whether the operator has left.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.phase == Phase::Gone
     }
 
-    /// Its time has come.
+    /// Runs the operator's next action, whose time has come.
     pub fn wake(&mut self, cx: &mut SimContext) {
         match self.phase {
             Phase::Away => self.connect(cx),
@@ -155,7 +155,7 @@ impl Operator {
         cx.write(link, Dir::ToPooler, &bytes);
     }
 
-    /// Something arrived.
+    /// Reads bytes that have arrived.
     pub fn arrived(&mut self, cx: &mut SimContext) {
         let Some(link) = self.link else { return };
         let bytes = cx.read(link, Dir::ToPeer, usize::MAX);

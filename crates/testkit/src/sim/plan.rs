@@ -1,4 +1,5 @@
-//! What one seed means: the pooler's configuration, the behaviour of the network and the server, the faults, the clients.
+//! The meaning of one seed: the pooler's configuration, the behaviour of the network and the server, the
+//! faults, the clients.
 
 use std::fmt::Write as _;
 
@@ -10,19 +11,19 @@ use super::model::nodes::lag::LAG_QUERY;
 use super::rng::Rng;
 use crate::sim::network::net::NetBehaviour;
 
-/// pool_mode.
+/// The setting `pool_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// session
+    /// Session pooling.
     Session,
-    /// transaction
+    /// Transaction pooling.
     Transaction,
-    /// statement
+    /// Statement pooling.
     Statement,
 }
 
 impl Mode {
-    /// As the ini file has it.
+    /// Returns the mode's word in the ini file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,10 +34,10 @@ impl Mode {
     }
 }
 
-/// What a run is mostly about.
+/// The main subject of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Theme {
-    /// Everything in turn.
+    /// A mix of all subjects.
     Mixed,
     /// Many cancel requests, slow to take effect, on few servers.
     Cancels,
@@ -62,14 +63,14 @@ impl Theme {
     }
 }
 
-/// What an engine under test is able to do; scripts ask for nothing else.
+/// The abilities of an engine under test. Scripts ask for no others.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Pool modes.
+    /// The pool modes that the engine has.
     pub modes: &'static [Mode],
     /// Most workers.
     pub workers_max: u16,
-    /// It honours pool sizes and the other limits.
+    /// `true` if the engine honours pool sizes and the other limits.
     pub has_limits: bool,
     /// Named prepared statements work in transaction mode.
     pub has_prepared: bool,
@@ -85,7 +86,7 @@ pub struct Profile {
     pub has_console: bool,
 }
 
-/// How servers behave.
+/// The behaviour of servers.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
     /// SSLRequest is answered with S.
@@ -106,7 +107,7 @@ pub struct ServerPlan {
     pub cancel_us_max: u64,
 }
 
-/// What goes wrong on the side of the servers, in percent of the connections.
+/// The faults of the servers, in percent of the connections.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     /// Dials that are refused.
@@ -120,7 +121,7 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// Returns whether there are no faults.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.dial_refused + self.login_fails + self.dies + self.nonsense == 0
@@ -149,7 +150,7 @@ pub struct Timeouts {
 pub struct ClusterPlan {
     /// The number of nodes.
     pub nodes: usize,
-    /// So many things happen to them, one after the other.
+    /// The number of events of the nodes, one after the other.
     pub happenings: u64,
     /// check_interval_ms
     pub check_interval_ms: u64,
@@ -171,9 +172,9 @@ pub struct ClusterPlan {
     pub causal_wait_ms: u64,
     /// begin_undeclared
     pub begin_undeclared: &'static str,
-    /// What clients see is checked even with `causal_reads=off`.
+    /// `true` if the snapshots of clients are checked even with `causal_reads=off`.
     pub is_checked: bool,
-    /// lag_query
+    /// `true` if the cluster has a `lag_query`.
     pub asks_lag: bool,
     /// route of each database, in their order.
     pub routes: Vec<&'static str>,
@@ -181,20 +182,20 @@ pub struct ClusterPlan {
     pub source_us: Option<u64>,
 }
 
-/// Everything that follows from a seed before the first event.
+/// The values that follow from a seed before the first event.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The seed.
+    /// The seed of the plan.
     pub seed: u64,
-    /// What it is mostly about.
+    /// The main subject of the run.
     pub theme: Theme,
-    /// pool_mode
+    /// The setting `pool_mode`.
     pub mode: Mode,
     /// The number of machines.
     pub workers: u16,
     /// Databases; each is configured, and exists on the server, by this name.
     pub databases: Vec<String>,
-    /// Users.
+    /// The users of the run.
     pub users: Vec<String>,
     /// default_pool_size
     pub pool_size: u32,
@@ -210,7 +211,7 @@ pub struct Plan {
     pub max_prepared_statements: u32,
     /// server_login_retry in seconds.
     pub login_retry_s: u64,
-    /// Timeouts.
+    /// The timeouts of the run.
     pub timeouts: Timeouts,
     /// server_check_delay is 0: every server is checked before use.
     pub checks_always: bool,
@@ -218,7 +219,7 @@ pub struct Plan {
     pub keeps_sessions: bool,
     /// server_reset_query
     pub reset_query: &'static str,
-    /// auth_type
+    /// The setting `auth_type`.
     pub auth_type: &'static str,
     /// max_db_client_connections; 0 is no limit.
     pub max_db_client_connections: u32,
@@ -246,7 +247,7 @@ pub struct Plan {
     pub net: NetBehaviour,
     /// The servers.
     pub server: ServerPlan,
-    /// What goes wrong.
+    /// The faults of the run.
     pub faults: FaultPlan,
     /// The servers are in a cluster.
     pub cluster: Option<ClusterPlan>,
@@ -258,7 +259,7 @@ pub struct Plan {
     pub clients: Vec<Script>,
 }
 
-/// In a cluster, so many clients at most change something in transactions.
+/// The maximum number of clients in a cluster that change data in transactions.
 const CHANGING_CLIENTS: usize = 6;
 
 /// scram_iterations, of pooler and servers: few, for thousands of logins.
@@ -271,7 +272,7 @@ pub fn password(user: &str) -> String {
 }
 
 impl Plan {
-    /// What a seed means for an engine with these abilities.
+    /// Draws the plan of a seed for an engine with these abilities.
     #[must_use]
     pub fn new(seed: u64, profile: &Profile) -> Self {
         Plan::make(seed, profile, None)
@@ -538,13 +539,13 @@ impl Plan {
         (database.to_owned(), forced.cloned().unwrap_or_else(|| user.to_owned()))
     }
 
-    /// defer_begin
+    /// Returns the setting `defer_begin`.
     #[must_use]
     pub fn defer_begin(&self) -> &'static str {
         ["off", "packet", "server"][(self.seed % 3) as usize]
     }
 
-    /// Which nodes a database's clients go to, if the servers are in a cluster.
+    /// Returns the route of a database's clients, if the servers are in a cluster.
     #[must_use]
     pub fn route_of(&self, database: &str) -> Option<&'static str> {
         let routes = &self.cluster.as_ref()?.routes;

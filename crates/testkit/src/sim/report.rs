@@ -9,18 +9,18 @@ use super::trace::Trace;
 use super::world::World;
 use crate::sim::check::checks::Violation;
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// What its plan was, in a line.
+    /// The plan, in one line.
     pub summary: String,
     /// The command that runs it again.
     pub repeat: String,
     /// The broken invariant, if any.
     pub violation: Option<Violation>,
-    /// What happened how often.
+    /// The number of times that each event happened.
     pub counters: BTreeMap<&'static str, u64>,
     /// Hash of all events; the same for every run of the seed.
     pub digest: u64,

@@ -41,12 +41,12 @@ impl Rng {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// As [`Rng::between`] for the small counts that scripts are made of.
+    /// Draws a number like [`Rng::between`], for the small counts of scripts.
     pub fn count(&mut self, low: u32, high: u32) -> u32 {
         u32::try_from(self.between(u64::from(low), u64::from(high))).unwrap_or(high)
     }
 
-    /// As [`Rng::below`] for places in memory.
+    /// Draws a number like [`Rng::below`], for places in memory.
     pub fn index(&mut self, bound: usize) -> usize {
         usize::try_from(self.below(bound as u64)).unwrap_or(0)
     }

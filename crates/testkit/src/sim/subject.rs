@@ -1,4 +1,4 @@
-//! What the simulator drives: the machine, or a broken one that stands in for it.
+//! The subject that the simulator drives: the machine, or a broken one instead of it.
 
 use pgweir_core::Engine;
 use pgweir_core::driver::{Now, WorkerId};
@@ -8,16 +8,16 @@ use super::plan::{Plan, Profile};
 
 /// A pooler under simulation: one engine for each worker, and what they share.
 pub trait Subject: Engine + Sized {
-    /// What all workers share.
+    /// The state that all workers share.
     type Shared;
 
-    /// What it can do.
+    /// Returns the subject's abilities.
     fn profile() -> Profile;
-    /// What its workers share, for a run.
+    /// Returns the state that its workers share in a run.
     fn shared(plan: &Plan) -> Self::Shared;
     /// One worker's engine.
     fn start(plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self;
 
-    /// What the control plane answers, and to whom.
+    /// Returns the control plane's answers, each with its receiver.
     fn answer(plan: &Plan, shared: &Self::Shared, question: Question) -> Vec<(WorkerId, Mail)>;
 }

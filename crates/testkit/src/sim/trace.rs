@@ -1,4 +1,4 @@
-//! What happened, as lines: the last of them are kept, and only made when a caller wants them.
+//! The events of a run, as lines. The last of them are kept, and they are only made if a caller wants them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -38,17 +38,17 @@ pub struct World<E: Subject> {
     pub(super) clients: Vec<Client>,
     pub(super) cancellers: Vec<Canceller>,
     pub(super) operator: Option<Operator>,
-    /// When the last message reached a client or a client left.
+    /// The time at which the last message reached a client or a client left.
     pub(super) progress: (u64, u64),
     pub(super) resting_since_us: Option<u64>,
-    /// So many of the first clients are gone: the loop does not ask them again, at each event.
+    /// The number of the first clients that are gone, which the loop does not ask again at each event.
     gone: usize,
     shared: E::Shared,
 }
 
 /// Events after which a run is called endless.
 const EVENTS_MAX: u64 = 40_000_000;
-/// How long the end is watched: the driver's lingering, timers, cancels must be over by then.
+/// The time for which the end is watched: the driver's lingering, timers and cancels must be over by then.
 const REST_US: u64 = 12_000_000;
 /// The wall clock at the beginning of a run.
 const WALL_US: u64 = 1_700_000_000_000_000;

@@ -1,4 +1,4 @@
-//! What a model server says that never fails.
+//! The messages of a model server that never fails.
 
 use pgweir_wire::Header;
 use pgweir_wire::backend::{
@@ -12,7 +12,7 @@ use pgweir_wire::header::HEADER_LEN;
 /// A query whose answer has 64 rows of 128 bytes.
 pub const MANY_ROWS: &str = "SELECT filler FROM pgbench_branches";
 
-/// What the model server says, made once.
+/// The messages of the model server, made once.
 pub struct Answers {
     row: Vec<u8>,
     rows: Vec<u8>,
@@ -145,7 +145,7 @@ pub fn ends_with_ready(told: &[u8]) -> bool {
     told.len() > HEADER_LEN && told[told.len() - HEADER_LEN - 1] == b'Z'
 }
 
-/// What a server says to a client that it trusts.
+/// Returns the greeting of a server for a client that it trusts.
 pub fn greeting() -> Vec<u8> {
     let mut out = Vec::new();
     encode_auth_ok(&mut out);

@@ -5,7 +5,7 @@ use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
-/// What was sent to each connection, and what was dialed.
+/// A driver that records the bytes sent to each connection, and the connections dialed.
 #[derive(Default)]
 pub struct Quiet {
     sent: Vec<Vec<u8>>,
@@ -30,17 +30,18 @@ impl Quiet {
         ConnId { index, generation: self.generations[index as usize] }
     }
 
-    /// Something was sent to a connection since that was last taken.
+    /// Returns whether bytes were sent to a connection since they were last taken.
     pub fn has(&self, conn: ConnId) -> bool {
         !self.sent[conn.index as usize].is_empty()
     }
 
-    /// What was sent to a connection since it was last taken; [`Quiet::give_back`] returns the memory.
+    /// Returns the bytes sent to a connection since they were last taken; [`Quiet::give_back`] returns the
+    /// memory.
     pub fn take(&mut self, conn: ConnId) -> Vec<u8> {
         std::mem::take(&mut self.sent[conn.index as usize])
     }
 
-    /// What is random from here on is what it was after the last call.
+    /// Makes the random numbers from here on the same as after the last call.
     pub fn rewind_random(&mut self) {
         self.random = 0;
     }

@@ -21,7 +21,7 @@ use pgweir_wire::header::HEADER_LEN;
 
 use crate::parts::SELECT;
 
-/// How a client sends its statement.
+/// The way in which a client sends its statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Simple,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Rows,
 }
 
-/// How clients are let in.
+/// The way in which clients log in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     Trust,
@@ -42,16 +42,16 @@ pub(crate) enum Door {
     Scram,
 }
 
-/// What is watched for SHOW STATEMENTS and the slow log.
+/// The statements that are recorded for SHOW STATEMENTS and the slow log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Eyes {
-    /// As it is by default: statements by their texts.
+    /// The default: statements by their texts.
     Open,
-    /// And those that take long are logged, of which there are none.
+    /// The default, and statements that take long are logged, of which there are none.
     Wide,
-    /// Nothing.
+    /// No statements.
     Shut,
-    /// As by default, but sessions are not kept (`session_state = pgbouncer`).
+    /// The default, but sessions are not kept (`session_state = pgbouncer`).
     Forgetful,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn logins(times: u32, door: Door) {
     }
 }
 
-/// What a client sends, turn by turn.
+/// Returns the messages of a client, turn by turn.
 fn steps(kind: Kind) -> Vec<Vec<u8>> {
     let query = |sql: &str| {
         let mut out = Vec::new();
@@ -145,11 +145,11 @@ struct World {
     driver: Quiet,
     now: Now,
     door: Door,
-    /// What a client sends to authenticate, message by message.
+    /// The messages with which a client authenticates.
     proofs: Rc<[Vec<u8>]>,
     servers: Vec<Server>,
     answers: Answers,
-    /// What a server says just now.
+    /// The messages that a server is sending.
     said: Vec<u8>,
 }
 

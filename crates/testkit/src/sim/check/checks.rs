@@ -14,9 +14,9 @@ use crate::sim::plan::{Mode, Plan};
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which one.
+    /// The name of the check.
     pub check: &'static str,
-    /// What was seen.
+    /// The observation that broke it.
     pub text: String,
 }
 
@@ -28,7 +28,7 @@ pub(in crate::sim) struct PoolWatch {
     /// Deaths and lies of servers that could have cost a client its connection.
     pub(in crate::sim) deaths: u32,
     pub(in crate::sim) deaths_excused: u32,
-    /// When a server could not be reached or logged in to last.
+    /// The time at which a server last could not be reached or logged in to.
     pub(in crate::sim) login_failed_us: Option<u64>,
 }
 
@@ -37,11 +37,12 @@ struct ServerWatch {
     pool: Option<PoolName>,
     /// The node that it is at; 0 where there is no cluster.
     node: usize,
-    /// As the pooler sees it: neither closed by it, nor was it told of the end.
+    /// `true` while the connection is open for the pooler: it has not closed it, and was not told of its end.
     open: bool,
-    /// Its login will never be answered.
+    /// `true` if the server will never answer the login.
     hangs: bool,
-    /// It listens for all clients of its pool, and is none of its servers.
+    /// `true` if the connection listens for all clients of its pool, so that it is none of the pool's
+    /// servers.
     listens: bool,
 }
 
@@ -73,7 +74,7 @@ pub struct Checks {
     intruded: bool,
     /// Words of the console that clients may be told about, once they were said.
     pub(in crate::sim) operator_words: Vec<&'static str>,
-    /// What default_pool_size was set to at most.
+    /// The maximum that default_pool_size was set to.
     pool_size_max: u32,
 }
 
@@ -81,7 +82,7 @@ pub struct Checks {
 const BACKLOG_BYTES_MAX: usize = 512 * 1024;
 
 impl Checks {
-    /// Nothing has happened yet.
+    /// Creates the checks of a run that has not begun.
     #[must_use]
     pub fn new(plan: Rc<Plan>) -> Self {
         Checks {
@@ -107,7 +108,7 @@ impl Checks {
         *self.counters.entry(what).or_default() += times;
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &BTreeMap<&'static str, u64> {
         &self.counters
@@ -124,7 +125,7 @@ impl Checks {
         self.violation.as_ref()
     }
 
-    /// So many bytes are queued for one connection.
+    /// Notes the number of bytes that are queued for one connection.
     pub fn saw_backlog(&mut self, bytes: usize) {
         if bytes > BACKLOG_BYTES_MAX {
             self.fail("back-pressure", format!("{bytes} bytes are queued for one connection"));
@@ -251,7 +252,7 @@ impl Checks {
         }
     }
 
-    /// Whether a server connection listens for all clients of its pool, as far as can be told.
+    /// Notes whether a server connection listens for all clients of its pool, as far as can be told.
     pub fn server_listens(&mut self, link: LinkId, listens: bool) {
         if let Some(server) = self.servers.get_mut(&link) {
             server.listens = listens;
@@ -437,7 +438,7 @@ impl Checks {
 
     // The end.
 
-    /// After the last client has left and everything has come to rest.
+    /// Checks the state after the last client has left and all activity has ended.
     pub fn at_end(&mut self) {
         let clients = self.clients.values().filter(|client| client.open).count();
         if clients > 0 {

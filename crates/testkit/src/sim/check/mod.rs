@@ -1,6 +1,7 @@
-//! What a run is held against: invariants, reasons for errors, what must have happened, and what clients are owed.
+//! The checks of a run: invariants, reasons for errors, events that must have happened, and the promises to
+//! clients.
 //!
-//! Nothing here may change what happens in a run.
+//! Nothing here may change the course of a run.
 
 pub mod checks;
 pub mod notify_check;

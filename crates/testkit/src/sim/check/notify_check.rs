@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A notification that was committed.
 #[derive(Clone, Debug)]
 pub struct Notification {
-    /// Where.
+    /// The database of the notification.
     pub database: String,
-    /// On which channel.
+    /// The channel of the notification.
     pub channel: String,
     /// Names the statement that sent it; no other has the same.
     pub payload: String,
@@ -29,9 +29,9 @@ struct Span {
     from_us: u64,
     /// The first that its server had not read when it was committed.
     unread: usize,
-    /// Where its UNLISTEN was committed.
+    /// The place at which the client's UNLISTEN was committed.
     to: Option<(usize, u64)>,
-    /// Where the client was told so.
+    /// The place at which the client was told of that.
     told: Option<usize>,
 }
 
@@ -39,19 +39,19 @@ struct Span {
 struct Listener {
     database: String,
     spans: Vec<Span>,
-    /// By channel: the first notification that was not judged yet.
+    /// By channel: the first notification that has not been judged yet.
     next: BTreeMap<String, usize>,
 }
 
 /// See the module's head.
 #[derive(Default)]
 pub struct NotifyCheck {
-    /// All notifications, in the order of their commits.
+    /// The notifications, in the order of their commits.
     pub board: Vec<Notification>,
     listeners: BTreeMap<u32, Listener>,
 }
 
-/// How long a notification may be under way.
+/// The maximum time that a notification may take.
 const UNDER_WAY_US: u64 = 2_000_000;
 
 impl NotifyCheck {
@@ -145,7 +145,7 @@ impl NotifyCheck {
         self.listeners.contains_key(&client)
     }
 
-    /// When the last notification was committed.
+    /// Returns the time at which the last notification was committed.
     #[must_use]
     pub fn last_us(&self) -> u64 {
         self.board.last().map_or(0, |notification| notification.at_us)

@@ -45,7 +45,7 @@ enum Feature {
 
 use Feature as F;
 
-/// All features, with the words for each in a report.
+/// The features, with the words for each in a report.
 const FEATURES: [(Feature, &str); 14] = [
     (F::Named, "named statements"),
     (F::SqlPrepared, "PREPARE"),
@@ -80,7 +80,7 @@ const UNMET: [(Feature, Feature, &str); 2] = [
 /// The kinds of plans in which a pair is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
-    /// One server.
+    /// A single server.
     One,
     /// A cluster: the pairs with standbys.
     Cluster,
@@ -129,7 +129,7 @@ pub fn wanted(plan: Plan) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Whether a counter has the name of a pair.
+/// Returns whether a counter has the name of a pair.
 #[must_use]
 pub fn is_pair(counter: &str) -> bool {
     NAMES.iter().any(|(.., name)| *name == counter)

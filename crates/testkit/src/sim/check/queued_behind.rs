@@ -9,7 +9,7 @@ use crate::sim::network::proto::Splitter;
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(in crate::sim) struct QueuedBehind {
     clients: BTreeSet<u32>,
-    /// There is a group that names no client, or not yet.
+    /// `true` if a group names no client, or has not named it yet.
     strangers: bool,
 }
 
@@ -40,7 +40,7 @@ impl QueuedBehind {
         self.clients.extend(named);
     }
 
-    /// This client is queued, as far as can be told.
+    /// Returns whether this client may be queued, as far as can be told.
     pub(in crate::sim) fn may_have(&self, client: u32) -> bool {
         self.strangers || self.clients.contains(&client)
     }

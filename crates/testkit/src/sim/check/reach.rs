@@ -1,8 +1,9 @@
-//! What runs must get to, by the names under which they count it. A simulator that does not get there tests nothing.
+//! The events that runs must reach, by the names under which they are counted. A simulator that does not
+//! reach them tests nothing.
 
 use std::collections::BTreeMap;
 
-/// In any hundred seeds.
+/// Events of any hundred seeds.
 pub const IN_A_HUNDRED: [&str; 31] = [
     "cancel requests at servers",
     "cancels asked",
@@ -37,7 +38,8 @@ pub const IN_A_HUNDRED: [&str; 31] = [
     "statements sent behind others",
 ];
 
-/// In any fifty seeds in which servers end, lie and are cancelled just when one client is queued behind another.
+/// Events of any fifty seeds in which servers end, lie and are cancelled just when one client is queued
+/// behind another.
 pub const IN_FIFTY_FAULTS: [&str; 8] = [
     "broken trust",
     "cancels held back",
@@ -49,7 +51,7 @@ pub const IN_FIFTY_FAULTS: [&str; 8] = [
     "multiplexed put back",
 ];
 
-/// In any run of a thousand clients that change what their sessions hold.
+/// Events of any run of a thousand clients that change what their sessions hold.
 pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
     "channels listened to",
     "lock waits",
@@ -60,7 +62,7 @@ pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
     "sessions replayed",
 ];
 
-/// In any hundred and fifty worlds in which things happen to the nodes of a cluster.
+/// Events of any hundred and fifty worlds in which the nodes of a cluster crash, restart or are promoted.
 pub const IN_CLUSTERS: [&str; 30] = [
     "claims denied by the source",
     "clients told that there is no primary",
@@ -94,10 +96,10 @@ pub const IN_CLUSTERS: [&str; 30] = [
     "two primaries at a time",
 ];
 
-/// In any two thousand seeds, beside all of these.
+/// Events of any two thousand seeds, in addition to the others.
 pub const IN_TWO_THOUSAND: [&str; 3] = ["cancels hit with clients queued behind", "deadlocks", "pins"];
 
-/// Of these, what never happened.
+/// Returns those of the wanted events that never happened.
 #[must_use]
 pub fn missing(counters: &BTreeMap<&'static str, u64>, wanted: &[&'static str]) -> Vec<&'static str> {
     wanted.iter().filter(|what| counters.get(*what).is_none_or(|&times| times == 0)).copied().collect()

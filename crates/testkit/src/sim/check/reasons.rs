@@ -7,23 +7,23 @@ use crate::sim::context::LinkId;
 use crate::sim::network::proto::ErrorText;
 use crate::sim::plan::Mode;
 
-/// What a client reports when it is disconnected.
+/// The report of a client that is disconnected.
 pub struct Disconnected<'a> {
-    /// Its number.
+    /// The client's number.
     pub client: u32,
-    /// Its connection.
+    /// The client's connection.
     pub link: LinkId,
-    /// Its pool.
+    /// The client's pool.
     pub pool: PoolName,
     /// The FATAL error, if it was told one.
     pub text: Option<&'a ErrorText>,
-    /// It was logged in.
+    /// `true` if the client was logged in.
     pub logged_in: bool,
-    /// It listens, or did.
+    /// `true` if the client listens, or has listened.
     pub listens: bool,
-    /// How long ago it sent its last request, in microseconds.
+    /// The time since the client sent its last request, in microseconds.
     pub waited_us: u64,
-    /// How long ago it was last told everything it had asked for, in microseconds.
+    /// The time since the client last had the answers to all its requests, in microseconds.
     pub rested_us: u64,
     /// The time now.
     pub now_us: u64,

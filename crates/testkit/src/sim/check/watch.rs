@@ -15,9 +15,9 @@ use crate::sim::plan::Mode;
 use crate::sim::subject::Subject;
 use crate::sim::world::{World, place};
 
-/// Without a message to any client for so long, a client has been forgotten.
+/// The time without a message to any client after which a client must have been forgotten.
 const STANDSTILL_US: u64 = 60_000_000;
-/// How often waiters are looked for.
+/// The interval at which waiting clients are looked for.
 pub(in crate::sim) const PROBE_US: u64 = 20_000;
 /// An idle server and a client that waits for it may coexist for this long (delays of the network and busy workers).
 const NEGLECT_US: u64 = 100_000;
@@ -136,7 +136,7 @@ impl<E: Subject> World<E> {
         of_pool.filter(may_hold).filter(|client| !seen(client.id())).count()
     }
 
-    /// What the machines counted themselves, for the report.
+    /// Adds the machines' own counters to the report.
     pub(in crate::sim) fn count_rides(&mut self) {
         self.cx.questions.clear();
         for at in 0..self.sim_workers.len() {

@@ -2,7 +2,7 @@
 
 use crate::sim::network::proto::{Body, CANCEL_REQUEST, Message};
 
-/// Query.
+/// Returns a Query.
 #[must_use]
 pub fn query(text: &str) -> Message {
     Body::new().text(text).message(b'Q')
@@ -40,19 +40,19 @@ pub fn execute(portal: &str, max_rows: u32) -> Message {
     Body::new().text(portal).int32(max_rows.cast_signed()).message(b'E')
 }
 
-/// Sync.
+/// Returns a Sync.
 #[must_use]
 pub fn sync() -> Message {
     Message::bare(b'S')
 }
 
-/// Flush.
+/// Returns a Flush.
 #[must_use]
 pub fn flush() -> Message {
     Message::bare(b'H')
 }
 
-/// Terminate.
+/// Returns a Terminate.
 #[must_use]
 pub fn terminate() -> Message {
     Message::bare(b'X')
@@ -64,19 +64,19 @@ pub fn function_call(oid: i32, argument: &str) -> Message {
     Body::new().int32(oid).int16(0).int16(1).counted(argument.as_bytes()).int16(0).message(b'F')
 }
 
-/// CopyData.
+/// Returns a CopyData.
 #[must_use]
 pub fn copy_data(data: &[u8]) -> Message {
     Body::new().raw(data).message(b'd')
 }
 
-/// CopyDone.
+/// Returns a CopyDone.
 #[must_use]
 pub fn copy_done() -> Message {
     Message::bare(b'c')
 }
 
-/// CopyFail.
+/// Returns a CopyFail.
 #[must_use]
 pub fn copy_fail(reason: &str) -> Message {
     Body::new().text(reason).message(b'f')

@@ -1,8 +1,9 @@
-//! What answers a client must get: those it would get from a PostgreSQL that has no other client.
+//! The answers that a client must get: those from a PostgreSQL that has no other client.
 //!
-//! Beside each client runs a private session of the model ([`Session`]), in step with what arrives: the next message of
-//! the pooler must be the next message of that session. What chance decides (where a cancel hits, which server process
-//! answers) is taken from what arrived, after it was judged whether it could be so.
+//! Beside each client runs a private session of the model ([`Session`]), in step with the messages that
+//! arrive: the next message of the pooler must be the next message of that session. Random results (where a
+//! cancel hits, which server process answers) are taken from the message that arrived, after a check that
+//! they are possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +14,14 @@ use crate::sim::model::statement::Tag;
 use crate::sim::model::{AT_STANDBY, Behaviour, COLUMNS, IN_RECOVERY, INTERRUPTED, Note, Session, Step};
 use crate::sim::network::proto::{ErrorText, Fields, Message};
 
-/// What came of looking at a message.
+/// The result of checking a message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it must be.
+    /// The message is right.
     Right,
     /// A FATAL error: the connection ends, and there had better be a reason.
     Fatal(ErrorText),
-    /// Not what was due.
+    /// The message is not the one that was due.
     Wrong(String),
 }
 
@@ -30,27 +31,28 @@ pub struct Oracle {
     client: u32,
     reference: Session,
     keeps_server: bool,
-    /// All its settings are its own, the unreported ones too.
+    /// `true` if all settings are the client's own, including those that servers do not report.
     keeps_session: bool,
-    /// What it asks for may run at a standby, whatever it is.
+    /// `true` if every request of the client may run at a standby.
     pub goes_to_standbys: bool,
-    /// Its transactions may begin at a standby and go on at the primary.
+    /// `true` if the client's transactions may begin at a standby and go on at the primary.
     pub leaves_standbys: bool,
-    /// It is told what became of a change outside of a transaction block.
+    /// `true` if the client learns the outcome of a change outside of a transaction block.
     pub learns_outcomes: bool,
-    /// As ParameterStatus told.
+    /// The settings that ParameterStatus has reported.
     told: BTreeMap<String, String>,
     cancels_asked: u32,
     cancels_hit: u32,
     /// Transactions that it was told are lost with their server.
     losses: u32,
-    /// It was just told so, in place of an answer to what may end the transaction.
+    /// `true` if the client was just told of a lost transaction, instead of an answer to a message that may
+    /// end it.
     ends_lost: bool,
     /// The server process of this transaction (or session), and whether it is at a standby.
     process: Option<(Vec<u8>, bool)>,
-    /// What the statement saw whose rows came last, with its number.
+    /// The snapshot of the statement whose rows came last, with its number.
     saw: Option<(u32, Snapshot)>,
-    /// What its open transaction has changed, and what it was told of the changes of others.
+    /// The changes of the client's open transaction, and its reports about others' changes.
     changes: Vec<Change>,
     told_of: Vec<Told>,
 }
@@ -63,7 +65,7 @@ const PID_COLUMN: usize = 2;
 const SILENT_COLUMN: usize = 4;
 
 impl Oracle {
-    /// For a client with these startup parameters; `keeps_server` in session pooling.
+    /// Creates the oracle of a client with these startup parameters. `keeps_server`: session pooling.
     #[must_use]
     pub fn new(
         client: u32,
@@ -94,17 +96,18 @@ impl Oracle {
         }
     }
 
-    /// What the statement saw whose row has just come, with its number.
+    /// Returns the snapshot of the statement whose row has just come, with its number.
     pub fn take_saw(&mut self) -> Option<(u32, Snapshot)> {
         self.saw.take()
     }
 
-    /// What it was told of its transactions since the last call.
+    /// Returns the reports that the client got about its transactions since the last call.
     pub fn take_told(&mut self) -> Vec<Told> {
         std::mem::take(&mut self.told_of)
     }
 
-    /// What the last message says of its transactions. `is_unknown`: that their outcome is not known.
+    /// Notes the last message's report about the client's transactions. `is_unknown`: their outcome is not
+    /// known.
     fn note_told(&mut self, is_unknown: bool) {
         for note in self.reference.take_notes() {
             match note {
@@ -133,7 +136,7 @@ impl Oracle {
         self.cancels_asked += 1;
     }
 
-    /// Everything that was asked is answered.
+    /// Returns whether all requests are answered.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.reference.owes_nothing()
@@ -145,7 +148,7 @@ impl Oracle {
         self.reference.is_copying_in()
     }
 
-    /// Nothing is asked, and nothing half asked.
+    /// Returns whether the client has sent no request, and no part of one, that is not answered.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.is_settled() && !self.reference.in_group()
@@ -202,7 +205,7 @@ impl Oracle {
         !self.reference.is_in_transaction() || self.lacks_ready_only()
     }
 
-    /// All of an answer is there but its ReadyForQuery, and no transaction is open.
+    /// Returns whether only the ReadyForQuery of an answer is missing, and no transaction is open.
     #[must_use]
     pub fn lacks_ready_only(&self) -> bool {
         let mut ahead = self.reference.clone();

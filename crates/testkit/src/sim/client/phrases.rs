@@ -33,7 +33,7 @@ const STATEMENT_NAMES: u64 = 4;
 const SHARED_TEXTS: u64 = 7;
 
 impl Phrases {
-    /// For one client; `long` makes statements that last long enough to be cancelled.
+    /// Creates the phrases of one client. `long` makes statements that last long enough to be cancelled.
     #[must_use]
     pub fn new(rng: Rng, client: u32, plan: &Plan, profile: &Profile, long: bool) -> Self {
         let session = plan.mode == Mode::Session;
@@ -99,7 +99,7 @@ impl Phrases {
         self.wrap(&format!("INSERT INTO t /*{tag}*/"))
     }
 
-    /// Nothing, mostly; or so much that a message outgrows the pooler's buffers.
+    /// Returns padding: mostly none, or enough for a message that outgrows the pooler's buffers.
     fn padding(&mut self) -> String {
         let often = if self.theme == Theme::Bulk { 8 } else { 1 };
         if !self.rng.percent(often) {
@@ -289,7 +289,7 @@ impl Phrases {
         }
     }
 
-    /// What a driver would hardly do, and PostgreSQL takes.
+    /// Returns messages that a driver would hardly send, and that PostgreSQL accepts.
     fn oddity(&mut self) -> Vec<Message> {
         let text = self.select();
         let failing = |message| vec![message, sync()];

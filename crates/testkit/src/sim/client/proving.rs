@@ -1,4 +1,4 @@
-//! How a client authenticates: the answers to Authentication messages.
+//! The authentication of a client: its answers to Authentication messages.
 
 use pgweir_auth::{Credential, PlainPassword, Proof, Prover};
 use pgweir_wire::backend::Authentication;
@@ -18,10 +18,11 @@ impl Proving {
         Proving(Some(Prover::new(user, credential)))
     }
 
-    /// What to send for an Authentication message, which may be nothing.
+    /// Returns the answer to an Authentication message, which may be empty.
     ///
     /// # Errors
-    /// Why the exchange cannot go on.
+    ///
+    /// The reason why the exchange cannot go on.
     pub fn answer(&mut self, message: &Message, rng: &mut Rng) -> Result<Vec<u8>, String> {
         let request = Authentication::parse(&message.body).map_err(|error| error.to_string())?;
         let prover = self.0.take().ok_or("authentication goes on after its end")?;

@@ -16,7 +16,7 @@ use crate::sim::network::outbox::Outbox;
 use crate::sim::network::proto::{ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
 use crate::sim::plan::{Mode, Plan};
 
-/// Where a client is in its life.
+/// The stage of a client's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// Has not connected yet.
@@ -27,7 +27,7 @@ enum Phase {
     Securing(usize),
     /// Sent its startup packet.
     LoggingIn,
-    /// Logged in.
+    /// The client is logged in.
     Running,
     /// Sent something that is not the protocol, and waits for what comes of it.
     Intruding,
@@ -37,7 +37,7 @@ enum Phase {
 
 /// One model client.
 pub struct Client {
-    /// Its place among the clients.
+    /// The client's place among the clients.
     index: usize,
     pool: PoolName,
     script: Script,
@@ -52,28 +52,28 @@ pub struct Client {
     /// The step was sent with Flush at its end: answers come without ReadyForQuery.
     ends_in_flush: bool,
     out: Outbox,
-    /// After so many more bytes it vanishes.
+    /// The number of bytes after which the client vanishes.
     vanish_after_bytes: Option<usize>,
     key: Option<Vec<u8>>,
     proving: Proving,
-    /// It was told which protocol version is spoken.
+    /// `true` after the client was told of the negotiated protocol version.
     negotiated: bool,
-    /// Since when it waits for what it asked for last.
+    /// The time since which the client waits for the answer to its last request.
     asked_us: u64,
-    /// Since when it had nothing to wait for before that, and was silent.
+    /// The time since which the client was silent, with nothing to wait for, before that request.
     rested_us: u64,
     write_planned: bool,
     read_planned: bool,
     leaving: bool,
-    /// It sent Terminate in the middle of its script.
+    /// `true` if the client has sent Terminate in the middle of its script.
     said_goodbye: bool,
 }
 
-/// How long an intruder waits to be thrown out.
+/// The time that an intruder waits to be disconnected.
 const INTRUDER_STAYS_US: u64 = 1_500_000;
-/// How long the last notification may take to reach even a slow client.
+/// The time that the last notification may take to reach even a slow client.
 const NEWS_US_MAX: u64 = 10_000_000;
-/// How a client reads when it is not slow.
+/// The number of bytes that a client reads at once when it is not slow.
 const READ_BYTES: usize = 1 << 20;
 
 impl Client {
@@ -116,31 +116,31 @@ impl Client {
         }
     }
 
-    /// It has left, and will do nothing more.
+    /// Returns whether the client has left and will do nothing more.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.phase == Phase::Gone
     }
 
-    /// Its number in statements.
+    /// Returns the client's number in statements.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.script.id
     }
 
-    /// Its pool.
+    /// Returns the client's pool.
     #[must_use]
     pub fn pool(&self) -> PoolName {
         self.pool.clone()
     }
 
-    /// It was told that it is in a transaction.
+    /// Returns whether the client was told that it is in a transaction.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.oracle.is_bound()
     }
 
-    /// It had answers, and waits for none.
+    /// Returns whether the client has had answers and waits for none.
     #[must_use]
     pub fn was_answered(&self) -> bool {
         self.phase == Phase::Running && self.step > 0 && self.oracle.is_settled()
@@ -152,13 +152,13 @@ impl Client {
         (self.script.database.clone(), self.script.user.clone())
     }
 
-    /// It came over a unix socket.
+    /// Returns whether the client came over a unix socket.
     #[must_use]
     pub fn is_unix(&self) -> bool {
         self.script.unix
     }
 
-    /// What a report says about it.
+    /// Returns the client's description for a report.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(
@@ -184,7 +184,8 @@ impl Client {
         free && asked && link.moved_us <= before_us && !self.oracle.is_settled() && !told()
     }
 
-    /// Something it had planned. A cancel request is returned for the world to send.
+    /// Runs an action that the client has planned. A cancel request is returned, and the world has to send
+    /// it.
     pub fn timer(&mut self, cx: &mut SimContext, timer: ClientTimer) -> Option<Vec<u8>> {
         match timer {
             ClientTimer::Begin => self.begin(cx),
@@ -338,7 +339,7 @@ impl Client {
         }
     }
 
-    /// There is room in the network again.
+    /// Continues to send, because the network has room again.
     pub fn room(&mut self, cx: &mut SimContext) {
         self.write(cx);
         self.go_on_if_answered(cx);
@@ -377,7 +378,7 @@ impl Client {
         }
     }
 
-    /// Something arrived.
+    /// Reads bytes that have arrived.
     pub fn arrived(&mut self, cx: &mut SimContext) {
         match self.script.slow {
             Some((_, pause_us)) if self.phase == Phase::Running => {
@@ -486,7 +487,7 @@ impl Client {
         }
     }
 
-    /// It was told what became of a transaction.
+    /// Checks a report about a transaction.
     fn told(&self, cx: &mut SimContext, told: &Told) {
         let Some(mut nodes) = cx.nodes.take() else { return };
         let wrong = nodes.told(told, |link| cx.link(link).to_pooler.read_bytes());
@@ -626,7 +627,8 @@ impl Client {
         self.write(cx);
     }
 
-    /// It has not heard all it must: it waits, and that must not be forever.
+    /// Returns whether the client waits for a notification that it must get, and checks that this is not
+    /// forever.
     fn waits_for_news(&mut self, cx: &mut SimContext) -> bool {
         let held = self.oracle.is_bound() || cx.plan.has_operator;
         let Some(missing) = cx.notify_check.missing(self.script.id).filter(|_| !held).map(str::to_owned)

@@ -1,5 +1,5 @@
-//! What one model client is going to do, written before it begins: message groups of every kind, in transactions and
-//! pipelines, with errors, cancels, slow reading and sudden ends.
+//! The script of one model client, written before it begins: message groups of every kind, in transactions
+//! and pipelines, with errors, cancels, slow reading and sudden ends.
 
 use super::message::{
     self, bind, copy_data, copy_done, copy_fail, describe, execute, flush, parse, query, sync,
@@ -12,10 +12,10 @@ use crate::sim::network::proto::{
 use crate::sim::plan::{Mode, Plan, Profile, Theme};
 use crate::sim::rng::Rng;
 
-/// What a client waits for after it has sent a step.
+/// The event that a client waits for after it has sent a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Nothing: the next step follows at once (a pipeline).
+    /// No event: the next step follows at once (a pipeline).
     Nothing,
     /// Every answer it has coming.
     Answers,
@@ -28,11 +28,11 @@ pub enum Wait {
 pub struct Step {
     /// Time since the step before was over, in microseconds.
     pub think_us: u64,
-    /// What is sent.
+    /// The messages of the step.
     pub messages: Vec<Message>,
-    /// What is sent instead if the client is not in COPY; only then the step is a continuation of a COPY.
+    /// The messages to send instead if the client is not in COPY. Only a step that continues a COPY has them.
     pub unless_copying: Option<Vec<Message>>,
-    /// What it waits for.
+    /// The event that the client waits for.
     pub wait: Wait,
     /// Asks for a cancel so long after the messages were sent.
     pub cancel_after_us: Option<u64>,
@@ -41,7 +41,7 @@ pub struct Step {
 /// A sudden end.
 #[derive(Clone, Copy, Debug)]
 pub struct Vanish {
-    /// In this step ...
+    /// The step in which the client vanishes.
     pub step: usize,
     /// ... after so many of its bytes ...
     pub byte: usize,
@@ -51,14 +51,15 @@ pub struct Vanish {
     pub end: End,
 }
 
-/// How a client leaves when its script is done.
+/// The way in which a client leaves when its script is done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// Terminate, then EOF.
     Terminate,
-    /// Only EOF.
+    /// The client closes the connection without Terminate.
     Eof,
-    /// Something that is not the protocol; then it waits to be thrown out, and leaves if it is not.
+    /// The client sends bytes that are not the protocol. Then it waits to be disconnected, and leaves if it
+    /// is not.
     Garbage(Vec<u8>),
 }
 
@@ -69,39 +70,40 @@ pub struct Script {
     pub id: u32,
     /// Database it asks for.
     pub database: String,
-    /// User it is.
+    /// The user that the client logs in as.
     pub user: String,
     /// Protocol version it asks for.
     pub version: i32,
     /// Parameters of its startup packet besides these two.
     pub parameters: Vec<(String, String)>,
-    /// It comes over a unix socket.
+    /// `true` if the client comes over a unix socket.
     pub unix: bool,
     /// SSLRequest, GSSENCRequest before the startup packet.
     pub requests: Vec<i32>,
-    /// It begins with TLS at once.
+    /// `true` if the client begins with TLS at once.
     pub direct_tls: bool,
-    /// It sends this instead of a startup packet, and is no client at all.
+    /// The bytes that an intruder sends instead of a startup packet; `None` for a real client.
     pub intruder: Option<Vec<u8>>,
-    /// When it connects, from the beginning of the run.
+    /// The time at which the client connects, from the beginning of the run.
     pub begin_us: u64,
-    /// Its steps.
+    /// The steps of the client.
     pub steps: Vec<Step>,
-    /// It reads so many bytes every so many microseconds; `None` reads everything at once.
+    /// The number of bytes that the client reads, and the pause between two reads in microseconds; `None` if
+    /// it reads everything at once.
     pub slow: Option<(usize, u64)>,
-    /// It writes in pieces of up to so many bytes.
+    /// The maximum size of the pieces in which the client writes.
     pub pieces: Option<usize>,
-    /// It asks for cancels.
+    /// `true` if the client asks for cancels.
     pub cancels: bool,
-    /// It sends a cancel request with a key that no connection has.
+    /// `true` if the client sends a cancel request with a key that no connection has.
     pub false_cancel: bool,
-    /// Its sudden end.
+    /// The client's sudden end.
     pub vanish: Option<Vanish>,
-    /// Its orderly end.
+    /// The client's orderly end.
     pub ending: Ending,
 }
 
-/// What no startup packet is.
+/// Returns bytes that are not a startup packet.
 fn garbage_before_login(rng: &mut Rng) -> Vec<u8> {
     let known: [&[u8]; 10] = [
         b"GET / HTTP/1.1\r\nHost: db\r\n\r\n",
@@ -125,7 +127,7 @@ fn garbage_before_login(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// What no message of a client is.
+/// Returns bytes that are not a message of a client.
 fn garbage_after_login(rng: &mut Rng) -> Vec<u8> {
     let known: [&[u8]; 9] = [
         b"y\0\0\0\x04",
@@ -313,7 +315,7 @@ pub struct ScriptWriter<'a> {
 }
 
 impl<'a> ScriptWriter<'a> {
-    /// For client `id` of a plan.
+    /// Creates the writer for client `id` of a plan.
     #[must_use]
     pub fn new(plan: &'a Plan, profile: &'a Profile, mut rng: Rng, id: usize) -> Self {
         let id = u32::try_from(id).expect("few clients");
@@ -351,7 +353,7 @@ impl<'a> ScriptWriter<'a> {
         ScriptWriter { plan, profile, rng, phrases, script, in_block: false }
     }
 
-    /// The script.
+    /// Writes the script.
     #[must_use]
     pub fn write(mut self) -> Script {
         self.first_statements();

@@ -17,7 +17,7 @@ use crate::sim::network::outbox::Outbox;
 use crate::sim::network::proto::{Message, Splitter, report};
 use crate::sim::plan::Mode;
 
-/// What it is at.
+/// The stage of a process.
 pub(super) enum Stage {
     /// Waits for a first packet.
     Starting,
@@ -25,27 +25,27 @@ pub(super) enum Stage {
     Asking(Box<Guard>, Vec<(String, String)>),
     /// Takes its time to log the client in.
     LoggingIn(Vec<(String, String)>),
-    /// Serves.
+    /// The process serves a session.
     Serving(Box<Session>),
     /// Carries a cancel request, until it has taken effect.
     Cancelling,
     /// Has gone out of its mind, and stays until the pooler has had enough of it.
     Silent,
-    /// Ended.
+    /// The process has ended.
     Dead,
 }
 
 /// See the module's head.
 pub struct Backend {
-    /// Its number; also its process id.
+    /// The process's number, which is also its process id.
     pub pid: usize,
     /// The node that it is at; 0 where there is no cluster.
     pub node: usize,
     /// The pooler asks it what its node is, and nothing else.
     pub is_watch: bool,
-    /// Its connection.
+    /// The process's connection.
     pub link: LinkId,
-    /// Whom it cancels.
+    /// The process that a cancel request names, with the key.
     pub cancels: Option<(usize, Vec<u8>)>,
     /// The secret of its cancel key.
     pub secret: Vec<u8>,
@@ -63,56 +63,59 @@ pub struct Backend {
     pub(super) pool: Option<PoolName>,
     /// The client whose transaction or message group is open.
     owner: Option<u32>,
-    /// When the last of them was done.
+    /// The time at which the last message group was done.
     rested_us: u64,
     used: bool,
-    /// Its client may have left there what is not known.
+    /// `true` if the client may have left state in the session that is not known.
     is_doubted: bool,
     /// More was there when the last answer was complete, and whose that was.
     followed: bool,
     answered: Option<u32>,
-    /// Whose message group it reads, or read last, once that names its client; whether that was the group's last message.
+    /// The client of the message group that the process reads, or has read last, after the group has named
+    /// it; and whether that was the group's last message.
     serves: Option<u32>,
     group_read: bool,
-    /// When the pooler began to send that group.
+    /// The time at which the pooler began to send that group.
     group_sent_us: u64,
     /// Bytes that it has read.
     read_bytes: u64,
-    /// What was carried out and is not committed yet: in the message group that runs, and in the transaction.
+    /// The changes that are not committed yet: those of the running message group, and those of the
+    /// transaction.
     wrote: Vec<Tag>,
     changes: Vec<(u32, u32)>,
     /// The first client that used a prepared statement, by its name here.
     prepared_by: BTreeMap<String, u32>,
-    /// It listens for all clients of its pool: it was asked to, and never for anything of a client's.
+    /// `true` if the process listens for all clients of its pool: it was asked to, and never for a client's
+    /// own request.
     is_notify_listener: bool,
     /// The lock that it waits for, and since when its statement waits.
     pub(super) waits_for: Option<u64>,
     pub(super) waits_since_us: Option<u64>,
-    /// What it listens to.
+    /// The channels that the process listens to.
     pub(super) listening: BTreeSet<String>,
     /// Notifications that it has looked at.
     pub(super) heard: usize,
-    /// It was signalled since then, or sent a notification itself.
+    /// `true` if the process was signalled since then, or sent a notification itself.
     pub(super) signalled: bool,
     alarm: u64,
     pub(super) sleeping: bool,
-    /// It answered S to SSLRequest.
+    /// `true` if the process answered S to SSLRequest.
     pub(super) wants_tls: bool,
 }
 
-/// Of so many changes one is to a table of which nothing is in the log.
+/// The number of changes of which one is to a table that is not in the log.
 const UNRECORDED_ONE_IN: u32 = 3;
 
 /// PostgreSQL's PQ_SEND_BUFFER_SIZE.
 const SEND_BUFFER_BYTES: usize = 8192;
 
-/// What comes so soon behind the end of an answer was sent before that end was seen.
+/// The time after the end of an answer in which messages still arrive that were sent before that end was seen.
 const FOLLOWS_US: u64 = 50_000;
 
 /// A Bind that is longer may come to the pooler in pieces, and leave it in pieces.
 const LONG_BIND_BYTES: usize = 2_048;
 
-/// What is behind the Parse of a group with one statement.
+/// The number of bytes after the Parse of a group with one statement.
 const GROUP_END_BYTES: usize = 64;
 
 impl Backend {
@@ -160,7 +163,7 @@ impl Backend {
         }
     }
 
-    /// It has ended.
+    /// Returns whether the process has ended.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         matches!(self.stage, Stage::Dead)
@@ -175,20 +178,20 @@ impl Backend {
         rests && quiet && self.kept.is_empty() && self.sending.is_empty()
     }
 
-    /// It watches a node, or is about to.
+    /// Returns whether the process watches a node, or is about to.
     #[must_use]
     pub fn is_watching(&self) -> bool {
         self.is_watch || self.pool.is_none()
     }
 
-    /// Its login is not over.
+    /// Returns whether the login is still going on.
     #[must_use]
     pub fn is_being_opened(&self) -> bool {
         matches!(self.stage, Stage::Starting | Stage::Asking(..) | Stage::LoggingIn(_))
             || self.outcome == ServerOutcome::Hangs && !self.is_dead()
     }
 
-    /// It was taken in, was asked for nothing yet, and has sent no more than its greeting.
+    /// Returns whether the process has sent no more than its greeting, and has got no request yet.
     #[must_use]
     pub fn is_greeting(&self) -> bool {
         self.is_serving() && !self.used && self.sent_bytes <= self.greeting_bytes
@@ -206,20 +209,21 @@ impl Backend {
         self.pool.as_ref()
     }
 
-    /// It was asked for something since its login, or since the pooler reset its session.
+    /// Returns whether the process got a request since its login, or since the pooler reset its session.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.used
     }
 
-    /// It is at work for this client, or for one that is not known yet.
+    /// Returns whether the process works for this client, or for one that is not known yet.
     #[must_use]
     pub fn may_serve(&self, client: u32, cx: &SimContext) -> bool {
         let whose = self.owner.is_none_or(|owner| owner == client);
         self.is_serving() && !self.is_idle(cx) && whose
     }
 
-    /// Its session holds what does not move: it belongs to one client until that leaves. A client that listens may keep its server, too.
+    /// Returns whether the session holds state that does not move, so that it belongs to one client until
+    /// that leaves. A client that listens may keep its server, too.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.is_notify_listener
@@ -228,25 +232,25 @@ impl Backend {
             || matches!(&self.stage, Stage::Serving(session) if session.is_bound_to_process())
     }
 
-    /// What it has read of its connection and not begun with.
+    /// Returns the bytes that the process has read and not begun with.
     #[must_use]
     pub fn unbegun(&self) -> &[u8] {
         self.splitter.rest()
     }
 
-    /// Its statement has waited for a lock since then or longer.
+    /// Returns whether the statement has waited for a lock since then or longer.
     #[must_use]
     pub fn waits_for_lock_since(&self, us: u64) -> bool {
         self.waits_since_us.is_some_and(|since_us| since_us <= us)
     }
 
-    /// It is at work for this client.
+    /// Returns whether the process works for this client.
     #[must_use]
     pub fn works_for(&self, client: u32, cx: &SimContext) -> bool {
         self.owner == Some(client) && self.is_serving() && !self.is_idle(cx)
     }
 
-    /// This client was the last that it did anything for.
+    /// Returns whether this client was the last one that the process worked for.
     #[must_use]
     pub fn has_served(&self, client: u32) -> bool {
         self.answered == Some(client) || self.serves == Some(client)
@@ -298,12 +302,12 @@ impl Backend {
         }
     }
 
-    /// Nothing passes between its node and the pooler.
+    /// Returns whether no bytes pass between the process's node and the pooler.
     fn is_cut_off(&self, cx: &SimContext) -> bool {
         cx.nodes.as_ref().is_some_and(|nodes| nodes.is_isolated(self.node))
     }
 
-    /// Its node has crashed.
+    /// Ends the process because its node has crashed.
     pub fn crash(&mut self, cx: &mut SimContext) {
         if self.is_watch {
             self.close(cx, End::Reset);
@@ -312,7 +316,7 @@ impl Backend {
         }
     }
 
-    /// Its node is stopped.
+    /// Ends the process because its node is stopped.
     pub fn stop(&mut self, cx: &mut SimContext) {
         match self.stage {
             Stage::Serving(_) if !self.is_watch => self.terminate(cx),
@@ -320,7 +324,7 @@ impl Backend {
         }
     }
 
-    /// Its connection is cut in between: the pooler sees the end, and the process goes on a moment later.
+    /// Cuts the connection in between: the pooler sees the end, and the process goes on a moment later.
     pub fn sever(&mut self, cx: &mut SimContext) {
         if !self.is_serving() || self.is_watch || self.sleeping {
             return;
@@ -337,7 +341,8 @@ impl Backend {
         self.sleep(cx, in_us);
     }
 
-    /// Its node is back. If its connection was given up meanwhile, it does nothing more.
+    /// Continues after the node is back. If the connection was given up in the meantime, the process does
+    /// nothing more.
     pub fn heal(&mut self, cx: &mut SimContext) {
         if cx.link(self.link).pooler == PoolerEnd::Gone {
             self.close(cx, End::Reset);
@@ -475,8 +480,9 @@ impl Backend {
         }
     }
 
-    /// What a function that is called by its number leaves in the session is not known, nor what the values of a long Bind name. A
-    /// DISCARD ALL ends that doubt, unless its client has sent more behind it, which the pooler may have read before.
+    /// Notes messages after which the session's state is in doubt: a function that is called by its number
+    /// may leave any, and the values of a long Bind may name any. A DISCARD ALL ends that doubt, unless the
+    /// client has sent more after it, which the pooler may have read before.
     fn note_doubt(&mut self, message: &Message) {
         let beginning = &message.body[..message.body.len().min(32)];
         let discards = beginning.windows(11).any(|word| word == b"DISCARD ALL");
@@ -715,7 +721,8 @@ impl Backend {
         }
     }
 
-    /// What follows, and be it on its way, is another client's than what it is at.
+    /// Returns whether the next bytes, including those on their way, belong to another client than the
+    /// current ones.
     fn has_queued_behind(&self, cx: &SimContext) -> bool {
         let Some(serves) = self.serves else { return false };
         let mut bytes = self.splitter.rest().to_vec();

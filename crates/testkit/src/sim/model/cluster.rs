@@ -1,4 +1,4 @@
-//! All server processes of the model, and what happens to them.
+//! The server processes of the model, and the events that affect them.
 
 use super::backend::Backend;
 use super::nodes::{Act, Status, TOLD, schedule};
@@ -8,7 +8,7 @@ use crate::sim::context::{Event, LinkId, SimContext};
 /// The model PostgreSQL. A process's number is its place here.
 #[derive(Default)]
 pub struct Cluster {
-    /// All processes that ever were.
+    /// The processes, including those that have ended.
     pub backends: Vec<Backend>,
 }
 
@@ -37,7 +37,7 @@ impl Cluster {
         cx.checks.server_opened(link, node);
     }
 
-    /// What is due happens to the nodes, and to the processes there.
+    /// Carries out the events of nodes that are due, for the nodes and for their processes.
     pub fn nodes_act(&mut self, cx: &mut SimContext) {
         let now_us = cx.now_us;
         while let Some(act) = cx.nodes.as_mut().and_then(|nodes| nodes.take_due(now_us)) {

@@ -24,9 +24,10 @@ pub(super) struct Run {
     suspends: bool,
     /// One of several statements in a Query.
     in_string: bool,
-    /// It asked for its advisory lock, and does not wait for it any more; or it asked its node.
+    /// `true` if the statement has asked for its advisory lock and no longer waits for it, or has asked its
+    /// node.
     was_told: bool,
-    /// It was carried out, and this is its answer, which comes later.
+    /// The answer of a statement that has run, and that is sent later.
     later: Option<String>,
     copy: Option<CopyIn>,
 }
@@ -34,13 +35,13 @@ pub(super) struct Run {
 /// Locks of tables and rows, behind the keys of advisory locks.
 const TABLE_LOCKS: u64 = 1 << 32;
 
-/// At the end of what a server says of a session, if it has told of a standby: it listens to no channel.
+/// The end of a server's report of a session at a standby, which listens to no channel.
 pub const AT_STANDBY: &str = ";at a standby";
 
 /// The unit in which a COMMIT says how long after it is committed it is answered.
 const LATER_US: u64 = 100;
 
-/// For so long the pooler has a server wait before it is asked again.
+/// The time for which the pooler lets a server wait before it asks again.
 const MOMENT_US: u64 = 100_000;
 
 /// Rows a statement answers; a SELECT without `r` answers one.
@@ -87,12 +88,12 @@ impl Run {
         run
     }
 
-    /// Whose statement it is.
+    /// Returns the tag of the statement, which names its client.
     pub(super) fn tag(&self) -> Tag {
         self.statement.tag
     }
 
-    /// It was carried out, and is past any cancel.
+    /// Returns whether the statement has run, so that no cancel can hit it.
     pub(super) fn is_done(&self) -> bool {
         self.later.is_some()
     }
@@ -112,7 +113,7 @@ impl Run {
         self.suspends
     }
 
-    /// What happens next; `None` when the statement is complete.
+    /// Returns the next step; `None` if the statement is complete.
     pub(super) fn step(&mut self, session: &mut Session) -> Result<Option<Step>, Refusal> {
         if !self.started {
             return self.start(session);
@@ -176,7 +177,7 @@ impl Run {
         }
     }
 
-    /// It would wait, or waits, for a lock.
+    /// Returns whether the statement would wait, or waits, for a lock.
     pub(super) fn waits_for_lock(&self) -> bool {
         self.wanted_lock().is_some_and(|(_, waits)| waits)
     }
@@ -341,7 +342,7 @@ fn row_id(tag: &Tag, row: u32) -> String {
     format!("c={} n={} i={row}", tag.client.unwrap_or(0), tag.number)
 }
 
-/// What of a session its server reports to no client.
+/// Returns the part of a session that its server reports to no client.
 fn silent_column(session: &Session) -> String {
     let mut line = session.settings.silent_line() + &session.holdings.line();
     if session.told_recovery() {

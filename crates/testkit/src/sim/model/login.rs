@@ -172,7 +172,8 @@ impl Backend {
         self.sleep(cx, in_us);
     }
 
-    /// It is a standby's, of a database with `route=auto`: it gets nothing but reads, and may refuse them.
+    /// Returns whether the login is to a standby, of a database with `route=auto`: the process gets only
+    /// reads, and may refuse them.
     fn is_balanced_to(&self, cx: &SimContext) -> bool {
         let database = self.pool.as_ref().map(|(database, _)| database.as_str());
         let route = database.and_then(|database| cx.plan.route_of(database));

@@ -1,5 +1,5 @@
-//! What a server process has to do with other processes: advisory locks that another one has, notifications, and things of
-//! another client in its session, which must never be there.
+//! The relations of a server process to other processes: advisory locks that they have, notifications, and
+//! another client's state in its session, which must never be there.
 
 use super::backend::{Backend, Stage};
 use crate::sim::context::{Event, SimContext};
@@ -60,7 +60,7 @@ impl Backend {
         }
     }
 
-    /// Its end, for the other processes.
+    /// Ends the process for the other processes.
     pub(super) fn forget_others(&mut self, cx: &mut SimContext) {
         self.waits_for = None;
         self.waits_since_us = None;
@@ -76,7 +76,7 @@ impl Backend {
 
     // Notifications.
 
-    /// It listens to something.
+    /// Returns whether the process listens to a channel.
     #[must_use]
     pub fn listens(&self) -> bool {
         !self.listening.is_empty()
@@ -115,7 +115,8 @@ impl Backend {
         }
     }
 
-    /// It is told that there are notifications: between two transactions it looks at once, else at the end of this one.
+    /// Signals that there are notifications: between two transactions the process reads them at once,
+    /// otherwise at the end of the current one.
     pub fn signalled(&mut self, cx: &mut SimContext) {
         self.signalled = true;
         self.go_on(cx);

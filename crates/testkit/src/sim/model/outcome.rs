@@ -1,14 +1,14 @@
-//! What goes wrong with a server process: how it ends, and how it lies.
+//! The faults of a server process: how it ends, and how it lies.
 
 use crate::sim::context::SimContext;
 use crate::sim::network::net::End;
 use crate::sim::network::proto::Message;
 use crate::sim::plan::Theme;
 
-/// How a server process is going to end, or to lie, if not in order.
+/// The way in which a server process is going to end or to lie, if it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerOutcome {
-    /// Nothing special.
+    /// The process has no fault.
     None,
     /// Refuses the login, with this SQLSTATE.
     Refuses(&'static str),
@@ -28,16 +28,16 @@ pub enum ServerOutcome {
     Lies(u32, Lie),
 }
 
-/// When it may end while a client is queued behind.
+/// The moment at which the process may end while a client is queued behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// While the first one's statement is carried out.
+    /// The first client's statement is running.
     AtWork,
-    /// In the middle of the answer to it.
+    /// The answer to that statement has been sent in part.
     InAnswer,
-    /// All was answered but ReadyForQuery.
+    /// The answer has been sent except for ReadyForQuery.
     BeforeReady,
-    /// All was answered; the next one's statement has not begun.
+    /// The answer has been sent; the next client's statement has not begun.
     AfterReady,
 }
 
@@ -45,7 +45,7 @@ pub enum Moment {
 pub const MOMENTS: [Moment; 4] = [Moment::AtWork, Moment::InAnswer, Moment::BeforeReady, Moment::AfterReady];
 
 impl Moment {
-    /// As it is counted.
+    /// Returns the name of the counter.
     pub(super) fn name(self) -> &'static str {
         match self {
             Moment::AtWork => "pipelined servers lost at work",
@@ -56,8 +56,8 @@ impl Moment {
     }
 }
 
-/// What PostgreSQL would never send, and what is plain to see wherever the stream is cut. (A well-formed message too many
-/// is not: it may arrive when the next client's answer is due.)
+/// A message that PostgreSQL would never send, and that is recognizable wherever the stream is cut. (A
+/// superfluous well-formed message is not: it may arrive when the next client's answer is due.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
     /// A message type that does not exist.
@@ -85,7 +85,7 @@ pub const LIES: [Lie; 6] = [
 ];
 
 impl Lie {
-    /// It is a lie only if another client's statement is behind the one that is answered.
+    /// Returns whether it is a lie only if another client's statement follows the one that is answered.
     pub(super) fn needs_queued_behind(self) -> bool {
         matches!(self, Lie::OpenTransaction | Lie::Copies)
     }
@@ -106,7 +106,7 @@ impl Lie {
 }
 
 impl ServerOutcome {
-    /// What chance has in store for the next process, `serving` of which are at work.
+    /// Draws the outcome of the next process, while `serving` processes are at work.
     pub(super) fn draw(cx: &mut SimContext, serving: usize) -> ServerOutcome {
         if serving >= cx.plan.server.connections_max {
             return ServerOutcome::Refuses("53300");

@@ -17,7 +17,7 @@ use crate::sim::model::state::prepared::{Portal, Prepared};
 use crate::sim::model::state::settings::Settings;
 use crate::sim::network::proto::{Body, Fields, Message, report};
 
-/// What a session does next.
+/// The next step of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Sends a message (PostgreSQL keeps it in its buffer until the buffer is full or flushed).
@@ -28,9 +28,9 @@ pub enum Step {
     Wait(u64),
     /// Asks for an advisory lock: the caller says with [`Session::told_of_lock`] whether it got it, or waits until it has.
     Lock {
-        /// Which.
+        /// The lock's key.
         key: u64,
-        /// It waits until it gets it.
+        /// `true` if the session waits until it gets the lock.
         waits: bool,
     },
     /// Asks its node, which answers by [`Session::replied`].
@@ -43,7 +43,7 @@ pub enum Step {
     Quit,
 }
 
-/// What an observer of the server is told.
+/// A report to an observer of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A statement, or a function call, starts.
@@ -52,30 +52,30 @@ pub enum Note {
     Wrote(Tag),
     /// A statement without an owner starts: the pooler's own.
     Hidden {
-        /// Its text.
+        /// The text of the statement.
         what: String,
         /// A transaction block or a message group was open before it.
         bound: bool,
     },
     /// A transaction was committed that did something for other sessions.
     Told {
-        /// What.
+        /// The report.
         what: Told,
         /// The client whose statement did it; `None` for a statement of the pooler.
         client: Option<u32>,
     },
     /// A transaction is over, perhaps of one statement.
     Ended {
-        /// It was committed.
+        /// `true` if the transaction was committed.
         kept: bool,
     },
     /// An advisory lock was given up, once.
     Unlocked(u64),
     /// A named prepared statement is bound.
     Bound {
-        /// Its name.
+        /// The statement's name.
         name: String,
-        /// Whose parameters they are.
+        /// The tag of the parameters, which names their client.
         tag: Tag,
     },
     /// A client's statement starts at a standby that only reads are sent to, and is none: what it is.
@@ -86,9 +86,9 @@ pub enum Note {
     NotUnderstood(String),
     /// Copy data of another client arrived in a COPY.
     ForeignCopyData {
-        /// Whose COPY it is.
+        /// The tag of the COPY, which names its client.
         owner: Tag,
-        /// How the data begins.
+        /// The beginning of the data.
         data: String,
     },
 }
@@ -119,14 +119,14 @@ impl Refusal {
     }
 }
 
-/// What a transaction block may do.
+/// The access that a transaction block has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
-    /// All.
+    /// The block may read and write.
     Write,
-    /// It is read-only, and no statement of it has run.
+    /// The block is read-only, and none of its statements has run.
     Begun,
-    /// It is read-only, and goes on.
+    /// The block is read-only, and a statement of it has run.
     Read,
     /// It began at a standby without a word on what it does, and no statement of it has run. Anything but a read leaves for the primary.
     UndeclaredBegun,
@@ -148,7 +148,7 @@ pub(super) enum Doing {
     Nothing,
     /// A Query, with the statements that are still to come.
     Simple { rest: VecDeque<Statement>, many: bool, run: Option<Run> },
-    /// An Execute.
+    /// A running Execute.
     Execute { portal: String, run: Run },
     /// A FunctionCall.
     Call { tag: Tag, fails: bool, started: bool },
@@ -159,15 +159,15 @@ pub(super) enum Doing {
 pub struct Behaviour {
     /// ParameterStatus comes at once, as before PostgreSQL 14, not just before ReadyForQuery.
     pub reports_early: bool,
-    /// in_hot_standby, as it is told at login; `None` where there is no cluster.
+    /// The value of in_hot_standby that the session reports at login; `None` if there is no cluster.
     pub in_hot_standby: Option<bool>,
-    /// It gets the reads of clients that may have them run on the primary, and nothing else.
+    /// `true` if the session only gets the reads of clients that could also read from the primary.
     pub is_balanced_to: bool,
     /// Among them the beginnings of transactions that do not say what they do (`begin_undeclared=first`).
     pub begins_undeclared: bool,
 }
 
-/// How the error ends of what PostgreSQL refuses at a standby in any transaction.
+/// The end of the error for a statement that PostgreSQL refuses at a standby in any transaction.
 pub const IN_RECOVERY: &str = "during recovery";
 
 /// See the module's head.
@@ -176,20 +176,20 @@ pub struct Session {
     pub(super) pid: u32,
     pub(super) settings: Settings,
     pub(super) holdings: Holdings,
-    /// It got the advisory lock that it asked for last.
+    /// `true` if the session got the advisory lock that it asked for last.
     pub(super) got_lock: bool,
-    /// What its node has answered.
+    /// The answer of the session's node.
     reply: Option<Reply>,
-    /// Its node was promoted, and it has not told so.
+    /// `true` if the node was promoted and the session has not reported it.
     has_left_recovery: bool,
     /// Locks of tables and rows that it has until its transaction ends, each as often as it was taken.
     table_locks: Vec<u64>,
     pub(super) block: Block,
-    /// What the block, if one is open, may do.
+    /// The access of the open block, if there is one.
     pub(super) access: Access,
     /// Messages of an extended group came since the last ReadyForQuery.
     pub(super) group_open: bool,
-    /// Some of them began a transaction; a Close does not.
+    /// `true` if one of them began a transaction; a Close does not.
     group_began: bool,
     pub(super) skipping: bool,
     pub(super) prepared: BTreeMap<String, Prepared>,
@@ -199,7 +199,8 @@ pub struct Session {
     doing: Doing,
     notes: Vec<Note>,
     pub(super) behaviour: Behaviour,
-    /// What a statement sees that begins now, and what the one does that runs: in each of its rows, behind the process's number.
+    /// The snapshots of a statement that begins now, and of the running one, in whose rows it follows the
+    /// process's number.
     sees: Sees,
 }
 
@@ -209,7 +210,8 @@ struct Sees {
     now: String,
 }
 
-/// What a client is told of a read outside of a transaction that is lost with its server, if a part of it was seen.
+/// The error for a read outside of a transaction that is lost with its server, if a part of its answer was
+/// seen.
 pub const INTERRUPTED: &str = "the statement was interrupted: the connection to the";
 
 impl Session {
@@ -259,18 +261,18 @@ impl Session {
         self.inbox.push_back(message);
     }
 
-    /// What a statement sees that begins with the next step.
+    /// Sets the snapshot of a statement that begins with the next step.
     pub fn look(&mut self, sees: Snapshot, in_recovery: bool) {
         self.sees.next = Some(sees);
         self.has_left_recovery = self.behaviour.in_hot_standby == Some(true) && !in_recovery;
     }
 
-    /// Where its node stands now.
+    /// Returns the present place of the session's node.
     pub(super) fn stands(&self) -> Option<Snapshot> {
         self.sees.next
     }
 
-    /// As it stands in a row.
+    /// Returns the process's number in the form for a row.
     pub(super) fn process(&self) -> String {
         format!("{}{}", self.pid, self.sees.now)
     }
@@ -280,25 +282,26 @@ impl Session {
         self.sees.now = self.sees.next.map(Snapshot::render).unwrap_or_default();
     }
 
-    /// What was noticed since the last call.
+    /// Returns the reports since the last call.
     pub fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Nothing in progress, nothing unread, no transaction: as ReadyForQuery `I` left it.
+    /// Returns whether the session is as ReadyForQuery `I` left it: no request in progress, none unread, no
+    /// transaction.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let quiet = self.inbox.is_empty() && self.outbox.is_empty() && matches!(self.doing, Doing::Nothing);
         quiet && !self.is_bound()
     }
 
-    /// In a transaction block or in the middle of a message group.
+    /// Returns whether the session is in a transaction block or in the middle of a message group.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.block != Block::None || self.group_open || self.skipping
     }
 
-    /// In a transaction: it is told of no notification.
+    /// Returns whether the session is in a transaction, in which it gets no notification.
     #[must_use]
     pub fn is_in_transaction(&self) -> bool {
         self.block != Block::None || self.group_began || self.skipping
@@ -316,7 +319,7 @@ impl Session {
         self.holdings.channels()
     }
 
-    /// Its client cannot do without this very process: it holds what does not move.
+    /// Returns whether the client needs this very process, because it holds state that does not move.
     #[must_use]
     pub fn is_bound_to_process(&self) -> bool {
         self.settings.get("search_path").contains("pg_temp") || self.holdings.is_bound_to_process()
@@ -360,7 +363,7 @@ impl Session {
         waits && self.break_off(&Refusal::new("40P01", "deadlock detected")).is_some()
     }
 
-    /// As [`Session::cancel_next`], where the statement waits for a lock.
+    /// Fails the statement like [`Session::cancel_next`], if it waits for a lock.
     pub fn deadlock_next(&mut self) -> bool {
         self.run_up_to_next() && self.deadlock()
     }
@@ -398,7 +401,7 @@ impl Session {
         }
     }
 
-    /// In the middle of a message group, whose Sync is still to come.
+    /// Returns whether the session is in the middle of a message group, whose Sync is still to come.
     #[must_use]
     pub fn in_group(&self) -> bool {
         self.group_open
@@ -581,7 +584,7 @@ impl Session {
         differs && self.give_up_waiting(self.block, &Refusal::new(code, text))
     }
 
-    /// Its node is a standby, as far as it has told.
+    /// Returns whether the session's node is a standby, as far as it has reported.
     pub(super) fn is_in_recovery(&self) -> bool {
         self.told_recovery() && !self.has_left_recovery
     }
@@ -619,7 +622,7 @@ impl Session {
         true
     }
 
-    /// What happens next.
+    /// Takes the next step.
     pub fn step(&mut self) -> Step {
         if let Some(step) = self.outbox.pop_front() {
             return step;

@@ -9,7 +9,7 @@ use pgweir_core::own_settings;
 /// The name of what is another thing on a standby, as the catalog says.
 pub const SEQUENCE: &str = "a_seq";
 
-/// What a statement carries besides its words: whose it is, and how the model is to behave.
+/// The data that a statement carries besides its words: its client, and the behaviour of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tag {
     /// `c`: the client. Absent in shared prepared texts (the parameter names the client) and in a pooler's own statements.
@@ -29,7 +29,7 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// As it stands in a comment or parameter.
+    /// Returns the text for a comment or parameter.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = String::new();
@@ -91,10 +91,10 @@ impl Tag {
     }
 }
 
-/// What a statement does.
+/// The effect of a statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verb {
-    /// Nothing: an empty string or only a comment.
+    /// No effect: an empty string or only a comment.
     Empty,
     /// SELECT: rows that say which client asked, and what the session looked like.
     Select,
@@ -106,7 +106,7 @@ pub enum Verb {
     Catalog,
     /// The pooler asks a primary for its position, or (`replayed`) a standby for its.
     Position {
-        /// How far it has replayed.
+        /// `true` if the statement asks for the position that was replayed.
         replayed: bool,
     },
     /// `SELECT fail`: rows, then an error.
@@ -119,7 +119,7 @@ pub enum Verb {
     Set {
         /// SET LOCAL.
         local: bool,
-        /// As written.
+        /// The name as it was written.
         name: String,
         /// `None` is DEFAULT or RESET.
         value: Option<String>,
@@ -160,23 +160,23 @@ pub enum Verb {
     SetConfig(Vec<(String, Option<String>, bool)>),
     /// The pooler sets settings that are not the session's own: name, value.
     PutBack(Vec<(String, String)>),
-    /// What a session holds besides settings is made, used or ended.
+    /// State besides settings is created, used or ended.
     Hold(Hold),
     /// The pooler asks for a transaction.
     Inquire(Inquiry),
 }
 
-/// What the pooler asks for a transaction.
+/// A question of the pooler about a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Inquiry {
-    /// Which number the open one has, where the log is, where a record with that number ends, which is written for it, and where recovery
-    /// had ended.
+    /// The number of the open transaction, the position of the log, the end of a record with that number,
+    /// which is written for it, and the place where recovery had ended.
     Number,
-    /// What became of another one; where recovery ended, and which run of which server it is.
+    /// The outcome of another transaction, the place where recovery ended, and the run of the server.
     Outcome {
-        /// Its number.
+        /// The number of that transaction.
         xid: u64,
-        /// After a moment.
+        /// `true` if the answer comes after a moment.
         waits: bool,
     },
 }
@@ -196,9 +196,9 @@ pub enum Hold {
     DropTable(String),
     /// PREPARE ... AS.
     Prepare {
-        /// As it is executed.
+        /// The name under which the statement is executed.
         name: String,
-        /// What it does.
+        /// The effect of the statement.
         verb: Box<Verb>,
         /// The whole query string, which `pg_prepared_statements` shows.
         source: String,
@@ -209,9 +209,9 @@ pub enum Hold {
     Deallocate(String),
     /// `SELECT pg_advisory_lock(key)`, or `pg_try_advisory_lock` if it does not wait.
     Lock {
-        /// The lock.
+        /// The lock's key.
         key: u64,
-        /// It waits until it gets it.
+        /// `true` if the statement waits until it gets the lock.
         waits: bool,
     },
     /// `SELECT pg_advisory_unlock(key)`; `None` is `pg_advisory_unlock_all()`.
@@ -225,7 +225,7 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// It answers rows.
+    /// Returns whether the statement returns rows.
     fn returns_rows(&self) -> bool {
         matches!(self, Hold::Lock { .. } | Hold::Unlock(_) | Hold::Fetch(..))
     }
@@ -234,9 +234,9 @@ impl Hold {
 /// One parsed statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Statement {
-    /// What it does.
+    /// The effect of the statement.
     pub verb: Verb,
-    /// Whose it is.
+    /// The tag of the statement, which names its client.
     pub tag: Tag,
     /// Parameters it takes: 0 or 1.
     pub params: u16,
@@ -411,7 +411,7 @@ fn locks(upper: &[&str]) -> Result<Verb, String> {
     }))
 }
 
-/// What is about a session and its own.
+/// Reads a statement about a session's own state.
 fn holds(upper: &[&str], words: &[String]) -> Result<Hold, String> {
     let at = |place: usize| words.get(place).cloned().unwrap_or_default();
     Ok(match upper {

@@ -4,34 +4,34 @@ use std::collections::VecDeque;
 
 use crate::sim::rng::Rng;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dir {
-    /// From a peer (client or server) to the pooler.
+    /// Bytes from a peer (client or server) to the pooler.
     ToPooler,
-    /// From the pooler to a peer.
+    /// Bytes from the pooler to a peer.
     ToPeer,
 }
 
-/// How a sender ends.
+/// The way in which a sender ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// In order, after all that was sent.
+    /// An orderly end, after all bytes that were sent.
     Fin,
     /// Abruptly; what was sent before may be lost.
     Reset,
 }
 
-/// What one network of a run is like.
+/// The behaviour of a run's network.
 #[derive(Clone, Debug)]
 pub struct NetBehaviour {
     /// Longest delay of a segment, in microseconds.
     pub delay_us_max: u64,
     /// Bytes a pipe takes before the sender must wait (both kernels' buffers).
     pub window_bytes: usize,
-    /// Of 100 reads, so many return a few bytes only.
+    /// The percentage of reads that return only a few bytes.
     pub tiny_reads_percent: u64,
-    /// Of 100 writes, so many are cut into two segments.
+    /// The percentage of writes that are cut into two segments.
     pub cut_writes_percent: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct Pipe {
     deaf: bool,
 }
 
-/// When segments of one write arrive.
+/// The times at which the segments of one write arrive.
 pub type Arrivals = [Option<u64>; 2];
 
 impl Pipe {
@@ -175,7 +175,7 @@ impl Pipe {
         self.taken_bytes
     }
 
-    /// Of these, what the receiver has read.
+    /// Returns the number of these bytes that the receiver has read.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes
@@ -193,13 +193,13 @@ impl Pipe {
         self.ended.filter(|&end| self.readable() == 0 || end == End::Reset)
     }
 
-    /// Nothing is on its way and nothing unread.
+    /// Returns whether no bytes are on their way and none are unread.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.flying.is_empty() && self.readable() == 0
     }
 
-    /// What was written and not read: what has arrived, then what is on its way.
+    /// Returns the bytes that were written and not read: those that have arrived, then those on their way.
     pub fn unread(&self) -> impl Iterator<Item = &[u8]> {
         let flying = self.flying.iter().filter_map(|(_, segment)| match segment {
             Segment::Bytes(bytes) => Some(bytes.as_slice()),

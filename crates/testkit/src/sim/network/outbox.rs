@@ -19,7 +19,7 @@ impl Outbox {
         }
     }
 
-    /// Where more can be appended.
+    /// Returns the buffer to which more can be appended.
     pub fn end(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }

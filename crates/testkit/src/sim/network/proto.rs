@@ -4,9 +4,9 @@
 /// One message: type byte and body (without the length field).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Type byte.
+    /// The message type.
     pub tag: u8,
-    /// What follows the length field.
+    /// The bytes after the length field.
     pub body: Vec<u8>,
 }
 
@@ -68,21 +68,21 @@ impl Body {
         Body::default()
     }
 
-    /// One byte.
+    /// Appends a byte.
     #[must_use]
     pub fn byte(mut self, value: u8) -> Self {
         self.0.push(value);
         self
     }
 
-    /// Int16.
+    /// Appends an Int16.
     #[must_use]
     pub fn int16(mut self, value: i16) -> Self {
         self.0.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    /// Int32.
+    /// Appends an Int32.
     #[must_use]
     pub fn int32(mut self, value: i32) -> Self {
         self.0.extend_from_slice(&value.to_be_bytes());
@@ -138,17 +138,17 @@ impl<'a> Fields<'a> {
         Some(head)
     }
 
-    /// One byte.
+    /// Reads a byte.
     pub fn byte(&mut self) -> Option<u8> {
         Some(self.take(1)?[0])
     }
 
-    /// Int16.
+    /// Reads an Int16.
     pub fn int16(&mut self) -> Option<i16> {
         Some(i16::from_be_bytes(self.take(2)?.try_into().ok()?))
     }
 
-    /// Int32.
+    /// Reads an Int32.
     pub fn int32(&mut self) -> Option<i32> {
         Some(i32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }
@@ -245,14 +245,14 @@ impl Splitter {
     }
 }
 
-/// What an ErrorResponse or NoticeResponse says.
+/// The contents of an ErrorResponse or NoticeResponse.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ErrorText {
     /// Field V (or S).
     pub severity: String,
-    /// Field C.
+    /// The field C: the SQLSTATE.
     pub code: String,
-    /// Field M.
+    /// The field M: the message.
     pub message: String,
 }
 

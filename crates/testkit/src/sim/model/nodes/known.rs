@@ -1,5 +1,5 @@
-//! What the pooler knows of timelines: from which moment on a primary of an older one is deposed. What it says of commits counts only as far
-//! as the pooler had read it then, and nothing that commits is sent to it any more.
+//! The pooler's knowledge of timelines: the time from which a primary of an older one is deposed. Its answers
+//! to commits count only as far as the pooler had read them by then, and no more commits are sent to it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) const SENT_TO_DEPOSED: &str =
 #[derive(Clone, Debug)]
 struct Moment {
     at_us: u64,
-    /// So many bytes of each connection it had read.
+    /// The number of bytes of each connection that the pooler had read.
     read_bytes: Vec<u64>,
 }
 
@@ -25,20 +25,21 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// So much of a connection was read before a timeline newer than this was known; `None`: none is known.
+    /// Returns the number of bytes of a connection that were read before a timeline newer than this was
+    /// known; `None` if none is known.
     pub(super) fn read_before(&self, timeline: u32, link: LinkId) -> Option<u64> {
         let newer = self.moments.range(timeline + 1..).map(|(_, moment)| moment);
         newer.map(|moment| moment.read_bytes.get(link.0).copied().unwrap_or(0)).min()
     }
 
-    /// When a timeline newer than this was known.
+    /// Returns the time at which a timeline newer than this was known.
     fn since_us(&self, timeline: u32) -> Option<u64> {
         self.moments.range(timeline + 1..).map(|(_, moment)| moment.at_us).min()
     }
 }
 
 impl Nodes {
-    /// What a line of the pooler's log says of timelines, if it does: the newest that it knows.
+    /// Returns the newest timeline that a line of the pooler's log mentions, if it does.
     #[must_use]
     pub fn timeline_in(line: &str) -> Option<u32> {
         let words =
@@ -48,7 +49,8 @@ impl Nodes {
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     }
 
-    /// This is the newest timeline that the pooler knows. `read_bytes`: what it has read of each connection so far.
+    /// Notes the newest timeline that the pooler knows. `read_bytes`: the number of bytes that it has read of
+    /// each connection so far.
     pub fn pooler_learns(&mut self, timeline: u32, now_us: u64, read_bytes: Vec<u64>) {
         self.known.moments.retain(|known, _| *known <= timeline);
         self.known.moments.entry(timeline).or_insert(Moment { at_us: now_us, read_bytes });

@@ -1,18 +1,18 @@
-//! What the model's standbys answer to `lag_query`: mostly that they are not behind; for a while, or always, that they are, or what is no
-//! number of seconds, or nothing.
+//! The answers of the model's standbys to `lag_query`: mostly that they are current; for a while, or always,
+//! that they are behind, or a value that is no number of seconds, or none.
 
 use crate::sim::network::proto::{Body, Message};
 use crate::sim::rng::Rng;
 
-/// What the pooler sends as `lag_query`.
+/// The text of the pooler's `lag_query`.
 pub const LAG_QUERY: &str = "select seconds from heartbeat";
 
-/// After this time what was sent to a standby before has begun there.
+/// The time after which a statement that was sent to a standby has begun there.
 const BEGUN_US: u64 = 4_000_000;
 /// A mood lasts no longer.
 const MOOD_US_MAX: u64 = 7_000_000;
 
-/// How a standby answers for a while.
+/// The kind of a standby's answers for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mood {
     Current,
@@ -20,11 +20,11 @@ enum Mood {
     Hostile,
 }
 
-/// What becomes of the question.
+/// The result of the question.
 pub enum LagAnswer {
-    /// These messages.
+    /// An answer with these messages.
     Says(Vec<Message>),
-    /// Nothing comes.
+    /// No answer.
     Silent,
     /// The process ends.
     Dies,
@@ -35,11 +35,11 @@ pub enum LagAnswer {
 struct Teller {
     mood: Mood,
     mood_ends_us: u64,
-    /// It is never current.
+    /// `true` if the standby is never current.
     is_stuck: bool,
-    /// It has been current once.
+    /// `true` if the standby has been current once.
     was_current: bool,
-    /// Since when each answer was above the limit, or none.
+    /// The time since which each answer was above the limit, or missing.
     over_since_us: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ pub struct Lags {
 }
 
 impl Lags {
-    /// Nothing has been asked yet.
+    /// Creates standbys that have not been asked yet.
     #[must_use]
     pub fn new(seed: u64, nodes: usize) -> Lags {
         let mut rng = Rng::new(seed ^ 0x1a_9c_0d_e5);
@@ -87,7 +87,8 @@ impl Lags {
         }
     }
 
-    /// Nothing new begins at a standby that has not said once that it is current, or not for so long.
+    /// Returns whether no new statement may begin at a standby: it has never reported that it is current, or
+    /// not for too long.
     #[must_use]
     pub fn is_known_behind(&self, node: usize, check_timeout_ms: u64, now_us: u64) -> bool {
         let known_us = check_timeout_ms * 1000 + BEGUN_US;

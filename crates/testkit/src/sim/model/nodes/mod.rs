@@ -26,14 +26,14 @@ use crate::sim::rng::Rng;
 /// The user that the pooler watches nodes as.
 pub const WATCHER: &str = "checker";
 
-/// Whether a node's server runs.
+/// The status of a node's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// It serves.
+    /// The server runs.
     Running,
-    /// It refuses logins with 57P03.
+    /// The server refuses logins with 57P03.
     Starting,
-    /// Nothing listens at its port.
+    /// The server does not listen at its port.
     Stopped,
 }
 
@@ -42,46 +42,47 @@ pub enum Status {
 pub struct Node {
     /// See [`Status`].
     pub status: Status,
-    /// Nothing passes between it and the pooler.
+    /// `true` if no bytes pass between the node and the pooler.
     pub isolated: bool,
-    /// It is a standby.
+    /// `true` if the node is a standby.
     pub in_recovery: bool,
     /// A standby's: where it has come. A primary's: its timeline, and where that began.
     place: Place,
     delay: Delay,
-    /// Where its recovery ended; `None` after a clean start, and while it recovers.
+    /// The place where the node's recovery ended; `None` after a clean start, and while it recovers.
     recovered: Option<u64>,
-    /// It has crashed as a primary, and its log ends there.
+    /// The end of the log of a node that has crashed as a primary.
     crashed_at: Option<u64>,
-    /// When its server was started.
+    /// The time at which the node's server was started.
     started: i64,
-    /// When another node was promoted in its place.
+    /// The time at which another node was promoted instead.
     term_ended_us: Option<u64>,
-    /// When it was promoted last.
+    /// The time at which the node was promoted last.
     promoted_us: Option<u64>,
-    /// When it was cut off last, and came back: what was sent before arrives then.
+    /// The time at which the node was last back after it was cut off: bytes that were sent before arrive
+    /// then.
     healed_us: u64,
 }
 
-/// What a statement sees.
+/// The state that a statement sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     place: Place,
-    /// Its node is a standby.
+    /// `true` if the statement's node is a standby.
     pub is_standby: bool,
     /// The position that its node tells.
     tells: u64,
 }
 
 impl Snapshot {
-    /// As it stands in a row, behind the process's number.
+    /// Returns the text for a row, which follows the process's number.
     #[must_use]
     pub fn render(self) -> String {
         let Place { timeline, lsn } = self.place;
         format!("@{timeline}-{lsn}-{}", u8::from(self.is_standby))
     }
 
-    /// What its node says of its position: position, bytes of a page, timeline.
+    /// Returns the node's report of its position: position, bytes of a page, timeline.
     #[must_use]
     pub fn told(self) -> [String; 3] {
         [position(self.tells), "8192".to_owned(), format!("{:08X}", self.place.timeline)]
@@ -97,31 +98,32 @@ impl Snapshot {
     }
 }
 
-/// What happens to a node.
+/// An event of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// Its processes die without a word.
+    /// The node's processes die without a message.
     Crash(usize),
-    /// Its processes say goodbye, and end.
+    /// The node's processes report the shutdown, and end.
     Stop(usize),
     /// The server starts; it serves later.
     Start(usize),
-    /// It serves. As a standby, if another node was promoted meanwhile.
+    /// The node serves. It is a standby if another node was promoted in the meantime.
     Serve(usize),
-    /// It becomes a primary.
+    /// The node becomes a primary.
     Promote(usize),
-    /// Nothing passes any more.
+    /// No bytes pass any more.
     Part(usize),
-    /// All passes again.
+    /// Bytes pass again.
     Heal(usize),
-    /// Its processes are ended by an administrator.
+    /// An administrator ends the node's processes.
     Terminate(usize),
-    /// Its connections are cut in between: the pooler sees their end at once, and its processes go on with what they have received.
+    /// The node's connections are cut in between: the pooler sees their end at once, and the processes go on
+    /// with the bytes that they have received.
     Sever(usize),
 }
 
 impl Act {
-    /// As it is counted.
+    /// Returns the name of the counter.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -146,15 +148,15 @@ pub struct Nodes {
     wal: Wal,
     xids: Xids,
     known: Known,
-    /// What each client saw last.
+    /// The place that each client saw last.
     seen: BTreeMap<u32, Place>,
-    /// What is still to happen, by time.
+    /// The events still to happen, by time.
     acts: BTreeMap<(u64, usize), Act>,
     /// The number of acts that were put there.
     planned: usize,
-    /// When the last of it happened.
+    /// The time of the last of these events.
     last_us: u64,
-    /// When a client's statement first ran in each timeline.
+    /// The time at which a client's statement first ran in each timeline.
     served_us: BTreeMap<u32, u64>,
     /// The node that was promoted last: it is the primary, or is to be.
     leader: usize,
@@ -162,7 +164,7 @@ pub struct Nodes {
     lags: Option<Lags>,
 }
 
-/// After this time all workers and all statements under way are past a change.
+/// The time after which all workers and all running statements know of a change.
 const NEWS_US: u64 = 200_000;
 
 impl Nodes {
@@ -205,7 +207,8 @@ impl Nodes {
         nodes
     }
 
-    /// What will happen, one thing after the other. At the end of each there is one primary, and all run.
+    /// Writes the events of the run, one after the other. At the end of each there is one primary, and all
+    /// nodes run.
     fn write_story(&mut self, now_us: u64) {
         let (mut at_us, mut primary) = (now_us, 0);
         for _ in 0..self.plan.happenings {
@@ -282,13 +285,13 @@ impl Nodes {
         self.acts.insert((at_us, self.planned), act);
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn due_us(&self) -> Option<u64> {
         self.acts.keys().next().map(|(at_us, _)| *at_us)
     }
 
-    /// What happens now.
+    /// Returns the event that happens now.
     pub fn take_due(&mut self, now_us: u64) -> Option<Act> {
         let entry = self.acts.first_entry()?;
         if entry.key().0 > now_us {
@@ -329,7 +332,8 @@ impl Nodes {
         node.status = Status::Stopped;
     }
 
-    /// It begins where it was; a standby a little before that, and one whose history is not the newest primary's is made from that.
+    /// Starts a node. It begins where it was; a standby begins a little before that, and a node whose history
+    /// is not the newest primary's is copied from that primary.
     fn start(&mut self, node: usize) {
         let (back, number) = (self.rng.index(4), node);
         let newest = self.wal.newest();
@@ -384,7 +388,7 @@ impl Nodes {
         }
     }
 
-    /// What a statement sees that begins at a node now.
+    /// Returns the snapshot of a statement that begins at a node now.
     #[must_use]
     pub fn snapshot(&mut self, node: usize, now_us: u64) -> Snapshot {
         self.replay(now_us);
@@ -417,29 +421,29 @@ impl Nodes {
         Some(format!("statement {number} sees {place:?}, and its client had seen {back:?}"))
     }
 
-    /// After this time the pooler must know what each node is.
+    /// Returns the time after which the pooler must know the role of each node.
     fn known_us(&self) -> u64 {
         let known_ms =
             10 * self.plan.check_interval_ms + self.plan.down_after_ms + 5 * self.plan.check_timeout_ms;
         known_ms * 1000 + 1_000_000
     }
 
-    /// Nothing has happened, and the source has told the truth, for so long that the pooler must know what each node is and hold no
-    /// client back.
+    /// Returns whether the last event is so long ago, and the source has been right for so long, that the
+    /// pooler must know the role of each node and hold no client back.
     #[must_use]
     pub fn is_settled(&self, now_us: u64) -> bool {
         let strayed_us = self.source.as_ref().map_or(0, Source::strayed_us);
         now_us > self.last_us.max(strayed_us) + self.known_us()
     }
 
-    /// What the source says now, and when it says something next.
+    /// Returns the source's report, and the time of its next one.
     pub fn ask_source(&mut self, now_us: u64) -> (Option<Arc<SourceReport>>, Option<u64>) {
         let Some(source) = &mut self.source else { return (None, None) };
         let report = source.says(self.nodes.len(), self.leader, self.acts.is_empty(), now_us);
         (report, Some(source.next_us(now_us)))
     }
 
-    /// Nothing passes between a node and the pooler.
+    /// Returns whether no bytes pass between a node and the pooler.
     #[must_use]
     pub fn is_isolated(&self, node: usize) -> bool {
         self.nodes[node].isolated
@@ -542,7 +546,7 @@ impl Nodes {
     }
 }
 
-/// As `pg_lsn` is written.
+/// Returns a position in the form of `pg_lsn`.
 fn position(lsn: u64) -> String {
     format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff)
 }

@@ -11,25 +11,25 @@ use crate::sim::rng::Rng;
 /// A mood lasts no longer, so that the pooler hears the truth before a primary's last word is too old.
 const MOOD_US_MAX: u64 = 700_000;
 
-/// How the source is at present.
+/// The kind of the source's answers at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mood {
     Honest,
-    /// It says what was true a while ago.
+    /// The source reports an old state.
     Stale,
-    /// It names a node at random.
+    /// The source names a random node.
     Wrong,
-    /// It names no node as the primary.
+    /// The source names no node as the primary.
     Leaderless,
     /// The part that would know the leader does not answer.
     PartlySilent,
-    /// It does not answer.
+    /// The source does not answer.
     Silent,
-    /// It says that it could not be asked.
+    /// The source reports that it could not be asked.
     Fails,
-    /// It gives a list without nodes.
+    /// The source gives a list without nodes.
     Empty,
-    /// It announces a switchover.
+    /// The source announces a switchover.
     Announces,
 }
 
@@ -49,22 +49,23 @@ pub struct Source {
     rng: Rng,
     mood: Mood,
     mood_ends_us: u64,
-    /// What it said honestly last.
+    /// The leader of its last honest report.
     leader: usize,
-    /// When it was last anything but honest.
+    /// The time at which the source last gave a wrong report, or none.
     strayed_us: u64,
     interval_us: u64,
 }
 
 impl Source {
-    /// It says something each `interval_us`.
+    /// Creates a source that reports each `interval_us`.
     #[must_use]
     pub fn new(seed: u64, interval_us: u64) -> Source {
         let rng = Rng::new(seed ^ 0x5_0b_5c_e5);
         Source { rng, mood: Mood::Honest, mood_ends_us: 0, leader: 0, strayed_us: 0, interval_us }
     }
 
-    /// What it says now; `None`: nothing. `calm`: nothing happens to the nodes any more, and it is honest from now on.
+    /// Returns the report; `None` if there is none. `calm`: the nodes have no more events, and the source is
+    /// honest from now on.
     pub fn says(
         &mut self,
         nodes: usize,
@@ -114,13 +115,13 @@ impl Source {
         Some(Arc::new(SourceReport { cluster: "main".into(), discovery: Discovery::Patroni, said }))
     }
 
-    /// When it was asked last and did not tell the present truth.
+    /// Returns the time at which the source was last asked and did not report the present state.
     #[must_use]
     pub fn strayed_us(&self) -> u64 {
         self.strayed_us
     }
 
-    /// When it says something next.
+    /// Returns the time of the next report.
     pub fn next_us(&mut self, now_us: u64) -> u64 {
         now_us + self.rng.between(self.interval_us / 2, self.interval_us)
     }

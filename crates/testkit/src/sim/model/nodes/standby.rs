@@ -1,17 +1,19 @@
-//! What a standby does with statements, where clients must see nothing of it (`route=auto`): it refuses some reads as PostgreSQL does,
-//! and anything but a read, or a transaction that only reads, should not be there.
+//! A standby's handling of statements if clients must not notice it (`route=auto`): it refuses some reads as
+//! PostgreSQL does, and anything but a read, or a transaction that only reads, should not be there.
 
 use super::super::session::{Access, Block, IN_RECOVERY, Note, Refusal, Session};
 use super::super::statement::{Hold, Statement, Tag, Verb};
 
-/// Of so many reads a standby refuses one because of a conflict with recovery, and one because something has not arrived.
+/// The number of reads of which a standby refuses one because of a conflict with recovery, and one because
+/// data has not arrived.
 const REFUSED_ONE_IN: u32 = 12;
 
 /// The shared text that a standby cannot prepare: its table has not arrived.
 const TEXT_NOT_ARRIVED: u32 = 4;
 
 impl Statement {
-    /// In a read-only transaction the pooler (0A000) or PostgreSQL (25006) refuses it at a standby, and the primary does not.
+    /// Returns whether a read-only transaction at a standby is refused with this code by the pooler (0A000)
+    /// or PostgreSQL (25006), while the primary does not refuse it.
     #[must_use]
     pub fn is_otherwise_at_standby(&self, code: &str) -> bool {
         match &self.verb {

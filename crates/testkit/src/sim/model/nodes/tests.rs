@@ -44,7 +44,7 @@ fn a_node_has_another_role_than_before_once_it_is_promoted_or_made_a_standby() {
     assert!(nodes.has_changed_role(0) && nodes.has_changed_role(1));
 }
 
-/// Its sessions live, and what they have shown stays.
+/// The sessions of a running node live on, and values that they have shown stay valid.
 #[test]
 fn a_node_that_runs_is_not_started_again() {
     let mut nodes = nodes();

@@ -9,10 +9,10 @@ const PAGE_HEADER_BYTES: u64 = 24;
 const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 const SEGMENT_HEADER_BYTES: u64 = 40;
 
-/// What was written so long ago is flushed, too (`wal_writer_delay`).
+/// The age at which written log is flushed, too (`wal_writer_delay`).
 const WRITER_US: u64 = 100_000;
 
-/// Where a new cluster is.
+/// The position of a new cluster.
 const FIRST_LSN: u64 = 0x0300_0060;
 
 /// A position in the history of a timeline.
@@ -30,14 +30,14 @@ struct Record {
     at_us: u64,
     /// The change that it commits: the client, and the number of its statement.
     change: Option<(u32, u32)>,
-    /// All up to its end was flushed when it was written.
+    /// `true` if the log up to the record's end was flushed when it was written.
     flushes: bool,
 }
 
-/// What one timeline's primary has written.
+/// The log that one timeline's primary has written.
 #[derive(Clone, Debug)]
 struct Timeline {
-    /// Where it left another one.
+    /// The place where the timeline left another one.
     from: Option<Place>,
     records: Vec<Record>,
     end: u64,
@@ -49,19 +49,19 @@ pub struct Wal {
     timelines: Vec<Timeline>,
 }
 
-/// How late a standby is.
+/// The delay of a standby.
 #[derive(Clone, Copy, Debug)]
 pub struct Delay {
-    /// Of each record, in microseconds.
+    /// The delay of each record, in microseconds.
     pub base_us: u64,
     /// Besides, up to so many.
     pub more_us: u64,
-    /// After a promotion it follows the new primary so late.
+    /// The delay after which it follows the new primary of a promotion.
     pub repoint_us: u64,
 }
 
 impl Delay {
-    /// What the seed draws.
+    /// Draws a delay from the seed.
     #[must_use]
     pub fn draw(rng: &mut Rng) -> Delay {
         Delay {
@@ -108,7 +108,8 @@ impl Wal {
         Place { timeline, lsn: last.unwrap_or(from.map_or(FIRST_LSN, |from| from.lsn)) }
     }
 
-    /// Where the next record begins: behind a page's header, if the last one ended with a page.
+    /// Returns the place where the next record begins: after a page's header, if the last record ended with a
+    /// page.
     #[must_use]
     pub fn inserts_at(&self, timeline: u32) -> u64 {
         let end = self.timeline(timeline).end;
@@ -180,7 +181,7 @@ impl Wal {
         self.fork(self.newest(), place.timeline).is_some_and(|end| place.lsn <= end)
     }
 
-    /// Where a node stands after it was made a standby of the newest primary.
+    /// Returns the place of a node after it was made a standby of the newest primary.
     #[must_use]
     pub fn rewound(&self) -> Place {
         let newest = self.newest();

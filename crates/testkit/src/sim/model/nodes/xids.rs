@@ -14,14 +14,14 @@ pub type Change = (u32, u32);
 /// The row in answer to an [`Inquiry`], or SQLSTATE and text of an error.
 pub type Reply = Result<Vec<Option<String>>, (&'static str, String)>;
 
-/// What a client was told of the changes of one of its transactions.
+/// The report to a client about the changes of one of its transactions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
-    /// They are there, and will be.
+    /// The changes are committed.
     Committed(Vec<Change>),
-    /// They are not there: an error, or the answer to ROLLBACK.
+    /// The changes are rolled back: an error, or the answer to ROLLBACK.
     RolledBack(Vec<Change>),
-    /// It is not known whether they are there.
+    /// The outcome of the changes is not known.
     Unknown(Vec<Change>),
 }
 
@@ -37,7 +37,7 @@ const FIRST_XID: u64 = 731;
 #[derive(Clone, Copy, Debug)]
 struct Running {
     node: usize,
-    /// It began at a standby, and stays what it is there.
+    /// `true` if the transaction began at a standby, so that it only reads.
     only_reads: bool,
     xid: Option<u64>,
 }
@@ -57,7 +57,7 @@ struct Commit {
 pub struct Xids {
     /// The number that each timeline's primary gives out next.
     next: BTreeMap<u32, u64>,
-    /// By server process.
+    /// The running transactions by server process.
     running: BTreeMap<usize, Running>,
     /// Records with a number that commit nothing.
     marks: Vec<(Place, u64)>,
@@ -222,7 +222,7 @@ impl Nodes {
         }
     }
 
-    /// What a node says to a server process that asks.
+    /// Returns the node's reply to a server process that asks.
     pub fn reply(&mut self, node: usize, pid: usize, inquiry: &Inquiry, now_us: u64) -> Reply {
         let Node { in_recovery, place: Place { timeline, .. }, recovered, started, .. } = self.nodes[node];
         if in_recovery {

@@ -1,5 +1,6 @@
-//! What a model session holds besides settings: temporary tables, held cursors, advisory locks, statements that were prepared
-//! by SQL, the channels it listens to. What follows transactions here follows them in PostgreSQL.
+//! The state of a model session besides settings: temporary tables, held cursors, advisory locks, statements
+//! that were prepared by SQL, the channels it listens to. State that follows transactions here does so in
+//! PostgreSQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,11 +10,11 @@ use crate::sim::model::statement::{Tag, Verb};
 /// A statement that was prepared by SQL.
 #[derive(Clone, Debug)]
 pub(in crate::sim::model) struct PreparedBySql {
-    /// What it does.
+    /// The statement that is prepared.
     pub(in crate::sim::model) verb: Verb,
     /// The PREPARE's.
     pub(in crate::sim::model) tag: Tag,
-    /// As it was written.
+    /// The statement's text.
     pub(in crate::sim::model) source: String,
 }
 
@@ -24,7 +25,7 @@ struct Cursor {
     next_row: u32,
 }
 
-/// What a transaction does for other sessions once it is committed.
+/// The effects of a transaction on other sessions after its commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     /// LISTEN.
@@ -40,7 +41,7 @@ pub enum Told {
 pub(in crate::sim::model) struct Holdings {
     tables: BTreeMap<String, Tag>,
     cursors: BTreeMap<String, Cursor>,
-    /// Each with all that took it, as often as it was taken.
+    /// The locks, each with the tags of the statements that took it, once for each time.
     locks: BTreeMap<u64, Vec<Tag>>,
     statements: BTreeMap<String, PreparedBySql>,
     channels: BTreeSet<String>,
@@ -50,7 +51,7 @@ pub(in crate::sim::model) struct Holdings {
     reshaped_by: Option<u32>,
     /// Tables as they were when the open transaction began, and cursors that are not its own.
     before: Option<(BTreeMap<String, Tag>, BTreeSet<String>)>,
-    /// What the open transaction does when it is committed, and whose that is.
+    /// The effects of the open transaction after its commit, each with its client.
     pending: Vec<(Told, Option<u32>)>,
 }
 
@@ -100,7 +101,8 @@ impl Holdings {
         self.pending.push((what, whose.client));
     }
 
-    /// As [`Holdings::promise`], for all channels: those it listens to and those it was about to.
+    /// Promises to leave all channels, like [`Holdings::promise`]: those it listens to and those it was about
+    /// to.
     pub(in crate::sim::model) fn promise_to_leave_all(&mut self, whose: &Tag) {
         let coming = self.pending.iter().filter_map(|(told, _)| match told {
             Told::Listens(channel) => Some(channel),
@@ -166,7 +168,7 @@ impl Holdings {
         true
     }
 
-    /// All locks are given up: these, each as often as it was taken.
+    /// Releases all locks. Returns them, each as often as it was taken.
     pub(in crate::sim::model) fn unlock_all(&mut self) -> Vec<u64> {
         let all = std::mem::take(&mut self.locks);
         all.into_iter().flat_map(|(key, times)| vec![key; times.len()]).collect()
@@ -213,7 +215,7 @@ impl Holdings {
         &self.channels
     }
 
-    /// It holds what lives in this one process.
+    /// Returns whether the session holds state that lives in this one process.
     pub(in crate::sim::model) fn is_bound_to_process(&self) -> bool {
         let mut prepared = self.statements.values().filter_map(|known| known.tag.client);
         !(self.tables.is_empty() && self.cursors.is_empty() && self.locks.is_empty())
@@ -234,7 +236,7 @@ impl Holdings {
         all.filter_map(|(tag, what)| Some((tag.client?, what))).find(|(owner, _)| *owner != client)
     }
 
-    /// As PostgreSQL's catalogs tell it: what kind of thing, its name, its value.
+    /// Returns the holdings as PostgreSQL's catalogs show them: the kind, the name and the value.
     pub(in crate::sim::model) fn rows(&self) -> Vec<[Option<String>; 3]> {
         let row = |kind: &str, name: Option<&String>, value: Option<&String>| {
             [Some(kind.to_owned()), name.cloned(), value.cloned()]
@@ -248,7 +250,7 @@ impl Holdings {
         rows
     }
 
-    /// All of it, for a result row; empty if there is nothing.
+    /// Returns the holdings in one text, for a result row; empty if there are none.
     pub(in crate::sim::model) fn line(&self) -> String {
         let mut line = String::new();
         for (name, tag) in &self.tables {

@@ -1,4 +1,4 @@
-//! What a session of the model PostgreSQL holds: settings, prepared statements, locks, tables, cursors.
+//! The state of a session of the model PostgreSQL: settings, prepared statements, locks, tables, cursors.
 //!
 //! Nothing here may answer a client.
 

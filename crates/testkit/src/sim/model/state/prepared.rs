@@ -51,7 +51,7 @@ pub fn row_description() -> Message {
 }
 
 impl Session {
-    /// Parse.
+    /// Handles a Parse.
     pub(in crate::sim::model) fn parse(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);
@@ -81,7 +81,7 @@ impl Session {
         Ok(())
     }
 
-    /// Bind.
+    /// Handles a Bind.
     pub(in crate::sim::model) fn bind(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);
@@ -124,7 +124,7 @@ impl Session {
         Ok(())
     }
 
-    /// Describe.
+    /// Handles a Describe.
     pub(in crate::sim::model) fn describe(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);
@@ -163,7 +163,7 @@ impl Session {
         Ok(())
     }
 
-    /// Execute.
+    /// Handles an Execute.
     pub(in crate::sim::model) fn execute(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.begin_in_group();
         let mut fields = Fields(body);

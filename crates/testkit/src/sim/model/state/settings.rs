@@ -24,10 +24,10 @@ pub const SILENT: [&str; 4] = ["pgweir.route", "search_path", "statement_timeout
 /// The settings of one session.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What RESET returns to: defaults and the startup packet.
+    /// The values to which RESET returns: defaults and the startup packet.
     initial: BTreeMap<&'static str, String>,
     session: BTreeMap<&'static str, String>,
-    /// What was set by the session itself, as `pg_settings.source` tells.
+    /// The settings that the session itself has set, as `pg_settings.source` shows.
     own: BTreeSet<&'static str>,
     /// SET LOCAL: gone at the end of the transaction.
     local: BTreeMap<&'static str, String>,
@@ -107,12 +107,12 @@ impl Settings {
         self.own.clear();
     }
 
-    /// Whether the session itself set it.
+    /// Returns whether the session itself has set it.
     pub fn is_own(&self, name: &'static str) -> bool {
         self.own.contains(name) || self.local.contains_key(name)
     }
 
-    /// What the session itself set, with its values.
+    /// Returns the settings that the session itself has set, with their values.
     pub fn own(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.own.iter().map(|name| (*name, self.session[name].as_str()))
     }
