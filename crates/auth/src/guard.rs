@@ -170,6 +170,7 @@ impl Guard {
             (Method::Trust, _) if secret.is_some() => proven(Learned::Nothing),
             (Method::Trust, _) => Verdict::Refused(Refusal::UnknownUser),
             (Method::Plain, _) => ExpectCleartext::ask(user, usable),
+            // A SCRAM secret cannot check an md5 answer, so PostgreSQL asks for SCRAM, too.
             (Method::Md5, Some(Secret::Scram(_))) | (Method::ScramSha256, _) => {
                 ExpectInitialResponse::ask(user, usable, env)
             }

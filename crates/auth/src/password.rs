@@ -66,6 +66,7 @@ impl PlainPassword {
     fn remembered(&self, salt: &[u8], iterations: u32) -> Option<Arc<ScramKeys>> {
         let mut derived = self.0.derived.lock().unwrap_or_else(PoisonError::into_inner);
         let place = derived.iter().position(|keys| keys.fits(salt, iterations))?;
+        // The keys move to the end, because they were used last.
         let keys = derived.remove(place)?;
         derived.push_back(Arc::clone(&keys));
         Some(keys)

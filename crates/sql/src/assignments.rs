@@ -86,6 +86,7 @@ fn read<'a>(
     let known = |name: &'static [u8]| Some(Cow::Borrowed(name));
     match head.get(at).copied().flatten() {
         Some(word) if is(word, b"all") && !sets && len == 2 => tell(None),
+        // SET TRANSACTION and SET CONSTRAINTS end with their transaction.
         Some(word) if sets && (is(word, b"transaction") || is(word, b"constraints")) => {}
         Some(word) if is(word, b"session") && words(at + 1, b"authorization") => {
             tell(known(b"session_authorization"));

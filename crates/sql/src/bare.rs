@@ -113,6 +113,7 @@ impl<F: FnMut(&[u8]) -> bool> Bare<F> {
             | Kind::DollarText
             | Kind::Number
             | Kind::Param => self.literal(),
+            // PASSWORD NULL removes a password; any other word after PASSWORD may be one without its quotes.
             Kind::Word if password && !lexeme.text.eq_ignore_ascii_case(b"null") => self.literal(),
             Kind::QuotedWord | Kind::UnicodeWord if password => self.literal(),
             Kind::Word => self.word(lexeme.text),

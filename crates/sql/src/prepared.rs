@@ -44,7 +44,9 @@ pub fn prepared_names<'a>(sql: &'a [u8], mut found: impl FnMut(NameUse, Option<C
         // The byte at which PostgreSQL cuts a longer name depends on the server's encoding.
         let readable = lexeme.text.len() <= NAME_BYTES_MAX;
         match (open.take(), lexeme.kind) {
+            // DEALLOCATE ALL names no single statement.
             (Some(NameUse::Ends), Kind::Word) if is(&lexeme, b"all") => {}
+            // PREPARE TRANSACTION names a transaction, not a statement.
             (Some(NameUse::Prepares), Kind::Word) if is(&lexeme, b"transaction") => {}
             (Some(name_use), Kind::Word) => found(name_use, readable.then(|| folded(lexeme.text))),
             (Some(name_use), Kind::QuotedWord) => {

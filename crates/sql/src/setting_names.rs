@@ -183,6 +183,7 @@ impl SettingNames {
                 Ok(Ok(number)) => self.parameters.push(number),
                 _ => self.unreadable = true,
             },
+            // `set_config(NULL, ...)` is an error, so it sets nothing.
             Kind::Word if text.is(at + 2, b"null") => {}
             _ => self.unreadable = true,
         }

@@ -35,6 +35,7 @@ impl Material {
         match secret {
             Some(Secret::Scram(stored)) => Self::Stored(stored.clone()),
             Some(Secret::Plain(password)) => Self::Password { password: password.clone(), salt, iterations },
+            // An md5 hash cannot check SCRAM. The client sees the same exchange as for an unknown user.
             Some(Secret::Md5(_)) | None => {
                 let mock = ScramSecret::unknowable(seeded(b"stored key"), &salt, iterations);
                 Self::Mock(mock, if secret.is_some() { Refusal::SaslForMd5 } else { Refusal::Sasl })

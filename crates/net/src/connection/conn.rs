@@ -127,6 +127,7 @@ impl Conn {
             if flush_queue(&self.socket, &mut tls.wire, tools.pool)? == Sent::Blocked {
                 return Ok(Sent::Blocked);
             }
+            // During the handshake plain text waits in `out`.
             if self.out.is_empty() || !tls.is_established() {
                 return Ok(Sent::All);
             }

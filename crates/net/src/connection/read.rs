@@ -100,6 +100,8 @@ impl<E: Engine> Worker<E> {
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 conn.read.readable = false;
+                // A write failed earlier. Everything that the peer sent before has been read, so the end is
+                // due.
                 if let Some(number) = conn.write.failed {
                     let error = io::Error::from_raw_os_error(number);
                     self.end(id, Closed::Broken(sys::text(&error)));

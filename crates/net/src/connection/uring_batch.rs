@@ -100,6 +100,7 @@ impl UringBatch {
                 }
                 done += 1;
             }
+            // An error counts only after the kernel has finished all sends that it took.
             let taken = queued - ring.submission().len();
             match entered {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted && done == taken => return Err(e),

@@ -50,6 +50,7 @@ fn pair(text: &str) -> Option<(&str, String, &str)> {
             (value.to_owned(), after)
         }
     };
+    // As in PgBouncer, `host=` without a value is an error, not an empty host.
     if key.is_empty() || value.is_empty() {
         return None;
     }

@@ -92,6 +92,7 @@ pub(super) fn dollar(sql: &[u8], start: usize) -> Result<(usize, usize, usize), 
     let tag_len = behind.iter().position(|byte| !in_tag(byte)).unwrap_or(behind.len());
     match behind.get(tag_len) {
         Some(b'$') => {}
+        // A tag may have letters beyond ASCII, whose bytes depend on the encoding.
         Some(0x80..) => return Err(Doubt::Encoding),
         _ => return Err(Doubt::Character),
     }
