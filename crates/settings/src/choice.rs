@@ -112,11 +112,11 @@ choice! {
 choice! {
     /// The event after which a server connection goes back to its pool.
     PoolMode {
-        /// The client disconnects.
+        /// The end of the client's connection.
         Session = "session",
-        /// The transaction ends.
+        /// The end of the transaction.
         Transaction = "transaction",
-        /// Each statement ends; transactions of several statements are refused.
+        /// The end of each statement. Transactions of several statements are refused.
         Statement = "statement",
     }
 }
