@@ -24,10 +24,10 @@ use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::relay::preamble::{LinkPhase, Part, Preamble};
 use crate::pool::{Branch, Pool};
 
-/// How far such a change is.
+/// How far a change is that runs in a block of pgweir's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    /// Nothing of it was sent.
+    /// No part of the block was sent.
     Unsent,
     /// BEGIN was sent, and is not answered.
     Begins(Part),
@@ -37,7 +37,7 @@ pub(crate) enum Change {
     NotBegun(Part),
     /// COMMIT was sent.
     Commits,
-    /// It has failed, and the client was told so. ROLLBACK follows.
+    /// The group has failed, and the client was sent the error. ROLLBACK follows.
     Failed,
     /// The client was told an error. ROLLBACK was sent, or PostgreSQL has rolled back.
     RollsBack,
@@ -49,7 +49,7 @@ impl Change {
         *self = Change::Begins(Part::Open);
     }
 
-    /// The group was sent to its end. Returns whether PostgreSQL ignores it.
+    /// Notes that the group was sent to its end. Returns whether PostgreSQL ignores the group.
     pub(crate) fn end_group(&mut self, whole: Part) -> bool {
         match self {
             Change::Begins(part) | Change::Runs(part) => *part = whole,
@@ -76,17 +76,17 @@ impl Change {
         part
     }
 
-    /// It is a Query that PostgreSQL ignores: a Sync of ours is answered in its place.
+    /// Whether PostgreSQL ignores the group and the group is a Query. A Sync of pgweir's is then answered instead of the Query.
     pub(crate) fn is_ignored(self) -> bool {
         self == Change::NotBegun(Part::Whole { simple: true })
     }
 
-    /// The whole group was sent, and a COMMIT is still to follow.
+    /// Whether the whole group was sent, and a COMMIT must still follow.
     pub(crate) fn lacks_commit(self) -> bool {
         matches!(self, Change::Begins(Part::Whole { .. }) | Change::Runs(Part::Whole { .. }))
     }
 
-    /// What the client sends has to wait.
+    /// Whether the client's bytes have to wait.
     pub(crate) fn holds(self) -> bool {
         !matches!(
             self,
@@ -98,7 +98,7 @@ impl Change {
     }
 }
 
-/// What goes ahead of the first message of a client that gets a server.
+/// Returns what pgweir sends ahead of the client's first message on a new server: a BEGIN if the client asks for a change.
 #[cold]
 pub(crate) fn block_of(account: &Account) -> Preamble {
     let asked = account.routing.as_deref().map(|routing| routing.asked);
@@ -106,7 +106,7 @@ pub(crate) fn block_of(account: &Account) -> Preamble {
 }
 
 impl Pool {
-    /// What a client waits for with these bytes runs in a block, if it is such a change.
+    /// Has the group at the front of these bytes run in a block of pgweir's if it is a change outside a transaction.
     #[cold]
     #[inline(never)]
     pub(crate) fn run_in_block(&mut self, env: &mut Env, id: ClientId, branch: Branch, bytes: &[u8]) {
@@ -131,8 +131,8 @@ impl Pool {
         }
     }
 
-    /// ReadyForQuery out of a transaction block: such a change is over. If that answers nothing of the client's, it is told the end of
-    /// its group here.
+    /// Ends the change at a ReadyForQuery outside a transaction block. If PostgreSQL has ignored the client's Query, the client is
+    /// sent its ReadyForQuery here.
     pub(crate) fn change_is_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(link) = self.link_mut(id) else { return };
         let phase = std::mem::replace(&mut link.phase, LinkPhase::PLAIN);
@@ -141,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// ReadyForQuery in its block: what follows.
+    /// Continues the change at a ReadyForQuery within its block: sends what comes next.
     pub(crate) fn change_goes_on<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -181,7 +181,7 @@ impl Pool {
         self.send_aside(cx, server_id, (Purpose::Commit, Owner::Client(id)), &[text.to_vec()]);
     }
 
-    /// COMMIT has failed: PostgreSQL has rolled back, and its client is told why.
+    /// Handles a failed COMMIT: PostgreSQL has rolled back, and the client is sent the error.
     pub(crate) fn change_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -197,7 +197,7 @@ impl Pool {
         }
     }
 
-    /// The server of such a change is lost, and its client goes on. `false`: it cannot.
+    /// Lets the client of a change go on after its server was lost. Returns `false` if that is impossible.
     pub(crate) fn outlives_change<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -33,24 +33,24 @@ CASE WHEN pg_catalog.txid_current_if_assigned() IS NOT NULL \
 AND pg_catalog.current_setting('wal_level') OPERATOR(pg_catalog.<>) 'logical' \
 THEN pg_catalog.pg_logical_emit_message(true, 'pgweir', ''::pg_catalog.text) END, pg_catalog.pg_last_wal_replay_lsn()";
 
-/// What is known of the number of a client's transaction.
+/// The state of pgweir's knowledge of the number of a client's transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Number {
-    /// Nothing was sent that may write.
+    /// The transaction has sent nothing that may write, so the number is not needed.
     NotNeeded,
-    /// Something was, and the server was not asked behind it.
+    /// Something that may write was sent, and the server was not asked for the number after it.
     Unknown,
-    /// The server was asked behind all of it.
+    /// The server was asked for the number after everything that was sent.
     Asked,
-    /// It has none.
+    /// The server has answered that the transaction has no number.
     None,
     Told(Stake),
-    /// What was sent may have ended the transaction and begun another one.
+    /// The bytes sent may have ended the transaction and begun another one, so no number is reliable.
     Lost,
 }
 
 impl Number {
-    /// More was sent. `is_unclear`: the transaction may be another one from here on.
+    /// Notes that more was sent. `is_unclear`: the transaction may be another one from here on.
     pub(super) fn note(&mut self, is_unclear: bool, writes: bool) {
         match self {
             _ if is_unclear => *self = Number::Lost,
@@ -59,7 +59,7 @@ impl Number {
         }
     }
 
-    /// A question was answered. `is_last`: no other one is under way.
+    /// Notes an answer to the question. `is_last`: no other question is under way.
     fn answer(&mut self, told: Option<Stake>, is_last: bool) {
         *self = match (std::mem::replace(self, Number::Lost), told) {
             (Number::Asked | Number::Unknown | Number::None, Some(stake)) => Number::Told(stake),
@@ -71,7 +71,7 @@ impl Number {
 
 /// A client that waits for the answer to its COMMIT.
 pub(crate) struct AtCommit {
-    /// Its COMMIT; `None`: pgweir's, for a change of the client's (`change.rs`).
+    /// The client's group with the COMMIT. `None` if pgweir sent the COMMIT for a change of the client's (`change.rs`).
     group: Option<BlockGroup>,
     stake: Stake,
     /// The primary that the transaction ran on.
@@ -79,23 +79,23 @@ pub(crate) struct AtCommit {
     attempts: u32,
 }
 
-/// The server of such a client is asked.
+/// The question to a new server whether the transaction of a client at COMMIT took effect, and the answer so far.
 pub(crate) struct Asking {
     at: Box<AtCommit>,
     /// The row, if it has come.
     row: Option<Vec<Option<Box<[u8]>>>>,
-    /// The error in its place.
+    /// The error that came instead of a row.
     failed: Option<(SqlState, String)>,
 }
 
-/// What a client at COMMIT gets without asking.
+/// The outcome for a client at COMMIT that is known without asking a server.
 pub(crate) enum AtOnce {
-    /// Nothing was to be committed.
+    /// The transaction had nothing to commit, so it counts as committed.
     Committed,
     Unknown(Why),
 }
 
-/// What becomes of a client at COMMIT.
+/// Returns the state of a client that waits for its COMMIT's answer when its server is lost. `Err` if the outcome needs no question.
 pub(crate) fn at_commit(
     in_flight: &InFlight,
     server: &Server,
@@ -115,7 +115,7 @@ pub(crate) fn at_commit(
 }
 
 impl Pool {
-    /// The server can be asked for the number of its client's transaction.
+    /// Whether the server can be asked for the number of its client's transaction.
     pub(super) fn may_ask_number(&self, server: &Server) -> bool {
         let known = server
             .in_flight
@@ -124,17 +124,18 @@ impl Pool {
         !known && self.answers_number(server) && questions(server) < NUMBER_QUESTIONS_MAX
     }
 
-    /// Questions for numbers have failed at this primary, or there is no cluster.
+    /// Whether questions for numbers have failed at this primary, or there is no cluster.
     pub(super) fn are_numbers_refused(&self) -> bool {
         self.state.cluster.as_ref().is_none_or(|cluster| cluster.is_refused)
     }
 
-    /// The server is the primary's, and questions for numbers have not failed there.
+    /// Whether the server is the primary's and questions for numbers have not failed there.
     pub(super) fn answers_number(&self, server: &Server) -> bool {
         !self.are_numbers_refused() && server.branch.is_primary() && self.state.policy.on_loss.asks()
     }
 
-    /// Asks for it. `simple`: what it goes with is a Query, so the client has no unnamed statement that could be lost.
+    /// Asks a server for the number of the transaction that is open. `simple`: the client's message is a Query, so there is no
+    /// unnamed statement of the client's that the question could replace.
     pub(super) fn ask_number<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, simple: bool) {
         match simple {
             true => self.send_hidden(cx, server_id, Purpose::Number, NUMBER),
@@ -146,7 +147,7 @@ impl Pool {
         }
     }
 
-    /// A row in answer to a question of this file.
+    /// Takes a row in answer to a question of this file.
     pub(crate) fn outcome_row(&mut self, id: ServerId, purpose: Purpose, columns: Vec<Option<Box<[u8]>>>) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if purpose == Purpose::Number {
@@ -164,7 +165,8 @@ impl Pool {
         }
     }
 
-    /// The answer to a question for a number is complete; so many of the server's bytes were not looked at yet.
+    /// Handles the complete answer to a question for a number. `behind_bytes` is the number of the server's bytes that were not
+    /// looked at yet.
     pub(crate) fn number_told(&mut self, id: ServerId, behind_bytes: usize) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let received_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
@@ -324,7 +326,7 @@ impl Pool {
         true
     }
 
-    /// The client at COMMIT is told what became of it.
+    /// Sends the client at COMMIT the outcome of its transaction.
     pub(crate) fn tell_outcome<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -368,7 +370,7 @@ fn questions(server: &Server) -> usize {
     server.ledger.entries().filter(is_end).count()
 }
 
-/// What a server is asked. `waits`: a moment later.
+/// Returns the query for the outcome of a transaction. `waits`: the server sleeps 0.1 s before it answers.
 fn question(xid: u64, waits: bool) -> String {
     let sleep = if waits { "(SELECT pg_catalog.pg_sleep(0.1))" } else { "(SELECT 1)" };
     format!(

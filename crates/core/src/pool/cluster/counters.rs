@@ -11,11 +11,11 @@ use crate::pool::{Pool, PoolState, ServerKind};
 /// Why a read that would go to a standby went to the primary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum FellBack {
-    /// No standby takes reads.
+    /// No standby takes reads at present.
     NoStandby,
-    /// Each standby that would is too far behind.
+    /// Each standby that could serve the read lags too far.
     Lag,
-    /// No standby showed in time what the client must see (`causal_wait_ms`).
+    /// No standby showed what the client must see within `causal_wait_ms`.
     Behind,
 }
 
@@ -29,27 +29,27 @@ impl FellBack {
     }
 }
 
-/// See [`crate::pool::cluster::Membership`]. What stands at a standby of the pool is counted there.
+/// The pool's counters for reads that are not kept at one of its standbys ([`crate::pool::cluster::Membership`]).
 #[derive(Clone, Default, Debug)]
 pub(crate) struct RouteCounters {
-    /// Reads that went to the primary although their route allows a standby; and what nodes were sent that are no standbys any more.
+    /// Counters by node: reads at the primary whose route allows a standby, and the reads of nodes that are no standbys any more.
     sent: HashMap<Arc<str>, SentReads>,
     /// Reads that fell back to the primary, by reason.
     pub(crate) fell_back: [u64; FellBack::ALL.len()],
 }
 
-/// What a node was sent for clients that may read from a standby.
+/// Counters of what a node was sent for clients that may read from a standby.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct SentReads {
     /// Groups and transactions.
     pub(crate) reads: u64,
-    /// Questions how far it has replayed, that were answered.
+    /// Number of questions for the standby's position that were answered.
     pub(crate) guards: u64,
-    /// The answers among them that were not enough for a client that waited.
+    /// Number of those answers that were not enough for a client that waited.
     pub(crate) guard_misses: u64,
-    /// Reads with `route=auto` that it did not run, and the primary did.
+    /// Number of reads with `route=auto` that ran on the primary after the standby did not run them.
     pub(crate) second_tries: u64,
-    /// Those of them that it refused as changes, though their text was taken for a read.
+    /// The second tries that were caused by the standby refusing a text as a change, although it was taken for a read.
     pub(crate) misrouted: u64,
 }
 
@@ -63,32 +63,32 @@ impl SentReads {
     }
 }
 
-/// What pools have at one node.
+/// The servers, waiting clients and reads of all pools at one node.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct AtNode {
     /// Servers that work for clients, and free ones.
     pub(crate) active: u32,
     pub(crate) idle: u32,
-    /// Clients that wait for one of its servers.
+    /// Number of clients that wait for a server of the node.
     pub(crate) waiting: u32,
     pub(crate) sent: SentReads,
 }
 
 impl RouteCounters {
-    /// This was sent to this node.
+    /// Adds reads to the counters of a node.
     pub(super) fn sent_to(&mut self, node: &Arc<str>, sent: SentReads) {
         if sent != SentReads::default() {
             self.sent.entry(Arc::clone(node)).or_default().add(sent);
         }
     }
 
-    /// Takes over what another pool has counted.
+    /// Adds the counters of another pool.
     pub(crate) fn add(&mut self, other: &RouteCounters) {
         other.sent.iter().for_each(|(node, sent)| self.sent_to(node, *sent));
         self.fell_back.iter_mut().zip(other.fell_back).for_each(|(own, other)| *own += other);
     }
 
-    /// Adds what it has counted to the nodes.
+    /// Adds the counters of reads to the nodes.
     pub(crate) fn add_to(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
         for (node, sent) in &self.sent {
             nodes.entry(Arc::clone(node)).or_default().sent.add(*sent);
@@ -97,7 +97,7 @@ impl RouteCounters {
 }
 
 impl PoolState {
-    /// What a client that may read from a standby sends goes to the primary.
+    /// Counts a request that goes to the primary although its client may read from a standby.
     #[cold]
     pub(super) fn count_at_primary(&mut self, route: Route) {
         let Some(cluster) = self.cluster.as_deref().filter(|_| route != Route::Primary) else { return };
@@ -105,7 +105,7 @@ impl PoolState {
         self.count_read_at_primary(why);
     }
 
-    /// It was for a standby, and none showed in time what its client must see.
+    /// Counts a read that goes to the primary because no standby showed in time what its client must see.
     pub(super) fn count_behind(&mut self) {
         self.count_read_at_primary(Some(FellBack::Behind));
     }
@@ -120,7 +120,7 @@ impl PoolState {
         }
     }
 
-    /// All that it has counted, as it is kept when the pool goes.
+    /// Returns all counters of the pool's routes, which are kept when the pool is removed.
     pub(crate) fn all_counters(&self) -> RouteCounters {
         let mut counters =
             self.cluster.as_deref().map(|cluster| cluster.counters.clone()).unwrap_or_default();
@@ -130,7 +130,7 @@ impl PoolState {
 }
 
 impl Pool {
-    /// Adds what it has at each node of its cluster.
+    /// Adds the pool's servers, waiting clients and reads to the nodes of its cluster.
     pub(crate) fn add_at_nodes(&self, nodes: &mut BTreeMap<Arc<str>, AtNode>) {
         let Some(cluster) = self.state.cluster.as_deref() else { return };
         self.state.all_counters().add_to(nodes);

@@ -22,18 +22,18 @@ use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::Owner;
 use crate::pool::server::state::{Server, ServerState};
 
-/// What is done with a COMMIT at the front of what a client sends.
+/// The decision about a COMMIT at the front of a client's bytes.
 enum Commit {
-    /// So many bytes are sent.
+    /// The first bytes, of this number, are sent.
     Goes(usize),
-    /// It waits for answers, or for the rest of it.
+    /// The COMMIT waits for answers, or for the rest of its own bytes.
     Waits,
-    /// The same, and the server is asked for the number of the transaction.
+    /// The COMMIT waits, and the server is asked for the number of the transaction.
     Asks,
 }
 
 impl Pool {
-    /// How much of what a client sends may be sent now; `None`: all of it waits.
+    /// Returns the number of the client's bytes that may be sent now; `None`: all of them wait.
     #[cold]
     pub(super) fn sendable_len<D: Driver>(
         &mut self,
@@ -117,7 +117,7 @@ impl Pool {
     }
 }
 
-/// The client's COMMIT is not answered.
+/// Whether the server has not yet answered the client's COMMIT.
 fn is_committing(server: &Server, id: ClientId) -> bool {
     let sent = InFlight::of(server, id).map(InFlight::sent);
     matches!(sent, Some(Sent::End(end)) if end.is(Block::Commit))

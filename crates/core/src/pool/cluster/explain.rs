@@ -21,7 +21,7 @@ pub(crate) struct Explained {
 }
 
 impl Pool {
-    /// A statement outside of a transaction, or a BEGIN, of a client of this pool that has a session like every other.
+    /// Explains the route of a text outside a transaction, or of a BEGIN, for a client of this pool without settings of its own.
     pub(crate) fn explain_route(&self, env: &Env, text: &[u8]) -> Explained {
         let pool = &self.state;
         let route = env.rules.config.route(&pool.config, &pool.user);

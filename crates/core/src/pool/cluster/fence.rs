@@ -41,7 +41,7 @@ const DRAINED: &str = "the node was drained (drain_timeout)";
 pub(super) const LEFT: &str = "the node takes no more reads";
 
 impl Pool {
-    /// The view of its cluster has changed.
+    /// Follows a new view of the pool's cluster.
     pub(crate) fn follow_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
         let Some(cluster) = self.state.cluster.as_deref_mut() else { return };
         if cluster.view.cluster != view.cluster {
@@ -86,7 +86,8 @@ impl Pool {
         self.end_server(cx, id, Retirement::Ends, (LEFT, LEFT));
     }
 
-    /// For this reason; `ends` is that of a server whose transaction may go on to its end.
+    /// Ends a server as its retirement demands: at once, or after its transaction. `reason` is logged if it ends at once, `ends` if
+    /// its transaction may end first.
     fn end_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -176,7 +177,7 @@ impl Pool {
         Some(&bytes[..group_len(bytes)])
     }
 
-    /// The transaction on this server is over, and its client would keep the server: not behind a fence.
+    /// Ends the server instead of keeping it for its client if the client's transaction is over and the server is fenced.
     pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let is_behind =
             |server: &Server| matches!(server.retire, Some(FENCED | LEFT)) && is_kept_at_rest(server);
@@ -197,7 +198,7 @@ fn note_promotion(view: &View, server: &mut Server) {
     }
 }
 
-/// A server of the primary has something to do for a client, or after one.
+/// Whether a server of the primary is working for a client, or finishing work after one.
 fn is_at_work(server: &Server) -> bool {
     let is_counted = server.branch.is_primary() && !server.is_replication();
     is_counted && server.state.kind() != ServerKind::Login && !server.is_at_rest()
@@ -220,7 +221,7 @@ fn only_reads(server: &Server) -> bool {
     }
 }
 
-/// A client has it, and no transaction is open on it.
+/// Whether a client has the server, and no transaction is open on it.
 fn is_kept_at_rest(server: &Server) -> bool {
     matches!(server.state, ServerState::Busy(_)) && server.is_at_rest()
 }

@@ -11,26 +11,27 @@ use crate::pool::relay::attempt::KeptFor;
 use crate::pool::{Branch, Pool};
 use crate::stats::rare_path::RarePath;
 
-/// How far a client's group is that runs on the primary if its standby does not run it.
+/// The progress of a client's group that runs on the primary if its standby does not run it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum FirstTry {
-    /// It is no such group, or it runs.
+    /// The client has no such group, or the standby has run it.
     #[default]
     None,
-    /// The group was not sent yet. It has so many bytes, at the front of the client's inbox.
+    /// The group was not sent yet. The number is its length in bytes, at the front of the client's inbox.
     Unsent(u32),
     /// The group is being sent, message by message.
     Sending,
-    /// It was sent, and nothing of its answer was shown.
+    /// The group was sent, and the client has received nothing of its answer.
     Unshown,
-    /// It has failed. It runs on the primary when the standby has answered all of it.
+    /// The group has failed at the standby. It runs on the primary after the standby has answered all of it.
     Failed,
-    /// Its transaction has read at the standby and ends there. What the client sent next begins it on the primary.
+    /// The client's transaction has read at the standby and ends there. The next group begins it on the primary.
     Left,
 }
 
 impl Pool {
-    /// A client was linked to a server of a standby: its group may run on the primary instead. `false`: it may not.
+    /// Begins the first try of a client that was linked to a server of a standby. Returns `false` if the client's group may not run
+    /// on the primary instead.
     pub(crate) fn begin_first_try(&mut self, env: &Env, id: ClientId) -> bool {
         self.begins_to_see(env, id);
         let Some(client) = self.clients.get_mut(id) else { return false };
@@ -56,7 +57,7 @@ impl Pool {
         true
     }
 
-    /// How far the first try of this server's client is.
+    /// Returns the progress of the first try of this server's client.
     pub(crate) fn first_try_at(&self, id: ServerId) -> FirstTry {
         let client = self.servers.get(id).and_then(|server| server.state.client());
         match client.and_then(|client| self.clients.get(client)).map(|client| &client.state) {
@@ -89,7 +90,7 @@ impl Pool {
         true
     }
 
-    /// Its group waits for the primary, ahead of all that came later.
+    /// Makes the client wait for the primary with its group, ahead of everything that it sent later.
     pub(crate) fn wait_at_primary<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let first = First::of_begin(self.take_begin(id));
         let Some(client) = self.clients.get_mut(id) else { return };

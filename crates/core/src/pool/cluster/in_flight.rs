@@ -25,10 +25,10 @@ use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 
-/// What was sent since the server owed nothing.
+/// The kind of bytes that a client has sent since the server last owed it no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
-    /// Nothing but a BEGIN that was answered before.
+    /// Only a BEGIN that pgweir had already answered.
     Begin,
     /// Statements of a transaction block that do not commit it.
     Inside,
@@ -44,36 +44,37 @@ pub(crate) enum Sent {
     Unclear,
 }
 
-/// See the file's head.
+/// The record of what a client has sent in the present transaction, from which pgweir decides what to do if the server is lost.
 pub(crate) struct InFlight {
-    /// Whose it is.
+    /// The client that has sent it.
     client: ClientId,
     sent: Sent,
-    /// A BEGIN that was answered before went ahead of it: a transaction is open although the server has not said so yet.
+    /// Whether a BEGIN that pgweir had answered was sent ahead of these bytes. A transaction is then open although the server has not
+    /// reported it yet.
     is_begun: bool,
     /// The group in which the client was told an error last, as [`Ledger::answered`] counts.
     failed: Option<u64>,
-    /// Bytes that the server had sent when it was sent.
+    /// Number of bytes that the server had sent before these bytes were sent to it.
     received_bytes: u64,
-    /// What the text of the client's unnamed statement may do.
+    /// The greatest effect of the client's unnamed statement on its transaction block.
     unnamed: Effect,
     rollback: Rollback,
-    /// What is known of the transaction itself.
+    /// The state of pgweir's knowledge of the transaction's number.
     pub(super) number: Number,
 }
 
-/// What a text may do to the transaction block that it runs in, from the least to the most.
+/// The greatest effect that a text may have on the transaction block that it runs in, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Effect {
-    /// Nothing at all: PostgreSQL answers it in a failed transaction, too.
+    /// The text has no effect: PostgreSQL answers it even in a failed transaction.
     None,
-    /// Nothing that a commit makes last.
+    /// The text makes no change that a commit would make permanent.
     Reads,
-    /// Something that a commit makes last.
+    /// The text makes a change that a commit would make permanent.
     Writes,
-    /// It may go on as another block.
+    /// The block may end and continue as another block (AND CHAIN).
     Chains,
-    /// It may commit it, or it has answers into which no error fits everywhere (COPY).
+    /// The block may be committed; or the answer may be one that an error cannot be put into at any point (COPY).
     Commits,
 }
 
@@ -104,24 +105,25 @@ fn names_chain(text: &[u8]) -> bool {
     text.windows(5).any(|word| word.eq_ignore_ascii_case(b"chain"))
 }
 
-/// How far a ROLLBACK has come that is sent behind other statements of its block.
+/// The progress of a ROLLBACK that is sent after other statements of its block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Rollback {
-    /// There is none.
+    /// No ROLLBACK was sent.
     #[default]
     None,
-    /// It is the unnamed statement.
+    /// The unnamed statement is a ROLLBACK.
     Parsed,
-    /// It is the unnamed portal.
+    /// The unnamed portal is a ROLLBACK.
     Bound,
-    /// It is executed: what follows runs outside of the block.
+    /// The ROLLBACK was executed: later messages run outside the block.
     Executed,
-    /// Its group was sent as a whole.
+    /// The group with the ROLLBACK was sent as a whole.
     Sent,
 }
 
 impl Rollback {
-    /// Behind a message; `block` is what that prepares, binds or, as a Query, executes. `None`: the message may run outside of the block.
+    /// Returns the progress after a message. `block` is the block statement that the message prepares, binds or, as a Query,
+    /// executes. `None`: the message may run outside the block.
     fn behind(self, message: u8, is_unnamed: bool, block: Option<Block>) -> Option<Rollback> {
         let ends = block == Some(Block::Rollback);
         Some(match (self, message) {
@@ -139,12 +141,12 @@ impl Rollback {
     }
 }
 
-/// How a server was before a client's bytes were sent to it.
+/// The state of a server before a client's bytes were sent to it.
 struct Before {
     is_at_rest: bool,
-    /// As the server said last.
+    /// The transaction status that the server reported last.
     status: TxStatus,
-    /// A BEGIN that was answered goes ahead of them.
+    /// Whether a BEGIN that pgweir has answered goes ahead of the bytes.
     begins: bool,
     /// The length of a group that runs again if the server is lost, and what it is: a read, or a BEGIN.
     repeats: Option<(usize, Sent)>,
@@ -175,27 +177,27 @@ impl InFlight {
         *self = InFlight::new(self.client);
     }
 
-    /// Bytes that answer nothing came to its client.
+    /// Counts bytes that were passed to the client without answering a request.
     pub(crate) fn pass_unasked(&mut self, bytes: usize) {
         self.received_bytes += bytes as u64;
     }
 
-    /// Its client is told an error of the server's.
+    /// Notes that the client was sent an error of the server's in the group that is being answered.
     pub(crate) fn fail(&mut self, ledger: &Ledger) {
         self.failed = Some(ledger.answered());
     }
 
-    /// The client was told an error in the group that is being answered: it gets no second one.
+    /// Whether the client was already sent an error in the group that is being answered. It must not get a second one.
     pub(crate) fn has_failed(&self, server: &Server) -> bool {
         self.failed == Some(server.ledger.answered())
     }
 
-    /// What the server has sent so far answers nothing of what its client waits for.
+    /// Notes that the server's bytes so far do not answer what the client waits for now.
     pub(super) fn begin_answer(&mut self, received_bytes: u64) {
         self.received_bytes = received_bytes;
     }
 
-    /// What this client has sent in the transaction that is open. Of a client that has sent nothing, nothing is known.
+    /// Returns the record of this client at the server. `None` if the client has sent nothing there.
     pub(crate) fn of(server: &Server, client: ClientId) -> Option<&InFlight> {
         server.in_flight.as_deref().filter(|in_flight| in_flight.client == client)
     }
@@ -227,19 +229,19 @@ impl InFlight {
         Some(told)
     }
 
-    /// The server had a transaction open, or opened one with the first of it.
+    /// Whether the server had a transaction open, or opened one with the first of these bytes.
     pub(crate) fn is_in_block(&self, server: &Server) -> bool {
         self.is_begun || server.tx != TxStatus::Idle
     }
 
-    /// Nothing of the answer has come. `unseen_bytes`: of what the server sent, so much at the end is not looked at.
+    /// Whether no byte of the answer has come. `unseen_bytes` is the number of received bytes at the end that were not looked at.
     pub(crate) fn is_unanswered(&self, server: &Server, unseen_bytes: usize) -> bool {
         server.work.received_bytes == self.received_bytes + unseen_bytes as u64
     }
 }
 
-/// A client that was queued on a server is its head now: its group, which reads, is answered next. So many of the server's bytes were not
-/// looked at yet.
+/// Notes that a client that was queued on a server is its head now: its group, which only reads, is answered next. `behind_bytes` is
+/// the number of the server's bytes that were not looked at yet.
 pub(crate) fn note_promoted(server: &mut Server, client: ClientId, behind_bytes: usize) {
     let received_bytes = server.work.received_bytes.saturating_sub(behind_bytes as u64);
     let in_flight = server.in_flight.get_or_insert_with(|| Box::new(InFlight::new(client)));
@@ -247,8 +249,8 @@ pub(crate) fn note_promoted(server: &mut Server, client: ClientId, behind_bytes:
 }
 
 impl Pool {
-    /// As [`Pool::send_linked`], in a pool with a cluster. In session pooling nothing is noted of what is sent: its client ends with
-    /// its server.
+    /// Sends a client's bytes as [`Pool::send_linked`] does, in a pool with a cluster, and records them. In session pooling nothing
+    /// is recorded: the client's connection ends with its server.
     pub(crate) fn send_in_cluster<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -301,7 +303,7 @@ impl Pool {
         step
     }
 
-    /// Of what the client asked, nothing but the BEGIN was sent that had been answered: what is known is of another transaction.
+    /// Records that only the BEGIN that pgweir had answered was sent. The record of the previous transaction is dropped.
     fn note_begin_sent(&mut self, id: ClientId, server_id: ServerId, before: &Before) {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return;
@@ -324,7 +326,8 @@ impl Pool {
         matches!(state, Some(ClientState::Linked(link)) if link.first_try == FirstTry::Unshown)
     }
 
-    /// The number of the client's transaction is asked ahead of what it sends: that commits it, and nothing is known of it yet.
+    /// Whether the number of the client's transaction must be asked before the client's bytes are sent: the bytes commit the
+    /// transaction, and the number is not known yet.
     fn asks_ahead(&self, env: &Env, id: ClientId, before: &Before, bytes: &[u8]) -> bool {
         if !self.state.policy.on_loss.asks() || !before.is_at_rest || before.begins {
             return false;
@@ -341,7 +344,7 @@ impl Pool {
             && self.end_at_front(env, id, bytes).is_some_and(|end| end.is(Block::Commit))
     }
 
-    /// The same behind what it has sent.
+    /// Whether the number of the client's transaction must be asked after the bytes that were sent.
     fn asks_behind(&self, id: ClientId, server_id: ServerId, sent: &[u8]) -> bool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return false;
@@ -402,7 +405,7 @@ impl Pool {
         Some(Before { is_at_rest, status, begins, repeats, received_bytes })
     }
 
-    /// A client's bytes were sent to its server, or answered here.
+    /// Records a client's bytes after they were sent to its server, or answered by pgweir. Returns their greatest effect.
     fn note_sent(
         &mut self,
         env: &mut Env,
@@ -473,7 +476,7 @@ impl Pool {
         found.most
     }
 
-    /// What messages of a client may do to the transaction block that it is in, or begins with them.
+    /// Returns the greatest effect of a client's messages on the transaction block that they run in or begin.
     fn effect_of(
         &self,
         env: &mut Env,
@@ -554,10 +557,10 @@ impl Pool {
     }
 }
 
-/// What is found in some messages.
+/// The findings about a client's messages.
 struct Found {
     most: Effect,
-    /// The first of their statements begins a transaction block.
+    /// Whether the first of the statements begins a transaction block.
     opens: bool,
     executes: u32,
 }
@@ -575,23 +578,23 @@ impl Found {
     }
 }
 
-/// The end of a transaction that makes nothing of it last.
+/// Whether the end of a transaction makes none of its changes permanent.
 pub(crate) fn is_rollback(group: BlockGroup, server: &Server) -> bool {
     group.is(Block::Rollback) || server.tx == TxStatus::Failed
 }
 
-/// What is owed to a client that has asked for one group.
+/// The part of an answer that a client is owed which has asked for one group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
     /// The group was not sent as a whole.
     Part,
     /// Answers, and the group's end.
     Group,
-    /// Nothing but the end.
+    /// Only the group's end (ReadyForQuery).
     Ready,
 }
 
-/// `None`: nothing is owed to it, or more than one group.
+/// Returns what the client is owed. `None` if it is owed nothing, or more than one group.
 pub(crate) fn owed_group(server: &Server, client: ClientId) -> Option<Owed> {
     let mut owed = None;
     for entry in server.ledger.entries().filter(|entry| entry.owner.client() == Some(client)) {
@@ -605,7 +608,7 @@ pub(crate) fn owed_group(server: &Server, client: ClientId) -> Option<Owed> {
     owed
 }
 
-/// Nothing is under way between a client and its server but whole messages.
+/// Whether neither the client's nor the server's last message is incomplete, and no COPY to the server is under way.
 pub(crate) fn is_between_messages(link: &Link, server: &Server) -> bool {
     link.streaming == 0
         && server.incoming.streaming.is_none_or(|streaming| streaming.to.is_none())

@@ -40,20 +40,20 @@ use crate::pool::server::greeting::IN_HOT_STANDBY;
 use crate::pool::server::state::{Reported, Server, Serves};
 use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 
-/// What a pool knows of its cluster.
+/// A pool's view of its cluster, and the state that depends on it.
 pub(crate) struct Membership {
     pub(crate) view: Arc<View>,
-    /// Servers refuse the question for a transaction's number: it is not asked any more.
+    /// Whether servers refuse the question for a transaction's number, so that pgweir does not ask it any more.
     pub(crate) is_refused: bool,
-    /// What it counted that stands at no standby.
+    /// Counters of reads that are not kept at one of the pool's standbys.
     pub(crate) counters: RouteCounters,
     /// The questions for the primary's position.
     pub(crate) asks: Asks,
-    /// The next one is not sent before (monotonic, µs).
+    /// Time before which the next question is not sent (monotonic, µs).
     asks_again_us: u64,
-    /// When a client has waited long enough for a standby (monotonic, µs).
+    /// Time at which the first client that waits for a position has waited long enough for a standby (monotonic, µs).
     asking_due_us: u64,
-    /// A client waits to be told that what it says it must see is no position.
+    /// Whether a client waits to be sent the error that its `pgweir.read_after` is no position.
     refuses_positions: bool,
 }
 
@@ -78,13 +78,13 @@ impl Membership {
         is_over.then(|| self.fault(branch))
     }
 
-    /// They wait for a switchover: however short `primary_wait` is.
+    /// Whether the clients of this branch wait for a switchover, in which case `primary_wait` does not end their wait.
     fn is_planned(&self, branch: Branch) -> bool {
         branch == Branch::PRIMARY && self.view.is_planned
     }
 
-    /// Since when no node is known for the clients that wait there (monotonic, µs). A client that waits for one standby is asked
-    /// again when that goes.
+    /// Returns the time since which the clients at this branch have waited without a node (monotonic, µs). A client that waits for
+    /// one standby is placed again when that standby goes, so there is none for it.
     fn held_since_us(&self, branch: Branch) -> Option<u64> {
         match branch {
             Branch::PRIMARY => self.view.held_since_us,
@@ -115,7 +115,7 @@ impl Membership {
 }
 
 impl PoolState {
-    /// The cluster of its database, as the worker knows it.
+    /// Looks up the cluster of the pool's database in the worker's view.
     pub(crate) fn join_cluster(&mut self, env: &Env) {
         let name = self.config.cluster.as_deref();
         if self.cluster.as_ref().map(|cluster| &*cluster.view.cluster) == name {
@@ -148,7 +148,7 @@ impl PoolState {
         self.set_paused(self.gate == Gate::Paused);
     }
 
-    /// PAUSE and RESUME of its database.
+    /// Applies PAUSE or RESUME of the pool's database.
     pub(crate) fn set_paused(&mut self, paused: bool) {
         let held = self.cluster.as_ref().is_some_and(|cluster| cluster.view.primary.is_none());
         self.gate = match (paused, held) {
@@ -168,7 +168,8 @@ impl PoolState {
 }
 
 impl Pool {
-    /// A server logs in that says it has another role than its node should have: no connection to it serves clients.
+    /// Returns the reason not to use a server that logs in and reports another role than its node should have. `None` if the role is
+    /// right.
     pub(crate) fn is_other_role(&self, id: ServerId, reported: &[Reported]) -> Option<&'static str> {
         let server = self.servers.get(id).filter(|server| server.serves != Serves::Watch)?;
         self.state.cluster.as_ref()?;
@@ -214,8 +215,8 @@ impl Pool {
         }
     }
 
-    /// What a client is told whose server is lost: whether its transaction took effect. `None`: it had none, or the pool has no
-    /// cluster.
+    /// Returns the error for a client whose server is lost, which tells whether its transaction took effect. `None` if it had no
+    /// transaction, or the pool has no cluster.
     pub(crate) fn lost_with_primary(&self, client: ClientId, id: ServerId) -> Option<Fault> {
         self.state.cluster.as_ref()?;
         // At a standby there is nothing to take effect.

@@ -8,12 +8,12 @@ use crate::ids::ServerId;
 use crate::pool::cluster::fence::LEFT;
 use crate::pool::{Branch, Pool, PoolState};
 
-/// The last time that a server of a standby said that it is none any more.
+/// The last time that a server of a standby reported that its node is no standby any more.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Left {
-    /// As `Replayed` counts; 0: none has.
+    /// The time of the report, in `Replayed`'s clock (µs); 0 if there was none.
     at_us: u64,
-    /// What it was promoted from.
+    /// The timeline that the node had as a standby.
     timeline: u32,
 }
 
@@ -38,7 +38,7 @@ impl Pool {
         self.notice();
     }
 
-    /// The servers end that such a node has, and its clients that wait go elsewhere.
+    /// Ends the servers of promoted nodes, and places the clients that wait for them elsewhere.
     pub(crate) fn leave_promoted<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for branch in self.state.standby_branches() {
             let Some(standby) = self.state.standby_mut(branch) else { continue };
@@ -54,7 +54,8 @@ impl Pool {
 }
 
 impl PoolState {
-    /// What a client must see that was sent to a standby at this time; `None` if that still was one when it had answered.
+    /// Returns what a client must see whose request was sent to a standby at `sent_us`, if the node was promoted since. `None` if the
+    /// node was still a standby after it had answered.
     pub(super) fn beyond(&self, env: &Env, (branch, sent_us): (Branch, u64)) -> Option<Token> {
         let Left { at_us, timeline } = self.standby_at(branch)?.left;
         let cluster = self.cluster.as_deref().filter(|_| at_us >= sent_us)?;

@@ -21,65 +21,65 @@ use crate::pool::relay::group::Group;
 use crate::pool::session::content::Session;
 use crate::pool::{Branch, Gate, Pool, PoolState};
 
-/// The custom setting by which a session says where it wants to go.
+/// The custom setting that selects a session's route.
 pub(crate) const ROUTE_SETTING: &[u8] = b"pgweir.route";
-/// The custom setting by which a session says what it must see at a standby.
+/// The custom setting that names the position that a session must see at a standby.
 const READ_AFTER_SETTING: &[u8] = b"pgweir.read_after";
 
-/// Where a client wants to go.
+/// The route of a client's transactions, and the rules for reads at standbys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Aim {
     pub(crate) route: Route,
-    /// To this node first, while it is usable.
+    /// The node that is preferred while it is usable; `None` without a preference.
     pub(crate) node: Option<Arc<str>>,
-    /// What says so.
+    /// The source of the route.
     pub(crate) by: Authority,
-    /// Whether it stays at the standby that served it last.
+    /// Whether the client stays at the standby that served it last.
     balance: Balance,
-    /// What it must see at a standby.
+    /// The changes that the client must see at a standby.
     causal: CausalReads,
-    /// How long it waits for one that shows that (µs).
+    /// How long the client waits for a standby that shows them (µs).
     wait_us: u64,
-    /// The position that its session says it must see.
+    /// The position that the client's session demands (`pgweir.read_after`).
     after: Option<ReadAfter>,
 }
 
-/// What the hint of a text says.
+/// The demands of a hint in a statement's text.
 #[derive(Clone, Copy, Default)]
 struct Hinted {
     route: Option<Route>,
     after: Option<ReadAfter>,
 }
 
-/// What an aim says of what its client must see.
+/// The part of an aim that decides which standbys show what the client must see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wish {
     pub(super) route: Route,
     pub(super) causal: CausalReads,
     pub(super) wait_us: u64,
-    /// It keeps its standby, and sees nothing older than what that has shown.
+    /// Whether the client keeps its standby and sees nothing older than what that standby has shown.
     pub(super) keeps: bool,
 }
 
 impl Aim {
-    /// What it comes to for a text that says where it is to run.
+    /// Returns the route and the preferred node for a text with this hint. A hint takes precedence over both.
     fn hinted(&self, hinted: Option<Route>) -> (Route, Option<Arc<str>>) {
         hinted.map_or_else(|| (self.route, self.node.clone()), |route| (route, None))
     }
 
-    /// By this route, which may be that of a hint.
+    /// Returns the wish for this route, which is the aim's or a hint's.
     fn wish(&self, route: Route) -> Wish {
         let Aim { causal, wait_us, balance, .. } = *self;
         Wish { route, causal, wait_us, keeps: balance == Balance::Session }
     }
 }
 
-/// What says where a client's transactions run.
+/// The source of a client's route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Authority {
     /// `SET pgweir.route`, or the startup option.
     Session,
-    /// It came in by `standby_listen_port`.
+    /// The client connected to `standby_listen_port`.
     Port,
     /// The line of `[routes]` with this name.
     Line(Arc<str>),
@@ -92,26 +92,26 @@ pub(crate) struct Routing {
     aim: Aim,
     session: Arc<Session>,
     config: Arc<Config>,
-    /// With `[routes]`: the client's application_name.
+    /// The client's application_name if `[routes]` is used; otherwise empty.
     application_name: Box<[u8]>,
-    /// What the text says that it asks for at present.
+    /// The route in the hint of the text that the client asks for at present.
     hinted: Option<Route>,
-    /// With `route=auto`: what it asks for at present.
+    /// The client's present request, with `route=auto`.
     pub(super) asked: Asked,
-    /// With `route=auto`: its transaction that reads.
+    /// The client's transaction that reads at a standby, with `route=auto`.
     pub(super) reading: Reading,
-    /// The standby that it was sent to last.
+    /// The standby that the client was sent to last.
     home: Branch,
 }
 
 impl Account {
-    /// The client asks for something that a standby may run.
+    /// Whether the client asks for something that a standby may run.
     pub(crate) fn asks_to_read(&self) -> bool {
         let asked = self.routing.as_deref().map(|routing| routing.asked);
         matches!(asked, Some(Asked::Read(_) | Asked::Transaction(_)))
     }
 
-    /// Nothing is known any more of what it asks for at present.
+    /// Forgets the client's present request, so that only the primary may run it.
     pub(crate) fn forget_asked(&mut self) {
         if let Some(routing) = self.routing.as_deref_mut() {
             routing.asked = Asked::Other;
@@ -119,23 +119,23 @@ impl Account {
     }
 }
 
-/// What a client asks for, as far as its node depends on it.
+/// The request of a client, as far as the choice of the node depends on it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Asking<'a> {
     /// The BEGIN that was answered already.
     pub(crate) begin: Option<&'a [u8]>,
-    /// What it sent.
+    /// The bytes that the client sent.
     pub(crate) bytes: &'a [u8],
-    /// The group at its front, if it is over with its own answer.
+    /// The group at the front of the bytes, if no further group is needed to answer it.
     pub(crate) group: Option<&'a Group>,
 }
 
-/// What a client with `route=auto` asks for.
+/// The kind of request of a client with `route=auto`.
 #[derive(Clone, Copy)]
 pub(crate) enum Asked {
-    /// What only the primary may run, for all that is known.
+    /// Anything that is not known to be allowed at a standby.
     Other,
-    /// This group, which certainly reads, and for which a standby has the same answer as the primary.
+    /// A group that certainly only reads, and to which a standby gives the same answer as the primary.
     Read(Group),
     /// A transaction that begins with this group.
     Transaction(FirstGroup),
@@ -144,7 +144,7 @@ pub(crate) enum Asked {
 }
 
 impl Routing {
-    /// It is still found from the same.
+    /// Whether the configuration, the session and the application_name are still those that the route was found from.
     fn is_fresh(&self, env: &Env, client: &Client) -> bool {
         Arc::ptr_eq(&self.config, &env.rules.config)
             && Arc::ptr_eq(&self.session, &client.account.session)
@@ -181,7 +181,7 @@ fn application_name<'a>(env: &Env, client: &'a Client) -> &'a [u8] {
     env.application_name(params).unwrap_or_default()
 }
 
-/// What its session holds; at its login what it asks for.
+/// Returns the client's session; during the login the one that the startup packet asks for.
 fn session_of(client: &Client) -> &Session {
     match &client.state {
         ClientState::AwaitingServer(login) => &login.session,
@@ -250,7 +250,7 @@ impl Pool {
         branch
     }
 
-    /// A client that waits is asked again which node it waits for; `home` is where it stays if nothing is much better.
+    /// Chooses the node again for a client that waits. The client stays at `home` if no other node is much better.
     pub(crate) fn place_client(&mut self, env: &Env, id: ClientId, home: Branch) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let from = client.account.branch;
@@ -311,14 +311,14 @@ impl PoolState {
         }
     }
 
-    /// With `route=auto`: the standby for what a client asks for, if a standby may run it and one takes reads.
+    /// Returns the standby for a client with `route=auto`. `None` if only the primary may run the request, or no standby takes reads.
     fn branch_of_read(&mut self, env: &Env, asked: Asked, home: Branch) -> Option<Branch> {
         let (Asked::Read(_) | Asked::Transaction(_)) = asked else { return None };
         let branch = self.next_standby(env, home, false)?;
         Some(branch).filter(|branch| !self.rests(*branch, env.now.mono_us))
     }
 
-    /// What a client asks for goes to the primary, although its route may lead to standbys.
+    /// Counts a request that goes to the primary although the client's route may lead to standbys.
     fn count_sent_to_primary(&mut self, route: Route, asked: Asked) {
         match (route, asked) {
             // It falls back, as with `prefer-standby`.
@@ -330,7 +330,8 @@ impl PoolState {
         }
     }
 
-    /// Where the text that is asked first says that it is to run. In session pooling a client has one server, and hints say nothing.
+    /// Returns the hint of the text that runs first. In session pooling a client keeps one server, and hints
+    /// have no effect.
     fn hint_of(&self, env: &Env, client: &Client, asking: Asking<'_>) -> Hinted {
         if self.policy.keeps_server() {
             return Hinted::default();
@@ -352,15 +353,15 @@ impl PoolState {
         }
     }
 
-    /// With `route=auto`: the group that may run on a standby. While it is not known what names stand for on a standby, no text is taken
-    /// for a read.
+    /// Returns the group if it may run on a standby (`route=auto`). Returns `None` as long as pgweir does not know what the names in
+    /// texts refer to on a standby.
     pub(super) fn certain_read(&mut self, env: &Env, group: Option<&Group>) -> Option<Group> {
         let knows_names = self.knows_names(env);
         let is_read = |group: &&Group| group.reads_anywhere() && !self.reach.is_barred(group.statement);
         group.filter(|_| knows_names).filter(is_read).copied()
     }
 
-    /// It is known what names stand for on a standby; if not, the first server that is free says it.
+    /// Whether pgweir knows what the names in texts refer to on a standby. If not, the next free server is asked.
     pub(super) fn knows_names(&mut self, env: &Env) -> bool {
         if !std::mem::replace(&mut self.balances, true) {
             self.routines.doubt();
@@ -370,7 +371,8 @@ impl PoolState {
             && self.reach.knows_standbys()
     }
 
-    /// What its session, `[routes]`, its user, its database or its cluster says.
+    /// Returns the client's aim as its session, `[routes]`, its user, its database or its cluster sets it. The aim is kept until one
+    /// of these changes.
     pub(super) fn aim_of(&self, env: &Env, client: &mut Client) -> Aim {
         if let Some(routing) = client.account.routing.as_deref()
             && routing.is_fresh(env, client)
@@ -442,7 +444,7 @@ impl PoolState {
     }
 }
 
-/// UNLISTEN, or DISCARD, which does the same beside other things.
+/// Whether the text is UNLISTEN, or DISCARD, which ends listening as well.
 fn ends_listening(text: &[u8]) -> bool {
     matches!(pgweir_sql::traits(text).verb, Verb::Unlisten | Verb::Discard)
 }

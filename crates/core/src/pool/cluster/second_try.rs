@@ -27,11 +27,11 @@ use crate::pool::server::state::ServerState;
 /// SQLSTATE of a change in a read-only transaction.
 const READ_ONLY_SQL_TRANSACTION: &[u8] = b"25006";
 
-/// Why a server of a standby is closed that sent its client a FATAL error.
+/// The reason for closing a standby's server that sent its client a FATAL error.
 const SAID_FATAL: &str = "the standby ended the session";
 
 impl Pool {
-    /// The head's answer is looked at before it is passed on: returns whether it must wait for more.
+    /// Looks at the head's answer before it is passed on. Returns whether the answer must wait for more bytes.
     #[cold]
     pub(crate) fn holds_back<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> bool {
         if let Some(HeldBack::Exposed(_)) =
@@ -49,7 +49,7 @@ impl Pool {
         }
     }
 
-    /// A standby has begun to answer a first try. Returns whether that must wait for more of it.
+    /// Looks at the beginning of a standby's answer to a first try. Returns whether the answer must wait for more bytes.
     fn holds_unshown<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -23,17 +23,17 @@ use crate::shared::Counts;
 /// Longest list of standbys that a pool goes by: `[clusters]` takes fewer nodes.
 const STANDBYS_MAX: usize = 250;
 
-/// For so long after a failed connection other standbys come first.
+/// Time after a failed connection during which other standbys are preferred.
 const FAILING_US: u64 = REDIAL_US_MAX;
 
-/// A client that waits for so long is asked again where to, if a server of another node is free.
+/// Time after which a waiting client is placed again if a server of another node is free.
 const ASKED_AGAIN_US: u64 = 5_000;
 
-/// So many of [`TRIES`] reads may be refused.
+/// Number of refused reads out of [`TRIES`] above which a standby gets no reads for a while.
 const REFUSED_MAX: u32 = TRIES / 5;
 const TRIES: u32 = 100;
 
-/// A standby that refuses more of them gets none for so long.
+/// Time during which a standby that has refused too many reads gets none (µs).
 pub(super) const REST_US: u64 = 30_000_000;
 
 /// A pool's servers of one standby.
@@ -41,25 +41,25 @@ pub(crate) struct StandbyPool {
     /// The node's name; "" where there is no node.
     pub(crate) name: Arc<str>,
     pub(crate) node: NodePool,
-    /// Where it is, as long as it gets new work.
+    /// The standby's address and role as the cluster's view has them; `None` while it gets no new work.
     pub(crate) standby: Option<Standby>,
-    /// What counts towards `max_db_connections`, which holds for each node.
+    /// The standby's counter for `max_db_connections`, which limits each node separately.
     counts: Arc<Counts>,
-    /// How far it has come in the turns of equals.
+    /// The standby's position in the turns between equally good standbys.
     pass: u64,
-    /// What was sent to it.
+    /// Counters of the reads that the standby was sent.
     pub(super) sent: SentReads,
-    /// The reads of `route=auto` that it was sent.
+    /// The recent reads of `route=auto` at this standby, and those that it refused.
     tries: Tries,
-    /// What is known of how far it has replayed.
+    /// The position up to which the standby is known to have replayed.
     pub(super) replayed: Replayed,
-    /// The question how far that is.
+    /// The question for that position.
     pub(super) guard: Guard,
-    /// When a server said last that the node is no standby any more.
+    /// The last time that a server reported that the node is no standby any more.
     pub(super) left: Left,
-    /// The servers from before are to be ended.
+    /// Whether the servers opened before the promotion are to be ended.
     pub(super) is_to_be_left: bool,
-    /// Clients that wait there are to be asked again whether it shows what they must see.
+    /// Whether the clients that wait at this standby must be checked again for what they must see.
     pub(super) looks_again: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct StandbyPool {
 struct Tries {
     reads: u32,
     refused: u32,
-    /// Until then it gets none (monotonic, µs).
+    /// Time until which the standby gets no reads (monotonic, µs).
     rests_until_us: u64,
 }
 
@@ -90,13 +90,13 @@ impl StandbyPool {
         }
     }
 
-    /// No server of it is free, and none could be opened a short time ago.
+    /// Whether the standby has no free server and a connection to it has failed recently.
     fn is_failing(&self, now_us: u64) -> bool {
         let failed = |failure: &Failure| now_us.saturating_sub(failure.at_us) < FAILING_US;
         self.node.idle.is_empty() && self.node.failure.as_ref().is_some_and(failed)
     }
 
-    /// What the choice goes by.
+    /// Returns the properties that the choice between standbys depends on.
     #[inline]
     pub(super) fn candidate(&self, env: &Env) -> Candidate {
         let Some(standby) = &self.standby else { return Candidate::CLOSED };
@@ -229,7 +229,7 @@ impl PoolState {
         self.standby_at(branch).map_or(&self.shared.database, |standby| &standby.counts)
     }
 
-    /// What is lacking if that counter is at its limit.
+    /// Returns the limit to name to a client if the node's counter is at `max_db_connections`.
     pub(crate) fn scarce_at(&self, branch: Branch) -> Scarce {
         let database = Arc::clone(&self.database);
         match self.standby_at(branch) {
@@ -246,7 +246,8 @@ impl PoolState {
         }
     }
 
-    /// Where it is. While the node gets nothing new no connection is opened ([`PoolState::gate_at`]): the address is one that refuses.
+    /// Returns the address of the node. While the node gets no new work no connection is opened ([`PoolState::gate_at`]); the address
+    /// returned then refuses connections.
     pub(crate) fn endpoint_at(&self, branch: Branch) -> Endpoint {
         let nowhere = || Endpoint::Unix { path: "@pgweir-no-node".into() };
         let target = match self.standby_at(branch) {
@@ -335,7 +336,7 @@ impl PoolState {
         Some(Branch::of_place(place))
     }
 
-    /// A standby gets a read that may run on the primary instead.
+    /// Counts a read that a standby gets and that may run on the primary instead.
     pub(super) fn note_try(&mut self, branch: Branch) {
         let Some(standby) = self.standbys.get_mut(branch.place()) else { return };
         if standby.tries.reads >= TRIES {
@@ -344,21 +345,21 @@ impl PoolState {
         standby.tries.reads += 1;
     }
 
-    /// A read that it did not run goes to the primary.
+    /// Counts a read that goes to the primary because the standby did not run it.
     pub(super) fn note_second_try(&mut self, branch: Branch) {
         if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
             standby.sent.second_tries += 1;
         }
     }
 
-    /// It refused a read as a change.
+    /// Counts a read that the standby refused as a change.
     pub(super) fn note_misrouted_at(&mut self, branch: Branch) {
         if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
             standby.sent.misrouted += 1;
         }
     }
 
-    /// It refused one. Returns its name if it gets none for a while from here on.
+    /// Counts a refused read of `route=auto`. Returns the standby's name if it has refused too many and gets no reads for a while.
     pub(super) fn note_refused(&mut self, branch: Branch, now_us: u64) -> Option<Arc<str>> {
         let standby = self.standbys.get_mut(branch.place())?;
         standby.tries.refused += 1;
@@ -369,12 +370,12 @@ impl PoolState {
         Some(Arc::clone(&standby.name))
     }
 
-    /// A standby refuses so many reads that it gets none.
+    /// Whether the standby has refused so many reads that it gets none at present.
     pub(super) fn rests(&self, branch: Branch, now_us: u64) -> bool {
         self.standby_at(branch).is_some_and(|standby| standby.tries.rests_until_us > now_us)
     }
 
-    /// The load of the node that has least, for `route=any`.
+    /// Whether the primary has less load than the standby, for `route=any`.
     pub(super) fn is_primary_freer(&self, than: Branch) -> bool {
         let load = |node: &NodePool| node.servers(ServerKind::Active).saturating_add(node.waiting);
         self.gate == Gate::Open && load(&self.node) < load(self.node_at(than))

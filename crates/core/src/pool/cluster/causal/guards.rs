@@ -4,21 +4,21 @@ use crate::cluster::token::Position;
 use crate::ids::ServerId;
 use crate::pool::{Branch, Pool, PoolState};
 
-/// After an error, or a lost answer, the next question is sent so much later.
+/// Time until the next question after one that failed or got no answer.
 pub(super) const FAILED_US: u64 = 5_000;
-/// A standby that was not far enough is asked again so soon, then after twice as long, and so on up to the other limit.
+/// Time until a standby that was not far enough is asked again. It doubles with each miss, up to `MISSED_US_MAX`.
 const MISSED_US_MIN: u64 = 500;
 const MISSED_US_MAX: u64 = 50_000;
 
-/// A node's question.
+/// The question for the position of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Guard {
     is_under_way: bool,
-    /// A client waits for the next answer.
+    /// Whether a client waits for the next answer.
     is_wanted: bool,
-    /// Not to be asked before (monotonic, µs).
+    /// Time before which the question is not sent again (monotonic, µs).
     pub(super) again_us: u64,
-    /// So many answers in a row were not enough for all that waited.
+    /// Number of answers in a row after which at least one client still had to wait.
     misses: u32,
 }
 
@@ -27,17 +27,18 @@ impl Guard {
         self.is_wanted && !self.is_under_way
     }
 
-    /// It is sent.
+    /// Notes that the question was sent.
     pub(super) fn send(&mut self) {
         (self.is_under_way, self.is_wanted) = (true, false);
     }
 
-    /// It is answered.
+    /// Notes that the answer has come, or that none will.
     pub(super) fn end(&mut self) {
         self.is_under_way = false;
     }
 
-    /// It was answered, and the clients that waited for that were asked again where to. Returns whether one of them waits on.
+    /// Notes that the clients that waited for the answer were placed again. Returns whether one of them still waits; the question is
+    /// then due after a pause.
     pub(super) fn answered(&mut self, now_us: u64) -> bool {
         if !self.is_wanted {
             self.misses = 0;
@@ -65,7 +66,7 @@ impl PoolState {
         }
     }
 
-    /// The same of this one, and of all that take reads.
+    /// Notes that a client waits for the positions of this standby and of all standbys that take reads.
     pub(super) fn want_all_replayed(&mut self, branch: Branch) {
         self.want_replayed(branch);
         let is_open = |standby: &crate::cluster::view::Standby| standby.share > 0;
@@ -74,7 +75,7 @@ impl PoolState {
         }
     }
 
-    /// The primary was asked for its position; `None`: it gave none.
+    /// Notes the primary's answer to the question for its position. `None`: the question failed and is sent again after a pause.
     pub(super) fn position_told(&mut self, now_us: u64, position: Option<Position>) {
         let Some(cluster) = self.cluster.as_deref_mut() else { return };
         if position.is_none() {
@@ -85,14 +86,15 @@ impl PoolState {
 }
 
 impl Pool {
-    /// A client that was at a standby waits for a server of it again.
+    /// Notes that a client that was at this standby waits for one of its servers again, so that the waiting clients are checked
+    /// again.
     pub(crate) fn waits_again_at(&mut self, branch: Branch) {
         if let Some(standby) = self.state.standby_mut(branch) {
             standby.looks_again = true;
         }
     }
 
-    /// A server is closed that was asked where it is.
+    /// Notes that a server was closed before it answered the question for its node's position. The question is sent again.
     pub(crate) fn location_lost(&mut self, now_us: u64, branch: Branch) {
         if branch.is_primary() {
             self.state.position_told(now_us, None);

@@ -27,22 +27,22 @@ use crate::pool::{Branch, Pool, PoolState};
 /// How a standby relates to what a client must see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
-    /// It shows that.
+    /// The standby shows what the client must see.
     Shown,
-    /// Not as far as is known.
+    /// The standby is not known to have replayed this position.
     NotYet(Position),
-    /// It is not known what the client must see: the primary's position is asked for.
+    /// The position that the client must see is not known yet: the primary is asked for its position.
     NoPosition,
-    /// It is not known whose history that stands in.
+    /// The history that contains what the client must see is not known: the standby that showed it was promoted.
     NoHistory(Beyond),
     /// The standby is asked how far it is, and with that whether it is still in the run that the client knows.
     Unproven,
-    /// The client says that it must see what is no position of this cluster.
+    /// The client's `pgweir.read_after` is no position of this cluster.
     Refused,
 }
 
 impl StandbyPool {
-    /// It is known to have replayed a position.
+    /// Whether the standby is known to have replayed a position on its timeline.
     fn shows(&self, position: Position) -> bool {
         let timeline = self.standby.as_ref().map(|standby| standby.target.term.run.timeline);
         timeline == Some(position.timeline) && self.replayed.lsn().is_some_and(|lsn| lsn >= position.lsn)
@@ -60,7 +60,7 @@ impl PoolState {
         self.cluster.as_deref()?.view.primary.as_ref().map(|primary| primary.term.run.timeline)
     }
 
-    /// What a client must see that another process has served, last at this node; `None` without a cluster.
+    /// Returns what a client taken over from another process must see, which was served at this node last. `None` without a cluster.
     pub(crate) fn must_see_taken_over(&self, branch: Branch, now_us: u64) -> Option<Box<MustSee>> {
         let cluster = self.cluster.as_deref()?;
         Some(Box::new(MustSee { token: cluster.asks.next(), ..MustSee::at(branch, now_us) }))
@@ -107,7 +107,7 @@ impl PoolState {
         if is_unproven { Look::Unproven } else { Look::Shown }
     }
 
-    /// See [`Asks::is_far_ahead`](crate::cluster::token::Asks::is_far_ahead).
+    /// Whether a position is too far ahead to be one of this cluster; `None` if the primary has not told its position yet.
     fn is_far_ahead(&self, position: Position) -> Option<bool> {
         self.cluster.as_deref()?.asks.is_far_ahead(position)
     }
@@ -121,7 +121,8 @@ impl PoolState {
         choice::next(self.standbys.iter().map(candidate)).map(|(place, _)| Branch::of_place(place))
     }
 
-    /// A client asks for a node: the one that it was sent to last has served it. `is_first`: it asks for the first time.
+    /// Notes that the node that a client was sent to last has served it, because the client asks for a node again. `is_first`: it is
+    /// the client's first request.
     pub(super) fn note_served(&self, env: &Env, account: &mut Account, wish: Wish, is_first: bool) {
         if wish.causal == CausalReads::Off {
             account.must_see = None;
@@ -159,7 +160,7 @@ impl PoolState {
         }
     }
 
-    /// What its session or its text says that it must see; behind [`PoolState::note_served`].
+    /// Notes the position that the client's session or text demands (`pgweir.read_after`), after [`PoolState::note_served`].
     pub(super) fn note_read_after(&self, account: &mut Account, after: Option<ReadAfter>) {
         match (&mut account.must_see, after) {
             (must_see, Some(after)) => {
@@ -170,8 +171,8 @@ impl PoolState {
         }
     }
 
-    /// Where a client goes whose route has led to this node: to a standby only if that shows what the client must see. `since_us`: when it
-    /// began to ask (monotonic, µs).
+    /// Returns the branch for a client whose route has led to this node: a standby only if it shows what the client must see.
+    /// `since_us` is the time at which the client began to ask (monotonic, µs).
     pub(super) fn place_where_shown(
         &mut self,
         env: &Env,
@@ -241,8 +242,8 @@ impl PoolState {
         Branch::ASKING
     }
 
-    /// Where a client goes that says what is no position: it is told so at its turn. A BEGIN that was answered already goes to the
-    /// primary.
+    /// Returns the branch for a client whose `pgweir.read_after` is no position of this cluster: it gets the error at its turn. After
+    /// a BEGIN that pgweir has answered the client goes to the primary instead.
     fn refused_branch(&mut self, client: &Client) -> Branch {
         let is_begun = match &client.state {
             ClientState::Waiting(waiting) => !waiting.first.is_nothing(),
@@ -269,7 +270,8 @@ impl Pool {
         }
     }
 
-    /// A server of a standby is new, or clients came back from one: what those saw that wait there was looked at before.
+    /// Places the clients that wait at a standby again after a server of it has logged in, or after clients came back to it: they
+    /// were checked before that.
     pub(super) fn place_again_at(&mut self, env: &Env, branch: Branch) {
         let Some(standby) = self.state.standby_mut(branch) else { return };
         if !std::mem::take(&mut standby.looks_again) {

@@ -6,54 +6,57 @@ use crate::ids::ClientId;
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::{Branch, Pool};
 
-/// What a client must see, and where it was shown something.
+/// The changes that a client must see in its reads, and the node that served it last.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct MustSee {
     pub(super) token: Token,
-    /// The same, as its session or the text that it sent says (`pgweir.read_after`).
+    /// The position that the client's session or text demands (`pgweir.read_after`).
     pub(super) after: Token,
-    /// A standby that has served it, and a time before that (monotonic, µs): what it showed must be seen as well.
+    /// A standby that has served the client, and a time before that (monotonic, µs). The client must see at least what that standby
+    /// showed.
     pub(super) seen: Option<(Branch, u64)>,
-    /// The node that was chosen last, and a time before anything was sent to it: it has served the client by its next request.
+    /// The node that was chosen last, and a time before anything was sent to it (monotonic, µs). That node counts as having served
+    /// the client when the client makes its next request.
     pub(super) placed: Option<(Branch, u64)>,
 }
 
 impl MustSee {
-    /// It has a server of this node now.
+    /// The record of a client that has got a server of this node at `now_us`.
     pub(super) fn at(branch: Branch, now_us: u64) -> MustSee {
         MustSee { placed: Some((branch, now_us)), ..MustSee::default() }
     }
 
-    /// Its session or its text says what it must see.
+    /// Whether the client's session or text demands a position.
     pub(super) fn says_after(&self) -> bool {
         self.after != Token::Nothing
     }
 
-    /// That is no position of this cluster.
+    /// Whether the demanded position is none of this cluster.
     pub(super) fn is_refused(&self) -> bool {
         self.after == Token::Refused
     }
 
-    /// What was sent to a standby is sent to the primary.
+    /// Notes that the client's bytes go to the primary at `now_us`, after a standby has not run them.
     pub(crate) fn is_sent_to_primary(&mut self, now_us: u64) {
         self.placed = Some((Branch::PRIMARY, now_us));
     }
 }
 
 impl Client {
-    /// It waits for the primary already.
+    /// Whether the client already waits for a server of the primary.
     pub(super) fn waits_at_primary(&self) -> bool {
         self.waits_since_us().is_some() && self.account.branch.is_primary()
     }
 
-    /// Since when it waits with a statement (monotonic, µs).
+    /// Returns the time since which the client has waited with a statement (monotonic, µs). `None` if it does not wait.
     pub(in crate::pool::cluster) fn waits_since_us(&self) -> Option<u64> {
         matches!(self.state, ClientState::Waiting(_)).then_some(self.account.request.since_us)
     }
 }
 
 impl Pool {
-    /// A client has a server of a standby now. If nothing was sent for it before, it is served from now on.
+    /// Notes that a client was linked to a server of a standby. If nothing was sent for the client before, the standby serves it from
+    /// this time on.
     pub(crate) fn begins_to_see(&mut self, env: &Env, id: ClientId) {
         let Some(Client { state: ClientState::Linked(link), account, .. }) = self.clients.get_mut(id) else {
             return;

@@ -12,11 +12,11 @@ use crate::pool::sequences::state::Hold;
 use crate::pool::server::asked::{Replies, ServerQuestion};
 use crate::pool::{Branch, Gate, Pool};
 
-/// While no server is free for a question, it is tried again so soon.
+/// Time until a question is tried again that found no free server.
 const UNSENT_US: u64 = 300;
 impl Pool {
-    /// Clients that have waited long enough are asked again where to. Then the questions that are due are sent, before any client gets a
-    /// server that is free for them.
+    /// Places clients again that have waited long enough, and then sends the questions that are due, before any client gets a server
+    /// that is free for them.
     pub(crate) fn ask_positions<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let now_us = cx.env.now.mono_us;
         self.leave_promoted(cx);
@@ -49,7 +49,7 @@ impl Pool {
         }
     }
 
-    /// Clients are told that what they say they must see is no position.
+    /// Sends clients the error that the position of their `pgweir.read_after` is none of this cluster.
     fn refuse_positions<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let Some(cluster) = self.state.cluster.as_deref_mut() else { return };
         if !std::mem::take(&mut cluster.refuses_positions) {
@@ -68,7 +68,8 @@ impl Pool {
         }
     }
 
-    /// Asks a free server of a node; `false` if none is free.
+    /// Sends a question for a position to a free server of a node. Returns `false` if the question could not be sent; a server is
+    /// opened if the node has none.
     fn locate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, text: &str) -> bool {
         if self.state.gate_at(branch) != Gate::Open || cx.env.activity != Activity::Active {
             return false;
@@ -89,8 +90,8 @@ impl Pool {
         true
     }
 
-    /// The free server that was logged in first: its answer tells most of the standby's run. It need not be checked before: the question
-    /// does that. One that is kept for the client that drew values on it comes last.
+    /// Returns the free server that has been logged in longest: its answer tells most about the standby's run. The server need not be
+    /// checked first, because the question does that. A server kept for a client that drew sequence values on it comes last.
     fn idle_for_question(&mut self, env: &Env, branch: Branch) -> Option<ServerId> {
         self.state.drawn.affinities.expire(env.now.mono_us);
         let holds = |id: ServerId| self.state.drawn.affinities.hold(id, None);
@@ -100,14 +101,14 @@ impl Pool {
         idle.filter(is_usable).min_by_key(|id| (holds(*id) == Hold::Soft, self.servers[*id].at.logged_in_us))
     }
 
-    /// The pool has no server of this node.
+    /// Opens a server for a question, because the pool has no server of this node.
     fn open_for_question<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         if self.may_dial(cx.env, branch) && self.has_room(cx, branch) && self.take_place(cx, branch, true) {
             self.dial_server(cx, branch, None);
         }
     }
 
-    /// A server that was asked at `asked_us` has told the position of its node.
+    /// Handles the answer of a server that was asked for its node's position at `asked_us`.
     pub(crate) fn located<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -17,14 +17,14 @@ use crate::pool::relay::group::{is_partial_group, whole_messages};
 pub(crate) enum BehindBegin {
     /// A group that a standby may run.
     FirstGroup,
-    /// Nothing, or the beginning of a group: when all of it is here, it says where the transaction runs.
+    /// The rest of the group has not come, or no group at all. The complete group decides where the transaction runs.
     Partial,
     /// The transaction is the primary's.
     Other,
 }
 
 impl Pool {
-    /// Looks at what a client has sent behind its BEGIN.
+    /// Looks at the bytes that a client has sent after its BEGIN.
     pub(crate) fn behind_begin(
         &mut self,
         env: &mut Env,
@@ -62,7 +62,7 @@ impl Pool {
         awaits
     }
 
-    /// A BEGIN after which the client's first group says where the transaction runs: no server is taken for it.
+    /// Whether the client's first group after this BEGIN decides where the transaction runs. No server is taken for the BEGIN then.
     pub(crate) fn awaits_first_group(&mut self, env: &Env, id: ClientId, begin: &[u8]) -> bool {
         if self.state.cluster.is_none() || matches!(hint(begin), Some(Hint::Primary | Hint::Standby)) {
             return false;
@@ -72,7 +72,8 @@ impl Pool {
         route == Route::Auto && self.begins_reading(env, id, begin).is_some()
     }
 
-    /// What a transaction that begins so says of itself, if it may read at a standby.
+    /// Returns what the modes of a BEGIN, and the session's settings if it names none, declare of its transaction. `None` if the
+    /// transaction must run on the primary.
     pub(super) fn begins_reading(&self, env: &Env, id: ClientId, begin: &[u8]) -> Option<Declared> {
         let modes = begin_modes(begin)?;
         let account = &self.clients.get(id)?.account;
@@ -87,7 +88,8 @@ impl Pool {
         is_named || self.state.reach.begins_read_committed
     }
 
-    /// Its first group, if a standby may run it. While it is not known what names stand for on a standby, none may.
+    /// Returns the first group of a transaction after its BEGIN if a standby may run that group. Returns `None` as long as pgweir
+    /// does not know what the names in texts refer to on a standby.
     pub(super) fn first_group(
         &mut self,
         env: &mut Env,
@@ -151,16 +153,17 @@ impl Pool {
     }
 }
 
-/// What a transaction says that may read at a standby.
+/// The access mode that a transaction has declared which may read at a standby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Declared {
     /// READ ONLY, below SERIALIZABLE.
     ReadOnly,
-    /// Nothing, with READ COMMITTED.
+    /// The transaction does not declare READ ONLY, and its level is READ COMMITTED.
     Nothing,
 }
 
-/// By its modes, or those that the session has otherwise. `None`: it is the primary's.
+/// Returns what a transaction declares by its modes; a mode that BEGIN does not name is taken from the session's settings. `None`:
+/// the transaction must run on the primary.
 fn declared(env: &Env, account: &Account, modes: TransactionModes) -> Option<Declared> {
     let is_read_only = || setting(env, account, b"default_transaction_read_only").is_some_and(says_true);
     let level = modes.isolation.unwrap_or_else(|| default_isolation(env, account));
@@ -185,7 +188,7 @@ fn default_isolation(env: &Env, account: &Account) -> Isolation {
     }
 }
 
-/// What a client's session has set, as far as pgweir keeps it.
+/// Returns the value of a setting in the client's session. `None` if the session has not set it, or pgweir does not track it.
 fn setting<'a>(env: &Env, account: &'a Account, name: &[u8]) -> Option<&'a [u8]> {
     match env.tracked.position(name) {
         Some(position) => account.params.get(position),
@@ -193,7 +196,7 @@ fn setting<'a>(env: &Env, account: &'a Account, name: &[u8]) -> Option<&'a [u8]>
     }
 }
 
-/// As PostgreSQL reads a Boolean setting; a word that it does not know says nothing.
+/// Whether a Boolean setting's value means true, as PostgreSQL reads it. Unknown words count as false.
 fn says_true(value: &[u8]) -> bool {
     [&b"on"[..], b"true", b"yes", b"1", b"t", b"y"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }

@@ -19,24 +19,25 @@ use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::{Pool, Step};
 
-/// What may be done with messages of such a client.
+/// The decision about the bytes that a client sends in a transaction which reads at a standby.
 pub(crate) enum Later {
-    /// So many bytes are sent as they are: the rest of a message, or its first group.
+    /// The first bytes, of this number, are sent without being read as messages: the rest of a message that is being streamed, or the
+    /// transaction's first group.
     Pass(usize),
-    /// Messages of so many bytes are sent, as far as they can be; then [`Pool::note_later`] is told of those.
+    /// Messages of this number of bytes are sent, as far as possible. The caller then tells [`Pool::note_later`] how many were sent.
     Send(usize, SoFar),
-    /// This is done.
+    /// The bytes were handled already: they wait, or an error was sent for them.
     Done(Step),
 }
 
-/// What a message means to the transaction.
+/// The effect of a message on the transaction.
 enum Meaning<'a> {
     Nothing,
-    /// What it executes may end it.
+    /// The message executes a statement that may end the transaction.
     Ends,
-    /// This part of it is the primary's.
+    /// The message contains this part (a word of its text), which only the primary may run.
     Differs(Cow<'a, [u8]>),
-    /// The rest of it is to come.
+    /// The message has not come as a whole.
     Partial,
 }
 
@@ -116,7 +117,7 @@ impl Pool {
         if at == 0 { Later::Pass(bytes.len()) } else { Later::Send(at, so_far) }
     }
 
-    /// So much was sent of messages behind which the transaction is so far.
+    /// Notes that `used` bytes of these messages were sent. `then` is the transaction's state after all of them.
     pub(crate) fn note_later(
         &mut self,
         env: &Env,
@@ -134,7 +135,7 @@ impl Pool {
         }
     }
 
-    /// How far the transaction is behind the messages that could be sent.
+    /// Returns the state of the transaction after the messages that could be sent.
     #[cold]
     fn look_again(&mut self, env: &Env, id: ClientId, sent: &[u8]) -> SoFar {
         let mut so_far = self.routing_mut(id).map(|routing| routing.reading.so_far).unwrap_or_default();
@@ -144,7 +145,8 @@ impl Pool {
         so_far
     }
 
-    /// How far the transaction is. If it has gone on behind what should have ended it, it goes on here.
+    /// Returns the state of the transaction. If the transaction has continued after a statement that should have ended it, the state
+    /// is `Inside` again.
     fn so_far_at(&mut self, id: ClientId, server_id: ServerId) -> SoFar {
         let is_at_rest = self.servers.get(server_id).is_some_and(|server| server.ledger.is_at_rest());
         let Some(routing) = self.routing_mut(id) else { return SoFar::default() };
@@ -155,12 +157,12 @@ impl Pool {
         *so_far
     }
 
-    /// It does not say READ ONLY.
+    /// Whether the client's transaction at a standby was begun without READ ONLY.
     fn is_undeclared(&mut self, id: ClientId) -> bool {
         self.routing_mut(id).is_some_and(|routing| routing.reading.is_undeclared)
     }
 
-    /// What the client sends waits for answers.
+    /// Makes the client wait until its server has answered; its bytes stay in the inbox.
     pub(in crate::pool::cluster) fn waits_at_server(&mut self, id: ClientId) -> Step {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.waits.set(Waits::HELD, true);
@@ -168,7 +170,7 @@ impl Pool {
         Step::Wait
     }
 
-    /// What a message means, and how far the transaction is behind it.
+    /// Returns the meaning of a message, and moves `so_far` to the state after the message.
     fn look_at_message<'a>(
         &self,
         env: &Env,
@@ -242,7 +244,7 @@ impl Pool {
         }
     }
 
-    /// The text that the client prepared under a name, if it is known.
+    /// The text that the client prepared under a name; `None` if it is not known.
     fn text_behind<'a>(&'a self, env: &'a Env, id: ClientId, name: &[u8]) -> Option<&'a [u8]> {
         let statement = self.clients.get(id)?.account.statement(name);
         match statement.and_then(|statement| env.statements.get(statement)) {
@@ -251,7 +253,7 @@ impl Pool {
         }
     }
 
-    /// The client's session has channels, which it listens to through the primary.
+    /// Whether the client's session has channels, which it listens to through the primary.
     pub(in crate::pool::cluster) fn listens(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| !client.account.session.channels().is_empty())
     }
@@ -291,7 +293,7 @@ impl Pool {
     }
 }
 
-/// What stays in a session, and cannot move to another server.
+/// Session state that cannot move to another server.
 const KEEPS_SERVER: Marks = Marks::LOCKS.and(Marks::CURSORS).and(Marks::LIBRARY).and(Marks::SEED);
 
 /// The schema of temporary tables, also as a value.

@@ -24,49 +24,49 @@ use crate::pool::cluster::route::{Asked, Asking};
 
 use first::Declared;
 
-/// What is known of such a transaction.
+/// The state of a transaction that reads at a standby.
 #[derive(Default)]
 pub(crate) struct Reading {
-    /// Its BEGIN, until its first group runs.
+    /// The text of the transaction's BEGIN. Empty after its first group has run.
     pub(super) begin: Vec<u8>,
     so_far: SoFar,
-    /// It does not say READ ONLY.
+    /// Whether the transaction was begun without READ ONLY (`begin_undeclared=first`).
     is_undeclared: bool,
 }
 
-/// What was sent in it so far.
+/// The state of such a transaction after the bytes that were sent in it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct SoFar {
     progress: Progress,
-    /// Whether the unnamed statement ends the transaction, once it was prepared in it.
+    /// Whether the unnamed statement ends the transaction; `None` if the transaction has not prepared it.
     unnamed_ends: Option<bool>,
-    /// So many bytes of a group that is being sent are still to be.
+    /// Number of bytes of the current group that are still to be sent.
     left: u32,
 }
 
-/// How far it is.
+/// How far the transaction has come.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Progress {
-    /// It goes on.
+    /// The transaction goes on.
     #[default]
     Inside,
-    /// The group that is being sent ends it.
+    /// The group that is being sent ends the transaction.
     EndsWithGroup,
-    /// What ends it was sent: what follows waits for the answer.
+    /// The statement that ends the transaction was sent. Later bytes of the client wait for its answer.
     Ended,
 }
 
 /// The first group of such a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FirstGroup {
-    /// Its bytes, at the front of what its client sent.
+    /// Length of the group in bytes, at the front of the client's inbox.
     pub(super) len: u32,
-    /// The fingerprint of its text, if that certainly reads.
+    /// The fingerprint of the group's text if that certainly only reads; `None` if the group only sets something for its transaction.
     pub(super) statement: Option<u64>,
 }
 
 impl Pool {
-    /// What a client with `route=auto` asks for.
+    /// Returns what a client with `route=auto` asks for: a read, a transaction that a standby may run, or anything else.
     pub(super) fn asked_for(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Asked {
         let Some(begin) = asking.begin else {
             return self.state.certain_read(env, asking.group).map_or(Asked::Other, Asked::Read);

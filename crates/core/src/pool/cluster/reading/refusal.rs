@@ -20,14 +20,15 @@ use crate::pool::{Pool, Step};
 /// The beginning of a column's name that no statement has, as it stands in an error. How that quotes it depends on the server's language.
 const NO_COLUMN: &[u8] = b"pgweir:";
 
-/// So much of a word is told.
+/// Greatest number of bytes of a word that the error shows.
 const WORD_BYTES_MAX: usize = 48;
 
 /// SQLSTATE of a column that is not there.
 const UNDEFINED_COLUMN: &[u8] = b"42703";
 
 impl Pool {
-    /// Has the standby fail in place of a message that is the primary's.
+    /// Sends the standby a statement that fails, instead of a message that only the primary may run. The transaction then fails as
+    /// after any error.
     pub(super) fn refuse_at_standby<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -78,7 +79,7 @@ impl Pool {
         Step::Used(header.total().min(message.len()))
     }
 
-    /// An error of a server that stands for such a refusal, as its client is told it.
+    /// Returns the error for the client if a server's error is the answer to such a failing statement.
     pub(crate) fn refusal_in_place_of(&self, id: ServerId, message: &[u8]) -> Option<Vec<u8>> {
         if self.servers.get(id)?.branch.is_primary() {
             return None;
@@ -110,7 +111,7 @@ fn failing_text(word: &[u8]) -> Vec<u8> {
     text
 }
 
-/// In place of what is no letter of a plain name.
+/// The character that the error shows instead of one that plain names do not contain.
 const UNSHOWN: u8 = b'?';
 
 fn is_shown(byte: &u8) -> bool {

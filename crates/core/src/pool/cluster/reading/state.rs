@@ -19,7 +19,7 @@ impl Pool {
         self.clients.get_mut(id)?.account.routing.as_deref_mut()
     }
 
-    /// The client is in such a transaction, on this server.
+    /// Whether the client is in a transaction that reads at a standby, on this server.
     #[inline]
     pub(crate) fn reads_at_standby(&self, id: ClientId, server_id: ServerId) -> bool {
         let is_at_standby = self.servers.get(server_id).is_some_and(|server| !server.branch.is_primary());
@@ -27,7 +27,7 @@ impl Pool {
     }
 }
 
-/// It is in such a transaction, wherever its server is.
+/// Whether a client has a server and is in a transaction that may read at a standby. The server may be the primary's.
 pub(in crate::pool::cluster) fn is_reading(client: &Client) -> bool {
     let asked = client.account.routing.as_deref().map(|routing| routing.asked);
     matches!(client.state, ClientState::Linked(_)) && matches!(asked, Some(Asked::Transaction(_)))

@@ -41,12 +41,12 @@ impl Link {
 }
 
 impl SoFar {
-    /// So many bytes are sent.
+    /// Returns the decision to send the first `len` bytes, which are a whole group or message.
     fn sends(self, len: u32) -> Later {
         Later::Send(len as usize, SoFar { left: len, ..self })
     }
 
-    /// So many of them were.
+    /// Returns the state after `len` bytes of the current group were sent.
     pub(super) fn sent(self, len: usize) -> SoFar {
         let left = self.left.saturating_sub(len as u32);
         match self.progress {
