@@ -20,11 +20,11 @@ use crate::pool::{Branch, Pool};
 
 /// The next step for a client that logs in.
 pub(crate) enum Admission {
-    /// The client is told this greeting, with the outcome of its startup parameters if it has some.
+    /// The client gets this greeting, with the outcome of its startup parameters if it has some.
     Greet(Arc<ServerGreeting>, Option<Arc<CheckedStartup>>),
-    /// No server can be opened to find out what it is to be told.
+    /// The client gets this error, because no server can be opened that would tell the greeting.
     Refuse(Fault),
-    /// A server will tell.
+    /// The client waits for a server to tell the greeting.
     Wait,
 }
 

@@ -26,7 +26,7 @@ impl Pool {
         }
     }
 
-    /// Looks again at bytes that a client sent earlier: its state has changed.
+    /// Looks again at bytes that a client sent earlier, after its state has changed.
     pub(crate) fn client_resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if client.inbox.is_empty() && !client.reads_paused {
@@ -110,7 +110,7 @@ impl Pool {
         at
     }
 
-    /// The client took everything: its server may go on.
+    /// Lets the client's server go on after the client took all bytes.
     pub(crate) fn client_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         // It has its answer now: only from here on can it be idle.
@@ -125,7 +125,7 @@ impl Pool {
         self.client_resume(cx, id);
     }
 
-    /// The server took everything: its client may go on.
+    /// Lets the server's client go on after the server took all bytes.
     pub(crate) fn server_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
             self.client_unpause(cx, client);

@@ -52,7 +52,7 @@ impl Pool {
         fault.map_or(Step::Wait, |fault| self.refuse_client(cx, id, &fault))
     }
 
-    /// A client that was told an error inside of a group: the rest of the group is ignored, as PostgreSQL does it.
+    /// Ignores the rest of a group, as PostgreSQL does, after the client was sent an error within it.
     pub(crate) fn ignoring_client_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

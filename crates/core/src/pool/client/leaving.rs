@@ -15,12 +15,12 @@ use crate::pool::node::Turn;
 use crate::pool::{Pool, Step};
 use crate::stats::rare_path::RarePath;
 
-/// How a client leaves: it decides what becomes of a statement that still runs.
+/// The way in which a client leaves, which decides whether its running statement is cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Farewell {
     /// The client said Terminate. What it sent before runs to its end.
     Terminate,
-    /// Its connection ended without a word.
+    /// The client's connection ended without Terminate.
     Vanished,
     /// pgweir ends it: a timeout, an administrator, a violation of the protocol.
     Refused,
@@ -124,8 +124,8 @@ impl Pool {
         true
     }
 
-    /// Part of a message of the server was passed on and the rest cannot follow: the client would take an error for its
-    /// content.
+    /// Whether part of a server's message was passed on and the rest cannot follow, so that the client would take an error for the
+    /// message's content.
     pub(crate) fn is_mid_message(&self, client: &Client) -> bool {
         let ClientState::Linked(link) = &client.state else { return false };
         // On a replication connection message boundaries are not tracked.
@@ -165,7 +165,7 @@ impl Pool {
         }
     }
 
-    /// A client that had this state is removed: nothing of it is left in the pool.
+    /// Removes every trace of a client that had this state from the pool.
     pub(crate) fn leave_pool(
         &mut self,
         env: &mut Env,

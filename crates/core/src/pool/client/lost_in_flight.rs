@@ -24,27 +24,28 @@ use crate::pool::relay::preamble::{Ahead, LinkPhase, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 use crate::stats::rare_path::RarePath;
 
-/// What becomes of a client whose server is lost.
+/// The outcome for a client whose server is lost.
 enum AfterLoss {
-    /// It is told that its transaction is rolled back. `whole`: its group was sent as a whole, and gets its end.
+    /// The client is sent the error that its transaction is rolled back. `whole`: its group was sent as a whole, so ReadyForQuery
+    /// follows.
     Fails { whole: bool },
-    /// Its transaction had failed before.
+    /// The client's transaction had failed before, and stays failed.
     StaysFailed,
-    /// All is answered but the end of its group, which it gets with this status.
+    /// Only ReadyForQuery of the client's group was not answered. The client gets it with this status.
     Ends { whole: bool, status: TxStatus },
-    /// It asked for nothing, and gets the answer to that.
+    /// The client sent a group without a statement, and gets the answer to that with this status.
     Empty(TxStatus),
-    /// It asked for a rollback, and gets the answer to that.
+    /// The client sent a ROLLBACK alone, and gets the answer to that.
     Ended(BlockGroup),
-    /// It asked for a rollback behind other statements, and gets what it was not told of the answer.
+    /// The client sent a ROLLBACK after other statements, and gets these bytes: the part of the answer that it has not received.
     RollsBack(Vec<u8>),
     /// The client asked for a read, which runs on another server.
     RunsAgain,
     /// The client asked for a read and has seen a part of the answer: it is told to try again.
     Interrupted,
-    /// The same, and all is answered but the end of its group.
+    /// The client asked for a read, and has seen all of the answer but the end of its group.
     ReadEnds,
-    /// It asked for COMMIT.
+    /// The client sent COMMIT. The result tells whether a server must be asked for the outcome.
     AtCommit(BlockGroup, Result<AtCommit, AtOnce>),
 }
 
@@ -57,7 +58,8 @@ impl Pool {
         }
     }
 
-    /// The client goes on without its server: it was told, or waits for another one. `false`: neither can be.
+    /// Lets the client go on without its server: the client is sent an answer, or waits for another server. Returns `false` if
+    /// neither is possible.
     pub(super) fn outlives_in_flight<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -145,7 +147,7 @@ impl Pool {
         self.tell_interrupted(cx, id);
     }
 
-    /// As PostgreSQL in a transaction that has failed: it executes Close, and refuses everything else.
+    /// Answers the client as PostgreSQL does in a failed transaction: Close is executed, and every other message is refused.
     fn stay_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         self.answer_closes(cx, id, server_id);
         let owed = self.servers.get(server_id).and_then(|server| owed_group(server, id));
@@ -163,7 +165,7 @@ impl Pool {
         }
     }
 
-    /// The client is told that what it has asked to be closed next is closed.
+    /// Sends the client CloseComplete for the Close messages that are answered next.
     fn answer_closes<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         while let Some(server) = self.servers.get_mut(server_id)
             && let Some(&Entry { owner: Owner::Client(owner), kind: Kind::Close, .. }) = server.ledger.head()
@@ -175,7 +177,7 @@ impl Pool {
         }
     }
 
-    /// As if the server had answered with an error: what was noted because it would succeed is taken back.
+    /// Ends the server's current answer as if it were an error, and undoes what was noted in the expectation of success.
     pub(crate) fn fail_in_flight<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if let Ok(accepted) = server.ledger.accept(tag::ERROR) {
@@ -206,7 +208,7 @@ impl Pool {
     }
 }
 
-/// More is lost with the server than the transaction.
+/// Whether more is lost with the server than the transaction.
 pub(crate) fn loses_session(link: &Link, server: &Server) -> bool {
     let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
     link.pin.is_some()
@@ -215,7 +217,8 @@ pub(crate) fn loses_session(link: &Link, server: &Server) -> bool {
         || !matches!(server.state, ServerState::Busy(_))
 }
 
-/// The same of a read outside of a transaction, or of a BEGIN. Its client's session may have gone ahead of it.
+/// Returns the outcome for a client whose read outside a transaction, or whose BEGIN, was lost. The client's session may have been
+/// sent ahead of it.
 fn after_repeatable(
     id: ClientId,
     (link, server): (&Link, &Server),

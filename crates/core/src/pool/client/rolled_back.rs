@@ -26,14 +26,14 @@ use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{Server, ServerState};
 use crate::stats::rare_path::RarePath;
 
-/// What the client knows of the loss.
+/// The client's knowledge of the loss of its transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RolledBack {
-    /// Nothing yet: its next statement gets the error.
+    /// The client has not been told of the loss. Its next statement gets the error.
     Untold,
-    /// It was told an error within a group: everything up to its Sync is ignored.
+    /// The client was told an error within a group. Its messages up to Sync are ignored.
     Ignoring,
-    /// It was told.
+    /// The client was told that the transaction has failed, and must end it.
     Told,
 }
 
@@ -43,7 +43,7 @@ impl RolledBack {
         if status == TxStatus::Failed { RolledBack::Told } else { RolledBack::Untold }
     }
 
-    /// The state of its transaction, as far as the client was told.
+    /// The transaction status that the client was told.
     fn status(self) -> TxStatus {
         match self {
             RolledBack::Untold => TxStatus::InTransaction,
@@ -52,8 +52,8 @@ impl RolledBack {
     }
 }
 
-/// What a transaction may have done that a rollback takes back, so that nothing of the client's session is lost with the server. (SET
-/// of a parameter that servers report is looked at apart: the client would have to be told the former value.)
+/// The effects of a transaction that a rollback undoes, so that the client's session loses nothing with the server. (SET of a
+/// parameter that servers report is checked separately: the client would have to be told the former value.)
 pub(super) const TAKEN_BACK: Marks = Marks::SETTINGS
     .and(Marks::RESETS)
     .and(Marks::CALLS_SETTINGS)
@@ -240,7 +240,7 @@ impl Pool {
         cx.driver.send(self.clients[id].conn, &cx.env.scratch);
     }
 
-    /// As PostgreSQL says it in a failed transaction.
+    /// Sends the error with which PostgreSQL answers a statement in a failed transaction, and ReadyForQuery if `status` is given.
     pub(crate) fn tell_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -274,7 +274,7 @@ impl Pool {
     }
 }
 
-/// All that the client has asked for is answered, and no transaction but the open one is lost with the server.
+/// Whether everything that the client asked for is answered, and only the open transaction is lost with the server.
 fn loses_nothing(link: &Link, server: &Server) -> bool {
     let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
     matches!(server.state, ServerState::Busy(_))
@@ -289,14 +289,14 @@ fn loses_nothing(link: &Link, server: &Server) -> bool {
         && !link.changed.by_statements()
 }
 
-/// A Query without a statement, which PostgreSQL answers in a failed transaction, too.
+/// Whether a message is a Query without a statement, which PostgreSQL answers even in a failed transaction.
 fn is_empty_query(header: Header, bytes: &[u8]) -> bool {
     let query = bytes.get(HEADER_LEN..header.total()).filter(|_| header.tag == tag::QUERY);
     let query = query.and_then(|body| Query::parse(body).ok());
     query.is_some_and(|query| pgweir_sql::traits(query.text).statements == Statements::None)
 }
 
-/// More of it is to come, and it may be the end of the transaction.
+/// Whether a message is incomplete and may still become the end of the transaction.
 pub(crate) fn may_become_end(header: Header, bytes: &[u8]) -> bool {
     let is_whole = match header.tag {
         tag::QUERY => bytes.len() >= header.total(),

@@ -35,55 +35,56 @@ pub(crate) struct Client {
     /// SHOW's column `id`.
     pub(crate) serial: u64,
     pub(crate) state: ClientState,
-    /// Received and not yet passed on: part of a message, or what waits for a server. Empty and unallocated when idle.
+    /// The bytes received and not yet passed on: part of a message, or messages that wait for a server. Empty and unallocated when
+    /// the client is idle.
     pub(crate) inbox: Vec<u8>,
-    /// Bytes of a message that is to be ignored and has not arrived yet.
+    /// Number of bytes of a message that is to be ignored and has not arrived yet.
     pub(crate) skip: usize,
-    /// Reads are paused: too much waits here, or the server does not take what was sent.
+    /// Whether reads from the client are paused: too much waits here, or the server does not take what was sent.
     pub(crate) reads_paused: bool,
-    /// The connection has ended, and a Terminate stands in the inbox. The client stays until the messages ahead of it are sent.
+    /// Whether the connection has ended with a Terminate in the inbox. The client stays until the messages ahead of it are sent.
     pub(crate) departed: bool,
     pub(crate) origin: Box<Origin>,
     pub(crate) account: Account,
 }
 
-/// What a client of a pool is and has.
+/// The account of a pool's client: its user, its session and its request.
 pub(crate) struct Account {
-    /// The user it logged in as; the pool's user may be another one.
+    /// The user that the client logged in as; the pool's user may be another one.
     pub(crate) user: Arc<str>,
     pub(crate) replication: Replication,
-    /// The parameters as this client was last told of them.
+    /// The tracked parameters as this client was last told of them.
     pub(crate) params: Arc<Params>,
-    /// What its session holds besides, as it was when its last transaction ended.
+    /// The client's session settings and channels, apart from `params`, as they were when its last transaction ended.
     pub(crate) session: Arc<Session>,
-    /// What it started with, tracked parameters included: its RESET goes back to this. `None` if that is what
+    /// The settings that the client started with, tracked parameters included: RESET goes back to them. `None` if they are those that
     /// servers start with.
     pub(crate) startup: Option<Arc<Session>>,
-    /// In session pooling: what a server must have been opened with, or for, to be its own.
+    /// The startup settings that the client's own server must have been opened with, in session pooling. `None` in other modes.
     pub(crate) own: Option<Box<Own>>,
-    /// What it prepared by name; most clients prepare nothing, or their driver does so once and for all.
+    /// The client's prepared statements by name. `None` if it has prepared none.
     pub(crate) statements: Option<Box<ClientStatements>>,
-    /// What it prepared without a name and did not use at once.
+    /// The unnamed statement that the client prepared and did not use at once.
     pub(crate) unnamed: Option<Box<Unnamed>>,
-    /// How it reads, as last found.
+    /// The context in which the client's texts are parsed, as last found.
     pub(crate) parse_context: Option<parse_contexts::Known>,
-    /// What is known of its use of sequences.
+    /// The client's use of sequences, as far as pgweir knows it.
     pub(crate) draws: Draws,
-    /// What it listens to in transaction pooling, and what it is still to be told.
+    /// The client's channels in transaction pooling, and the notifications that it must still be sent. `None` if it does not listen.
     pub(crate) listener: Option<Box<Listener>>,
-    /// What its cancel requests must carry.
+    /// The key that the client's cancel requests must carry.
     pub(crate) cancel_key: CancelKey,
     pub(crate) request: Request,
     /// Last activity, for `client_idle_timeout`.
     pub(crate) active_us: u64,
     pub(crate) counted: Counted,
-    /// Servers that could not be brought to its session, since it asked for one.
+    /// Number of servers since the client's last request that could not be brought to its session.
     pub(crate) refused_servers: u8,
-    /// The node that it waits for, or that served it last.
+    /// The node that the client waits for, or that served it last.
     pub(crate) branch: Branch,
-    /// In a cluster: which nodes its transactions run on, as last found.
+    /// The route of the client's transactions, as last found. `None` without a cluster.
     pub(crate) routing: Option<Box<Routing>>,
-    /// In a cluster, if it reads from standbys: what it must see there.
+    /// The changes that the client must see at standbys. `None` without a cluster, or if reads need not see anything.
     pub(crate) must_see: Option<Box<MustSee>>,
 }
 
@@ -97,12 +98,13 @@ pub(crate) struct Unnamed {
 /// The client that owns the unnamed statement of a linked server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum UnnamedOnServer {
-    /// Perhaps another client's, or one of our own.
+    /// The statement may belong to another client or to pgweir.
     #[default]
     NotOwn,
-    /// Its client's, or none, unless the server skips the message that makes it so.
+    /// The statement is the client's, or there is none; but not if the server skips the message that prepares it, after an error in
+    /// its group.
     OwnUnlessSkipped,
-    /// Its client's, or none.
+    /// The statement is the client's, or there is none.
     Own,
 }
 
@@ -113,18 +115,17 @@ pub(crate) enum ClientState {
     AwaitingServer(Box<Login>),
     /// Logged in, has no server, asks for nothing.
     Idle,
-    /// Was told that its transaction is open; no server knows of it yet.
+    /// The client was told that its transaction is open; no server knows of it yet.
     DeferredBegin(DeferredBegin),
     /// Asked for something and waits for a server.
     Waiting(Waiting),
-    /// Was told an error inside of a group that no server saw: everything up to its Sync is ignored.
+    /// The client was told an error within a group that no server saw. Its messages up to Sync are ignored.
     Ignoring,
-    /// Its transaction is gone with the connection to the primary, and it has not ended it yet.
+    /// The client's transaction was lost with the connection to the primary, and the client has not ended it yet.
     RolledBack(RolledBack),
-    /// Its statement was sent to a server that answers in order, after those of other clients, and waits for
-    /// its turn there.
+    /// The client's statement was sent to a server that answers in order, after those of other clients, and waits for its turn there.
     QueuedBehind(QueuedBehind),
-    /// Has a server.
+    /// The client has a server.
     Linked(Link),
 }
 
@@ -133,7 +134,7 @@ pub(crate) enum ClientState {
 pub(crate) struct Request {
     /// The time of the request (monotonic, µs). The client's timeouts while it waits count from here.
     pub(crate) since_us: u64,
-    /// The client was told that it waits (`query_wait_notify`).
+    /// Whether the client was told that it waits (`query_wait_notify`).
     pub(crate) is_notified: bool,
     /// The age of code at that time: what was judged of the client's messages then holds as long as that stays.
     pub(crate) code_age: u64,
@@ -146,22 +147,22 @@ impl Request {
     }
 }
 
-/// In a pool's queue.
+/// The state of a client in a pool's queue.
 pub(crate) struct Waiting {
-    /// What it asks for, if that may share a server with others.
+    /// The group that the client asks for, if that may share a server with other clients' groups.
     pub(crate) group: Option<Group>,
     pub(crate) first: First,
 }
 
-/// What a client that waits has to have done before its next message.
+/// The work that must be done before the next message of a client that waits.
 #[derive(Default)]
 pub(crate) enum First {
-    /// Nothing.
+    /// No work is needed.
     #[default]
     Nothing,
-    /// The BEGIN that was answered already.
+    /// The BEGIN that pgweir has already answered must be sent to the server.
     Begin(Vec<u8>),
-    /// The answer to its COMMIT, whose server was lost.
+    /// The answer to the client's COMMIT, whose server was lost, must be asked of the new primary.
     Outcome(Box<AtCommit>),
 }
 
@@ -178,7 +179,7 @@ impl First {
         }
     }
 
-    /// The client may be told an error in place of an answer to its next message.
+    /// Whether the client has no earlier work to do, so that it may be sent an error instead of an answer to its next message.
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(self, First::Nothing)
     }
@@ -191,11 +192,11 @@ pub(crate) struct QueuedBehind {
     pub(crate) group: Group,
 }
 
-/// Between a BEGIN and the transaction's first statement.
+/// The state of a client between BEGIN, which pgweir has answered, and the transaction's first statement.
 pub(crate) struct DeferredBegin {
     /// The BEGIN as the client wrote it.
     pub(crate) text: Vec<u8>,
-    /// Since when (monotonic, µs).
+    /// The time of the BEGIN (monotonic, µs).
     pub(crate) since_us: u64,
 }
 
@@ -203,24 +204,25 @@ pub(crate) struct DeferredBegin {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ChangedParameters {
     all: u64,
-    /// Those that its statements have changed.
+    /// The parameters that the client's statements have changed.
     noted: u64,
-    /// Those that had the server's own value before, without being set: the server does not list them when they have it again.
+    /// The parameters that had the server's own value, without being set, before they were changed. The server does not list them
+    /// when they have that value again.
     from_own: u64,
 }
 
 impl ChangedParameters {
-    /// Positions beyond the last bit share it.
+    /// Returns the bit of the parameter at this position. All positions beyond the last bit share that bit.
     fn bit(position: usize) -> u64 {
         1 << position.min(63)
     }
 
-    /// It was set for the client.
+    /// Notes that the parameter was set for the client.
     pub(crate) fn add(&mut self, position: usize) {
         self.all |= ChangedParameters::bit(position);
     }
 
-    /// A statement has changed it. `from_own`: from the server's own value.
+    /// Notes that a statement has changed the parameter. `from_own`: it had the server's own value before.
     pub(crate) fn note(&mut self, position: usize, from_own: bool) {
         let bit = ChangedParameters::bit(position);
         if from_own && self.all & bit == 0 {
@@ -230,7 +232,7 @@ impl ChangedParameters {
         self.noted |= bit;
     }
 
-    /// Its statements have changed some.
+    /// Whether the client's statements have changed a parameter.
     pub(crate) fn by_statements(self) -> bool {
         self.noted != 0
     }
@@ -239,7 +241,8 @@ impl ChangedParameters {
         self.all & ChangedParameters::bit(position) != 0
     }
 
-    /// It was reset, if it has the server's own value without being set.
+    /// Whether the server would report a parameter that was reset to its own value. `false` if it had that value before without being
+    /// set.
     pub(crate) fn tells_of_reset(self, position: usize) -> bool {
         self.all & !self.from_own & ChangedParameters::bit(position) != 0
     }
@@ -265,7 +268,7 @@ impl Waits {
         self.0 = self.0 & !reason.0 | if is_so { reason.0 } else { 0 };
     }
 
-    /// One of these is a reason.
+    /// Whether at least one of these reasons is set.
     #[inline]
     pub(crate) fn has(self, reasons: Waits) -> bool {
         self.0 & reasons.0 != 0
@@ -277,22 +280,22 @@ impl Waits {
         self.has(Waits(Waits::HELD.0 | Waits::FULL.0))
     }
 
-    /// Whether a message must still wait is to be seen.
+    /// Notes that a message in the inbox must be checked again for whether it must still wait.
     #[inline]
     pub(crate) fn look_again(&mut self) {
         self.0 &= !(Waits::HELD.0 | Waits::FULL.0);
     }
 }
 
-/// Has a server.
+/// The link of a client to its server.
 pub(crate) struct Link {
     pub(crate) server: ServerId,
     /// Bytes of the current message that are still to come and go straight to the server.
     pub(crate) streaming: usize,
     pub(crate) waits: Waits,
-    /// What it asked for, as long as it was not sent yet.
+    /// The group that the client asked for. `None` after it was sent.
     pub(crate) group: Option<Group>,
-    /// What pgweir does on the server besides passing the client's messages on.
+    /// The work that pgweir does on the server besides forwarding the client's messages.
     pub(crate) phase: LinkPhase,
     /// The client that owns the server's unnamed statement.
     pub(crate) unnamed: UnnamedOnServer,
@@ -300,29 +303,30 @@ pub(crate) struct Link {
     pub(crate) first_try: FirstTry,
     /// Questions of the client about statements that may have another shape on this server; `None` if it used no such statement.
     pub(crate) doubts: Option<Box<Doubts>>,
-    /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
+    /// The pool's mode when the link was made. A session's traces depend on it, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
-    /// What its server knows by the client's own names of prepared statements.
+    /// The statements that the server knows by the client's own names.
     pub(crate) own_names: OwnNames,
     /// The group ([`Ledger::group`](crate::pool::relay::ledger::Ledger::group)) in which a text that uses names of prepared statements
     /// was last sent or bound.
     pub(crate) names_used_in: Option<u64>,
-    /// How often its first group was asked again.
+    /// Number of times that the link's first group was asked again.
     pub(crate) asked_again: u8,
-    /// What the transaction may have done to the session.
+    /// The marks that the client's transaction may have left in the session. `None` if there are none.
     pub(crate) touched: Option<Box<Touched>>,
-    /// Parameters that were set for it on this server, or that its statements have changed.
+    /// The parameters that were set for the client on this server, or that its statements have changed.
     pub(crate) changed: ChangedParameters,
-    /// Texts may mean something else in this transaction: it changed settings for itself (SET LOCAL), or has
-    /// tables that other sessions lack.
+    /// Whether texts may mean something else in this transaction: it changed settings for itself (SET LOCAL), or has tables that
+    /// other sessions lack.
     pub(crate) reads_locally: bool,
     /// The kinds of objects (tables, functions and others) that the texts of its transaction make.
     pub(crate) makes: Makes,
-    /// What it did with sequences.
+    /// The use of sequences in the transaction.
     pub(crate) drawing: Drawing,
-    /// It keeps the server when its transaction is over.
+    /// The reasons for which the client keeps the server after its transaction. `None` if it does not keep it.
     pub(crate) pin: Option<Box<Pin>>,
-    /// Its transaction is over; it is told when its LISTEN and its own notifications are settled.
+    /// The server has ended the transaction, but the client has not received ReadyForQuery yet: pgweir first waits for the client's
+    /// LISTEN and its own notifications, which PostgreSQL sends before ReadyForQuery.
     pub(crate) ready_due: bool,
 }
 
@@ -333,7 +337,7 @@ impl Link {
         self.first_try == FirstTry::Sending || matches!(self.phase, LinkPhase::Exchange(Preamble::Block(_)))
     }
 
-    /// A new one.
+    /// A new link, with nothing sent.
     pub(crate) fn new(server: ServerId, made_in: PoolMode) -> Link {
         Link {
             server,
@@ -358,7 +362,7 @@ impl Link {
         }
     }
 
-    /// A text means something else here than under the settings that are known of the client.
+    /// Whether a text means something else on this server than under the settings that are known of the client.
     pub(crate) fn reads_alone(&self) -> bool {
         self.reads_locally
             || self.touched.as_deref().is_some_and(|touched| !touched.keeps_parse_context())
@@ -366,34 +370,35 @@ impl Link {
     }
 }
 
-/// What a server knows by its client's own names of the statements that the client prepared through the protocol.
+/// The names that a server knows, of the client's own names, for statements that the client prepared through the protocol.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) enum OwnNames {
-    /// Nothing: it knows them by content.
+    /// The server knows the client's statements by content only, so no name of the client's is visible there.
     #[default]
     Hidden,
-    /// This name, for a text that deallocates it; and the ticket of the name, until the message that does so is sent.
+    /// The server knows only this name, which a text deallocates. The number is the ticket of the name, valid until the message that
+    /// deallocates it is sent.
     Ending(Box<[u8]>, u32),
-    /// All of them, and none of another client's: the client's messages pass unchanged.
+    /// All names of the client, and none of other clients'. The client's messages pass unchanged.
     Exposed,
 }
 
-/// What makes a server a client's own in session pooling.
+/// The settings and the server that are a client's own in session pooling.
 pub(crate) struct Own {
-    /// What the client asked for in its startup packet.
+    /// The settings that the client asked for in its startup packet.
     pub(crate) opening: Opened,
-    /// The server that is being opened, or kept, for it. It counts only while that server says the same.
+    /// The server that is being opened, or kept, for the client. The entry counts only if that server names the client as well.
     pub(crate) kept: Option<ServerId>,
 }
 
 impl Account {
-    /// Code was made since it asked for a server: what was judged of its messages then may not hold any more.
+    /// Whether code was made since the client asked for a server, so that the findings about its messages may not hold any more.
     #[inline]
     pub(crate) fn is_outdated(&self, env: &Env) -> bool {
         self.request.code_age != env.shared.routines()
     }
 
-    /// Its own notifications have not all come from the notify listener.
+    /// Whether the notify listener has not yet passed on all notifications that the client itself has sent.
     pub(crate) fn owes_notifications(&self) -> bool {
         self.listener.as_deref().is_some_and(|listener| !listener.own.is_empty())
     }
@@ -403,25 +408,25 @@ impl Account {
         self.statements.as_ref()?.named(name)
     }
 
-    /// The statement that it prepared under a name.
+    /// The statement that the client prepared under this name.
     pub(crate) fn statement(&self, name: &[u8]) -> Option<StatementId> {
         self.statements.as_ref()?.get(name)
     }
 }
 
 impl Client {
-    /// Its server knows its own names of prepared statements.
+    /// Whether the client's server knows its prepared statements by the client's own names.
     pub(crate) fn has_exposed_names(&self) -> bool {
         matches!(&self.state, ClientState::Linked(link) if link.own_names == OwnNames::Exposed)
     }
 
-    /// It listens on the very server that it is linked to.
+    /// Whether the client listens on the server that it is linked to.
     pub(crate) fn listens_on_server(&self) -> bool {
         matches!(&self.state, ClientState::Linked(link)
             if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS)))
     }
 
-    /// It waits for the answer to its COMMIT, whose server was lost.
+    /// Whether the client waits for the outcome of its COMMIT after its server was lost.
     pub(crate) fn is_at_commit(&self) -> bool {
         match &self.state {
             ClientState::Waiting(waiting) => matches!(waiting.first, First::Outcome(_)),
@@ -430,7 +435,7 @@ impl Client {
         }
     }
 
-    /// It has logged in, or is about to, by the replication protocol.
+    /// The kind of replication connection that the client has, or asks for at its login.
     pub(crate) fn replication(&self) -> Replication {
         self.account.replication
     }

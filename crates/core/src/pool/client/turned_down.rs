@@ -18,16 +18,16 @@ use crate::pool::client::state::ClientState;
 /// How much of a client's messages the error answers.
 #[derive(Debug, PartialEq, Eq)]
 struct Extent {
-    /// Bytes that are here.
+    /// Number of the group's bytes that have come.
     used: usize,
-    /// Bytes of its last message that are still to come.
+    /// Number of bytes of the group's last message that are still to come.
     to_come: usize,
-    /// Its end is known: ReadyForQuery follows the error. Otherwise that follows the client's Sync.
+    /// Whether the group's end was found: ReadyForQuery follows the error. Otherwise ReadyForQuery follows the client's Sync.
     ends: bool,
 }
 
 impl Pool {
-    /// A client that waits for a server is told an error. `false`: it does not wait, or cannot be told.
+    /// Sends an error to a client that waits for a server. Returns `false` if the client does not wait, or cannot be sent an error.
     pub(crate) fn turn_down<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -90,7 +90,7 @@ impl Pool {
     }
 }
 
-/// The group at the front of a client's bytes is here as a whole, or what is here of it asks for answers (Flush).
+/// Whether the group at the front of a client's bytes has come as a whole, or asks for answers with Flush.
 pub(super) fn is_whole_group(bytes: &[u8]) -> bool {
     let ends = |tag| matches!(tag, tag::SYNC | tag::FLUSH | tag::QUERY | tag::FUNCTION_CALL | tag::TERMINATE);
     let mut messages = Messages::of(bytes);
