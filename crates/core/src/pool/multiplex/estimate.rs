@@ -5,12 +5,12 @@
 
 use crate::limits::ESTIMATES_MAX;
 
-/// What is known of a statement.
+/// The estimated time and size of a statement's execution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Estimate {
-    /// Its time at the head of a server's queue (µs).
+    /// Time that the statement is at the head of a server's queue (µs).
     pub(crate) us: u64,
-    /// Bytes of its answer.
+    /// Number of bytes of the statement's answer.
     pub(crate) bytes: u64,
 }
 
@@ -18,7 +18,7 @@ pub(crate) struct Estimate {
 const FRACTION: u64 = 16;
 /// Weight of a new sample: an eighth, and more for the first ones.
 const WEIGHT: u64 = 8;
-/// So many times of what is long is the most a single statement counts.
+/// Greatest multiple of `long_us` that a single execution counts for.
 const LONG_COUNTS: u64 = 5;
 
 #[derive(Clone, Copy, Default)]
@@ -26,9 +26,9 @@ struct Place {
     key: u64,
     us: u32,
     bytes: u32,
-    /// Samples, up to a small number: statements that were used more often stay longer.
+    /// Number of samples, up to a small limit. Statements that were used more often stay longer.
     seen: u8,
-    /// It did what it was certain not to do: it is never trusted again.
+    /// Whether the statement has done what it was certain not to do. It is then never trusted again.
     barred: bool,
 }
 
@@ -40,15 +40,15 @@ pub(crate) struct Estimates {
 }
 
 impl Estimates {
-    /// What is known of a statement; `None` if nothing is, or it is barred.
+    /// Returns the estimate for a statement; `None` if it was not seen, was forgotten, or is barred.
     #[inline]
     pub(crate) fn get(&self, key: u64) -> Option<Estimate> {
         let place = self.places.get(self.find(key)?).filter(|place| !place.barred)?;
         Some(Estimate { us: u64::from(place.us) / FRACTION, bytes: u64::from(place.bytes) / FRACTION })
     }
 
-    /// A statement took so long and answered so much. Times count up to a few times of `long_us`. One
-    /// statement that waited for a lock, or had no processor, says little of the next; two in a row say more.
+    /// Adds a sample: the time and the answer's bytes of one execution. Times count up to a few times `long_us`. A single execution
+    /// that waited for a lock, or had no processor, says little about the next one; two in a row say more.
     pub(crate) fn note(&mut self, key: u64, us: u64, bytes: u64, long_us: u64) {
         let at = self.find_or_make(key);
         let place = &mut self.places[at];
@@ -67,7 +67,7 @@ impl Estimates {
         place.seen = place.seen.saturating_add(1);
     }
 
-    /// It is never to be trusted again.
+    /// Bars a statement: it is never trusted again.
     pub(crate) fn bar(&mut self, key: u64) {
         let at = self.find_or_make(key);
         self.places[at].barred = true;

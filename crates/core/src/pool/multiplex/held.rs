@@ -9,32 +9,33 @@ use pgweir_wire::{HEADER_LEN, Header, Messages};
 
 use crate::limits::{HELD_ANSWER_BYTES_MAX, UNSHOWN_ANSWER_BYTES_MAX};
 
-/// Why an answer is looked at before it is passed on.
+/// The reason why an answer is looked at before it is passed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HeldBack {
-    /// A stranger's cancel request may hit its statement.
+    /// The statement may be hit by a cancel request that was meant for another client's.
     Exposed(Held),
-    /// Its statement may run on another node instead.
+    /// The statement may run on another node instead.
     Unshown(Unshown),
 }
 
-/// How far it was looked at, and what was seen until there.
+/// The number of bytes of the answer that were looked at, and the findings so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Held {
     looked_at: usize,
     cancelled: bool,
 }
 
-/// What there is of it.
+/// The part of a held answer that has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HeldAnswer {
-    /// Not all.
+    /// The answer is not complete.
     Partial,
-    /// All, up to ReadyForQuery; `cancelled`: the error of a cancelled statement is in it.
+    /// The answer is complete, up to ReadyForQuery. `cancelled`: it contains the error of a cancelled statement.
     Whole { cancelled: bool },
-    /// Something that is part of no statement's answer: there is no waiting for its end. `cancelled` as above, for what came before.
+    /// A message has come that is part of no statement's answer, so there is no waiting for the end. `cancelled` as above, for the
+    /// messages before it.
     Odd { cancelled: bool },
-    /// More than is kept, and its end is not there.
+    /// The answer is longer than pgweir keeps, and its end has not come.
     Long,
 }
 
@@ -72,14 +73,14 @@ pub(crate) struct Unshown {
     looked_at: usize,
 }
 
-/// What the answer begins with.
+/// The beginning of an answer, as far as it tells whether the statement runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Beginning<'a> {
-    /// Nothing yet that tells whether the statement runs.
+    /// No message has come yet that tells whether the statement runs.
     Nothing,
     /// A row, or the end of a statement; or more than is held back.
     Answer,
-    /// This error, as a whole message.
+    /// The statement has failed with this error, which is a whole message.
     Error(&'a [u8]),
 }
 
@@ -107,7 +108,7 @@ impl Unshown {
     }
 }
 
-/// No statement has run when it comes, or it says that one has failed.
+/// Whether a message comes before a statement has run, or reports that the statement has failed.
 fn is_unshown(header: Header) -> bool {
     matches!(
         header.tag,

@@ -18,29 +18,29 @@ use crate::pool::session::pairs::Pairs;
 
 /// Shortest time over which completions are counted.
 const WINDOW_US: u64 = 40_000;
-/// In a trial the windows are shorter, as far as the answers are quick: a machine that is for moments faster or slower is the
-/// same one for two windows that follow each other soon, and so the same time says more.
+/// Shortest time of a window in a trial (µs), if answers are quick. A machine changes its speed within moments, so two short windows
+/// that follow each other are compared under more equal conditions.
 const SHORT_WINDOW_US: u64 = 8_000;
-/// In such a window each client is answered about so many times.
+/// Number of times that each client is answered in such a window, about.
 const ANSWERS_PER_WINDOW: u64 = 4;
-/// Longest one: what few statements say in this time counts nothing.
+/// Longest time of a window (µs). If too few statements end in this time, the window does not count.
 const WINDOW_MAX_US: u64 = 1_000_000;
 /// Fewest statements of a window.
 const SAMPLES_MIN: u64 = 64;
 /// Most pairs of windows of a trial: the number that is tried and the one that is kept take turns.
 const PAIRS_MAX: i64 = 30;
-/// Before so many pairs nothing is decided: one moment in which the machine stood still decides nothing.
+/// Fewest pairs of windows before a trial is decided, so that one moment in which the machine stood still decides nothing.
 const PAIRS_MIN: i64 = 2;
-/// Another number is not taken before so much time. (One that is plainly worse is given up sooner, because
-/// statements wait in the meantime.)
+/// Shortest time before another number is accepted (µs). (A number that is plainly worse is given up sooner, because statements wait
+/// in the meantime.)
 const TRIAL_MIN_US: u64 = 120_000;
-/// If answers take long or statements are few, windows are long: fewer pairs must be enough then.
+/// Time after which fewer pairs are enough to decide a trial (µs). Windows are long if answers take long or statements are few.
 const TRIAL_MAX_US: u64 = 600_000;
-/// Nothing was asked for so long: what is seen after it has nothing to do with what was seen before.
+/// Time without a statement after which the measurements begin again (µs).
 const PAUSE_US: u64 = 250_000;
-/// After a change so much time is not counted: what was under way is answered in it.
+/// Shortest time after a change that is not counted (µs), because statements that were under way are answered in it.
 const SETTLE_MIN_US: u64 = 1_500;
-/// See [`SETTLE_MIN_US`].
+/// Longest time after a change that is not counted (µs).
 const SETTLE_MAX_US: u64 = 50_000;
 /// More servers must complete so much more, in thousandths, beside what may be chance ...
 const GAIN: i64 = 15;
@@ -51,19 +51,19 @@ const SOONER_PERCENT: u64 = 60;
 const LOSS: i64 = 20;
 /// ... and take so much of the time to answer.
 const LATER_PERCENT: u64 = 150;
-/// So many times as much or as little is another load. (A machine that others use, too, is twice as fast at some moments as at
-/// others.)
+/// Factor between two measurements from which the load counts as another one. (A machine that is shared with others can be twice as
+/// fast at one moment as at another.)
 const OTHER_LOAD: u64 = 3;
 /// Windows between two trials, at first and at most.
 const KEEP_WINDOWS_MIN: u32 = 2;
-/// See [`KEEP_WINDOWS_MIN`].
+/// Greatest number of windows between two trials.
 const KEEP_WINDOWS_MAX: u32 = 200;
-/// Trials do not begin again within so many windows.
+/// Number of windows within which trials do not begin again.
 const CALM_WINDOWS: u32 = 25;
 /// Windows in which a load begins: clients come one after the other.
 const START_WINDOWS: u32 = 5;
 
-/// What was seen over some time.
+/// The measurements of a window or of several.
 #[derive(Clone, Copy, Default, Debug)]
 struct Seen {
     elapsed_us: u64,
@@ -93,7 +93,7 @@ impl Seen {
     }
 }
 
-/// What is tried.
+/// The change of the target that a trial tries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Move {
     Double,
@@ -113,7 +113,7 @@ impl Move {
         }
     }
 
-    /// From so few servers the small step is the large one, which is tried besides.
+    /// Whether the small step from this number of servers is the same as the large step, which is tried separately.
     fn is_other_from(self, target: u32) -> bool {
         match self {
             Move::Double | Move::Halve => false,
@@ -122,7 +122,7 @@ impl Move {
         }
     }
 
-    /// What is tried when this was in vain.
+    /// Returns the change to try after this one was in vain.
     fn next(self) -> Move {
         match self {
             Move::Double => Move::Halve,
@@ -145,7 +145,7 @@ struct Trial {
     last_rate: u64,
     /// How long each window lasts at least.
     window_us: u64,
-    /// What was completed more with the number that is tried.
+    /// The differences in completions between the number that is tried and the one that is kept.
     gains: Pairs,
 }
 
@@ -155,7 +155,7 @@ impl Trial {
         Trial { home, away, turn: 0, at_home, there, last_rate: 0, window_us, gains: Pairs::default() }
     }
 
-    /// The number that is tried is better than the one that is kept; `None` as long as it may still be chance.
+    /// Whether the number that is tried is better than the one that is kept; `None` as long as the difference may be chance.
     fn verdict(&self) -> Option<bool> {
         let (mean, error) = self.gains.mean();
         let response = self.there.response().saturating_mul(100);
@@ -184,25 +184,25 @@ impl Trial {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The target is kept for so many windows.
+    /// The target is kept for this number of windows.
     Keeping(u32),
     Trying(Trial),
 }
 
-/// See the module's head.
+/// The controller of the number of servers that a pool keeps busy with short statements.
 #[derive(Debug)]
 pub(crate) struct Pace {
     target: u32,
     phase: Phase,
     seen: Seen,
-    /// When the window began; 0: with the next statement.
+    /// The time at which the window began (monotonic, µs); 0: the window begins with the next statement.
     since_us: u64,
-    /// What the target that is kept does: completions and time to the answer as in [`Seen`]; 0: not measured.
+    /// Completions and response time of the target that is kept, as in [`Seen`]; 0: not measured.
     base_rate: u64,
     base_response: u64,
     keep_windows: u32,
     next: Move,
-    /// More servers were tried with this load, and did not help.
+    /// Whether more servers were tried with this load and did not help.
     in_vain: bool,
     /// Windows since the trials began again.
     calm: u32,
@@ -240,21 +240,22 @@ impl Pace {
         self.decisions
     }
 
-    /// So long a short statement waits at most while a server is idle (µs). In a trial, more servers than are tried would
-    /// show nothing.
+    /// Longest wait of a short statement while a server is idle (µs). The wait is longer during a trial, because additional servers
+    /// would hide the effect of the number that is tried.
     pub(crate) fn wake_after_us(&self) -> u64 {
         let tries = matches!(self.phase, Phase::Trying(_));
         if self.in_vain || tries { WAKE_IN_VAIN_AFTER_US } else { WAKE_AFTER_US }
     }
 
-    /// An idle server is woken although the target is reached, because waiting would take too long; `busy` with it.
+    /// Notes that an idle server was woken although the target is reached, because waiting would take too long. `busy` is the number
+    /// of busy servers with it.
     pub(crate) fn note_woken(&mut self, busy: u32) {
         self.seen.woken += 1;
         self.seen.busy_max = self.seen.busy_max.max(busy);
     }
 
-    /// A short statement was answered so long after it had been asked, of which it waited so long for a server. Returns whether
-    /// enough was seen to [`judge`](Pace::judge).
+    /// Notes that a short statement was answered after `response_us`, of which it waited `wait_us` for a server. Returns whether
+    /// there are enough measurements to [`judge`](Pace::judge).
     #[inline]
     pub(crate) fn note(&mut self, now_us: u64, response_us: u64, wait_us: u64) -> bool {
         if self.since_us == 0 {
@@ -277,7 +278,7 @@ impl Pace {
         elapsed_us >= window_us && (self.seen.count >= SAMPLES_MIN || elapsed_us >= WINDOW_MAX_US)
     }
 
-    /// A window is over. `size` is the most servers there can be.
+    /// Judges a window that is over. `size` is the greatest possible number of servers.
     pub(crate) fn judge(&mut self, now_us: u64, size: u32) {
         let seen = std::mem::take(&mut self.seen);
         self.since_us = now_us;
@@ -297,8 +298,8 @@ impl Pace {
         }
     }
 
-    /// Nothing is asked, or so little that it says nothing. What was found is kept for the case that the same load comes back;
-    /// only the moments in which it begins are not held against it.
+    /// Pauses the trials because there are too few statements. The last target is kept for the case that the same load returns; the
+    /// first windows of the next load do not count against it.
     fn doze(&mut self, now_us: u64) {
         (self.since_us, self.seen) = (now_us, Seen::default());
         if let Phase::Trying(trial) = self.phase {
@@ -421,7 +422,7 @@ mod tests {
     /// The same 20 clients on another day.
     const STEEP: [u64; 8] = [36, 52, 51, 49, 47, 46, 43, 41];
 
-    /// As seen with one thread that asks: beyond two it is nearly the same.
+    /// The throughput measured with one thread that sends statements: it stays nearly the same beyond two servers.
     const FLAT: [u64; 8] = [40, 51, 52, 52, 52, 51, 51, 50];
 
     /// Moments in which a machine is faster or slower: each part lasts so long (ms, about) and is so large (in thousandths). What

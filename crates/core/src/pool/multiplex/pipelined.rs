@@ -11,38 +11,38 @@ use crate::ids::ClientId;
 use crate::limits::{MULTIPLEXED_ANSWER_BYTES_MAX, PIPELINED_KEPT, RESCUE_AFTER_US};
 use crate::pool::multiplex::held::{Held, HeldBack};
 
-/// The statement at the head, if it certainly only reads and is over with its own answer.
+/// The statement at the head of a server's queue. It certainly only reads and leaves nothing after its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
-    /// For the estimates.
+    /// The statement's key in the estimates.
     pub(crate) key: u64,
-    /// Since when it is at the head (monotonic, µs).
+    /// The time since which the statement has been at the head (monotonic, µs).
     pub(crate) since_us: u64,
     /// Bytes that the server had sent until then.
     pub(crate) received_bytes: u64,
-    /// `None`: it is not known to be short, so nothing is queued behind it.
+    /// The estimated time of the statement (µs). `None`: the statement is not known to be short, so nothing is queued behind it.
     pub(crate) estimate_us: Option<u64>,
 }
 
 /// A statement queued behind the head. It certainly only reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedClient {
-    /// The client that sent it; it may be gone. A rescued statement has no client.
+    /// The client that sent the statement. It may be gone; a rescued statement has no client.
     pub(crate) client: ClientId,
-    /// See [`Head::key`].
+    /// The statement's key in the estimates.
     pub(crate) key: u64,
-    /// See [`Head::estimate_us`]; what is queued is known to be short.
+    /// The estimated time of the statement (µs). Only statements that are known to be short are queued.
     pub(crate) estimate_us: u64,
-    /// A cancel request of a client before it may hit it.
+    /// Whether a cancel request for a client ahead of this one may hit the statement.
     pub(crate) exposed: bool,
 }
 
 /// Whether one more may be queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
-    /// Yes; it would wait about so long (µs).
+    /// There is room. The statement would wait about this time (µs).
     Yes(u64),
-    /// Not now, but soon.
+    /// The statement would have to wait for the queue to become shorter, which happens soon.
     Full,
     /// The head turned out long, or nothing is known of it.
     Never,
@@ -57,28 +57,28 @@ pub(crate) struct MultiplexLimits {
     pub(crate) max_us: u64,
 }
 
-/// See the module's head.
+/// The queue of statements that were sent to a server: the head, and those queued behind it.
 #[derive(Default, Debug)]
 pub(crate) struct Pipelined {
     head: Option<Head>,
     behind: VecDeque<QueuedClient>,
     /// The time that the statements queued behind the head are expected to take together (µs).
     behind_us: u64,
-    /// A cancel is wanted for a queued client: no further one is queued until all have left.
+    /// Whether a cancel is wanted for a queued client. No further client is queued then until all have left.
     closed: bool,
-    /// Why the answer at the head is looked at before it is passed on, if it is.
+    /// The reason why the head's answer is looked at before it is passed on; `None` if it is not.
     held: Option<HeldBack>,
 }
 
 impl Pipelined {
-    /// A statement that is over with its own answer was sent to a server at rest.
+    /// Sets the head: a statement that leaves nothing after its answer and was sent to a server at rest.
     pub(crate) fn begin(&mut self, head: Head) {
         debug_assert!(self.behind.is_empty(), "a server with pipelined was not at rest");
         self.head = Some(head);
         self.closed = false;
     }
 
-    /// The head is over, or no statement of that kind any more. No statement may be queued behind it.
+    /// Takes the head, because its answer is complete or it is not self-contained any more. No statement may be queued behind it.
     pub(crate) fn end(&mut self) -> Option<Head> {
         debug_assert!(self.behind.is_empty(), "pipelined were forgotten");
         self.closed = false;
@@ -90,29 +90,29 @@ impl Pipelined {
         self.head.as_ref()
     }
 
-    /// No cancel request of another client may hit the head any more.
+    /// Notes that no cancel request of another client can hit the head any more.
     pub(crate) fn trust_head(&mut self) {
         self.held.take_if(|held| matches!(held, HeldBack::Exposed(_)));
     }
 
-    /// The head's answer is looked at before it is passed on, or no longer.
+    /// Sets the reason for which the head's answer is looked at before it is passed on; `None` ends that.
     pub(crate) fn hold(&mut self, held: Option<HeldBack>) {
         self.held = held;
     }
 
-    /// Why the head's answer is looked at before it is passed on.
+    /// Returns the reason for which the head's answer is looked at before it is passed on.
     #[inline]
     pub(crate) fn held(&mut self) -> Option<&mut HeldBack> {
         self.held.as_mut()
     }
 
-    /// No statement is queued behind the head.
+    /// Whether no statement is queued behind the head.
     #[inline]
     pub(crate) fn is_alone(&self) -> bool {
         self.behind.is_empty()
     }
 
-    /// When the statements queued behind the head must run on other servers, if it is still the head then
+    /// Returns the time at which the statements queued behind the head must run on other servers if the head has not ended by then
     /// (monotonic, µs).
     #[inline]
     pub(crate) fn rescue_us(&self) -> Option<u64> {
@@ -120,7 +120,7 @@ impl Pipelined {
         Some(head.since_us.saturating_add(RESCUE_AFTER_US))
     }
 
-    /// A client is queued behind the head. (Those that were rescued are ahead of those that were not.)
+    /// Whether a client is queued behind the head. (Rescued statements are ahead of the others.)
     fn is_waited_on(&self) -> bool {
         self.behind.back().is_some_and(|queued| !queued.client.is_null())
     }
@@ -130,8 +130,8 @@ impl Pipelined {
         self.behind.iter().filter(|queued| !queued.client.is_null()).count()
     }
 
-    /// The statements queued behind the head run on other servers: returns their clients. The answers to them
-    /// here are dropped.
+    /// Marks the statements queued behind the head as rescued, because they run on other servers, and returns their clients. The
+    /// answers to them here are dropped.
     pub(crate) fn rescue(&mut self) -> Vec<ClientId> {
         let clients = self.behind.iter_mut().map(|queued| std::mem::take(&mut queued.client));
         clients.filter(|client| !client.is_null()).collect()
@@ -164,8 +164,8 @@ impl Pipelined {
         is_first
     }
 
-    /// The head's answer is complete: the next one becomes the head. Returns what the head was, and the
-    /// client of the next one.
+    /// Makes the next statement the head after the head's answer is complete. Returns the previous head, and the client of the next
+    /// statement.
     #[inline]
     pub(crate) fn next(&mut self, now_us: u64, received_bytes: u64) -> (Option<Head>, Option<ClientId>) {
         let was = self.head.take();
@@ -181,12 +181,13 @@ impl Pipelined {
         (was, Some(client))
     }
 
-    /// A cancel is wanted: no further client is queued.
+    /// Keeps further clients from being queued, because a cancel is wanted.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
 
-    /// A cancel request is on its way to PostgreSQL: it may hit every statement queued behind the head.
+    /// Marks every statement queued behind the head as exposed, because a cancel request is on its way to PostgreSQL and may hit any
+    /// of them.
     pub(crate) fn expose(&mut self) {
         for queued in &mut self.behind {
             queued.exposed = true;
@@ -198,7 +199,7 @@ impl Pipelined {
         self.behind.iter()
     }
 
-    /// Gives back what a crowd needed once.
+    /// Frees the memory that a long queue needed.
     pub(crate) fn shrink(&mut self) {
         if self.behind.capacity() > PIPELINED_KEPT {
             self.behind.shrink_to(PIPELINED_KEPT);
@@ -206,7 +207,7 @@ impl Pipelined {
     }
 }
 
-/// What multiplexing did in a pool since its beginning.
+/// The counters of multiplexing in a pool since its beginning.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct MultiplexStats {
     /// Statements that were queued behind others.

@@ -26,7 +26,7 @@ use crate::pool::{Gate, Pool, PoolState};
 use crate::stats::rare_path::RarePath;
 
 impl PoolState {
-    /// A statement was at the head of a server, for the client with this account.
+    /// Notes the time and the size of a statement that was at the head of a server.
     #[inline]
     fn measure(&mut self, env: &mut Env, server: &Server, head: Option<Head>, account: Option<&Account>) {
         let Some(head) = head else { return };
@@ -47,8 +47,8 @@ impl PoolState {
 }
 
 impl Pool {
-    /// A linked client's group was sent as a whole, with nothing after it: if it certainly only reads, other clients may
-    /// follow it.
+    /// Begins a pipeline after a linked client's group was sent as a whole, with nothing after it. If the group certainly only reads,
+    /// other clients' groups may follow.
     pub(crate) fn begin_pipeline(&mut self, env: &Env, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
         let received_bytes = server.work.received_bytes;
@@ -70,7 +70,8 @@ impl Pool {
         }
     }
 
-    /// The head's client sends more, or its server is released: no statement may be queued behind it any more.
+    /// Ends the pipeline, because the head's client sends more or its server is released. No statement may be queued behind the head
+    /// any more.
     pub(crate) fn end_pipeline(&mut self, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
             && server.pipelined.end().is_some()
@@ -79,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn. So many of the server's bytes follow that
+    /// Makes the next queued client the head after the head's ReadyForQuery. `behind_bytes` is the number of the server's bytes that
     /// were not looked at yet.
     pub(crate) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, behind_bytes: usize) {
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -111,13 +112,13 @@ impl Pool {
         }
     }
 
-    /// The client is queued on this server, and was not taken off.
+    /// Whether the client is queued on this server.
     pub(crate) fn is_queued_behind(&self, client: ClientId, server: ServerId) -> bool {
         let state = self.clients.get(client).map(|client| &client.state);
         matches!(state, Some(ClientState::QueuedBehind(queued)) if queued.server == server)
     }
 
-    /// QueuedBehind → Linked: it is the head now. `false`: it is not queued on this server any more.
+    /// QueuedBehind → Linked: makes a queued client the head. Returns `false` if the client is not queued on this server any more.
     fn promote<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) -> bool {
         let now_us = cx.env.now.mono_us;
         let (Some(server), Some(client)) = (self.servers.get_mut(id), self.clients.get_mut(client_id)) else {
@@ -157,7 +158,7 @@ impl Pool {
         true
     }
 
-    /// The head's last answer came: notes its cost.
+    /// Ends the pipeline after the head's last answer, and notes the time and size of the statement.
     pub(crate) fn pipeline_head_answered(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if let Some(head) = server.pipelined.end() {
@@ -168,7 +169,7 @@ impl Pool {
         }
     }
 
-    /// The statement at the head broke its rule: it is not trusted again.
+    /// Bars the statement at the head, which has done what it was certain not to do.
     pub(crate) fn note_violation(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(head) = server.pipelined.head() else { return };
@@ -176,7 +177,8 @@ impl Pool {
         env.measured.estimates.bar(head.key);
     }
 
-    /// A statement that was taken for self-contained left a transaction open. No other client was queued behind it, so no harm is done.
+    /// Bars a statement that was taken for self-contained and has left a transaction open, and logs it. No other client was queued
+    /// behind it, so no client is affected.
     pub(crate) fn trust_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.note_violation(cx.env, id);
         self.end_pipeline(id);
@@ -188,7 +190,7 @@ impl Pool {
         cx.log(Level::Warning, &line);
     }
 
-    /// The server's parameters are no longer those of every queued client.
+    /// Whether the server's parameters are no longer those of every queued client.
     pub(crate) fn is_session_left(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         server.pipelined.behind().any(|queued| {
@@ -197,8 +199,9 @@ impl Pool {
         })
     }
 
-    /// Heads that were known to be short and run for long may wait for a lock. The groups behind them run elsewhere, once and
-    /// each on its own server; their answers here are dropped. (While no server is given out, they are as well off here.)
+    /// Moves the groups queued behind a head to other servers if the head was known to be short and runs for long: it may wait for a
+    /// lock. Each group moves once, to a server of its own, and its answer here is dropped. (Groups stay while no server is given
+    /// out.)
     pub(crate) fn rescue_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let is_open =
             cx.env.activity == Activity::Active && cx.env.stopping != Some(Shutdown::WaitForServers);
@@ -227,7 +230,8 @@ impl Pool {
         }
     }
 
-    /// No stranger's cancel request hits the head any more. If it may run on another node instead, its answer is still looked at.
+    /// Notes that no cancel request of another client can hit the head any more. If the head may run on another node instead, its
+    /// answer is still looked at.
     pub(crate) fn trust_head(&mut self, id: ServerId) {
         let is_first_try = self.first_try_at(id) == FirstTry::Unshown;
         let Some(server) = self.servers.get_mut(id) else { return };
