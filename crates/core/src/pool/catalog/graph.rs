@@ -38,9 +38,9 @@ impl Effects {
 /// Effects of the code that a name leads to.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Code {
-    /// In any statement.
+    /// The effects in any statement.
     pub(crate) always: Effects,
-    /// In a statement that changes rows.
+    /// The effects in a statement that changes rows.
     pub(crate) on_change: Effects,
 }
 
@@ -88,12 +88,12 @@ pub(crate) struct Graph<'a> {
     numbers: BTreeMap<&'a [u8], usize>,
     /// Settings of the users' own that the bodies set, letters in lower case.
     pub(crate) settings: Vec<Box<[u8]>>,
-    /// The server has more than it told.
+    /// Whether the server has more objects than its answer contains.
     pub(crate) is_cut: bool,
 }
 
 impl<'a> Graph<'a> {
-    /// From the rows of an answer. Rows of other kinds are not looked at.
+    /// Builds the graph from the rows of an answer. Rows of other kinds are ignored.
     pub(crate) fn of(rows: &'a [Vec<Option<Box<[u8]>>>]) -> Graph<'a> {
         let mut graph = Graph::default();
         for row in rows {

@@ -7,8 +7,8 @@ pub(crate) struct Names {
     words: Vec<Box<[u8]>>,
     /// Operators, and names that are no single word, as they stand in a text.
     others: Vec<Box<[u8]>>,
-    /// One of the names has letters beyond ASCII. Which bytes these are in a text depends on its client's encoding, and so does how
-    /// PostgreSQL folds them: every text with such letters counts as one that names it.
+    /// Whether one of the names has letters beyond ASCII. The bytes of such a name depend on the encoding of the client, as does how
+    /// PostgreSQL folds them. So every text with such letters counts as one that contains the name.
     has_foreign: bool,
 }
 
@@ -58,7 +58,7 @@ impl Names {
         self.words.len() + self.others.len() + usize::from(self.has_foreign)
     }
 
-    /// One of them stands in it, in whatever case.
+    /// Whether one of the names is in these bytes, in upper or lower case.
     #[inline]
     pub(crate) fn are_named_in(&self, bytes: &[u8]) -> bool {
         self.len() > 0 && self.stand_in(bytes)
@@ -78,14 +78,15 @@ impl Names {
         words || self.others.iter().any(|name| stands(name)) || self.has_foreign && !bytes.is_ascii()
     }
 
-    /// PostgreSQL cuts a longer word to one of these.
+    /// Whether PostgreSQL cuts a longer word to one of these names.
     #[cold]
     fn is_cut_to_one(&self, word: &[u8]) -> bool {
         self.words.iter().any(|name| name.len() >= CUT_BYTES_MIN && word.starts_with(name))
     }
 }
 
-/// A word longer than PostgreSQL's names (`NAMEDATALEN`), unless it was built for that, is looked at up to here.
+/// Number of bytes up to which a word is looked at. PostgreSQL's names are shorter (`NAMEDATALEN`), unless it was built for longer
+/// ones.
 const NAME_BYTES_MAX: usize = 256;
 
 /// A word that is too long is cut to 63 bytes, and before a character that would be cut in two (`truncate_identifier` in

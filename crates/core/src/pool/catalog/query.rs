@@ -64,7 +64,8 @@ impl Pool {
         true
     }
 
-    /// Another server is being asked again. Where many clients change tables and routines, each of their servers would ask the same.
+    /// Whether another server is being asked for the catalog, after a first answer. If many clients change tables and routines, each
+    /// of their servers would otherwise ask the same.
     fn is_catalog_being_read(&self) -> bool {
         let is_asked =
             |server: &Server| matches!(server.state.question(), Some(ServerQuestion::Catalog { .. }));
@@ -128,7 +129,7 @@ impl Pool {
         self.free_server(cx, id);
     }
 
-    /// The requests of waiting clients were judged by what was known before.
+    /// Looks again at the requests of waiting clients, which were judged by what was known before.
     fn judge_waiting_anew(&mut self) {
         let pool = &self.state;
         if pool.routines.none_changes() {

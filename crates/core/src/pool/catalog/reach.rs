@@ -20,37 +20,39 @@ use crate::pool::catalog::graph::{Effects, Graph};
 /// holds.
 const OTHER_AT_STANDBYS: [&[u8]; 4] = [b"current_setting", b"is_called", b"last_value", b"log_cnt"];
 
-/// What is known of a database's names. It is compared by [`Reach::identity`], which is never that of one that says something else.
+/// The names of a database, with what they may do in a text. Two values are compared by `Reach::identity`: if it is the same, both
+/// say the same.
 #[derive(Default, Debug)]
 pub(crate) struct Reach {
     /// Hashes, in order.
     barred: Box<[u64]>,
     known: Box<[u64]>,
-    /// What is another thing on a standby. `None`: it is not known.
+    /// Hashes of the names that mean something else on a standby. `None`: these names are not known.
     at_primary: Option<Box<[u64]>>,
-    /// The operators among them. They are looked for as they stand in a text.
+    /// The operators among the names, with what they may do. They are looked for as they are written.
     symbols: Vec<(Reads, Box<[u8]>)>,
     /// Whether new connections begin transactions with READ COMMITTED. `false` also if the server has not told.
     pub(crate) begins_read_committed: bool,
-    /// Its two lowest bits are 0; 0: nothing is known, so nothing only reads.
+    /// A number that identifies the contents. Its two lowest bits are 0. The value 0 means that nothing is known, so no text counts
+    /// as a read.
     identity: u64,
     lists: NameLists,
     /// Texts that were taken for reads and were none, by fingerprint: those that were found last.
     barred_texts: VecDeque<u64>,
 }
 
-/// What is known of a text.
+/// The finding whether a text only reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reads {
-    /// It may do more than read, or what it does is not known.
+    /// The text may do more than read, or its effects are not known.
     InDoubt,
-    /// It certainly only reads, and a standby might give another answer.
+    /// The text certainly only reads, but a standby might give another answer.
     AtPrimary,
-    /// It certainly only reads, and a standby that has the same data gives the same answer.
+    /// The text certainly only reads, and a standby with the same data gives the same answer.
     Anywhere,
 }
 
-/// What is known of a text, as it was found once under one [`Reach`]: that one's identity and two bits.
+/// The finding about a text under one [`Reach`]: that one's identity, and the finding in the two lowest bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Verdict(u64);
 
@@ -59,7 +61,7 @@ const AT_PRIMARY: u64 = 1;
 const ANYWHERE: u64 = 2;
 
 impl Reads {
-    /// It certainly only reads.
+    /// Whether the text certainly only reads.
     #[inline]
     pub(crate) fn certainly(self) -> bool {
         self != Reads::InDoubt
@@ -67,7 +69,7 @@ impl Reads {
 }
 
 impl Verdict {
-    /// What was found, if it was found under this one.
+    /// Returns the finding if it was made under this `Reach`; otherwise `None`.
     #[inline]
     pub(crate) fn under(self, reach: &Reach) -> Option<Reads> {
         match self.0 ^ reach.identity {
@@ -90,14 +92,14 @@ impl Verdict {
     }
 }
 
-/// What the configuration says of names, whatever the catalog says.
+/// The configuration's lists of names, which take precedence over the catalog.
 #[derive(Default, Debug)]
 pub(crate) struct NameLists {
     /// Functions that only read.
     reads: Patterns,
-    /// What may do more than read.
+    /// Functions and operators that may do more than read.
     writes: Patterns,
-    /// What is to be read from the primary.
+    /// Names whose contents must be read from the primary.
     at_primary: Patterns,
 }
 
@@ -127,7 +129,7 @@ impl Patterns {
 }
 
 impl NameLists {
-    /// From the settings `read_functions`, `write_functions` and `primary_names`.
+    /// Takes the lists of the settings `read_functions`, `write_functions` and `primary_names`.
     pub(crate) fn of([reads, writes, at_primary]: [&[String]; 3]) -> NameLists {
         let [reads, writes, at_primary] = [reads, writes, at_primary].map(Patterns::of);
         NameLists { reads, writes, at_primary }
@@ -143,7 +145,8 @@ impl NameLists {
 }
 
 impl Reach {
-    /// From the rows of the answer, what the same answer says of code that changes sessions, and what the configuration says.
+    /// Builds the names from the rows of the catalog's answer, the code that changes sessions (`graph`), and the configuration's
+    /// lists.
     pub(crate) fn of(rows: &[Vec<Option<Box<[u8]>>>], graph: &Graph<'_>, lists: NameLists) -> Reach {
         let names = |wanted: &[u8]| {
             rows.iter().find_map(|row| match row.as_slice() {
@@ -195,7 +198,7 @@ impl Reach {
         (all.iter().chain(&said).fold(1, mix) & !3).max(4)
     }
 
-    /// The catalog was read again. Texts that are barred stay so, if it says the same as before.
+    /// Takes over a new answer of the catalog. If it is the same as before, barred texts stay barred.
     pub(crate) fn follow(&mut self, new: Reach) {
         let barred_texts = std::mem::take(&mut self.barred_texts);
         let says_the_same = self.identity == new.identity;
@@ -205,7 +208,7 @@ impl Reach {
         }
     }
 
-    /// A text was taken for a read and is none: it runs on the primary until the catalog says something else.
+    /// Bars a text that was taken for a read and is none: it runs on the primary until the catalog's answer changes.
     pub(crate) fn bar(&mut self, text: u64) {
         if self.barred_texts.len() >= BARRED_TEXTS_MAX {
             self.barred_texts.pop_front();
@@ -213,7 +216,7 @@ impl Reach {
         self.barred_texts.push_back(text);
     }
 
-    /// See [`Reach::bar`].
+    /// Whether a text was barred with [`Reach::bar`].
     pub(crate) fn is_barred(&self, text: u64) -> bool {
         self.barred_texts.contains(&text)
     }
@@ -225,7 +228,7 @@ impl Reach {
         Reach::of(&[row(b"v"), row(b"r")], &Graph::default(), NameLists::default())
     }
 
-    /// What is known of `text`. `before` is what was found in it before, and is kept up to date. `traits` are the text's.
+    /// Returns whether `text` only reads. `before` is the earlier finding about the text, and is updated. `traits` are the text's.
     #[inline]
     pub(crate) fn reads(&self, text: &[u8], traits: &Traits, before: &mut Verdict) -> Reads {
         before.under(self).unwrap_or_else(|| {
@@ -254,7 +257,8 @@ impl Reach {
         doubtful.map(|part| (Reads::InDoubt, part)).or_else(at_primary)
     }
 
-    /// What a standby does of a text otherwise than the primary, without an error.
+    /// Returns the word of a text that a standby treats differently from the primary without an error, and whether the text may end
+    /// the transaction.
     pub(crate) fn at_standby<'a>(&self, text: &'a [u8]) -> AtStandby<'a> {
         let found = at_standby(text, |name| self.is_other_at_standbys(name));
         let listed = || self.lists.writes.named_in(text).or_else(|| self.lists.at_primary.named_in(text));
@@ -279,12 +283,13 @@ impl Reach {
         is_listed || self.barred.binary_search(&name).is_ok()
     }
 
-    /// What names stand for at a standby is known.
+    /// Whether the names that mean something else on a standby are known.
     pub(crate) fn knows_standbys(&self) -> bool {
         self.at_primary.is_some()
     }
 
-    /// A name may stand so in a text that only reads. `other`: the first one that is another thing on a standby.
+    /// Whether a name may be in a text that only reads, in this role. `other` is set to the first name that means something else on a
+    /// standby.
     fn allows(&self, role: NameRole, name: u64, other: &mut Option<u64>) -> bool {
         match role {
             NameRole::Mentioned => {
@@ -319,12 +324,12 @@ impl Reach {
     }
 }
 
-/// A name as it stands in a text has this hash.
+/// Whether a name in a text has this hash, as written or in lower case.
 fn has_hash(name: &[u8], hash: u64) -> bool {
     name_hash(name) == hash || name_hash(&name.to_ascii_lowercase()) == hash
 }
 
-/// And [`OTHER_AT_STANDBYS`].
+/// Adds the hashes of [`OTHER_AT_STANDBYS`], and sorts.
 fn with_fixed_words(mut hashes: Vec<u64>) -> Vec<u64> {
     hashes.extend(OTHER_AT_STANDBYS.map(name_hash));
     hashes.sort_unstable();

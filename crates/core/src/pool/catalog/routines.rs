@@ -38,9 +38,9 @@ WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name)";
 /// The names that lead to code with an effect.
 #[derive(Default)]
 struct Leading {
-    /// In any statement.
+    /// The names that have the effect in any statement.
     always: Names,
-    /// In statements that change rows: by triggers, defaults, constraints.
+    /// The names that have the effect in statements that change rows, by triggers, defaults or constraints.
     on_change: Names,
 }
 
@@ -79,26 +79,26 @@ const CHANGE_ROWS: [&[u8]; 15] = [
     b"vacuum",
 ];
 
-/// A text, or what carries one, may change rows.
+/// Whether a text, or the message that carries it, may change rows.
 fn may_change_rows(bytes: &[u8]) -> bool {
     let mut words =
         bytes.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'$' | 0x80..));
     words.any(|word| CHANGE_ROWS.iter().any(|known| known.eq_ignore_ascii_case(word)))
 }
 
-/// What is known of the routines that change their sessions.
+/// The state of the catalog's answer about routines that change their sessions.
 #[derive(Clone, Copy, Default)]
 enum Changes {
-    /// Nothing: no server was asked.
+    /// No server was asked yet.
     #[default]
     Unread,
-    /// What the catalog said.
+    /// The catalog has answered.
     Read,
-    /// The servers did not say.
+    /// The servers have refused the question.
     Refused,
 }
 
-/// See the head of this file.
+/// The catalog's information about code that changes sessions or reads drawn values, as last learned.
 #[derive(Default)]
 pub(crate) struct Routines {
     currval_routines: Names,
@@ -114,24 +114,24 @@ pub(crate) struct Routines {
     commands: Effects,
     /// Settings of the users' own that routines set, letters in lower case.
     settings: Vec<Box<[u8]>>,
-    /// There are more than the known ones.
+    /// Whether the catalog has more names than are kept.
     are_cut: bool,
     changes: Changes,
-    /// When the catalog is to be read again (monotonic, µs), if no code is made before.
+    /// The time at which the catalog must be read again if no code is made before (monotonic, µs).
     due_us: u64,
-    /// The age of code of which the last answer speaks. `None`: the answer is in doubt.
+    /// The age of code at the last answer. `None`: the answer is in doubt.
     known_age: Option<u64>,
-    /// The age of code that the catalog's answer on changes of sessions is of. `None`: it was not asked for them.
+    /// The age of code at the last answer about changes of sessions. `None`: the catalog was not asked for them.
     changes_age: Option<u64>,
-    /// When a server was asked last (monotonic, µs), and before when no other one is.
+    /// The time at which a server was last asked. No other one is asked before `rests_until_us` (monotonic, µs).
     begun_us: u64,
     rests_until_us: u64,
     asked_us: Option<u64>,
 }
 
 impl Routines {
-    /// The catalog must be asked again for the routines that ask; it is taken as asked from here on, whatever
-    /// comes of it.
+    /// Whether the catalog must be asked again for the routines that read drawn values. If so, it counts as asked from now on,
+    /// whatever the result.
     pub(crate) fn is_due(&mut self, now_us: u64) -> bool {
         let due = self.asked_us.is_none_or(|asked_us| now_us.saturating_sub(asked_us) >= ROUTINES_AGE_US);
         if due {
@@ -140,8 +140,8 @@ impl Routines {
         due
     }
 
-    /// No client may have a server before one was asked which routines change their session; or it is time to
-    /// ask again.
+    /// Whether a server must be asked which routines change their session before a client may have a server, or because the last
+    /// answer is old.
     #[inline]
     pub(crate) fn are_to_be_read(&self, now_us: u64, age: u64) -> bool {
         (now_us >= self.due_us || self.known_age != Some(age)) && now_us >= self.rests_until_us
@@ -153,13 +153,13 @@ impl Routines {
         self.known_age == Some(age)
     }
 
-    /// Any text may run code that changes its session, as code was made since a server was asked.
+    /// Whether any text may run code that changes its session, because code was made since a server was asked.
     #[inline]
     pub(crate) fn are_outdated(&self, age: u64) -> bool {
         self.changes_age.is_some_and(|changes_age| changes_age != age)
     }
 
-    /// A server is asked. As long as there is no answer to the first question, others are asked, too.
+    /// Notes that a server is asked. As long as the first question has no answer, other servers are asked as well.
     pub(crate) fn begin_reading(&mut self, now_us: u64) {
         self.begun_us = now_us;
         if let Changes::Read = self.changes {
@@ -167,7 +167,7 @@ impl Routines {
         }
     }
 
-    /// A server has answered; [`Routines::learn`] is told what.
+    /// Notes that a server has answered. [`Routines::learn`] takes in the answer.
     pub(crate) fn read(&mut self, now_us: u64, age: u64) {
         // While code is made all the time, servers are busy with this question for a part of the time only.
         let took_us = now_us.saturating_sub(self.begun_us).min(CATALOG_REST_US_MAX / CATALOG_REST);
@@ -192,12 +192,12 @@ impl Routines {
         news
     }
 
-    /// There may be more that change their session than were learned.
+    /// Whether the catalog may have more routines that change their session than were learned.
     pub(crate) fn are_too_many(&self) -> bool {
         self.are_cut
     }
 
-    /// A server has said which they are.
+    /// Whether a server has told which routines change their session.
     pub(crate) fn are_read(&self) -> bool {
         matches!(self.changes, Changes::Read)
     }
@@ -207,19 +207,19 @@ impl Routines {
         (self.due_us, self.rests_until_us, self.known_age) = (0, 0, None);
     }
 
-    /// This one asks for drawn values.
+    /// Adds the name of a routine that reads drawn values (`currval`, `lastval`).
     pub(crate) fn learn_currval_routine(&mut self, name: &[u8]) {
         self.currval_routines.learn(name, ROUTINES_MAX);
     }
 
-    /// There is no code that changes sessions.
+    /// Whether it is certain that no code changes sessions.
     #[inline]
     pub(crate) fn none_changes(&self) -> bool {
         let effects = self.unnamed == Effects::default() && self.commands == Effects::default();
         self.changers.len() + self.unseen.len() == 0 && effects && !self.are_unknown()
     }
 
-    /// Takes in what the catalog says of code that changes sessions.
+    /// Takes in the catalog's information about code that changes sessions.
     pub(crate) fn learn(&mut self, graph: &Graph<'_>) {
         self.changers = Leading::to(graph, Effects::CHANGES);
         self.hiders = Leading::to(graph, Effects::HIDES);
@@ -230,12 +230,12 @@ impl Routines {
         graph.settings.iter().for_each(|name| self.learn_setting(name));
     }
 
-    /// The catalog has more than it could say.
+    /// Notes that the catalog has more names than an answer can hold.
     pub(crate) fn cut(&mut self) {
         self.are_cut = true;
     }
 
-    /// A routine sets this setting of the users' own.
+    /// Adds a custom setting that a routine sets.
     pub(crate) fn learn_setting(&mut self, name: &[u8]) {
         let name = name.to_ascii_lowercase();
         if self.settings.len() < ROUTINE_SETTINGS_MAX && !self.settings.iter().any(|known| **known == *name) {
@@ -248,13 +248,13 @@ impl Routines {
         &self.settings
     }
 
-    /// A text, or what carries one, may call one that asks.
+    /// Whether a text, or the message that carries it, may call a routine that reads drawn values.
     #[inline]
     pub(crate) fn asks_in(&self, bytes: &[u8]) -> bool {
         self.currval_routines.are_named_in(bytes) || self.currval_routines.len() >= ROUTINES_MAX
     }
 
-    /// A text, or what carries one, may run code that changes its session.
+    /// Whether a text, or the message that carries it, may run code that changes its session.
     #[inline]
     pub(crate) fn changes_in(&self, bytes: &[u8]) -> bool {
         self.changers.are_named_in(bytes)
@@ -281,7 +281,7 @@ impl Routines {
         inside
     }
 
-    /// A text, or what carries one, may run code that sets settings of unknown names.
+    /// Whether a text, or the message that carries it, may run code that sets settings of unknown names.
     pub(crate) fn hides_in(&self, bytes: &[u8]) -> bool {
         let many = self.settings.len() >= ROUTINE_SETTINGS_MAX;
         let unnamed = self.unnamed.has(Effects::HIDES) || self.commands.has(Effects::HIDES);
@@ -291,19 +291,21 @@ impl Routines {
             || self.are_unknown()
     }
 
-    /// Any text may call one: the catalog has more than are kept, or was not told.
+    /// Whether any text may run code that changes its session: the catalog has more names than are kept, or the servers have refused
+    /// the question.
     #[inline]
     fn are_unknown(&self) -> bool {
         self.are_too_many() || matches!(self.changes, Changes::Refused)
     }
 
-    /// Whole messages of a client may run code that changes its session, or that asks: by the names in them, or by the types of values.
+    /// Whether messages of a client may run code that changes its session or reads drawn values, by the names in them or by the types
+    /// of their values.
     #[inline]
     pub(crate) fn may_run_in(&self, messages: &[u8]) -> bool {
         self.names_any() && self.may_any_run(messages)
     }
 
-    /// Some code changes sessions, or asks: it may have to be looked for.
+    /// Whether there is code that changes sessions or reads drawn values, so that texts must be searched for its names.
     #[inline]
     fn names_any(&self) -> bool {
         !self.none_changes() || self.currval_routines.len() > 0
@@ -317,13 +319,13 @@ impl Routines {
         })
     }
 
-    /// Values of these types may run code that changes the session: of a domain, no name need stand in the text.
+    /// Whether values of these types may run code that changes the session. For a domain, the text need not contain a name.
     #[inline]
     pub(crate) fn run_with<'a>(&self, types: impl FnOnce() -> Option<&'a [u8]>) -> bool {
         !self.none_changes() && types().is_some_and(|types| !are_built_in(types))
     }
 
-    /// It is one of either kind.
+    /// Whether a text contains the name of code that changes sessions or reads drawn values.
     #[inline]
     pub(crate) fn are_named_in(&self, bytes: &[u8]) -> bool {
         self.names_any() && (self.asks_in(bytes) || self.changes_in(bytes))
@@ -341,7 +343,7 @@ mod tests {
         of.iter().map(row).collect()
     }
 
-    /// With objects that are called as they are numbered.
+    /// Rows with objects that have their names as ids.
     fn changing(names: &[&str]) -> Rows {
         let row = |name: &&str| [["o", *name, *name].map(str::to_owned), ["g", *name, ""].map(str::to_owned)];
         let all =

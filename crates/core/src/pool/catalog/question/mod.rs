@@ -8,7 +8,7 @@
 //! The parts are plain SQL. [`question`] gives every operator its schema, as the session may have another `search_path`. A backslash stands
 //! nowhere: its meaning is the session's own matter, too.
 
-/// No row, with the names of the columns. By this beginning the question is known to the tests' servers.
+/// A query without rows that names the columns of the answer. The tests' servers recognize the question by this beginning.
 const BEGINNING: &str = "SELECT 'g', NULL, NULL WHERE false";
 
 const PATTERNS: &str = include_str!("patterns.txt");
