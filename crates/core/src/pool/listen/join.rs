@@ -23,7 +23,8 @@ use crate::pool::session::pins::Reasons;
 use crate::pool::{Branch, Pool};
 
 impl Pool {
-    /// The channels of a session are known. `true` if the notify listener must join some first; else the reasons decide.
+    /// Handles the channels of a session after they were asked for. Returns `true` if the notify listener must join some first;
+    /// otherwise `reasons` decide whether the client keeps its server.
     pub(crate) fn join_channels<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -87,7 +88,8 @@ impl Pool {
 
     // The notify listener.
 
-    /// Has the notify listener listen to these for a client of this server, too; `false` if there is none to be had.
+    /// Makes the notify listener listen to these channels for the client of this server as well. Returns `false` if no notify
+    /// listener can be had.
     fn join<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -142,7 +144,7 @@ impl Pool {
         }
     }
 
-    /// The client's server sends a barrier, and listens to it.
+    /// Makes the client's server send a barrier, and listen to it.
     fn barrier<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
         let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
         let barrier = notify_listener.next_barrier(client);
@@ -198,7 +200,7 @@ impl Pool {
         }
     }
 
-    /// The notify listener has told every notification before the barrier, and the barrier if it is to come at all.
+    /// Continues after the notify listener has received every notification before the barrier, and the barrier if it comes at all.
     fn met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
         let server_pid = self.servers[id].at.pid;
         let Some(account) = self.account_mut(client) else { return };
@@ -211,7 +213,8 @@ impl Pool {
         self.audit_over(cx, id, client, reasons);
     }
 
-    /// The notify listener is not at the client's server's host, or that one refuses to send a barrier.
+    /// Continues without the notify listener, because it is not at the client's server's host, or that host refuses to send a
+    /// barrier.
     fn not_met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
         let line = format!(
             "{} and the connection that listens for its pool do not hear each other",
@@ -227,7 +230,7 @@ impl Pool {
         self.listen_alone(cx, id, client, reasons);
     }
 
-    /// A client keeps the server that it has just begun to listen on.
+    /// Makes a client keep the server that it has just begun to listen on.
     fn listen_alone<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -29,12 +29,12 @@ impl Pool {
         notify_listener.forget_marks(id);
     }
 
-    /// This connection listens for its pool, or will when it is logged in.
+    /// Whether this server is the pool's notify listener, or will be after its login.
     pub(crate) fn is_notify_listener(&self, id: ServerId) -> bool {
         self.state.notify_listener.as_deref().is_some_and(|notify_listener| notify_listener.server == id)
     }
 
-    /// The connection that listens, if no client would miss it and it owes no answer.
+    /// Returns the notify listener's connection if no client would miss it and it owes no answer.
     pub(crate) fn unused_listener(&self) -> Option<ServerId> {
         let notify_listener =
             self.state.notify_listener.as_deref().filter(|listener| listener.is_unused())?;
@@ -50,15 +50,15 @@ impl Pool {
         }
     }
 
-    /// A client can get a notification to one of these as it is.
+    /// Whether the client's encoding is the one in these parameters, so that it can get a notification unchanged.
     pub(crate) fn has_encoding_of(&self, env: &Env, id: ClientId, params: &Params) -> bool {
         let position = env.tracked.position(b"client_encoding").unwrap_or_default();
         let account = self.clients.get(id).map(|client| &client.account);
         account.is_some_and(|account| account.params.get(position) == params.get(position))
     }
 
-    /// A client's server was told of a barrier: after the client's own barrier, the notify listener alone counts. `false` if it is
-    /// something else.
+    /// Handles a barrier that a client's server has received: after the client's own barrier only the notify listener's notifications
+    /// count. Returns `false` if the notification is no barrier.
     pub(crate) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
         let listener = self.listener(client).filter(|listener| *listener.barrier.channel == *told.channel);
         let Some(listener) = listener else { return false };
@@ -70,7 +70,8 @@ impl Pool {
         true
     }
 
-    /// The same, of the notify listener: notifications that it got before count no longer.
+    /// Handles a barrier that the notify listener has received: its notifications before the barrier do not count. Returns `false` if
+    /// the notification is no barrier.
     pub(crate) fn listen_barriers(&mut self, told: &NotificationResponse<'_>) -> bool {
         let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return false };
         if *notify_listener.barriers_channel != *told.channel {
@@ -85,7 +86,7 @@ impl Pool {
         true
     }
 
-    /// No notify listener listens for it: its own server does.
+    /// Moves the listening of a client to its own server, because no notify listener can listen for it.
     pub(crate) fn listen_here(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
@@ -138,7 +139,8 @@ impl Pool {
         self.clients.get(id)?.account.listener.as_deref()
     }
 
-    /// The server that a client is linked to, and what the client waits for on it.
+    /// Returns the server that a client is linked to, and the stage of the work that the client waits for there. `None` if it waits
+    /// for none.
     pub(crate) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         match &self.servers.get(link.server)?.state {
@@ -151,7 +153,7 @@ impl Pool {
         Some(&mut self.clients.get_mut(id)?.account)
     }
 
-    /// The client of this server listens on this very server.
+    /// Whether the client of this server listens on this very server.
     pub(crate) fn listens_here(&self, id: ServerId) -> bool {
         let client = self.servers.get(id).and_then(|server| server.state.client());
         client.and_then(|client| self.clients.get(client)).is_some_and(Client::listens_on_server)

@@ -28,7 +28,7 @@ use crate::pool::session::pins::Reasons;
 impl Pool {
     // The end of a transaction.
 
-    /// A transaction ends that other connections must know of before the client is told.
+    /// Whether ReadyForQuery must be delayed, because other connections must learn of the transaction's end before the client does.
     pub(crate) fn delays_ready(&mut self, id: ServerId, owner: Owner, status: TxStatus) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let ServerState::Busy(client_id) = server.state else { return false };
@@ -57,7 +57,7 @@ impl Pool {
         link.ready_due
     }
 
-    /// Sends the delayed ReadyForQuery.
+    /// Forwards the delayed ReadyForQuery to the client.
     pub(crate) fn give_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
@@ -72,8 +72,8 @@ impl Pool {
         }
     }
 
-    /// The moment *rest*: the client's own notifications have not yet come from the notify listener. Its server stays with it
-    /// until they have.
+    /// Returns the state of a server (the moment *rest*) whose client's own notifications have not all come from the notify listener.
+    /// The server stays with the client until they have come.
     pub(crate) fn own_notifications_due(&self, id: ClientId) -> Option<Box<Auditing>> {
         let client = self.clients.get(id).filter(|client| client.account.owes_notifications())?;
         let ClientState::Linked(link) = &client.state else { return None };
@@ -83,8 +83,8 @@ impl Pool {
 
     // Notifications.
 
-    /// A notification of a session that is passed on as it is comes too early: the server does not know of a BEGIN that was
-    /// answered here, or other clients wait for its end already. It is kept then.
+    /// Queues a notification that comes too early to be passed on as it is: the server does not know of a BEGIN that pgweir has
+    /// answered, or earlier notifications are queued. Returns whether it was queued.
     pub(crate) fn keeps_notification<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -102,7 +102,7 @@ impl Pool {
         waits || begins
     }
 
-    /// It is told when its transaction is over.
+    /// Queues a notification for a client until its transaction is over. Ends the client if too many are queued.
     pub(super) fn tell_later<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, message: Message) {
         let Some(account) = self.account_mut(id) else { return };
         let listener: &mut Listener = account.listener.get_or_insert_default();
@@ -131,8 +131,8 @@ impl Pool {
         waiting + conn.map_or(0, |conn| cx.driver.backlog(conn)) > NOTIFICATIONS_BYTES_MAX && waiting > 0
     }
 
-    /// Something waits for the client's ReadyForQuery. In the middle of a pipeline nothing is told that may be the client's own: the
-    /// notify listener may be faster than the server.
+    /// Whether queued notifications can be sent with the client's ReadyForQuery. In the middle of a pipeline, none is sent that may
+    /// be the client's own, because the notify listener may be faster than the server.
     #[inline]
     pub(crate) fn has_notifications(&self, id: ClientId, server: ServerId, status: TxStatus) -> bool {
         let Some(listener) = self.listener(id).filter(|listener| !listener.queue.is_empty()) else {
@@ -143,7 +143,7 @@ impl Pool {
         !doubtful && status == TxStatus::Idle
     }
 
-    /// Sends the waiting notifications.
+    /// Forwards the queued notifications to the client.
     pub(crate) fn send_notifications<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let conn = client.conn;
@@ -185,12 +185,12 @@ impl Pool {
     }
 }
 
-/// Only our own statement after a RESET or DISCARD is left to be answered.
+/// Whether only pgweir's own statement after a RESET or DISCARD is left to be answered.
 fn is_being_restored(ledger: &Ledger) -> bool {
     ledger.entries().all(|entry| matches!(entry.owner, Owner::Hidden(Purpose::Restore | Purpose::OwnName)))
 }
 
-/// No statement of ours stands between the client and its server's answers.
+/// Whether pgweir has no statement of its own between the client and its server's answers.
 pub(super) fn is_open(link: &crate::pool::client::state::Link) -> bool {
     link.phase.is_clear()
 }

@@ -11,19 +11,19 @@ use crate::ids::{ClientId, ServerId};
 /// The connection that listens for all clients of a pool.
 pub(crate) struct NotifyListener {
     pub(crate) server: ServerId,
-    /// It is logged in.
+    /// Whether the connection is logged in.
     pub(crate) is_up: bool,
-    /// The channels it listens to, and the clients that want each. It leaves a channel that no client wants
-    /// any longer a little later.
+    /// The channels that the connection listens to, and the clients that want each. A channel that no client wants any longer is left
+    /// a little later.
     pub(crate) channels: HashMap<Box<[u8]>, Vec<ClientId>>,
-    /// The clients that wait for the answers that it owes, in their order.
+    /// The clients that wait for the answers that the connection owes, in the order of the answers.
     pub(crate) owed: VecDeque<Vec<ClientId>>,
-    /// The clients that wait for it to be logged in.
+    /// The clients that wait until the connection is logged in.
     pub(crate) waiting: Vec<ClientId>,
-    /// It listens here for the barriers that servers send for the clients it is about to listen for. No other
-    /// connection knows the name.
+    /// The channel on which the listener receives the barriers that servers send for clients that join. No other connection knows its
+    /// name.
     pub(crate) barriers_channel: Box<[u8]>,
-    /// Marks that it has not come to yet, by number, and the client of each.
+    /// The barriers that the connection has not received yet, by number, and the client of each.
     barriers: Vec<(u64, ClientId)>,
     barriers_sent: u64,
 }
@@ -51,13 +51,13 @@ impl NotifyListener {
         Barrier { channel: self.barriers_channel.clone(), number: self.barriers_sent }
     }
 
-    /// It has come to this barrier; returns its number and its client.
+    /// Takes the barrier with this payload, which the listener has received. Returns the barrier's number and its client.
     pub(crate) fn take_mark(&mut self, payload: &[u8]) -> Option<(u64, ClientId)> {
         let at = self.barriers.iter().position(|(number, _)| is_number(payload, *number))?;
         Some(self.barriers.swap_remove(at))
     }
 
-    /// A client wants a channel; `true` if no client did before.
+    /// Adds a client to a channel. Returns `true` if no client wanted the channel before.
     pub(crate) fn join(&mut self, channel: &[u8], client: ClientId) -> bool {
         match self.channels.get_mut(channel) {
             Some(clients) => {
@@ -83,12 +83,12 @@ impl NotifyListener {
         self.barriers.retain(|(_, other)| *other != client);
     }
 
-    /// It is logged in, and no client wants any of its channels.
+    /// Whether the connection is logged in, and no client wants one of its channels.
     pub(crate) fn is_unused(&self) -> bool {
         self.is_up && self.channels.values().all(Vec::is_empty)
     }
 
-    /// All clients that would miss something without it.
+    /// Returns all clients that would miss notifications without the connection.
     pub(crate) fn clients(&self) -> Vec<ClientId> {
         let mut clients: Vec<ClientId> = self.channels.values().flatten().copied().collect();
         clients.sort_unstable();
@@ -97,7 +97,8 @@ impl NotifyListener {
     }
 }
 
-/// What a client's server is asked to send, to the notify listener and to itself.
+/// A mark that a client's server is asked to send to the notify listener and to itself, so that both know which notifications came
+/// before.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Barrier {
     pub(crate) channel: Box<[u8]>,
@@ -107,42 +108,44 @@ pub(crate) struct Barrier {
 /// A NotificationResponse, with its header.
 pub(crate) type Message = Box<[u8]>;
 
-/// What a client listens to in transaction pooling, and what it is still to be told.
+/// The listening of a client in transaction pooling, and the notifications that it must still be sent.
 ///
-/// The servers that it runs on listen to its channels, too, for the sake of what is asked there; what they are notified of is
-/// not passed on, as the notify listener is notified of the same. But it tells which notifications are the client's own: they carry the
-/// server's process id, and the client must see its own in its place.
+/// The servers that the client runs on listen to its channels as well, for the statements that ask for them. Their notifications are
+/// not passed on, because the notify listener receives the same. But they show which notifications are the client's own: those carry
+/// the server's process id, and the client must see its own process id instead.
 #[derive(Default)]
 pub(crate) struct Listener {
-    /// The notify listener listens to these for it.
+    /// The channels that the notify listener listens to for the client.
     pub(crate) joined: Vec<Box<[u8]>>,
-    /// Its transaction listens to these, and the notify listener does not yet for it.
+    /// The channels that the client's transaction listens to, and that the notify listener does not yet listen to for it.
     pub(crate) joining: Vec<Box<[u8]>>,
-    /// What its server was notified of on channels that are not joined, up to the barrier.
+    /// The notifications that the client's server has received on channels that are not joined, up to the barrier.
     pub(crate) from_server: Vec<Message>,
-    /// What the notify listener was notified of on those that it is joining; since the barrier, once it has come to it.
+    /// The notifications that the notify listener has received on the joining channels. After the barrier, only those that follow it.
     pub(crate) from_notify_listener: Vec<Message>,
-    /// What its server was notified of on them since the barrier: needed only if the notify listener is lost now.
+    /// The notifications that the client's server has received on the joining channels since the barrier. They are needed only if the
+    /// notify listener is lost now.
     pub(crate) in_reserve: Vec<Message>,
     /// The barrier that was asked for last.
     pub(crate) barrier: Barrier,
-    /// The notify listener has come to it.
+    /// Whether the notify listener has come to the barrier.
     pub(crate) has_barrier: bool,
-    /// Its own notifications, as its server was notified of them; they are to come from the notify listener.
+    /// The client's own notifications, as its server has received them. The notify listener must still receive them.
     pub(crate) own: Vec<Message>,
-    /// What it can be told when no transaction is open.
+    /// The notifications that the client is sent when no transaction is open.
     pub(crate) queue: Vec<Message>,
     /// Bytes of all these messages.
     pub(crate) bytes: usize,
 }
 
 impl Listener {
-    /// Nothing is listened to, nothing is to be told.
+    /// Whether the client listens to no channel, and no notification is queued for it.
     pub(crate) fn is_idle(&self) -> bool {
         self.joined.is_empty() && self.joining.is_empty() && self.queue.is_empty()
     }
 
-    /// The notify listener's copy of a notification on a joined channel. `true` if it was the client's own.
+    /// Queues the notify listener's copy of a notification on a joined channel. Returns `true` if the notification was the client's
+    /// own.
     pub(crate) fn tell(&mut self, message: &[u8], own_pid: u32) -> bool {
         let own = self.own.iter().position(|own| **own == *message);
         if let Some(at) = own {
@@ -154,7 +157,7 @@ impl Listener {
         own.is_some()
     }
 
-    /// The server's copy of a notification of the client's own.
+    /// Notes the server's copy of a notification of the client's own.
     pub(crate) fn note_own(&mut self, message: &[u8], own_pid: u32) {
         // The notify listener may have been faster.
         match self.queue.iter_mut().find(|told| ***told == *message) {
@@ -166,8 +169,8 @@ impl Listener {
         }
     }
 
-    /// The notify listener will not tell its copies of the client's own notifications any more, except on the
-    /// channels that it stays on: the server's take their place.
+    /// Replaces the notify listener's copies of the client's own notifications by the server's, except on the channels that the
+    /// notify listener stays on, because its copies will not come any more.
     pub(crate) fn own_without_listener(&mut self, own_pid: u32) {
         let (stay, gone): (Vec<Message>, Vec<Message>) =
             std::mem::take(&mut self.own).into_iter().partition(|message| is_on(message, &self.joined));
@@ -175,9 +178,8 @@ impl Listener {
         self.queue.extend(gone.iter().map(|message| with_pid(message, own_pid)));
     }
 
-    /// The transaction's channels are known. The client is told what its server was notified of on other
-    /// channels: they were listened to only for a while, and the notify listener never did for this client.
-    /// `true` if there is any.
+    /// Queues the notifications of the client's server on channels other than these, the transaction's. The server listened to them
+    /// only for a while, and the notify listener never did for this client. Returns `true` if there are any.
     pub(crate) fn told_of_others(&mut self, channels: &[Box<[u8]>], server_pid: u32, own_pid: u32) -> bool {
         let (stay, others): (Vec<Message>, Vec<Message>) =
             std::mem::take(&mut self.from_server).into_iter().partition(|message| is_on(message, channels));
@@ -187,17 +189,19 @@ impl Listener {
         any
     }
 
-    /// Something waits that may be its own, as it is from the process of its server; that one has not told yet.
+    /// Whether a queued notification may be the client's own, because it is from the process of the client's server, and the server's
+    /// copy has not come yet.
     pub(crate) fn may_wait_for(&self, server_pid: u32) -> bool {
         self.queue.iter().any(|message| pid_of(message) == Some(server_pid))
     }
 
-    /// A barrier is the one that was asked for last.
+    /// Whether a barrier is the one that was asked for last.
     pub(crate) fn is_its_mark(&self, payload: &[u8]) -> bool {
         is_number(payload, self.barrier.number)
     }
 
-    /// The notify listener has come to a barrier: what it was notified of before, the server was before its own.
+    /// Notes that the notify listener has received a barrier. Its notifications before the client's barrier are dropped, because the
+    /// server has received them before its own.
     pub(crate) fn listen_barriers(&mut self, number: u64) {
         if number == self.barrier.number {
             self.from_notify_listener.clear();
@@ -206,8 +210,8 @@ impl Listener {
         }
     }
 
-    /// Server and notify listener have come to the barrier. The server's notifications before the barrier and the
-    /// listener's after it are all there are, each once.
+    /// Joins the channels after both the server and the notify listener have received the barrier. The server's notifications before
+    /// it, and the listener's after it, are all of them, each once.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
         self.in_reserve.clear();
         self.queue.extend(self.from_server.drain(..).map(|message| as_own(message, server_pid, own_pid)));
@@ -221,7 +225,8 @@ impl Listener {
         self.bytes = lists.into_iter().flatten().map(|message| message.len()).sum();
     }
 
-    /// The notify listener is lost or was never there: what its server was notified of is all there is, and all that is due.
+    /// Queues the server's notifications, because the notify listener was lost or never there. They are all the notifications that
+    /// the client must be sent.
     pub(crate) fn without_notify_listener(&mut self, server_pid: u32, own_pid: u32) {
         let told = self.from_server.drain(..).chain(self.in_reserve.drain(..));
         self.queue.extend(told.map(|message| as_own(message, server_pid, own_pid)));
@@ -229,7 +234,7 @@ impl Listener {
         self.count();
     }
 
-    /// Takes what can be told.
+    /// Takes the bytes of the queued notifications.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let queue = std::mem::take(&mut self.queue);
         self.count();
@@ -241,7 +246,7 @@ fn is_number(payload: &[u8], number: u64) -> bool {
     payload == number.to_string().as_bytes()
 }
 
-/// A notification as its sender is to see it: what its server's process sent, it sent itself.
+/// Returns a notification as its sender must see it: if the server's process sent it, it carries the client's own process id.
 pub(crate) fn as_own(message: Message, server_pid: u32, own_pid: u32) -> Message {
     if pid_of(&message) == Some(server_pid) { with_pid(&message, own_pid) } else { message }
 }
@@ -250,7 +255,7 @@ fn is_on(message: &[u8], channels: &[Box<[u8]>]) -> bool {
     channels.iter().any(|name| **name == *channel_of(message))
 }
 
-/// Only messages that were read before are kept.
+/// Returns the channel of a notification that was parsed before.
 fn channel_of(message: &[u8]) -> &[u8] {
     let told = message.get(HEADER_LEN..).and_then(|body| NotificationResponse::parse(body).ok());
     told.map_or(b"", |told| told.channel)

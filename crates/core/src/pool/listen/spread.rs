@@ -16,7 +16,7 @@ use crate::pool::listen::notify_listener::{Listener, as_own};
 use crate::pool::server::state::Stage;
 
 impl Pool {
-    /// A client's server was notified of something, for the channels of the session that it carries.
+    /// Notes a notification that a client's server has received, for the channels of the client's session.
     pub(crate) fn note_notification<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -65,7 +65,7 @@ impl Pool {
         }
     }
 
-    /// The notify listener was notified: every client that listens is told.
+    /// Passes a notification of the notify listener on to every client that listens to its channel.
     pub(crate) fn spread<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
@@ -110,7 +110,8 @@ impl Pool {
         !own && self.is_told_as_it_comes(client)
     }
 
-    /// See [`Pool::passes_notification`]: one that does not.
+    /// Forwards a notification that [`Pool::passes_notification`] does not pass as it is, at once or after the client's transaction.
+    /// The client's own notification gets the process id that the client knows.
     pub(crate) fn tell_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
         let Some(client_id) = server.state.client() else { return };
