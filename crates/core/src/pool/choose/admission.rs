@@ -18,24 +18,24 @@ use crate::pool::relay::ledger::Ledger;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Gate, Pool};
 
-/// A client wants a group that may be queued behind other clients' groups.
+/// The wish of a client whose group may be queued behind other clients' groups.
 #[derive(Clone, Copy)]
 pub(super) struct MultiplexWish {
     pub(super) limits: MultiplexLimits,
     /// The group's expected time.
     pub(super) estimate_us: u64,
-    /// See [`Group::names_statements`].
+    /// Whether the group names prepared statements, as [`Group::names_statements`] has it.
     names_statements: bool,
 }
 
 /// The result of a survey of the busy servers.
 pub(super) struct PipelineSurvey {
-    /// The number of them that take further statements, or would if they were not full. (A server whose head turned out long
-    /// does not.)
+    /// Number of servers that take further statements, or would if they were not full. (A server whose head turned out long does
+    /// not.)
     pub(super) takers: u32,
-    /// The one on which the wait is shortest.
+    /// The server on which the wait is shortest.
     pub(super) best: Option<ServerId>,
-    /// One of them will have room soon.
+    /// Whether one of these servers is full and will have room soon.
     pub(super) full: bool,
 }
 
@@ -158,8 +158,8 @@ impl Pool {
         found
     }
 
-    /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
-    /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
+    /// Whether a client has waited so long that an idle server must be woken for it. (The expected further wait does not count: if
+    /// too many servers are busy, statements take long for that reason, and one more server would make it worse.)
     pub(super) fn has_waited_enough(&self, env: &Env, branch: Branch, id: ClientId) -> bool {
         let enough_us = self.state.node_at(branch).pace.wake_after_us();
         self.clients.get(id).is_some_and(|client| {
@@ -168,8 +168,8 @@ impl Pool {
         })
     }
 
-    /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
-    /// be short.
+    /// Sets the wake-up for the next client: the time at which the client has waited long enough to have an idle server woken, or at
+    /// which the first busy server's head turns out not to be short.
     #[cold]
     pub(super) fn note_wake_up(
         &mut self,
@@ -192,12 +192,12 @@ impl Pool {
     }
 }
 
-/// The session that a server carries is the client's own.
+/// Whether the session that a server carries is the client's.
 fn same_session(account: &Account, server: &Server) -> bool {
     Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session)
 }
 
-/// Nothing that was sent to it can leave it in a transaction, in a COPY, or linked to a client.
+/// Whether the server takes further groups: nothing sent to it can leave it in a transaction, in a COPY, or linked to a client.
 fn takes_queued(server: &Server, entries_max: usize) -> bool {
     let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < entries_max;
     matches!(server.state, ServerState::Busy(_) | ServerState::Draining)

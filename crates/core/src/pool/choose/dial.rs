@@ -42,7 +42,7 @@ impl Pool {
         id
     }
 
-    /// Nothing keeps this pool from opening connections to this node at all.
+    /// Whether the pool may open connections to this node at present.
     pub(crate) fn may_dial(&self, env: &Env, branch: Branch) -> bool {
         let pool = &self.state;
         let retry_us = pool.retry_us(env, branch);
@@ -107,9 +107,9 @@ impl Pool {
         false
     }
 
-    /// No other login is begun before one of those that are under way has ended: `max_parallel_connects`, and at a node whose role is
-    /// new as many as have succeeded, and two. If all were begun at once there, the first would be ready about when the last is, and
-    /// all clients would wait until then.
+    /// Whether no other login may begin before one of those under way has ended. The limit is `max_parallel_connects`; in a cluster,
+    /// while a node's role is new, it is also the number of logins that have succeeded plus two. If all logins began at once there,
+    /// the first would be ready only about when the last is, and all clients would wait until then.
     pub(crate) fn opens_as_many_as_it_may(&self, env: &Env, branch: Branch) -> bool {
         let node = self.state.node_at(branch);
         let limit = env.rules.config.main.max_parallel_connects.max(1);
@@ -166,7 +166,8 @@ impl Pool {
         }
     }
 
-    /// In a cluster the node; else the host that is next, except those that failed just now.
+    /// Returns the address for the next connection: in a cluster that of the node, otherwise the next host that has not failed
+    /// recently.
     pub(crate) fn next_endpoint(&mut self, env: &Env, branch: Branch) -> Endpoint {
         let retry_us = duration_us(env.rules.config.main.server_login_retry);
         if self.state.cluster.is_some() {
@@ -243,7 +244,7 @@ impl Pool {
             .then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
-    /// A server of this node may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
+    /// Whether a server of this node may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
     /// replication client.
     pub(crate) fn has_usable_server(&self, branch: Branch) -> bool {
         let node = self.state.node_at(branch);

@@ -209,7 +209,7 @@ impl Pool {
     }
 }
 
-/// No client has it, and none needs to leave before one gets it.
+/// Whether a server has no client and will be free without a client having to leave it.
 fn will_be_free(server: &Server) -> bool {
     let answers_us = matches!(server.state, ServerState::Inquiring(_))
         || matches!(server.state.question(), Some(ServerQuestion::Startup(_)));

@@ -25,18 +25,18 @@ use crate::pool::{Branch, Pool, ServerKind};
 /// How well a free server fits a client, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fitness {
-    /// It is kept for it.
+    /// The server is kept for the client.
     Own,
-    /// It was opened for a similar client.
+    /// The server was opened for a similar client.
     Like,
-    /// It was opened without parameters that it would need to be brought back from.
+    /// The server was opened without parameters that would have to be reset for the client.
     Plain,
-    /// The parameters that it was opened with cannot be taken back.
+    /// The server was opened with parameters that cannot be reset.
     Unfit,
 }
 
 impl Pool {
-    /// The client waits for a server that is being opened for it, or soon will be.
+    /// Whether the client waits for a server that is being opened for it, or soon will be.
     pub(crate) fn awaits_own_server(&self, env: &Env, branch: Branch, id: ClientId) -> bool {
         self.state.gets_own_server()
             && (self.kept_is_coming(id)
@@ -57,20 +57,20 @@ impl Pool {
         }
     }
 
-    /// The server that is kept for a client, if it still is.
+    /// Returns the server that is kept for a client; `None` if there is none any more.
     pub(super) fn kept(&self, id: ClientId) -> Option<ServerId> {
         let own = self.clients.get(id)?.account.own.as_deref()?;
         own.kept.filter(|&server| self.servers.get(server).is_some_and(|server| server.kept_for == Some(id)))
     }
 
-    /// The server that is kept for a client is being opened, or brought back to its first state.
+    /// Whether the server that is kept for a client is being opened, or brought back to its first state.
     pub(super) fn kept_is_coming(&self, id: ClientId) -> bool {
         let kind = self.kept(id).map(|server| self.servers[server].state.kind());
         matches!(kind, Some(ServerKind::Login | ServerKind::Tested))
     }
 
-    /// A server that was opened for a similar client and is being brought back to that state: it is free sooner than a new
-    /// one is opened.
+    /// Returns a server that was opened for a similar client and is being brought back to its first state. It is free sooner than a
+    /// new one is opened.
     pub(super) fn soon_free(&self, env: &Env, branch: Branch, client: ClientId) -> Option<ServerId> {
         let wanted = &self.clients.get(client)?.account.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
@@ -92,12 +92,12 @@ impl Pool {
         self.state.node_at(branch).tested.iter().copied().find(fits)
     }
 
-    /// Another client was told of it, and has not yet asked for anything.
+    /// Whether the server is kept for another client, which was told of it and has not yet asked for anything.
     fn is_kept_for_another(&self, server: &Server, id: ServerId, client: Option<ClientId>) -> bool {
         server.kept_for.is_some_and(|keeper| Some(keeper) != client && self.kept(keeper) == Some(id))
     }
 
-    /// The client that was told of this server, if it has not asked for anything yet.
+    /// Returns the client that was told of this server's process, if it has not asked for anything yet.
     pub(crate) fn idle_keeper(&self, id: ServerId) -> Option<ClientId> {
         let keeper = self.servers.get(id)?.kept_for.filter(|&keeper| self.kept(keeper) == Some(id))?;
         matches!(self.clients.get(keeper)?.state, ClientState::Idle).then_some(keeper)
@@ -111,7 +111,7 @@ impl Pool {
         }
     }
 
-    /// No further server can be opened in the ordinary way.
+    /// Whether no further server can be opened within `pool_size`, or at all at present.
     pub(super) fn is_full(&self, env: &Env, branch: Branch) -> bool {
         let pool = &self.state;
         let size = env.rules.config.pool_size(&pool.config, &pool.user);
@@ -152,7 +152,7 @@ impl Pool {
         best.map(|((_, fitness, _), id)| (fitness, id))
     }
 
-    /// The client is linked: nothing is kept for it any longer, and the server is kept for no other client.
+    /// Ends the keeping of servers for a client that was linked to this server, and of this server for another client.
     pub(crate) fn take_own(&mut self, id: ClientId, server_id: ServerId) {
         let server = &mut self.servers[server_id];
         server.kept_for = None;
@@ -176,7 +176,7 @@ impl Pool {
         }
     }
 
-    /// The client goes to another node: the server that was kept for it is for a waiting client.
+    /// Releases the server that was kept for a client that goes to another node. A waiting client can get it.
     pub(crate) fn give_up_kept(&mut self, id: ClientId) {
         let Some(kept) = self.kept(id) else { return };
         self.servers[kept].kept_for = None;
@@ -186,7 +186,7 @@ impl Pool {
         self.notice();
     }
 
-    /// The client leaves: the server that was kept for it is for a waiting client.
+    /// Releases the server that was kept for a client that leaves. A waiting client can get it.
     pub(crate) fn give_up_own(&mut self, account: &Account, id: ClientId) {
         let Some(server_id) = account.own.as_deref().and_then(|own| own.kept) else { return };
         if let Some(server) = self.servers.get_mut(server_id)

@@ -159,7 +159,7 @@ impl Pool {
     }
 }
 
-/// Sends these bytes, if there are any.
+/// Sends bytes to a connection, unless there are none.
 fn send_some<D: Driver>(d: &mut D, to: ConnId, bytes: &[u8]) {
     if !bytes.is_empty() {
         d.send(to, bytes);

@@ -10,7 +10,7 @@ use crate::pool::server::state::Server;
 use crate::pool::{Gate, Pool, PoolState};
 
 impl Pool {
-    /// As [`PoolState::reason_to_close`], of the server with this number.
+    /// Returns the reason to close the server with this id, as [`PoolState::reason_to_close`] does.
     pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
         self.state.reason_to_close(env, self.servers.get(id)?)
     }

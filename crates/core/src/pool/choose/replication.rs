@@ -18,7 +18,7 @@ use crate::pool::{Branch, Pool, ServerKind, Step};
 
 /// The decision for the front of a replication client's bytes.
 enum Front {
-    /// This number of bytes goes to the server.
+    /// The first bytes, of this number, go to the server.
     Passes(usize),
     /// The rest of the message is needed first.
     Waits,
@@ -28,7 +28,7 @@ enum Front {
 }
 
 impl Pool {
-    /// A replication client that is proven needs its connection.
+    /// Queues a proven replication client for a connection of its own.
     pub(crate) fn request_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
         if let Some(fault) = self.known_failure(cx.env, Branch::PRIMARY) {
             self.refuse_client(cx, client, &fault);

@@ -18,16 +18,16 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::{Branch, Pool};
 
-/// The place of what waits for a server.
+/// The place of a group that waits for a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// On this free server.
+    /// The group runs on this free server.
     Alone(ServerId),
-    /// Queued behind other clients on this busy one, for a group that is expected to take so long (µs).
+    /// The group is queued behind other clients' on this busy server. It is expected to take this time (µs).
     Behind(ServerId, u64),
-    /// Nowhere yet: a busy server will have room before it would be worth waking an idle one.
+    /// The group waits: a busy server will have room before it would be worth waking an idle one.
     Wait,
-    /// Nowhere: a server is to be opened, as soon as there is room for one.
+    /// The group waits for a server to be opened, as soon as there is room for one.
     Open,
 }
 
