@@ -11,16 +11,16 @@ use crate::limits::{LOOKS_ALERT, WATCHED_STATEMENTS_MAX};
 use crate::pool::Pool;
 use crate::pool::relay::group::Group;
 
-/// Which of a pool's releases are followed by a look.
+/// The schedule of session checks: which of a pool's releases of servers are followed by one.
 #[derive(Default)]
 pub(crate) struct SessionChecks {
-    /// Of so many releases about one, as the configuration has it.
+    /// The configured rate: about one release in `wanted` is followed by a check.
     wanted: u32,
-    /// The same; 0: none.
+    /// The rate in effect; 0: no release is checked.
     one_in: u32,
-    /// Releases until the next look, that one included; 0: there is none.
+    /// Number of releases until the next check, that release included; 0: there is none.
     left: u32,
-    /// So many releases are looked at each, because a difference was found and its statement is not known.
+    /// Number of releases that are all checked from here on, because a difference was found whose statement is not known.
     alert: u32,
 }
 
@@ -38,14 +38,14 @@ impl SessionChecks {
         }
     }
 
-    /// The pool looks for statements that change a session unseen, if not by looks at sessions, then by the
-    /// catalog.
+    /// Whether the pool looks for statements that change a session unnoticed, by session checks or by the catalog.
     #[inline]
     pub(crate) fn are_wanted(&self) -> bool {
         self.wanted > 0
     }
 
-    /// A server is released: whether it is to be looked at. If so, [`SessionChecks::plan`] says when the next one is.
+    /// Counts the release of a server and returns whether the server is to be checked. If so, [`SessionChecks::plan`] sets the next
+    /// check.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         if self.left > 1 {
@@ -65,13 +65,13 @@ impl SessionChecks {
         self.left = if self.at_each() { self.left.min(1) } else { chosen };
     }
 
-    /// Each release is followed by a look.
+    /// Whether each release is followed by a check.
     #[inline]
     pub(crate) fn at_each(&self) -> bool {
         self.one_in == 1 || self.alert > 0
     }
 
-    /// A difference was found, and its statement is not known: the pool looks for it.
+    /// Has the next releases all checked, because a difference was found whose statement is not known.
     pub(crate) fn raise_alert(&mut self) {
         self.alert = LOOKS_ALERT;
         self.left = self.left.min(1);
@@ -95,7 +95,7 @@ impl Watched {
         self.statements.contains(&(pool, fingerprint))
     }
 
-    /// One of the pool's is among them.
+    /// Whether a watched statement belongs to this pool.
     pub(crate) fn concerns(&self, pool: PoolId) -> bool {
         self.statements.iter().any(|(concerned, _)| *concerned == pool)
     }
@@ -116,13 +116,14 @@ impl Watched {
 }
 
 impl Pool {
-    /// A statement of the pool was found to change its session unseen.
+    /// Whether a statement of this pool is watched because it was found to change its session unnoticed.
     #[inline]
     pub(crate) fn is_watched(&self, env: &Env, fingerprint: u64) -> bool {
         !env.watched.is_empty() && env.watched.contains(self.id, fingerprint)
     }
 
-    /// The same of a group's statement; of a group with several only the first is known.
+    /// Whether a statement of the group may be watched. Of a group with several statements only the first is known, so such a group
+    /// counts if the pool has any watched statement.
     pub(crate) fn is_group_watched(&self, env: &Env, group: &Group) -> bool {
         !env.watched.is_empty()
             && env.watched.concerns(self.id)

@@ -56,7 +56,7 @@ impl Pool {
         true
     }
 
-    /// Asks the server for the contents of its session, for the first time or again.
+    /// Sends the server the query for the contents of its session, for the first time or again.
     pub(crate) fn ask_for_look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         self.state.numbers.continuity.session_checks += 1;
