@@ -56,7 +56,7 @@ impl PoolState {
 }
 
 impl Pool {
-    /// As [`PoolState::move_client`], of the client with this number.
+    /// Sets the state of the client with this id, as [`PoolState::move_client`] does.
     #[inline(always)]
     pub(crate) fn set_client_state(&mut self, id: ClientId, state: ClientState) {
         let client = &mut self.clients[id];
@@ -97,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// Nothing more can be done with this client's bytes until something else happens.
+    /// Whether nothing more can be done with the client's bytes until another event happens.
     pub(crate) fn client_is_stalled(&self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
@@ -169,7 +169,7 @@ impl Pool {
     }
 }
 
-/// The moves that exist.
+/// Whether a client may move from one state to the other.
 fn is_legal(from: &ClientState, to: &ClientState) -> bool {
     use ClientState as S;
     matches!(

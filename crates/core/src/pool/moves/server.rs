@@ -38,14 +38,14 @@ impl PoolState {
 }
 
 impl Pool {
-    /// As [`PoolState::move_server`], of the server with this number.
+    /// Sets the state of the server with this id, as [`PoolState::move_server`] does.
     #[inline(always)]
     pub(crate) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
         let Some(server) = self.servers.get_mut(id) else { return };
         self.state.move_server(id, server, state);
     }
 
-    /// Asks a server that no client has. `asked.rs` says what happens with the answer.
+    /// Asks a question of a server that no client has. The answer is handled in `asked.rs`.
     pub(crate) fn ask_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -68,7 +68,7 @@ impl Pool {
         self.servers[id].active_us = cx.env.now.mono_us;
     }
 
-    /// Sends the question that has begun, or sends it once more because the answer was an error.
+    /// Sends the question that has begun. Also sends it again after an error.
     pub(crate) fn send_question<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Asked(asked) = &mut server.state else { return };
@@ -192,7 +192,7 @@ impl Pool {
     }
 }
 
-/// The moves that exist.
+/// Whether a server may move from one state to the other.
 fn is_legal(from: &ServerState, to: &ServerState) -> bool {
     use ServerState as S;
     match (from, to) {
@@ -216,7 +216,7 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
     }
 }
 
-/// The questions that a server in this state may be asked. The server answers no other question now.
+/// Whether a server in this state may be asked this question.
 fn may_be_asked(from: &ServerState, question: &ServerQuestion) -> bool {
     use ServerQuestion as Q;
     use ServerState as S;
@@ -230,7 +230,7 @@ fn may_be_asked(from: &ServerState, question: &ServerQuestion) -> bool {
     )
 }
 
-/// The states that a server may have next when it has answered this question.
+/// Whether a server may have this state next after it has answered this question.
 fn may_follow(question: &ServerQuestion, to: &ServerState) -> bool {
     use ServerQuestion as Q;
     match to {
@@ -247,7 +247,7 @@ fn may_follow(question: &ServerQuestion, to: &ServerState) -> bool {
     }
 }
 
-/// A message that PostgreSQL may send to a session at rest: "Asynchronous Operations" of its page on the message flow.
+/// Whether PostgreSQL may send such a message to a session at rest: "Asynchronous Operations" of its page on the message flow.
 pub(crate) fn comes_unasked(tag: u8) -> bool {
     matches!(tag, tag::NOTICE | tag::NOTIFICATION | tag::PARAMETER_STATUS)
 }
