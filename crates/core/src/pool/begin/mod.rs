@@ -53,12 +53,12 @@ impl BlockGroup {
         self.block == block
     }
 
-    /// The client says nothing else.
+    /// Whether these bytes contain the group and nothing else.
     fn is_all_of(&self, bytes: &[u8]) -> bool {
         self.is_whole && self.len == bytes.len()
     }
 
-    /// It ends a transaction that has failed: COMMIT rolls it back, too.
+    /// Returns the group as a rollback. PostgreSQL answers COMMIT with ROLLBACK if the transaction has failed.
     pub(crate) fn rolling_back(self) -> BlockGroup {
         BlockGroup { block: Block::Rollback, ..self }
     }
@@ -156,8 +156,8 @@ impl Pool {
         }
     }
 
-    /// If a session is passed on as it is, only a simple query may be answered here. As a Parse it would have replaced the
-    /// client's unnamed statement at the server, which pgweir does not track then.
+    /// Whether pgweir may answer the group itself. In session pooling only a Query may be answered here: a Parse would have replaced
+    /// the client's unnamed statement at the server, which pgweir does not track then.
     fn is_known_as_block(&self, bytes: &[u8]) -> bool {
         self.state.policy.mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
     }
@@ -361,7 +361,8 @@ impl Pool {
 /// The rest of a Bind without parameters: no formats, no values, no formats of results.
 pub(crate) const NO_PARAMETERS: [u8; 6] = [0; 6];
 
-/// The rest of a Bind says nothing that matters to a statement without parameters and columns. (libpq names a format for all columns.)
+/// Whether the rest of a Bind has no parameters and no formats that matter to a statement without columns. (libpq names a format for
+/// all columns.)
 fn is_without_parameters(tail: &[u8]) -> bool {
     tail == NO_PARAMETERS || matches!(tail, [0, 0, 0, 0, 0, 1, 0, 0 | 1])
 }

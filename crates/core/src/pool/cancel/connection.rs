@@ -117,7 +117,7 @@ impl Pool {
         self.end_cancel(cx, id, "failed cancel request");
     }
 
-    /// No cancel is on its way to this server any longer.
+    /// Continues a server's restore after the last cancel request to it has ended.
     pub(crate) fn restores_behind_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         if self.servers.get(server_id).is_some_and(|server| server.resets) {
             self.restores(cx, server_id);

@@ -37,7 +37,7 @@ impl Pool {
         }
     }
 
-    /// The pool may open another connection for a cancel request.
+    /// Whether the pool may open another connection for a cancel request.
     pub(crate) fn may_cancel_more(&self, env: &Env) -> bool {
         may_cancel(env.rules.config.pool_size(&self.state.config, &self.state.user), self.cancels.len())
     }
@@ -123,7 +123,7 @@ pub(super) fn end_requester<D: Driver>(cx: &mut Cx<'_, D>, requester: Option<Unp
     }
 }
 
-/// At most twice as many cancel connections as the pool has servers; 0 is no limit.
+/// Whether another cancel connection is allowed: at most twice as many as the pool has servers; 0 is no limit.
 fn may_cancel(pool_size: u32, cancels: usize) -> bool {
     pool_size == 0 || cancels < pool_size.saturating_mul(2) as usize
 }
