@@ -22,11 +22,11 @@ use crate::worker::login::inquiry::{Answer, Lookup, Obstacle};
 
 /// The result of (part of) a row of `auth_query`.
 pub(crate) enum Row {
-    /// It is not all there yet.
+    /// The row has not come as a whole.
     Part,
-    /// It was read; this number of bytes.
+    /// The row was read; the value is its number of bytes.
     Read(usize),
-    /// No row of ours is that long.
+    /// The row is longer than any that `auth_query` may return.
     TooLong,
 }
 
@@ -82,7 +82,7 @@ impl Pool {
         self.set_server_state(id, ServerState::Inquiring(Box::new(inquiring)));
     }
 
-    /// A row that answers. It is read whole: no other part of the machine may see it.
+    /// Takes a row that answers a question. The row is read as a whole here: no other code may see it.
     pub(crate) fn lookup_row(&mut self, id: ServerId, bytes: &[u8], header: Header) -> Row {
         if header.total() > LOOKUP_ROW_BYTES_MAX {
             return Row::TooLong;
@@ -96,7 +96,7 @@ impl Pool {
         Row::Read(header.total())
     }
 
-    /// The server said why it does not answer.
+    /// Notes that the server refused the question with an error.
     pub(crate) fn lookup_refused(&mut self, id: ServerId) {
         if let Some(ServerState::Inquiring(inquiring)) =
             self.servers.get_mut(id).map(|server| &mut server.state)

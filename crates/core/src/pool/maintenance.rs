@@ -53,7 +53,7 @@ impl Pool {
         }
     }
 
-    /// Which timeout a client has exceeded.
+    /// Returns the fault for a timeout that the client has exceeded; `None` if it has exceeded none.
     fn client_overdue(&self, env: &Env, id: ClientId) -> Option<Fault> {
         let client = self.clients.get(id)?;
         let config = &env.rules.config;
@@ -262,7 +262,8 @@ impl Pool {
         }
     }
 
-    /// It is to be forgotten: `pool_idle_timeout`, `autodb_idle_timeout`, and pools of databases that are no longer configured.
+    /// Whether the pool is to be forgotten: after `pool_idle_timeout` or `autodb_idle_timeout`, or because its database is no longer
+    /// configured.
     pub(crate) fn is_unused<D: Driver>(&self, cx: &mut Cx<'_, D>) -> bool {
         let config = &cx.env.rules.config;
         let pool = &self.state;

@@ -17,60 +17,60 @@ pub(crate) enum ServerKind {
     Active,
     Tested,
     BeingCanceled,
-    /// It listens for all clients of the pool, and belongs to none of them: not counted as one of the pool's
-    /// servers.
+    /// A server that listens for all clients of the pool. It belongs to no client and does not count as one of the pool's servers.
     Listening,
 }
 
-/// What a client does with a state that is counted.
+/// The way in which a client enters or leaves a state that is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     Enters,
-    /// It leaves it for a server: alone, or behind other clients.
+    /// The client leaves the state for a server, which may have clients ahead of it.
     IsServed,
     Leaves,
 }
 
-/// Which of a pool's nodes: the primary (the only one without a cluster), or a standby (`pool/cluster/standbys.rs`).
+/// The node of a pool that a client or server belongs to: the primary (the only one without a cluster), or a standby
+/// (`pool/cluster/standbys.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Branch(pub(super) u8);
 
 impl Branch {
     pub(crate) const PRIMARY: Branch = Branch(0);
-    /// No node: here clients wait for a standby while none is usable.
+    /// The place of clients that wait for a standby while none is usable. No node has this place.
     pub(crate) const NO_STANDBY: Branch = Branch(1);
-    /// No node: here clients wait until it is known which standby shows what they must see.
+    /// The place of clients that wait until it is known which standby shows what they must see. No node has this place.
     pub(crate) const ASKING: Branch = Branch(2);
-    /// The number of these two.
+    /// The number of places without a node.
     pub(super) const PLACES_APART: usize = 2;
 
     pub(crate) fn is_primary(self) -> bool {
         self == Branch::PRIMARY
     }
 
-    /// It is a standby.
+    /// Whether this node is a standby.
     pub(crate) fn is_standby(self) -> bool {
         self.0 > Branch::ASKING.0
     }
 }
 
-/// After a failure in a cluster the next connection is tried so soon, then after twice as long, and so on up to the other limit.
+/// Time until the next connection after a failure in a cluster (µs). It doubles with each failure, up to `REDIAL_US_MAX`.
 pub(crate) const REDIAL_US_MIN: u64 = 50_000;
 pub(crate) const REDIAL_US_MAX: u64 = 1_000_000;
 
-/// So many logins are begun at once at a node whose role is new.
+/// Number of logins that may start at once at a node whose role is new.
 const LOGINS_FIRST: u32 = 2;
 
-/// The number of kinds.
+/// The number of `ServerKind`s.
 const KINDS: usize = 6;
 
-/// See the file's head.
+/// The servers and waiting clients of a pool at one node.
 pub(crate) struct NodePool {
-    /// Clients that wait for one of its servers, longest first. One that left stays until it is looked at.
+    /// The clients that wait for a server of the node, longest first. A client that left stays until it is looked at.
     pub(crate) clients: VecDeque<ClientId>,
     /// The number of clients in this queue that really wait.
     pub(crate) waiting: u32,
-    /// Proven clients that wait until the pool knows what to tell them.
+    /// Proven clients that wait for the pool's first server, which tells the greeting.
     pub(crate) awaiting: Vec<ClientId>,
     /// Free servers, in the order of their release.
     pub(crate) idle: VecDeque<ServerId>,
@@ -82,31 +82,31 @@ pub(crate) struct NodePool {
     pub(crate) short: Vec<ServerId>,
     pub(crate) pace: Pace,
     pub(crate) failure: Option<Failure>,
-    /// In a cluster: how long after a failure the next connection is tried.
+    /// The time until the next connection after a failure in a cluster (µs).
     pub(crate) redial_us: u64,
-    /// So many servers have logged in. In a cluster: since the node has its role.
+    /// Number of servers that have logged in; in a cluster, since the node got its role.
     logins: u32,
-    /// So many servers ended right after their login since one served a client.
+    /// Number of servers that ended right after their login since the last one that served a client.
     pub(crate) stillborn: u8,
-    /// If there were several, no other is opened before this (monotonic, µs).
+    /// Time before which no further server is opened, if several ended right after their login (monotonic, µs).
     pub(crate) dial_after_us: u64,
-    /// Its servers do not negotiate: they refuse a connection that asks for more than 3.0.
+    /// Whether the node's servers do not negotiate the protocol version: they refuse a connection that asks for more than 3.0.
     pub(crate) speaks_only_3_0: bool,
-    /// Which host of a list is next.
+    /// The index of the host in the list that is tried next.
     pub(crate) next_host: usize,
-    /// Which of them failed last, and when (monotonic, µs): for `server_login_retry` others are tried.
+    /// The hosts that failed, and when (monotonic, µs). Other hosts are preferred for `server_login_retry`.
     pub(crate) failed_hosts: Vec<(Endpoint, u64)>,
-    /// When a server was last closed for its age: closings are spread (monotonic, µs).
+    /// Time at which a server was last closed for its age (monotonic, µs). The closings are spread over time.
     pub(crate) aged_us: u64,
 }
 
-/// The last attempt to open a server failed.
+/// The last failed attempt to open a server.
 pub(crate) struct Failure {
-    /// When (monotonic, µs).
+    /// The time of the failure (monotonic, µs).
     pub(crate) at_us: u64,
-    /// What PostgreSQL or the operating system said.
+    /// The error text of PostgreSQL or the operating system.
     pub(crate) text: String,
-    /// PostgreSQL's SQLSTATE, if it refused the login.
+    /// PostgreSQL's SQLSTATE if the server refused the login; otherwise `None`.
     pub(crate) code: Option<SqlState>,
 }
 
@@ -170,33 +170,33 @@ impl NodePool {
         self.counts.iter().sum::<u32>() - self.servers(ServerKind::Listening)
     }
 
-    /// A connection to this host failed a short time ago.
+    /// Whether a connection to this host failed a short time ago.
     pub(crate) fn has_failed(&self, host: &Endpoint) -> bool {
         self.failed_hosts.iter().any(|(failed, _)| failed == host)
     }
 
-    /// A server has logged in.
+    /// Notes that a server has logged in, which ends the state after a failure.
     pub(crate) fn logged_in(&mut self) {
         (self.failure, self.redial_us) = (None, REDIAL_US_MIN);
         self.logins = self.logins.saturating_add(1);
     }
 
-    /// It has another role than before.
+    /// Notes that the node got another role, which resets the number of its logins.
     pub(crate) fn begin_role(&mut self) {
         self.logins = 0;
     }
 
-    /// So many logins may be under way at once, as far as the node's role is new.
+    /// The number of logins that may be under way at once. It grows with each login while the node's role is new.
     pub(crate) fn logins_max(&self) -> u32 {
         LOGINS_FIRST.saturating_add(self.logins)
     }
 
-    /// It has no server, and no client waits for one.
+    /// Whether the node has no server, and no client waits for one.
     pub(crate) fn is_vacant(&self) -> bool {
         self.waiting == 0 && self.awaiting.is_empty() && self.counts.iter().all(|count| *count == 0)
     }
 
-    /// What was known of failures does not count any longer: the configuration changed, or an operator says so.
+    /// Forgets the node's failures, because the configuration changed or an operator asked for it.
     pub(crate) fn forget_failures(&mut self) {
         self.failure = None;
         self.redial_us = REDIAL_US_MIN;

@@ -10,58 +10,59 @@ use crate::ids::ClientId;
 use crate::pool::Pool;
 use crate::pool::multiplex::pipelined::MultiplexLimits;
 
-/// See the file's head.
+/// The settings of a pool that depend on its database and user, as looked up from the configuration.
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
-    /// Its mode: user, then database, then global.
+    /// The pool mode, from the user's setting, then the database's, then the global one.
     pub(crate) mode: PoolMode,
     session_state: SessionState,
-    /// What is done for `currval` and `lastval`.
+    /// The treatment of `currval` and `lastval`.
     pub(crate) sequences: SequenceAffinity,
-    /// From this time on its statements are logged (µs).
+    /// Duration from which a statement is logged (µs); the maximum if none is.
     pub(crate) slow_us: u64,
-    /// From this time on a statement is too long to have others queued behind it (`multiplex_max_ms`, µs).
+    /// Duration from which a statement is too long to have others queued behind it (`multiplex_max_ms`, in µs).
     pub(crate) long_us: u64,
-    /// `server_lifetime` of its servers (µs).
+    /// `server_lifetime` of the pool's servers (µs).
     pub(crate) lifetime_us: u64,
-    /// A limit that spans pools concerns it.
+    /// Whether a limit that spans several pools applies to this one.
     pub(crate) is_limited: bool,
-    /// Named prepared statements are known by content here.
+    /// Whether named prepared statements are known by content in this pool.
     pub(crate) tracks_statements: bool,
-    /// Which BEGINs are answered without a server.
+    /// The BEGINs that pgweir answers without a server.
     pub(crate) without_server: BeginsWithoutServer,
-    /// What its clients learn if their server is lost.
+    /// The information that a client gets if its server is lost.
     pub(crate) on_loss: OnLoss,
-    /// The bounds of multiplexing; `None` if it does not multiplex.
+    /// The bounds of multiplexing; `None` if the pool does not multiplex.
     pub(crate) multiplex: Option<MultiplexLimits>,
 }
 
-/// Which BEGINs are answered without a server, as far as the configuration says (`defer_begin`).
+/// The BEGINs that pgweir answers without a server, as `defer_begin` sets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BeginsWithoutServer {
     None,
-    /// Those of transactions that may read at a standby.
+    /// BEGINs of transactions that may read at a standby.
     OfReads,
     All,
 }
 
-/// What a client learns if its server is lost in the middle of something.
+/// The information that a client gets if its server is lost during a transaction or statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnLoss {
-    /// Its connection ends.
+    /// The client's connection ends without further information.
     Ends,
-    /// The same, in a cluster: a server whose node has another role than before gets nothing new.
+    /// The client's connection ends. In a cluster, a server whose node has another role than before gets nothing new.
     EndsAtFence,
-    /// What became of that, if it can be told at once: the pool has a cluster, and its servers change hands.
+    /// The client learns at once whether its transaction is rolled back. The pool has a cluster, and its servers change hands.
     Tells,
-    /// And what became of its COMMIT, for which the next primary is asked (`commit_outcome`).
+    /// The client learns the same as with `Tells`, and also the outcome of its COMMIT, for which the next primary is asked
+    /// (`commit_outcome`).
     Asks,
-    /// The same; and COMMIT is sent only when its transaction's number is known.
+    /// The client learns the same as with `Asks`. In addition COMMIT is sent only after the number of its transaction is known.
     AsksFirst,
 }
 
 impl OnLoss {
-    /// The next primary is asked what became of a COMMIT.
+    /// Whether the next primary is asked for the outcome of a COMMIT.
     pub(crate) fn asks(self) -> bool {
         matches!(self, OnLoss::Asks | OnLoss::AsksFirst)
     }
@@ -86,7 +87,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// For a pool of this database and user.
+    /// Looks up the settings of the pool for this database and user.
     pub(crate) fn of(config: &Config, database: &Database, user: &str) -> Policy {
         let mode = config.pool_mode(database, user);
         let slow = config.log_min_duration(database, user);
@@ -130,30 +131,30 @@ impl Policy {
         policy
     }
 
-    /// A client keeps its server as long as it is there.
+    /// Whether a client keeps its server until it leaves (session pooling).
     pub(crate) fn keeps_server(&self) -> bool {
         self.mode == PoolMode::Session
     }
 
-    /// Clients keep their session although servers change hands.
+    /// Whether clients keep their session although servers change hands.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.mode != PoolMode::Session && self.tries_startup()
     }
 
-    /// Startup parameters are tried on a server, whatever they are.
+    /// Whether all startup parameters are tried on a server.
     pub(crate) fn tries_startup(&self) -> bool {
         self.session_state != SessionState::Pgbouncer
     }
 
-    /// A client that would keep its server is refused.
+    /// Whether a client that would keep its server is refused.
     pub(crate) fn refuses_pins(&self) -> bool {
         self.session_state == SessionState::Error
     }
 }
 
 impl Pool {
-    /// Statements of this client are known by content: it shares servers with other clients, and `max_prepared_statements`
-    /// is on.
+    /// Whether statements of this client are known by content: it shares servers with other clients, and `max_prepared_statements` is
+    /// on.
     pub(crate) fn client_tracks_statements(&self, id: ClientId) -> bool {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else {
             return false;
