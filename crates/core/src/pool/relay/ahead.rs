@@ -1,5 +1,5 @@
-//! What goes to a server ahead of a client's message, or in its place: messages with their entries in the ledger. Features write
-//! them down; `relay` alone sends them, in one piece, in the order in which the moment *prepare* asks the features.
+//! Messages that go to a server ahead of a client's message, or instead of it, with their entries in the ledger. Features write them down;
+//! `relay` alone sends them, in one piece, in the order in which the moment *prepare* asks the features.
 //!
 //! There is one list for each worker, which is empty between two messages of clients.
 
@@ -10,7 +10,7 @@ use crate::pool::Pool;
 use crate::pool::relay::hidden::{ASIDE, encode_aside};
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 
-/// See the file's head.
+/// The messages that go to a server ahead of a client's message, or instead of it, and their ledger entries in the same order.
 #[derive(Default)]
 pub(crate) struct Ahead {
     bytes: Vec<u8>,
@@ -18,25 +18,25 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// A message, and what the server will owe for it.
+    /// Adds a message, and the ledger entry for the answer that the server will owe for it.
     pub(crate) fn add(&mut self, entry: Entry, encode: impl FnOnce(&mut Vec<u8>)) {
         encode(&mut self.bytes);
         self.entries.push(entry);
     }
 
-    /// A message of a client that pgweir answers in its turn; the server never sees it.
+    /// Adds a client's message that pgweir answers itself when its turn comes. The server never sees this message.
     pub(crate) fn add_local(&mut self, entry: Entry) {
         debug_assert!(matches!(entry.kind, Kind::Local(_)));
         self.entries.push(entry);
     }
 
-    /// A statement of our own, in the simple protocol.
+    /// Adds a statement of pgweir's own, in the simple protocol. No client sees its answer.
     pub(crate) fn add_hidden(&mut self, purpose: Purpose, text: &[u8]) {
         let entry = Entry::new(Owner::Hidden(purpose), Kind::Query);
         self.add(entry, |out| pgweir_wire::frontend::encode_query(out, text));
     }
 
-    /// A statement of our own in the middle of a group: the client's unnamed statement and portal stay what they are.
+    /// Adds a statement of pgweir's own in the middle of a group. The client's unnamed statement and portal are not touched.
     pub(crate) fn add_aside(&mut self, owner: Owner, text: &[u8]) {
         encode_aside(&mut self.bytes, text);
         self.entries.extend(ASIDE.map(|kind| Entry::new(owner, kind)));
@@ -48,7 +48,7 @@ impl Ahead {
 }
 
 impl Pool {
-    /// Sends what features have written down. An answer of ours whose turn has come is given.
+    /// Sends the messages that features have written down. If the turn of an answer of pgweir's own has come, the client gets that answer.
     #[inline]
     pub(crate) fn send_ahead<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         if !cx.env.ahead.is_empty() {

@@ -16,7 +16,8 @@ use crate::pool::server::greeting::IN_HOT_STANDBY;
 use crate::pool::server::state::ServerState;
 
 impl Pool {
-    /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns the client that is to be told.
+    /// Handles a ParameterStatus: notes the server's new value and, if a client uses the server, the client's. Returns the client that must
+    /// be told.
     pub(crate) fn parameter_changed(&mut self, env: &mut Env, id: ServerId, body: &[u8]) -> Option<ClientId> {
         let Ok(status) = ParameterStatus::parse(body) else { return None };
         let server = self.servers.get_mut(id)?;
@@ -83,7 +84,7 @@ impl Pool {
         }
     }
 
-    /// pgweir may send a notification from this server only to a client that has the server for itself.
+    /// Returns the client that gets notifications from this server. pgweir may send one only to a client that has the server for itself.
     pub(crate) fn notification_owner<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

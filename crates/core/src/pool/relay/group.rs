@@ -1,10 +1,8 @@
-//! What a client asks for between two transactions: one message group, looked at as a whole before anything
-//! of it is sent.
+//! The messages that a client sends between two transactions: one message group, looked at as a whole before any of it is sent.
 //!
-//! What this file is for: to say of a group that it is certainly over when it is answered: it opens no
-//! transaction, begins no COPY, leaves nothing in the session, and needs nothing that another group left
-//! there. Only such a group may share a server connection with those of other clients. It must never say so
-//! when in doubt; "no" costs speed, never correctness.
+//! This file finds the groups that are certainly over when they are answered: such a group opens no transaction, begins no COPY, leaves
+//! nothing in the session, and needs nothing that another group left there. Only such a group may share a server connection with the groups
+//! of other clients. This file must reject a group when in doubt: a rejected group costs speed, never correctness.
 
 use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Close, Describe, Execute, Parse, Query, Target, tag};
@@ -18,24 +16,25 @@ use crate::pool::prepared::texts::Texts;
 use crate::pool::sequences::state::{asks, draws};
 use crate::pool::session::pins::is_notable;
 
-/// What tells the estimate of a group that uses statements prepared before from that of the same text in a Query ...
+/// A bit of the fingerprint: the group uses statements that were prepared before. Such a group and the same text in a Query have separate
+/// estimates.
 const PREPARED_BEFORE: u64 = 1;
-/// ... and that of one that prepares what it uses.
+/// A bit of the fingerprint: the group prepares the statement that it uses. Such a group has an estimate of its own, too.
 const PREPARED_WITH: u64 = 2;
 
-/// A whole group that is certainly over with its own answer: one Query, or what ends in Sync.
+/// A whole group that is certainly over with its own answer: one Query, or messages of the extended protocol that end in Sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Group {
-    /// Its bytes, at the front of what its client sent.
+    /// The length of the group, which is at the front of the bytes that its client sent.
     pub(crate) len: u32,
-    /// Of its statements.
+    /// The fingerprint of all statements of the group.
     pub(crate) fingerprint: u64,
-    /// Of its first statement's text alone.
+    /// The fingerprint of the first statement's text alone.
     pub(crate) statement: u64,
     traits: GroupTraits,
 }
 
-/// What a group's statements may do, as a set.
+/// The set of effects that a group's statements may have.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct GroupTraits(u16);
 
@@ -50,13 +49,13 @@ impl GroupTraits {
     const LEAVES_PORTAL: GroupTraits = GroupTraits(128);
     const NAMES_SEVERAL: GroupTraits = GroupTraits(256);
 
-    /// These as well, if that is so.
+    /// Adds the other traits to the set if `is_so` is true.
     #[inline]
     fn add(&mut self, other: GroupTraits, is_so: bool) {
         self.0 |= if is_so { other.0 } else { 0 };
     }
 
-    /// One of its statements has these traits.
+    /// Adds the effects of one statement with these traits.
     #[inline]
     fn note(&mut self, traits: &Traits, reads: Reads) {
         self.add(GroupTraits::MAY_WRITE, reads == Reads::InDoubt);
@@ -73,21 +72,21 @@ impl GroupTraits {
 }
 
 impl Group {
-    /// The statement's name among the estimates: the same text is another statement in another pool.
+    /// Returns the key of the group among the estimates: the same text is another statement in another pool.
     #[inline]
     pub(crate) fn estimate_key(&self, pool: PoolId) -> u64 {
         use slotmap::Key;
         self.fingerprint ^ pool.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// It changes nothing, waits for no lock of a row and runs no code of users. Other groups may be queued
-    /// behind it; and it may run a second time if its client has not seen the first answer.
+    /// Whether the group changes nothing, waits for no row lock and runs no code of users. Other groups may be queued after such a group,
+    /// and it may run a second time if its client has not seen the first answer.
     #[inline]
     pub(crate) fn certainly_reads(&self) -> bool {
         !self.traits.has(GroupTraits::MAY_WRITE)
     }
 
-    /// It is one statement that certainly reads, and for which a standby with the same data has the same answer.
+    /// Whether the group is one statement that certainly reads, and that a standby with the same data answers in the same way.
     pub(crate) fn reads_anywhere(&self) -> bool {
         !self.traits.has(GroupTraits::MAY_WRITE)
             && !self.traits.has(GroupTraits::AT_PRIMARY)
@@ -95,49 +94,51 @@ impl Group {
             && !self.names_several()
     }
 
-    /// Besides a prepared statement that it names it uses another statement.
+    /// Whether the group uses another statement besides the prepared statement that it names.
     #[inline]
     pub(crate) fn names_several(&self) -> bool {
         self.traits.has(GroupTraits::NAMES_SEVERAL)
     }
 
-    /// In a transaction block a later group may go on with a portal of this one: it has a name, or rows that were not asked for.
+    /// Whether a later group of the same transaction block may use a portal of this group: the portal has a name, or rows that were not
+    /// asked for.
     pub(crate) fn leaves_portal(&self) -> bool {
         self.traits.has(GroupTraits::LEAVES_PORTAL)
     }
 
-    /// It names prepared statements.
+    /// Whether the group names prepared statements.
     #[inline]
     pub(crate) fn names_statements(&self) -> bool {
         self.traits.has(GroupTraits::NAMES_STATEMENTS)
     }
 
-    /// It may touch its session in a way that only an audit of the server could find.
+    /// Whether the group may touch its session in a way that only an audit of the server could find.
     #[inline]
     pub(crate) fn may_touch(&self) -> bool {
         self.traits.has(GroupTraits::MAY_TOUCH)
     }
 
-    /// It may draw values from sequences.
+    /// Whether the group may draw values from sequences.
     #[inline]
     pub(crate) fn draws(&self) -> bool {
         self.traits.has(GroupTraits::DRAWS)
     }
 
-    /// It asks for values that were drawn.
+    /// Whether the group asks for values that were drawn from sequences.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
         self.traits.has(GroupTraits::ASKS)
     }
 
-    /// It is one statement, whatever else it asks about it. `false` says nothing.
+    /// Whether the group executes exactly one statement (Describe and Close do not count). Only `true` is reliable: a group of one
+    /// statement can return `false`.
     pub(crate) fn is_one_statement(&self) -> bool {
         matches!(self.fingerprint ^ self.statement, 0 | PREPARED_BEFORE | PREPARED_WITH)
     }
 }
 
-/// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
-/// what is known of the text of a prepared statement, and whether it only reads, by the client's name for it.
+/// Returns the group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. For the client's name of
+/// a prepared statement, `statement` returns the traits of the statement's text, and whether the statement only reads.
 #[inline]
 pub(crate) fn group_at_front<'a>(
     bytes: &[u8],
@@ -165,7 +166,7 @@ pub(crate) fn group_at_front<'a>(
     })
 }
 
-/// The whole messages at the front of `bytes`, as far as a group that is looked at may be long.
+/// Returns the whole messages at the front of `bytes`, up to the largest size and number of messages of a group that pgweir looks at.
 #[inline]
 pub(crate) fn whole_messages(bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     Messages::of(bytes)
@@ -174,8 +175,8 @@ pub(crate) fn whole_messages(bytes: &[u8]) -> impl Iterator<Item = Message<'_>> 
         .take_while(|message| message.end() <= GROUP_BYTES_MAX)
 }
 
-/// Whether the group at the front of `bytes` is not all here, as far as a group that is looked at may be long. Its client will send the
-/// rest: a server need not answer it before Sync.
+/// Whether only the beginning of a group is at the front of `bytes`. Its client will send the rest: a server need not answer it before
+/// Sync. A group that is too large for pgweir to look at does not count.
 pub(crate) fn is_partial_group(bytes: &[u8]) -> bool {
     let mut messages = Messages::of(bytes);
     for _ in 0..GROUP_MESSAGES_MAX {
@@ -198,11 +199,11 @@ pub(crate) fn is_partial_group(bytes: &[u8]) -> bool {
 /// A group of the extended protocol, while it is read.
 #[derive(Default)]
 struct Extended<'b> {
-    /// The name of the statement that it used first; the unnamed one has an empty name.
+    /// The name of the statement that the group used first. The unnamed statement has an empty name.
     name: Option<&'b [u8]>,
-    /// Of the unnamed statement, once it was prepared in this very group; and whether it certainly only reads.
+    /// The traits of the unnamed statement, and whether it certainly only reads. `None` until the group has prepared the unnamed statement.
     unnamed: Option<(Traits, Reads)>,
-    /// The unnamed statement was not bound since: a later group may use it.
+    /// Whether the group has prepared the unnamed statement and not bound it since: a later group may use it.
     leaves_unnamed: bool,
     fingerprint: u64,
     statement: u64,
@@ -268,14 +269,14 @@ impl<'b> Extended<'b> {
         None
     }
 
-    /// The portal is there when the group is over, unless it is closed. Of two, one is certainly left.
+    /// Notes that the portal outlives the group unless it is closed. If there are two such portals, one is certainly left.
     #[cold]
     fn leaves(&mut self, portal: &'b [u8]) {
         let other = self.portal.replace(portal).is_some_and(|other| other != portal);
         self.traits.add(GroupTraits::LEAVES_PORTAL, other);
     }
 
-    /// Only the unnamed statement: a name would outlive the group.
+    /// Reads a Parse. Returns `None` for a named statement, because it would outlive the group.
     fn parse(&mut self, parse: &Parse<'_>, texts: &mut Texts, reach: &Reach) -> Option<()> {
         if !parse.name.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Statements of our own, whose answers no client sees.
+//! Statements of pgweir's own, whose answers no client sees.
 
 use pgweir_wire::frontend::{self, Target};
 
@@ -13,7 +13,7 @@ use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 pub(crate) const ASIDE: [Kind; 5] = [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close];
 
 impl Pool {
-    /// A statement of our own. Its answer is hidden.
+    /// Sends a statement of pgweir's own. No client sees its answer.
     pub(crate) fn send_hidden<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -28,7 +28,7 @@ impl Pool {
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    /// A Sync of our own, after messages that PostgreSQL ignores up to the next one.
+    /// Sends a Sync of pgweir's own, after messages that PostgreSQL ignores up to the next Sync.
     pub(crate) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
@@ -37,7 +37,7 @@ impl Pool {
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    /// As [`Pool::send_hidden`], beside a client's unnamed statement and portal, which stay what they are.
+    /// Sends hidden statements without touching the client's unnamed statement and portal.
     pub(crate) fn send_hidden_aside<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -48,7 +48,8 @@ impl Pool {
         self.send_aside(cx, server_id, (purpose, Owner::Hidden(purpose)), statements);
     }
 
-    /// The same; the ReadyForQuery behind them is this owner's.
+    /// Sends statements without touching the client's unnamed statement and portal. The answers are hidden, but the ReadyForQuery after
+    /// them goes to the owner `ready`.
     pub(crate) fn send_aside<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -73,7 +74,7 @@ impl Pool {
 /// Name of a statement and portal that are there for a moment.
 const NAME: &[u8] = b"PGWEIR_ASIDE";
 
-/// A statement in the extended protocol, without a Sync, that uses no unnamed statement and no unnamed portal.
+/// Encodes a statement in the extended protocol, without a Sync, that uses no unnamed statement and no unnamed portal.
 pub(crate) fn encode_aside(out: &mut Vec<u8>, text: &[u8]) {
     frontend::encode_parse(out, NAME, text, &[]);
     frontend::encode_bind_head(out, NAME, NAME, NO_PARAMETERS.len());

@@ -1,5 +1,5 @@
-//! The two seams for answers that need no server: what is known may be answered at once, and what servers answer may be listened
-//! to (a *tap*). Nothing in this crate uses them yet; a query cache will. A worker without [`KnownAnswers`] pays one branch.
+//! The two seams for answers that need no server: a known answer may be given at once, and a listener (a *tap*) may read the answers of
+//! servers. Nothing in this crate uses them yet; a query cache will. A worker without [`KnownAnswers`] pays one branch.
 
 use pgweir_wire::backend::tag;
 use pgweir_wire::header::Header;
@@ -19,39 +19,40 @@ pub struct Asked<'a> {
     pub database: &'a str,
     /// The user that servers run it as.
     pub user: &'a str,
-    /// Its messages, up to the end of a Query or Sync.
+    /// The messages of the group, up to the end of a Query or Sync.
     pub messages: &'a [u8],
-    /// The client's tracked parameters, and what its session holds besides: an answer depends on them.
+    /// The client's tracked parameters. An answer depends on them.
     pub params: &'a Params,
-    /// See `params`.
+    /// The rest of what the client's session holds. An answer depends on it.
     pub session: &'a Session,
 }
 
 /// Answers that need no server, and listeners to those that servers give.
 pub trait KnownAnswers: Send {
-    /// The whole answer to a group, up to and with ReadyForQuery (idle), if it is known.
+    /// Returns the whole answer to a group, up to and with ReadyForQuery (idle), if it is known.
     fn answer(&mut self, asked: &Asked<'_>) -> Option<Vec<u8>>;
 
-    /// The answer to a group that goes to a server is wanted under this number, if it has no more than so many bytes.
+    /// Asks whether the answer to a group that goes to a server is wanted. Returns the number under which [`KnownAnswers::answered`] gets
+    /// the answer, and the largest size of the answer in bytes.
     fn tap(&mut self, asked: &Asked<'_>) -> Option<(u64, usize)>;
 
-    /// An answer that was wanted, whole and in order, as the client got it: up to and with ReadyForQuery. It may be an error, and
-    /// hold messages that servers send unasked (NoticeResponse, NotificationResponse, ParameterStatus). An answer that is too
-    /// long, or of a server that is lost meanwhile, never comes.
+    /// Takes an answer that was wanted, whole and in order, as the client got it: up to and with ReadyForQuery. The answer may be an error,
+    /// and hold messages that servers send unasked (NoticeResponse, NotificationResponse, ParameterStatus). An answer that is too long, or
+    /// whose server is lost meanwhile, never comes.
     fn answered(&mut self, number: u64, answer: &[u8]);
 }
 
-/// Listens to one group's answer.
+/// A listener to the answer of one group.
 pub(crate) struct Tap {
     client: ClientId,
     number: u64,
     bytes_max: usize,
     bytes: Vec<u8>,
-    /// The next header begins there.
+    /// The offset in `bytes` at which the next header begins.
     next: usize,
 }
 
-/// What became of a tap.
+/// The state of a tap after it has heard further bytes.
 #[derive(PartialEq, Eq, Debug)]
 enum Heard {
     More,
@@ -60,12 +61,12 @@ enum Heard {
 }
 
 impl Tap {
-    /// It listens to the answer of this client.
+    /// Whether the tap listens to the answer of this client.
     pub(crate) fn is_of(&self, client: ClientId) -> bool {
         self.client == client
     }
 
-    /// Further bytes of the answer. Those behind its end are the next one's.
+    /// Takes further bytes of the answer. Bytes after its end belong to the next answer.
     fn hear(&mut self, bytes: &[u8]) -> Heard {
         self.bytes.extend_from_slice(bytes);
         while let Ok(Some(header)) = Header::peek(self.bytes.get(self.next..).unwrap_or_default()) {
@@ -85,7 +86,7 @@ impl Tap {
 }
 
 impl Pool {
-    /// The moment "request": answers a group in place of a server. `None`: a server must.
+    /// Answers a group instead of a server, at the moment *request*. Returns `None` if a server must answer it.
     #[inline]
     pub(crate) fn answer_known<D: Driver>(
         &mut self,
@@ -104,7 +105,8 @@ impl Pool {
         Some(Step::Used(group.len as usize))
     }
 
-    /// A linked client's group was sent as a whole, or its turn has come: its answer may be listened to.
+    /// Begins to listen to the answer of a linked client's group, if the answer is wanted. The caller has sent the whole group, or the
+    /// group's turn has come.
     #[inline]
     pub(crate) fn begin_tap(
         &mut self,
@@ -139,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// These bytes of a server go to a client.
+    /// Passes bytes that a server sends to this client to the client's tap, if there is one.
     #[cold]
     pub(crate) fn tap(&mut self, env: &mut Env, id: ServerId, client: ClientId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };

@@ -1,7 +1,7 @@
-//! Reply accounting: what one server connection owes, to which client, in order.
+//! Reply accounting: the answers that one server connection owes, with the client that gets each, in order.
 //!
 //! Every message that is sent to a server and will be answered has an [`Entry`]; bytes from the server are
-//! interpreted against the head only. Answers we give ourselves take their place in the same order
+//! interpreted against the head only. pgweir's own answers take their place in the same order
 //! ([`Kind::Local`]). This file is a pure state machine and the only one that decides which client an answer
 //! belongs to; it must never see a connection.
 //!
@@ -16,63 +16,63 @@ use pgweir_wire::backend::tag;
 
 use crate::ids::{ClientId, StatementId};
 
-/// What a hidden statement of our own is for.
+/// The purpose of a hidden statement of pgweir's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A question to a server that has no client, or to a cluster's node that is watched. The server's state says which question it is.
     Question,
     /// Brings the server's parameters to the client's before its statement.
     SyncSession,
-    /// The same: prepares a statement of the client's.
+    /// Prepares a client's statement on the server before the client uses it.
     Prepare,
-    /// The same as [`Purpose::SyncSession`], ahead of the client's statement and in the same packet.
+    /// Brings the server's parameters to the client's, ahead of the client's statement and in the same packet.
     Replay,
-    /// On the connection that listens for a pool's clients: LISTEN and UNLISTEN, and nothing but a mark in its answers.
+    /// LISTEN or UNLISTEN on the connection that listens for a pool's clients.
     Listen,
-    /// On the same connection: it passes on what it was notified of.
+    /// NOTIFY on the connection that listens for a pool's clients: it passes on the notifications that it was sent.
     Meet,
-    /// Asks what the session of a client holds, for example when its transaction is over.
+    /// Asks for the contents of a client's session, for example when the client's transaction is over.
     Audit,
-    /// Asks what a SET statement does, with [`Purpose::Audit`].
+    /// Asks for the effect of a SET statement, together with [`Purpose::Audit`].
     Probe,
     /// Discards what other clients drew from sequences, before a client asks for what it drew.
     Sequences,
-    /// Puts back what a client started with, after its RESET.
+    /// Puts back the parameters that a client started with, after its RESET.
     Restore,
-    /// `auth_query`, for a client that logs in.
+    /// Runs `auth_query` for a client that logs in.
     AuthQuery,
-    /// Has a server know what its client prepared by the client's own name, or forget that.
+    /// Prepares a client's statement on the server under the client's own name, or removes that name.
     OwnName,
-    /// Close of a prepared statement that fell out of the server's list.
+    /// Closes a prepared statement that fell out of the server's list.
     Evict,
-    /// After a BEGIN that was answered before it was sent, and that failed: brings the server to a failed transaction.
+    /// Brings the server to a failed transaction, after a BEGIN failed that pgweir had answered before it was sent.
     Reopen,
-    /// Asks once more what a client asked for: a cancel request of another client hit it, it was outdated, or
-    /// it was queued behind a statement that takes long.
+    /// Repeats a client's exchange: a cancel request of another client hit it, its plan was outdated, or it was queued after a statement
+    /// that takes long.
     Rerun,
     /// Asks for the number of a client's transaction, and for a position in the log.
     Number,
-    /// Asks what became of a transaction whose server was lost behind its COMMIT.
+    /// Asks whether a transaction was committed whose server was lost after its COMMIT.
     Outcome,
     /// Ends the block in which a client's change runs (`commit_outcome`).
     Commit,
-    /// Nothing: when it is answered, no Sync that was sent before it is still doubtful.
+    /// An empty query. Its answer shows that no Sync that was sent before it is still doubtful.
     Fence,
 }
 
 /// The receiver of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// A client; the answer is passed on.
+    /// A client, which gets the answer.
     Client(ClientId),
-    /// A client with a statement that needs this one: success is hidden, an error is the client's.
+    /// A client whose next statement depends on this one. Success is hidden; the client gets an error.
     Prerequisite(ClientId),
-    /// No client: the answer is ours.
+    /// No client: the answer is pgweir's own.
     Hidden(Purpose),
 }
 
 impl Owner {
-    /// The client that would be told of an error.
+    /// Returns the client that would be told of an error.
     #[must_use]
     pub fn client(self) -> Option<ClientId> {
         match self {
@@ -82,7 +82,7 @@ impl Owner {
     }
 }
 
-/// What was asked, which decides which messages answer it and which one ends it.
+/// The kind of a message, which decides which messages answer it and which one ends the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Simple Query: anything, up to ReadyForQuery.
@@ -91,18 +91,18 @@ pub enum Kind {
     FunctionCall,
     /// Parse: ParseComplete.
     Parse,
-    /// Parse that is known to fail (the name is in use); the name in the error is ours to correct.
+    /// A Parse that is known to fail (the name is in use). pgweir corrects the name in the error.
     ParseAgain,
     /// Bind: BindComplete.
     Bind,
     /// A Bind that is known to fail, in place of a client's Bind of a statement that has other columns or parameters than the client was
-    /// told; the text of the error is ours to correct.
+    /// told. pgweir corrects the text of the error.
     BindRefused,
     /// Describe of a statement: ParameterDescription, then RowDescription or NoData.
     DescribeStatement,
-    /// The same for a statement whose Parse went ahead of it: pgweir asks for its shape. `own`: that Parse was a client's own.
+    /// Describe of a statement whose Parse was sent ahead of it, because pgweir asks for the statement's shape.
     DescribeParsed {
-        /// See there.
+        /// Whether the client itself sent that Parse.
         own: bool,
     },
     /// Describe of a portal: RowDescription or NoData.
@@ -113,46 +113,47 @@ pub enum Kind {
     Close,
     /// Sync: ReadyForQuery.
     Sync,
-    /// CopyDone or CopyFail: it has no answer; it marks where the server stops parse_context COPY data.
+    /// CopyDone or CopyFail: it has no answer, and marks where the server stops reading messages as COPY data.
     CopyEnd,
-    /// Answered by us, in its turn.
+    /// A message that pgweir answers itself when its turn comes.
     Local(Local),
 }
 
-/// An answer of our own.
+/// An answer of pgweir's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Local {
-    /// The server has the statement already.
+    /// ParseComplete, for a statement that the server has already.
     ParseComplete,
-    /// A named statement was forgotten; only we knew that name.
+    /// CloseComplete, for a named statement that was forgotten. Only pgweir knew that name.
     CloseComplete,
 }
 
-/// In place of a name's ticket: the message is about the unnamed statement.
+/// The ticket of a message about the unnamed statement.
 const UNNAMED: u32 = u32::MAX;
 
-/// One thing the server owes.
+/// An answer that the server owes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The receiver of the answer.
     pub owner: Owner,
-    /// What was asked.
+    /// The kind of the message that will be answered.
     pub kind: Kind,
-    /// For Parse (and its local answer): the statement, to be forgotten if it fails. For Describe: the statement, if pgweir looks at the
-    /// answer.
+    /// The prepared statement that the message is about. For Parse (and its local answer) it is forgotten if the Parse fails. For Describe
+    /// it is set only if pgweir looks at the answer.
     pub statement: Option<StatementId>,
-    /// For Parse of a client: takes the client's name back if it fails. For a DEALLOCATE: ends the name if it succeeds. For Bind and
-    /// Describe: the name that they were about, for an error's text, and for what the answer tells the client.
+    /// The ticket of the client's name for a prepared statement. If a Parse fails, the ticket takes the client's name back; if a DEALLOCATE
+    /// succeeds, it ends the name. For Bind and Describe the ticket is needed for an error's text, and for what the answer tells the
+    /// client.
     pub ticket: u32,
 }
 
 impl Entry {
-    /// If it succeeds, a name of a prepared statement means something else than before.
+    /// Whether a name of a prepared statement has another meaning if this message succeeds.
     fn changes_names(&self) -> bool {
         self.statement.is_some() || self.kind == Kind::ParseAgain
     }
 
-    /// See [`Ledger::plain_head`].
+    /// Returns the client and the kind of the message if the client gets the answer and nothing else follows from it.
     #[inline]
     fn plain(&self) -> Option<(ClientId, Kind)> {
         match self {
@@ -161,47 +162,48 @@ impl Entry {
         }
     }
 
-    /// An entry that prepares nothing.
+    /// Returns an entry that prepares nothing.
     #[must_use]
     pub fn new(owner: Owner, kind: Kind) -> Entry {
         Entry { owner, kind, statement: None, ticket: 0 }
     }
 
-    /// Parse or Close of the unnamed statement: if it is skipped, that statement stays what it was.
+    /// Returns the entry for a Parse or Close of the unnamed statement. If the server skips the message, the unnamed statement does not
+    /// change.
     #[must_use]
     pub fn unnamed(owner: Owner, kind: Kind) -> Entry {
         Entry { ticket: UNNAMED, ..Entry::new(owner, kind) }
     }
 
-    /// See [`Entry::unnamed`].
+    /// Whether the message prepares or closes the unnamed statement.
     #[must_use]
     pub fn is_unnamed(&self) -> bool {
         self.ticket == UNNAMED
     }
 }
 
-/// What became of a message that was just sent.
+/// The fate of a message that was just sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// The server will answer, or [`Ledger::settle`] will give the local answer in its turn.
+    /// The server will answer, or [`Ledger::conclude`] will return the local answer when its turn comes.
     Queued,
-    /// The server will ignore it and never answer.
+    /// The server will ignore the message and never answer it.
     Ignored,
 }
 
 /// An entry that ends without a message of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Concluded {
-    /// Its turn has come: give this answer.
+    /// The entry's turn has come, and the client must be given this answer.
     Answer(Entry, Local),
     /// Skipped by the server, after an error, up to the next Sync.
     Skipped(Entry),
 }
 
-/// What a message of the server is.
+/// The place of a server's message among the answers that the server owes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
-    /// The receiver of the answer that it is part of.
+    /// The receiver of the answer that the message is part of.
     pub owner: Owner,
     /// The entry, if this message ended it.
     pub ended: Option<Entry>,
@@ -213,7 +215,7 @@ pub struct Accepted {
 pub struct Unexpected {
     /// The message's type byte.
     pub tag: u8,
-    /// What the head of the ledger asked for.
+    /// The answer that the server owed next.
     pub expected: &'static str,
 }
 
@@ -222,63 +224,62 @@ pub struct Unexpected {
 pub struct Ledger {
     entries: VecDeque<Entry>,
     phase: Phase,
-    /// Messages of an extended group were sent and its Sync was not.
+    /// Whether messages of an extended group were sent, but not its Sync.
     group_open: bool,
-    /// ReadyForQuery messages that are owed.
+    /// The number of ReadyForQuery messages that the server owes.
     readies: usize,
-    /// Groups that were sent as a whole.
+    /// The number of groups that were sent as a whole.
     groups: u64,
-    /// Entries that change which statement is prepared under which name: in the group that is open, and in
-    /// those before it.
+    /// The number of entries that change which statement is prepared under which name: in the group that is open, and in those before it.
     changes_open: usize,
     changes_before: usize,
-    /// Since the last message the server was asked to send what it owes.
+    /// Whether the server was asked, since the last message, to send the answers that it owes.
     asked: bool,
     head: Head,
-    /// Syncs that were sent inside of a COPY: ignored if it still ran when the server read them.
+    /// The number of Syncs that were sent inside of a COPY. The server ignores them if the COPY still ran when it read them.
     doubtful: usize,
     /// The owner of these Syncs.
     doubtful_owner: Option<Owner>,
 }
 
-/// How far the answer of the head has come.
+/// The progress of the answer to the entry at the head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Head {
-    /// Nothing of it has come, or pgweir did not look.
+    /// No message of the answer has come, or pgweir did not look.
     #[default]
     Awaited,
-    /// Something has come; known only while there are doubtful Syncs.
+    /// A message of the answer has come. This is known only while there are doubtful Syncs.
     Begun,
-    /// It is a COPY FROM STDIN, and has begun.
+    /// The answer has begun, and is a COPY FROM STDIN.
     Copies,
 }
 
-/// What the server does with the messages it reads, if it does not simply execute them.
+/// The way in which the server treats the messages that it reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Phase {
-    /// Executes them.
+    /// The server executes the messages.
     #[default]
     Normal,
-    /// An error in an extended group: ignores everything up to the next Sync.
+    /// An error occurred in an extended group: the server ignores everything up to the next Sync.
     SkippingToSync,
-    /// COPY FROM STDIN runs and its end was not sent yet: Sync and Flush are ignored.
+    /// A COPY FROM STDIN runs, and its end was not sent yet: the server ignores Sync and Flush.
     CopyIn,
 }
 
 impl Ledger {
-    /// Nothing is owed, and no extended group is open: the server rests, if its transaction status is idle too.
+    /// Whether the server owes nothing, and no extended group is open. The server is idle then if its transaction status is idle, too.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal && self.doubtful == 0
     }
 
-    /// Nothing is owed except answers to doubtful Syncs: a [`Purpose::Fence`] tells.
+    /// Whether the server owes nothing except answers to doubtful Syncs. A [`Purpose::Fence`] must find out how many of them it answers.
     #[must_use]
     pub fn needs_fence(&self) -> bool {
         self.doubtful > 0 && self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal
     }
 
-    /// Nothing is owed but answers to questions of ours for this purpose, and no group is open.
+    /// Whether the server owes only answers to pgweir's own statements for this purpose, and no group is open.
     #[must_use]
     pub fn only_owes(&self, purpose: Purpose) -> bool {
         self.entries.iter().all(|entry| entry.owner == Owner::Hidden(purpose))
@@ -286,14 +287,14 @@ impl Ledger {
             && self.doubtful == 0
     }
 
-    /// Nothing is owed to a client but answers to doubtful Syncs, and no group is open.
+    /// Whether the server owes no client anything but answers to doubtful Syncs, and no group is open.
     #[must_use]
     pub fn owes_no_client(&self) -> bool {
         self.owes_only_ours() && self.is_between_groups()
     }
 
-    /// Nothing that a client has sent is under way: nothing is, or statements of ours, which may be the beginning of a group of the
-    /// client's ([`Purpose::Replay`]).
+    /// Whether no message of a client is under way: the server owes nothing, or only answers to pgweir's own statements. Those may be the
+    /// beginning of a client's group ([`Purpose::Replay`]).
     #[must_use]
     pub fn is_clear_of_clients(&self) -> bool {
         let replays = self.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Replay));
@@ -304,13 +305,13 @@ impl Ledger {
         self.entries.iter().all(|entry| entry.owner.client().is_none())
     }
 
-    /// Everything that was sent is whole: one more group may follow, from any client.
+    /// Whether every group that was sent is whole: one more group may follow, from any client.
     #[must_use]
     pub fn is_between_groups(&self) -> bool {
         !self.group_open && self.phase == Phase::Normal
     }
 
-    /// From here on, no client gets what is owed up to the next ReadyForQuery.
+    /// Hides the answers that are owed up to the next ReadyForQuery: no client gets them.
     pub fn disown_head(&mut self, purpose: Purpose) {
         for entry in &mut self.entries {
             if !matches!(entry.owner, Owner::Hidden(_)) {
@@ -322,53 +323,54 @@ impl Ledger {
         }
     }
 
-    /// The group that is being sent says itself which unnamed statement it uses.
+    /// Whether the group that is being sent has itself prepared or closed the unnamed statement.
     #[must_use]
     pub fn is_unnamed_in_group(&self) -> bool {
         self.entries.iter().rev().take_while(|entry| !entry.kind.ends_group()).any(Entry::is_unnamed)
     }
 
-    /// The server certainly executes the message that was sent last: nothing that could fail was sent ahead of it.
+    /// Whether the server certainly executes the message that was sent last: no message ahead of it could fail.
     #[must_use]
     pub fn is_last_certain(&self) -> bool {
         self.entries.len() == 1 && self.phase == Phase::Normal && self.doubtful == 0
     }
 
-    /// From here on, everything that is owed to this client is dropped when it is due.
+    /// Hides the answers that are owed to this client: they are dropped when they come.
     pub fn disown(&mut self, client: ClientId, purpose: Purpose) {
         for entry in self.entries.iter_mut().filter(|entry| entry.owner.client() == Some(client)) {
             entry.owner = Owner::Hidden(purpose);
         }
     }
 
-    /// Nothing is owed right now.
+    /// Whether the server owes nothing at present.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Entries not yet ended.
+    /// Returns the number of entries that have not ended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The entry whose answer comes next.
+    /// Returns the entry whose answer comes next.
     #[must_use]
     pub fn head(&self) -> Option<&Entry> {
         self.entries.front()
     }
 
-    /// The client that the next answer is for, and what it asked for; `None` if more follows from the answer
-    /// than that the client gets it.
+    /// Returns the client that gets the next answer, and the kind of its message. `None` if the caller must do more than pass on the
+    /// answer.
     #[inline]
     #[must_use]
     pub fn plain_head(&self) -> Option<(ClientId, Kind)> {
         if self.doubtful > 0 { None } else { self.entries.front()?.plain() }
     }
 
-    /// The last message of what [`Ledger::plain_head`] told of came: what it would tell next. `None`, and nothing is noted, if
-    /// more follows from that: then the caller must ask [`Ledger::accept`].
+    /// Ends the answer that [`Ledger::plain_head`] returned, whose last message came, and returns what `plain_head` would return next. If
+    /// the caller must do more than pass on the answer, this returns `None` and changes nothing: then the caller must call
+    /// [`Ledger::accept`].
     #[inline]
     pub fn end_plain(&mut self) -> Option<Option<(ClientId, Kind)>> {
         let next = self.entries.get(1);
@@ -385,32 +387,32 @@ impl Ledger {
         Some(next)
     }
 
-    /// The server ignores what it is sent, up to the next Sync.
+    /// Whether the server ignores the messages that it is sent, up to the next Sync.
     #[must_use]
     pub fn is_skipping(&self) -> bool {
         self.phase == Phase::SkippingToSync
     }
 
-    /// The transaction status that the server reported last is the one in which the next message will be read.
+    /// Whether the server will read the next message in the transaction status that it reported last.
     #[must_use]
     pub fn is_status_known(&self) -> bool {
         self.readies == 0
     }
 
-    /// A group that was sent earlier will, if it does not fail, change what is prepared: what is said of prepared statements
-    /// in a later group may mean one thing or another.
+    /// Whether a group that was sent earlier will, if it does not fail, change which statements are prepared. A name of a prepared
+    /// statement in a later group may then mean one statement or another.
     #[must_use]
     pub fn awaits_earlier_changes(&self) -> bool {
         self.changes_before > 0
     }
 
-    /// The number of the group that is being sent.
+    /// Returns the number of the group that is being sent.
     #[must_use]
     pub fn group(&self) -> u64 {
         self.groups
     }
 
-    /// How far the answers are: so many groups are answered as a whole.
+    /// Returns the number of groups that were answered as a whole.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.groups - self.readies as u64
@@ -442,19 +444,20 @@ impl Ledger {
         Some(entry)
     }
 
-    /// The server waits for COPY data from its client.
+    /// Whether the server waits for COPY data from its client.
     #[must_use]
     pub fn is_copying_in(&self) -> bool {
         self.phase == Phase::CopyIn
     }
 
-    /// The server must be asked (Flush) to send what it owes and may keep back until then: `true` if it was
-    /// not asked since the last message.
+    /// Notes that a Flush asks the server for the answers that it may hold back. Returns `true` if the caller must send the Flush: none was
+    /// sent since the last message.
     pub fn ask(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// Notes that a message was sent (or, for [`Kind::Local`], would have been). [`Ledger::settle`] must be called next.
+    /// Notes that a message was sent (or, for [`Kind::Local`], would have been), and returns its fate. The caller must call
+    /// [`Ledger::conclude`] next.
     #[inline]
     pub fn push(&mut self, entry: Entry) -> Pushed {
         self.asked = false;
@@ -487,8 +490,8 @@ impl Ledger {
         Pushed::Queued
     }
 
-    /// The next entry that ends without the server's help. To be called until `None` after each [`Ledger::push`] and
-    /// each [`Ledger::accept`].
+    /// Returns the next entry that ends without a message of the server. After each [`Ledger::push`] and each [`Ledger::accept`] the caller
+    /// must repeat this until it returns `None`.
     #[inline]
     pub fn conclude(&mut self) -> Option<Concluded> {
         loop {
@@ -514,7 +517,7 @@ impl Ledger {
         }
     }
 
-    /// An entry may end without the server's help: [`Ledger::conclude`] is to be called.
+    /// Whether an entry may end without a message of the server. If so, the caller must call [`Ledger::conclude`].
     #[inline]
     #[must_use]
     pub fn may_conclude(&self) -> bool {
@@ -522,10 +525,11 @@ impl Ledger {
             || self.entries.front().is_some_and(|head| matches!(head.kind, Kind::Local(_) | Kind::CopyEnd))
     }
 
-    /// As [`Ledger::accept`], of ReadyForQuery: the receiver of the answer.
+    /// Takes a ReadyForQuery of the server, and returns its receiver.
     ///
     /// # Errors
-    /// As [`Ledger::accept`].
+    ///
+    /// [`Unexpected`] if the head of the ledger did not ask for ReadyForQuery.
     #[inline]
     pub fn accept_ready(&mut self) -> Result<Owner, Unexpected> {
         if self.doubtful == 0
@@ -601,13 +605,12 @@ impl Ledger {
         Ok(Accepted { owner: head.owner, ended: ends.then_some(head) })
     }
 
-    /// A message that comes while Syncs are doubtful: `Some` if it answers one of them, which the client gets
-    /// as PostgreSQL's.
+    /// Takes a message that comes while Syncs are doubtful. Returns `Some` if it answers one of them; the client gets such an answer as
+    /// PostgreSQL's.
     ///
-    /// If nothing is owed, or if something else must answer the head first, ReadyForQuery answers a doubtful
-    /// Sync; before that of a Sync that is certain, it is as good as that one. Whatever else comes is about
-    /// what was sent after the COPY, or is the COPY's success: none of them will be answered any more. Only
-    /// an error of the COPY itself says nothing.
+    /// If nothing is owed, or if something else must answer the head first, ReadyForQuery answers a doubtful Sync. Before the ReadyForQuery
+    /// of a certain Sync, that of a doubtful one is as good. Any other message is about messages that were sent after the COPY, or is the
+    /// COPY's success: then no doubtful Sync will be answered any more. Only an error of the COPY itself leaves the Syncs doubtful.
     fn accept_doubtful(&mut self, message: u8) -> Option<Accepted> {
         let head = self.entries.front();
         let of_its_own = match head {
@@ -654,9 +657,9 @@ impl Ledger {
         }
     }
 
-    /// COPY FROM STDIN began. While it copies, the server ignores the Syncs right after it; anything else
-    /// that it gets, except for the end of the data, ends the COPY in one way or another. Answers of our own
-    /// stay where they are: the server never saw the messages that they answer.
+    /// Notes that COPY FROM STDIN began. While it copies, the server ignores the Syncs right after it; any other message except for the end
+    /// of the data ends the COPY in one way or another. pgweir's own answers keep their place: the server never saw the messages that they
+    /// answer.
     fn enter_copy_in(&mut self, owner: Owner) {
         let Some(head) = self.entries.pop_front() else { return };
         let (mut copies, mut syncs) = (true, 0);
@@ -689,31 +692,31 @@ impl Ledger {
         }
     }
 
-    /// What is owed, for a connection that ends.
+    /// Removes and returns all entries, for a connection that ends.
     pub fn drain(&mut self) -> impl Iterator<Item = Entry> + '_ {
         self.entries.drain(..)
     }
 
-    /// What is owed, in order.
+    /// Returns the entries, in the order in which the server owes the answers.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
 
-    /// What is owed for clients' messages, or as prerequisites of these, in order.
+    /// Returns the entries for clients' messages and for their prerequisites, in the order in which the server owes the answers.
     pub fn of_clients(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| !matches!(entry.owner, Owner::Hidden(_)))
     }
 }
 
 impl Kind {
-    /// It is answered by ReadyForQuery in the end.
+    /// Whether the answer to this message ends with ReadyForQuery.
     #[inline]
     #[must_use]
     pub fn ends_group(self) -> bool {
         matches!(self, Kind::Query | Kind::FunctionCall | Kind::Sync)
     }
 
-    /// Whether this message ends an ordinary answer to it; `None`: it is no part of one.
+    /// Whether a server's message of this type ends an ordinary answer to it. `None` if the message is no part of such an answer.
     #[inline]
     #[must_use]
     pub fn is_ended_by(self, message: u8) -> Option<bool> {
@@ -728,7 +731,7 @@ impl Kind {
         }
     }
 
-    /// What ends it, for an error text.
+    /// Returns the name of the message that ends the answer, for an error text.
     fn awaited(self) -> &'static str {
         match self {
             Kind::Query => "the answer to a query",

@@ -58,17 +58,17 @@ const PLANS: [Own; 25] = [
 /// The kind of a question, as far as its settings depend on it.
 #[derive(Clone, Copy)]
 pub(crate) enum Asks<'a> {
-    /// The values of these settings, among other things. They are not set.
+    /// A question that asks for the values of these settings, among other things. The question does not set them.
     Values(&'a [Box<[u8]>]),
-    /// All that the session has set. The values of what the question sets are told ahead.
+    /// A question that asks for all settings of the session. The question begins with `SHOW` of those that it sets itself.
     Session,
-    /// Neither settings nor much else.
+    /// A question that reads neither settings nor much of the catalog.
     Little,
-    /// Much of the catalog.
+    /// A question that reads much of the catalog.
     Catalog,
 }
 
-/// A question for a server of this version, under settings of its own.
+/// Returns a question for a server of this version, with the settings that it needs ahead of it.
 pub(crate) fn question(version: u16, asks: Asks<'_>, text: &[u8]) -> Vec<u8> {
     let mut question = Vec::with_capacity(text.len() + 1024);
     begin_question(&mut question, version, asks);
@@ -76,7 +76,7 @@ pub(crate) fn question(version: u16, asks: Asks<'_>, text: &[u8]) -> Vec<u8> {
     question
 }
 
-/// The question itself, without the settings ahead of it: for tools that read what is sent to servers.
+/// Returns the question itself, without the settings ahead of it: for tools that read what is sent to servers.
 #[must_use]
 pub fn question_in(text: &str) -> &str {
     let Some(mut rest) = text.strip_prefix("SET TRANSACTION ISOLATION LEVEL READ COMMITTED;") else {
@@ -95,7 +95,7 @@ pub fn question_in(text: &str) -> &str {
     rest
 }
 
-/// The statements that go ahead of a question in the same Query message.
+/// Writes the statements that go ahead of a question in the same Query message.
 fn begin_question(out: &mut Vec<u8>, version: u16, asks: Asks<'_>) {
     if version < BLOCK_SINCE {
         return;
@@ -119,7 +119,7 @@ fn begin_question(out: &mut Vec<u8>, version: u16, asks: Asks<'_>) {
     }
 }
 
-/// The statements after this in the same Query message read much of the catalog.
+/// Writes the settings for statements that read much of the catalog, which follow in the same Query message.
 pub(crate) fn plan_as_usual(out: &mut Vec<u8>, version: u16) {
     if version >= BLOCK_SINCE {
         PLANS.iter().filter(|own| own.2 <= version).for_each(|own| set_local(out, own));
@@ -130,8 +130,8 @@ fn set_local(out: &mut Vec<u8>, (name, value, _): &Own) {
     out.extend_from_slice(format!("SET LOCAL {name}={value};").as_bytes());
 }
 
-/// The session's own value of a setting that the question has set, as `SHOW` told it; `None` if the session has not set it. `reset`: the
-/// value that RESET goes back to, in PostgreSQL's base unit.
+/// Returns the session's own value of a setting that the question has set, as `SHOW` told it; `None` if the session has not set it. `reset`
+/// is the value that RESET goes back to, in PostgreSQL's base unit.
 pub(crate) fn unmask<'a>(shown: &'a [u8], reset: Option<&[u8]>) -> Option<&'a [u8]> {
     let is_reset = match (milliseconds(shown), reset) {
         (Some(own), Some(reset)) => milliseconds(reset) == Some(own),
@@ -141,12 +141,12 @@ pub(crate) fn unmask<'a>(shown: &'a [u8], reset: Option<&[u8]>) -> Option<&'a [u
     (!is_reset).then_some(shown)
 }
 
-/// The place of a setting among the values that `SHOW` tells.
+/// Returns the place of a setting among the values that `SHOW` tells.
 pub(crate) fn place_of_masked(name: &[u8]) -> Option<usize> {
     EACH.iter().position(|own| own.0.as_bytes() == name)
 }
 
-/// A time as PostgreSQL shows it: `0`, `500ms`, `1min`, `1d`.
+/// Returns the number of milliseconds of a time as PostgreSQL shows it: `0`, `500ms`, `1min`, `1d`.
 fn milliseconds(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -163,7 +163,7 @@ fn milliseconds(value: &[u8]) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// The major version in a value of `server_version`: `15.4 (Debian 15.4-1)`, `18beta1`.
+/// Returns the major version in a value of `server_version`: `15.4 (Debian 15.4-1)`, `18beta1`.
 pub(crate) fn major_version(value: &[u8]) -> u16 {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).take(4);
     digits.fold(0, |number, digit| number * 10 + u16::from(digit - b'0'))

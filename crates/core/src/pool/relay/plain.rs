@@ -72,7 +72,7 @@ impl Pool {
         }
     }
 
-    /// A message that goes to `to` begins at `at`: it joins the run, or ends it and begins the next one.
+    /// Adds a message that begins at `at` to the run if it goes to the same receiver. Otherwise the run ends, and the next one begins.
     // One comparison for nearly all messages.
     #[inline(always)]
     pub(super) fn extend<D: Driver>(
@@ -98,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// Bytes for a client; its server waits while too many of them do.
+    /// Passes bytes on to a client. If too many bytes wait for the client, pgweir stops reading from the server.
     pub(crate) fn pass<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -120,13 +120,13 @@ impl Pool {
 /// Messages that go to one client.
 pub(crate) struct PlainAnswers {
     pub(crate) client: ClientId,
-    /// Their bytes together.
+    /// The length of all these messages, in bytes.
     pub(crate) len: usize,
     /// The number of rows in their CommandCompletes.
     pub(crate) rows: u64,
 }
 
-/// The whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger.
+/// Returns the whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger.
 #[inline]
 pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAnswers> {
     let (client, mut kind) = ledger.plain_head()?;
@@ -157,7 +157,7 @@ pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
     (end > 0).then_some(PlainAnswers { client, len: end, rows })
 }
 
-/// The tag of a command that changes what is known of a session, the columns of statements, or routines.
+/// Whether this is the tag of a command that changes what is known of a session, the columns of statements, or routines.
 #[inline]
 fn is_telling(command: &[u8]) -> bool {
     is_discarding(command)
@@ -168,7 +168,7 @@ fn is_telling(command: &[u8]) -> bool {
         || makes_routines(command)
 }
 
-/// The tag of a command that changes or drops a table, a view or a similar object.
+/// Whether this is the tag of a command that changes or drops a table, a view or a similar object.
 #[inline]
 pub(crate) fn changes_objects(command: &[u8]) -> bool {
     is_schema_change(command) || command.starts_with(b"DROP")
@@ -180,7 +180,7 @@ pub(crate) const ROLLED_BACK: &[u8] = b"ROLLBACK\0";
 /// The tag of a command that ends one prepared statement.
 pub(crate) const DEALLOCATED: &[u8] = b"DEALLOCATE\0";
 
-/// The tag of a command that ends all prepared statements.
+/// Whether this is the tag of a command that ends all prepared statements.
 #[inline]
 pub(crate) fn is_discarding(command: &[u8]) -> bool {
     matches!(command, b"DISCARD ALL\0" | b"DEALLOCATE ALL\0")

@@ -1,9 +1,9 @@
-//! What pgweir does on a client's server besides passing the client's messages on.
+//! The messages that pgweir sends to a client's server besides those of the client.
 //!
-//! What goes ahead of the client's messages is their *preamble*: a BEGIN that was answered before there was a server, the client's session,
-//! or the block around a single change. If that fails, or if the exchange has to be made once more, the server is pgweir's own for a while:
-//! the other phases. `begin/`, `session/replay.rs` and `cluster/change.rs` send preambles; `relay/moments/group_end.rs` moves from phase
-//! to phase.
+//! The messages that go ahead of the client's are the *preamble*: a BEGIN that was answered before there was a server, the client's
+//! session, or the block around a single change. If the preamble fails, or if the exchange must be made once more, the server is pgweir's
+//! own for a while: the other phases. `begin/`, `session/replay.rs` and `cluster/change.rs` send preambles; `relay/moments/group_end.rs`
+//! moves from phase to phase.
 
 use crate::pool::cluster::change::Change;
 use crate::pool::cluster::commit::Asking;
@@ -20,16 +20,16 @@ pub(crate) enum LinkPhase {
     Outcome(Box<Asking>),
 }
 
-/// What goes ahead of a client's messages on its server.
+/// The messages that go ahead of a client's messages on its server.
 pub(crate) enum Preamble {
-    /// Nothing, or it is over and done with.
+    /// The preamble is empty, or was answered without an error.
     None,
     /// The BEGIN that was answered before there was a server. It is sent ahead of the client's next message.
     Begin(Vec<u8>),
-    /// A preamble that was sent and is not answered, and how much of the group behind it was sent. A group that is whole is the only one
-    /// until the answer is there: what follows it waits.
+    /// A preamble that was sent and is not answered, and the part of the group after it that was sent. A group that is whole is the only
+    /// one until the answer is there: the messages after it wait.
     Sent(Ahead, Part),
-    /// The client's session, which the server has now. The parameters that differ it reports with its next ReadyForQuery.
+    /// The client's session, which the server has now. The server reports the parameters that have changed with its next ReadyForQuery.
     Replayed,
     /// The transaction block in which pgweir runs a single change of the client.
     Block(Change),
@@ -44,12 +44,12 @@ pub(crate) enum Ahead {
     Session,
 }
 
-/// How much of the client's first group was sent.
+/// The part of the client's first group that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
-    /// Nothing, or its beginning.
+    /// The group was not sent, or only its beginning.
     Open,
-    /// All of it. `simple`: it is a Query or a FunctionCall, which needs no Sync.
+    /// The whole group was sent. `simple` is true for a Query or a FunctionCall, which needs no Sync.
     Whole { simple: bool },
 }
 
@@ -59,7 +59,7 @@ impl Part {
         self != Part::Open
     }
 
-    /// Whether a Sync of ours must follow the group if PostgreSQL ignores it because of an error: the client never sends one.
+    /// Whether a Sync of pgweir's own must follow the group if PostgreSQL ignores it because of an error: the client never sends one.
     pub(crate) fn lacks_sync(self) -> bool {
         self == Part::Whole { simple: true }
     }
@@ -68,15 +68,15 @@ impl Part {
 /// The state of a server whose preamble has failed.
 #[derive(Clone, Copy)]
 pub(crate) enum Repair {
-    /// PostgreSQL ignores the client's group up to its end. With the ReadyForQuery there this text is sent.
+    /// PostgreSQL ignores the client's group up to its end. After the ReadyForQuery there, pgweir sends this text.
     Awaited { group: Part, text: &'static [u8] },
-    /// The text was sent. Its ReadyForQuery is told to the client.
+    /// The text was sent. The client gets its ReadyForQuery.
     Sent,
 }
 
 /// An exchange that is made once more on the same server, or on another one when this server has answered.
 pub(crate) struct Again {
-    /// The BEGIN that goes ahead of it.
+    /// The BEGIN that goes ahead of the exchange, if there is one.
     pub(crate) begin: Option<Vec<u8>>,
     /// Whether the first attempt's transaction is being rolled back.
     pub(crate) rolls_back: bool,
@@ -86,7 +86,7 @@ impl LinkPhase {
     /// The client's messages are passed on, and nothing goes ahead of them.
     pub(crate) const PLAIN: LinkPhase = LinkPhase::Exchange(Preamble::None);
 
-    /// The phase in which this BEGIN, if there is one, goes ahead of the client's next message.
+    /// Returns the phase in which this BEGIN, if there is one, goes ahead of the client's next message.
     pub(crate) fn behind(begin: Option<Vec<u8>>) -> LinkPhase {
         LinkPhase::Exchange(begin.map_or(Preamble::None, Preamble::Begin))
     }

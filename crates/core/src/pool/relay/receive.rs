@@ -25,7 +25,7 @@ pub(super) struct Run {
 }
 
 impl Pool {
-    /// Bytes of a server, in any state.
+    /// Handles bytes of a server, in any state.
     pub(crate) fn server_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state.client().is_some() {
@@ -45,8 +45,8 @@ impl Pool {
         self.resume_released(cx);
     }
 
-    /// Clients whose transaction ended may have sent more. They go on only when all bytes of that server were looked at:
-    /// left-over bytes there must not answer the next statement.
+    /// Continues clients whose transaction ended, and that may have sent more. They go on only when all bytes of their server were looked
+    /// at: bytes that are left over must not answer the next statement.
     pub(crate) fn resume_released<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         while let Some(client) = self.state.due.to_resume.pop_front() {
             self.client_resume(cx, client);
@@ -85,14 +85,14 @@ impl Pool {
         at
     }
 
-    /// A replication client has its server for itself: nothing needs to be accounted for.
+    /// Passes on the bytes of a replication client's server. The client has the server for itself, so nothing needs to be accounted for.
     fn relay_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> Step {
         let client = self.servers.get(id).and_then(|server| server.state.client());
         self.pass(cx, id, client, bytes);
         Step::Used(bytes.len())
     }
 
-    /// Messages of a logged-in server.
+    /// Handles the messages of a logged-in server.
     fn relay<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> Step {
         let mut at = 0;
         let mut run = Run { from: 0, to: None };
@@ -163,7 +163,7 @@ impl Pool {
         if at == 0 { Step::Wait } else { Step::Used(at) }
     }
 
-    /// A row, or COPY data: how much of it was used, `None` if the rest is needed first.
+    /// Handles a row, or COPY data. Returns the number of bytes that were used; `None` if the rest is needed first.
     fn row<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -212,7 +212,7 @@ impl Pool {
         }
     }
 
-    /// A row that answers a statement of pgweir's own.
+    /// Handles a row that answers a statement of pgweir's own.
     fn hidden_row(&mut self, id: ServerId, purpose: Purpose, body: &[u8]) {
         let Ok(row) = DataRow::parse(body) else { return };
         match purpose {
@@ -226,8 +226,9 @@ impl Pool {
         }
     }
 
-    /// Continues a client's messages that waited: they came after a change of its prepared statements that is answered now,
-    /// or after more messages than a server may owe answers for. A COPY ends with its data only: that needs no name.
+    /// Continues a client's messages that waited: they came after a change of its prepared statements that is answered now, or after more
+    /// messages than a server may owe answers for. The data of a COPY also continues: without it the COPY does not end, and it names no
+    /// statement.
     pub(crate) fn resume_held<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::Busy(client_id) = server.state else { return };
@@ -249,7 +250,7 @@ impl Pool {
         }
     }
 
-    /// Large errors, notices and function results for a client need not be held until they are whole.
+    /// Whether a message can be passed on before it is whole: large errors, notices and function results for a client can.
     fn may_stream(&self, id: ServerId, header: Header) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let for_client = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Client(_)));
@@ -309,7 +310,7 @@ fn reads_rows(server: &Server, purpose: Purpose) -> bool {
     }
 }
 
-/// The client that sees an answer, if any does.
+/// Returns the client that sees an answer, if any does.
 pub(super) fn visible(owner: Owner) -> Option<ClientId> {
     match owner {
         Owner::Client(client) => Some(client),

@@ -10,47 +10,47 @@ use crate::errors::Fault;
 use crate::limits::{NAMES_BYTES_MAX, SMALL_BODY_BYTES_MAX};
 use crate::pool::relay::ledger::Kind;
 
-/// How to treat a message of a linked client.
+/// The way in which a message of a linked client reaches a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route<'a> {
-    /// As it is; with the answer that the server will owe for it.
+    /// The message is sent unchanged. The kind is the answer that the server will owe for it, if any.
     Pass(Option<Kind>),
-    /// A Bind that names a prepared statement: servers know it by another name.
+    /// A Bind that names a prepared statement. Servers know the statement by another name.
     Bind(BindHead<'a>),
-    /// Another message that does.
+    /// Another message that names a prepared statement.
     Prepared,
-    /// As it is, once the unnamed statement that it uses or closes is certainly its client's own.
+    /// The message is sent unchanged after the unnamed statement that it uses or closes is certainly its client's own.
     Unnamed(Kind),
-    /// The rest of it is needed to tell.
+    /// The route is not known yet: more of the message is needed.
     More,
-    /// Terminate.
+    /// Terminate: the client leaves.
     Leave,
-    /// Nowhere: it ends its client.
+    /// The message is not sent, and ends its client.
     Refused(Flaw),
 }
 
-/// What is wrong with a message.
+/// The flaw of a message that cannot be sent to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flaw {
-    /// Names that do not end.
+    /// The names in the message do not end.
     Endless,
-    /// Not of the form that its type has.
+    /// The message does not have the form of its type.
     Malformed,
-    /// No message of the protocol.
+    /// The type is not that of a message of the protocol.
     Unknown,
 }
 
-/// `max_packet_size`.
+/// Returns the error for a message that is larger than `max_packet_size`.
 pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
     let too_large = header.total() > main.max_packet_size as usize;
     too_large.then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
 }
 
-/// The route of a message; decided by its type byte and, for those that name statements, its first bytes.
+/// Returns the route of a message. The type byte decides it and, for messages that name statements, the first bytes.
 ///
-/// A message that PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with
-/// content, and the end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). It would harm the server's next
-/// client.
+/// Some messages never reach PostgreSQL, because it would refuse them without an answer that is accounted for, which would harm the
+/// server's next client: a Flush or Sync with content, and the end of a COPY that is longer than PostgreSQL reads
+/// (`PQ_SMALL_MESSAGE_LIMIT`).
 #[inline(always)]
 pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route<'_> {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
@@ -98,7 +98,7 @@ pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route<'_>
     }
 }
 
-/// The text of a Query or a Parse, as far as it is there, and what its tokens tell of it.
+/// Returns the text of a Query or a Parse, as far as it is there, and the traits that its tokens show.
 #[inline]
 pub(crate) fn text_of<'a>(env: &mut Env, header: Header, message: &'a [u8]) -> Option<(&'a [u8], Traits)> {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
@@ -110,7 +110,7 @@ pub(crate) fn text_of<'a>(env: &mut Env, header: Header, message: &'a [u8]) -> O
     Some((text, env.texts.traits(text)))
 }
 
-/// The target of a Describe or Close, by its first byte.
+/// Returns the target of a Describe or Close, by its first byte.
 fn target(body: &[u8]) -> Option<Target> {
     match body.first() {
         Some(b'S') => Some(Target::Statement),
@@ -119,7 +119,7 @@ fn target(body: &[u8]) -> Option<Target> {
     }
 }
 
-/// The unnamed portal is used before these messages make one.
+/// Whether these messages use the unnamed portal before they make one.
 pub(crate) fn uses_earlier_portal(bytes: &[u8]) -> bool {
     for message in Messages::of(bytes).whole() {
         let body = message.body();

@@ -1,5 +1,5 @@
-//! A linked client's messages on their way to its server. The busiest code of the product, with `answer`: unchanged messages
-//! pass in runs, without being copied apart.
+//! The way of a linked client's messages to its server. This and `answer` are the busiest code of the product: unchanged messages pass in
+//! runs, without being copied apart.
 
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -28,7 +28,7 @@ pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
     span: usize,
-    /// The bytes before were looked at as a group already, and touch no session.
+    /// The end of the bytes that were looked at as a group already, and that touch no session.
     judged: usize,
 }
 
@@ -38,19 +38,19 @@ impl<'a> Cursor<'a> {
         &self.bytes[self.at..]
     }
 
-    /// The next message was looked at as part of a group, and touches no session.
+    /// Whether the next message was looked at as part of a group, and touches no session.
     #[inline]
     pub(crate) fn is_judged(&self) -> bool {
         self.at < self.judged
     }
 
-    /// This number of the next bytes goes to the server as it is.
+    /// Moves past this number of bytes, which go to the server unchanged.
     #[inline]
     pub(crate) fn pass(&mut self, len: usize) {
         self.at += len;
     }
 
-    /// Sends the gathered bytes.
+    /// Sends the gathered bytes to the server.
     pub(crate) fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
         if self.at > self.span {
             d.send(to, &self.bytes[self.span..self.at]);
@@ -67,11 +67,11 @@ impl<'a> Cursor<'a> {
 
 /// The result of passing a message on.
 enum Passed {
-    /// It was, at least as far as it is here; look at the next.
+    /// The message was passed on, at least as far as it is here. The next message can be looked at.
     Message,
-    /// The next one must wait, or is not here.
+    /// The next message must wait, or is not here.
     NoMore,
-    /// Its end released the server.
+    /// The end of the message has released the server.
     Released,
     /// The client is gone.
     Gone,
@@ -93,7 +93,7 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::linked_client_sent`], and nothing is noted of it.
+    /// Passes on the bytes of a linked client without any notes for the case that the server is lost.
     #[inline]
     pub(crate) fn send_linked<D: Driver>(
         &mut self,
@@ -108,7 +108,8 @@ impl Pool {
         }
     }
 
-    /// Passes on what no earlier request keeps waiting. `group`: it begins with this one, which others may follow.
+    /// Passes on the messages that no earlier request keeps waiting. `group` is the group that they begin with, if other groups may follow
+    /// it.
     #[inline]
     pub(crate) fn send_messages<D: Driver>(
         &mut self,
@@ -167,7 +168,7 @@ impl Pool {
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }
 
-    /// A linked client's messages wait. If the first of them are its first try, and its server is ready, that is sent.
+    /// Sends a linked client's first try, if the messages that wait begin with one and its server is ready.
     #[cold]
     #[inline(never)]
     fn send_first_try<D: Driver>(
@@ -204,9 +205,9 @@ impl Pool {
         step
     }
 
-    /// The part of a linked client's bytes that is a group that others may follow: the inner `None` if there is none. The outer
-    /// one: the group must wait, because other clients are queued behind it, an earlier request is still in its inbox, or a
-    /// value that it has reset is to be put back.
+    /// Returns the group at the front of a linked client's bytes. The inner `None`: the bytes do not begin with a group that others may
+    /// follow. The outer `None`: the group must wait, because other clients are queued after it, an earlier request is still in its inbox,
+    /// or a value that it has reset is to be put back.
     fn group_to_send(&mut self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<Option<Group>> {
         let client = self.clients.get_mut(id)?;
         let ClientState::Linked(link) = &mut client.state else { return Some(None) };
@@ -230,7 +231,7 @@ impl Pool {
         Some(group)
     }
 
-    /// One message, or the rest of one.
+    /// Passes on one message, or the rest of one.
     fn pass_message<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -347,7 +348,7 @@ impl Pool {
         self.prepare_unnamed(cx, id, server_id, kind)
     }
 
-    /// A message that cannot be passed on ends its client.
+    /// Ends a client because of a message that cannot be passed on.
     pub(crate) fn reject<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -446,7 +447,7 @@ impl Pool {
         Passed::Message
     }
 
-    /// Sends the gathered bytes to the server before a message of ours.
+    /// Sends the gathered bytes to the server, before a message of pgweir's own.
     fn flush_cursor<D: Driver>(&self, cx: &mut Cx<'_, D>, server_id: ServerId, cursor: &mut Cursor<'_>) {
         if let Some(server) = self.servers.get(server_id) {
             cursor.flush(cx.driver, server.conn);
@@ -465,7 +466,7 @@ fn owes_enough(ledger: &Ledger, entries_max: usize) -> bool {
     ledger.len() >= entries_max && !ledger.is_copying_in()
 }
 
-/// The meaning of a prepared statement's name depends on answers that are still owed.
+/// Whether the meaning of a prepared statement's name depends on answers that are still owed.
 pub(crate) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
     if link.waits.has(Waits::DISCARDS) && ledger.is_empty() {
         link.waits.set(Waits::DISCARDS, false);

@@ -35,7 +35,7 @@ pub(crate) enum ExchangeFailure {
 /// The lasting effect that the exchange may have had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ran {
-    /// Nothing lasts: the exchange was not sent, was skipped, only reads, or ran in a block of pgweir's that was not committed.
+    /// The exchange has no lasting effect: it was not sent, was skipped, only reads, or ran in a block of pgweir's that was not committed.
     Nothing,
     /// The exchange is part of a transaction of the client, or its effect is not known.
     Something,
@@ -70,7 +70,7 @@ pub(crate) enum AttemptPlace {
     FirstTry,
 }
 
-/// Everything about an exchange on which the decision depends.
+/// The facts about an exchange on which the decision depends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Situation {
     pub(crate) ran: Ran,
@@ -96,7 +96,7 @@ pub(crate) enum AfterFailure {
     ServerGivenUp,
 }
 
-/// The table.
+/// Decides what happens to an exchange that has failed in this way. This table is the only place that decides it.
 pub(crate) fn after_failure(failure: ExchangeFailure, situation: Situation) -> AfterFailure {
     use AfterFailure as A;
     use AttemptPlace as P;
@@ -151,7 +151,8 @@ impl ExchangeFailure {
 }
 
 impl Situation {
-    /// The situation of a linked client's exchange of which nothing was seen and nothing lasts: a caller that knows better says so.
+    /// Returns the situation of a linked client's exchange of which nothing was seen and nothing lasts. A caller that knows better must
+    /// change it.
     pub(crate) fn of(failure: ExchangeFailure, link: &Link, account: &Account, server: &Server) -> Situation {
         let place = match (link.first_try, server.pipelined.is_alone()) {
             (FirstTry::None, true) => AttemptPlace::Alone,
@@ -167,7 +168,8 @@ impl Situation {
     }
 }
 
-/// The decision about an exchange of which nothing was seen and nothing lasts. A client without a server has no exchange: its error is told.
+/// Returns the decision about an exchange of which nothing was seen and nothing lasts. A client without a server has no exchange: its error
+/// is told.
 pub(crate) fn decide(
     failure: ExchangeFailure,
     client: Option<&Client>,
@@ -208,7 +210,7 @@ mod tests {
         all
     }
 
-    /// The reason for a cell, and what it demands. The first reason that fits is the cell's.
+    /// Returns the decision for a situation, and the reason for it. The first reason that fits counts.
     fn by_reason(failure: ExchangeFailure, of: Situation) -> (&'static str, AfterFailure) {
         use AfterFailure as A;
         use AttemptPlace as P;

@@ -71,24 +71,25 @@ impl KeptFor {
 }
 
 impl Attempt {
-    /// The exchange of a client that was queued on the server: it was sent before, and is the server's first now.
+    /// Returns the attempt for a client that was queued on the server: its exchange was sent before, and is the server's first now.
     pub(crate) fn queued(bytes: Vec<u8>) -> Attempt {
         Attempt::Kept(KeptExchange { begin: None, bytes, kept_for: KeptFor::QUEUED })
     }
 
-    /// A BEGIN that pgweir has answered already is sent ahead of the exchange.
+    /// Notes that a BEGIN that pgweir has already answered is sent ahead of the exchange.
     pub(crate) fn note_begin(&mut self, text: Vec<u8>) {
         let kept_for = self.kept_for();
         *self = Attempt::Kept(KeptExchange { begin: Some(text), kept_for, ..KeptExchange::default() });
     }
 
-    /// The client's session settings are sent ahead of the exchange ([`KeptFor::SESSION`]).
+    /// Notes that the client's session settings are sent ahead of the exchange ([`KeptFor::SESSION`]).
     pub(crate) fn note_replay(&mut self) {
         let kept_for = KeptFor(self.kept_for().0 | KeptFor::SESSION.0);
         *self = Attempt::Kept(KeptExchange { kept_for, ..KeptExchange::default() });
     }
 
-    /// Everything that is sent now is kept for this cause, unless something was sent before.
+    /// Keeps the bytes that are sent from now on for this cause. Nothing changes if bytes were sent before, unless they hold back the
+    /// client's later messages, too.
     pub(crate) fn keep_for(&mut self, cause: KeptFor) {
         match self {
             Attempt::Nothing => {
@@ -118,7 +119,7 @@ impl Attempt {
         }
     }
 
-    /// The exchange, if it is kept.
+    /// Returns the exchange, if it is kept.
     pub(crate) fn kept(&self) -> Option<&KeptExchange> {
         match self {
             Attempt::Kept(kept) => Some(kept),
@@ -172,7 +173,7 @@ impl Attempt {
         }
     }
 
-    /// The exchange goes back to the front of its client's inbox, to be sent again. Returns the BEGIN that was sent ahead of it, if any.
+    /// Puts the exchange back at the front of its client's inbox, to be sent again. Returns the BEGIN that was sent ahead of it, if any.
     pub(crate) fn take_back(&mut self, inbox: &mut Vec<u8>, buffers: &mut BufferPool) -> Option<Vec<u8>> {
         let Attempt::Kept(mut kept) = std::mem::replace(self, Attempt::Lost) else { return None };
         if !kept.bytes.is_empty() {
@@ -182,7 +183,7 @@ impl Attempt {
         kept.begin
     }
 
-    /// An answer came. `all`: nothing else is owed.
+    /// Ends the attempt, because an answer came. `all` is true if the server owes nothing else: then a new attempt can begin.
     #[inline]
     pub(crate) fn end(&mut self, all: bool, buffers: &mut BufferPool) {
         let next = if all { Attempt::Nothing } else { Attempt::Lost };
@@ -199,7 +200,7 @@ pub(crate) fn holds_later(link: &Link, server: &Server) -> bool {
     server.attempt.holds_later() || matches!(link.first_try, FirstTry::Unsent(_))
 }
 
-/// A Bind or a Describe of a statement that has a name comes first.
+/// Whether the first message is a Bind or a Describe of a statement that has a name.
 #[inline]
 fn names_statement(bytes: &[u8]) -> bool {
     let Some(body) = bytes.get(HEADER_LEN..) else { return false };
@@ -210,9 +211,9 @@ fn names_statement(bytes: &[u8]) -> bool {
     }
 }
 
-/// The name of the statement that failed as outdated, if `bytes` are one whole group about it which may be asked again. `failed` is
-/// what PostgreSQL answered with that error; `None`: it was what pgweir sent ahead of the group. `types` knows the parameter types that
-/// the client named for a statement, four bytes each.
+/// Returns the name of the statement that failed as outdated, if `bytes` are one whole group about it that may run again. `failed` is the
+/// message that PostgreSQL answered with that error; `None` if pgweir sent that message ahead of the group. `types` returns the parameter
+/// types that the client named for a statement, four bytes each.
 pub(crate) fn outdated_name<'a, 'b>(
     bytes: &'a [u8],
     failed: Option<Kind>,
@@ -255,13 +256,15 @@ pub(crate) fn outdated_name<'a, 'b>(
     None
 }
 
-/// Values in binary are of types that the client named itself, and it does not say column by column how it wants the columns.
+/// Whether the values keep their meaning if PostgreSQL finds other types: binary values have types that the client named itself, and the
+/// client does not choose the format of the results column by column.
 fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
     wants_any_columns(tail) && keeps_values(tail, types)
 }
 
 impl Pool {
-    /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
+    /// Checks that the server sent an answer to an earlier request. A server that owed nothing cannot have answered a request that was sent
+    /// only now.
     pub(crate) fn was_asked_first(&self, id: ServerId, behind: &[u8]) -> Result<(), Unexpected> {
         if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
             return Ok(());
@@ -309,7 +312,7 @@ mod tests {
         outdated_name(bytes, Some(failed), |name| (name == b"s").then_some(types))
     }
 
-    /// One parameter of four bytes in this format, and the results in these.
+    /// Encodes the end of a Bind with one parameter of four bytes in this format, and with these result formats.
     fn tail(format: u8, results: &[u8]) -> Vec<u8> {
         let mut out = vec![0, 1, 0, format, 0, 1, 0, 0, 0, 4, 1, 2, 3, 4, 0, results.len() as u8];
         results.iter().for_each(|format| out.extend([0, *format]));

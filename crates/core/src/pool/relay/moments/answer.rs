@@ -1,5 +1,5 @@
-//! The moment *answer*: a message of a server is not plain (`plain.rs`), so it gets a look. What it may find is `Attention`, or a
-//! reason to break the connection (`Unexpected`). The looks, in this order:
+//! The moment *answer*: a message of a server is not plain (`plain.rs`), so it gets a look. The result is an `Attention`, or a reason
+//! to break the connection (`Unexpected`). The looks, in this order:
 //!
 //! 1. A message that servers send unasked goes to `asynchronous.rs`, an error to `server/errors.rs`.
 //! 2. Break: a message that cannot be here (`check_answer`), or a transaction that statement pooling forbids.
@@ -28,19 +28,19 @@ use crate::pool::relay::preamble::{LinkPhase, Preamble, Repair};
 use crate::pool::relay::receive::{Run, visible};
 use crate::pool::show::measure::rows_in_tag;
 
-/// What a message that a client would see needs.
+/// The treatment of a server's message that a client would see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Attention {
-    /// Nothing: the client gets it.
+    /// The client gets the message.
     Pass,
-    /// No client sees it.
+    /// No client gets the message.
     Hide,
-    /// The client is told later, and then by pgweir.
+    /// The client gets the message later, from pgweir.
     Hold,
 }
 
 impl Pool {
-    /// A whole message that is no row. The run is flushed before anything else is said to its client.
+    /// Looks at a whole message that is not a row. The run is flushed before the client gets anything else.
     #[allow(clippy::too_many_arguments, reason = "the run and its bytes are one place in one buffer")]
     pub(in crate::pool::relay) fn control<D: Driver>(
         &mut self,
@@ -98,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// ReadyForQuery: what came before it is flushed with it, and then the moment *rest* follows.
+    /// Handles ReadyForQuery: the messages before it are flushed with it, and then the moment *rest* follows.
     fn ready<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -146,7 +146,7 @@ impl Pool {
         if owed_nothing { self.was_asked_first(id, &all[end..]) } else { Ok(()) }
     }
 
-    /// Statement pooling: the client is told of the error alone, not that its transaction has begun.
+    /// Refuses a transaction under statement pooling: the client gets an error alone, and does not learn that its transaction has begun.
     #[cold]
     fn refuse_transaction<D: Driver>(
         &mut self,
@@ -167,7 +167,7 @@ impl Pool {
         }
     }
 
-    /// ReadyForQuery was accepted: may its client be told? The features are asked in this order:
+    /// Returns whether the client of a ReadyForQuery that was accepted may be told. The features are asked in this order:
     ///
     /// 1. `begin`: the client was told of an end of its group that never was (Hide).
     /// 2. `listen`: other connections must know of the end of the transaction before the client does (Hold).
@@ -209,7 +209,7 @@ impl Pool {
         attention
     }
 
-    /// Refuses what a server cannot say at this place.
+    /// Refuses a message that a server cannot send at this place.
     fn check_answer(&mut self, env: &mut Env, id: ServerId, message: u8) -> Result<(), Unexpected> {
         match message {
             tag::COPY_IN | tag::COPY_OUT | tag::COPY_BOTH => {
@@ -219,7 +219,7 @@ impl Pool {
         }
     }
 
-    /// An entry of an extended group ended well.
+    /// Handles the end of an answer that was no error.
     #[allow(clippy::too_many_arguments, reason = "the run and its bytes are one place in one buffer")]
     fn ended<D: Driver>(
         &mut self,
@@ -258,7 +258,7 @@ impl Pool {
         }
     }
 
-    /// A statement that was sent has another shape than its client was told.
+    /// Handles a statement that has another shape on this server than its client was told.
     #[cold]
     fn statement_misfits<D: Driver>(
         &mut self,
@@ -277,7 +277,8 @@ impl Pool {
         }
     }
 
-    /// DISCARD ALL, DEALLOCATE ALL and ROLLBACK are known by the tag of their CommandComplete.
+    /// Tells the features which command has completed. DISCARD ALL, DEALLOCATE ALL and ROLLBACK are known by the tag of their
+    /// CommandComplete.
     fn command_completed(&mut self, env: &mut Env, id: ServerId, accepted: Accepted, body: &[u8]) {
         self.note_command(id, body);
         if matches!(body, b"DISCARD SEQUENCES\0" | b"DISCARD ALL\0") {
@@ -315,19 +316,19 @@ impl Pool {
         self.statements_discarded(env, client, id);
     }
 
-    /// Statement pooling: no statement of a client may leave a transaction open.
+    /// Whether statement pooling forbids a client's statement on this server to leave a transaction open.
     fn forbids_transactions(&self, id: ServerId) -> bool {
         self.state.policy.mode == PoolMode::Statement
             && self.servers.get(id).is_some_and(|server| server.state.client().is_some())
     }
 
-    /// Other clients are queued, which a transaction that is open would hold up.
+    /// Whether other clients are queued on the server, which a transaction that is open would hold up.
     fn strands_others(&self, id: ServerId) -> bool {
         let pipelined = self.servers.get(id).map(|server| &server.pipelined);
         pipelined.is_some_and(|pipelined| pipelined.head().is_some() && !pipelined.is_alone())
     }
 
-    /// COPY at a point at which it cannot be: with other clients queued, or without a client that could send its data.
+    /// Returns the error for a COPY at a place where there cannot be one: other clients are queued, or no client could send its data.
     fn misplaced_copy(&mut self, env: &mut Env, id: ServerId, message: u8) -> Option<Unexpected> {
         let server = self.servers.get(id)?;
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
@@ -337,7 +338,7 @@ impl Pool {
         (hidden && message != tag::COPY_OUT).then_some(Unexpected { tag: message, expected: "no COPY" })
     }
 
-    /// A statement broke its rule with other clients queued: the server is given up.
+    /// Returns the error with which the server is given up, because a statement broke its rule while other clients were queued.
     fn rule_broken(
         &mut self,
         env: &mut Env,
@@ -350,6 +351,6 @@ impl Pool {
     }
 }
 
-/// CommandComplete of `BEGIN`, and of `START TRANSACTION`.
+/// The CommandComplete message of `BEGIN`, and of `START TRANSACTION`.
 const BEGIN_COMPLETE: &[u8] = b"C\0\0\0\x0aBEGIN\0";
 const START_COMPLETE: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";

@@ -15,7 +15,7 @@ use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::has_to_restore;
 
 impl Link {
-    /// A feature keeps something of what this client did on its server.
+    /// Whether a feature keeps something of what this client did on its server.
     #[inline]
     pub(crate) fn is_concerned(&self) -> bool {
         !self.phase.is_plain()
@@ -28,8 +28,8 @@ impl Link {
 }
 
 impl Pool {
-    /// A feature is to be asked about what this server says. `false`: it answers a client, and no feature has anything to say of
-    /// that client.
+    /// Whether a feature must be asked about what this server says. `false` if the server answers a client about which no feature has
+    /// anything to say.
     #[inline]
     pub(crate) fn is_concerned(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return true };
@@ -40,7 +40,7 @@ impl Pool {
         server.resets || !changes.is_empty() || client.account.listener.is_some() || link.is_concerned()
     }
 
-    /// For tests and the simulator: if they are asked where `is_concerned` says that they need not be, they say nothing.
+    /// Whether the features have nothing to say about this client on its server. Tests and the simulator use this to check `is_concerned`.
     pub(super) fn are_features_silent(&mut self, id: ServerId, client_id: ClientId) -> bool {
         let (owner, status) = (Owner::Client(client_id), TxStatus::Idle);
         let delays = self.delays_ready(id, owner, status) || self.has_notifications(client_id, id, status);

@@ -28,7 +28,8 @@ use crate::pool::session::audit::Audited;
 use crate::pool::session::pins::Reasons;
 
 impl Pool {
-    /// ReadyForQuery, followed by this number of the server's bytes that were not looked at yet. `concerned`: the features are asked.
+    /// Handles ReadyForQuery. `behind_bytes` is the number of the server's bytes after it that were not looked at yet. If `concerned` is
+    /// true, the features are asked.
     pub(crate) fn group_ended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -93,7 +94,7 @@ impl Pool {
         }
     }
 
-    /// The first features of the list. `true`: the ReadyForQuery is not the client's.
+    /// Asks the first features of the list. Returns `true` if the ReadyForQuery is not for the client.
     pub(crate) fn ready_is_for_features<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -108,8 +109,8 @@ impl Pool {
         self.phase_goes_on(cx, id, status)
     }
 
-    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
-    /// (after a failed replay, out of it), and then the client is told that state. `false`: it is the client's.
+    /// Handles a ReadyForQuery that is not for the client. After a failed BEGIN the server is first brought to a failed transaction (after
+    /// a failed replay, out of it), and then the client is told that state. Returns `false` if the ReadyForQuery is for the client.
     pub(crate) fn phase_goes_on<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -167,7 +168,7 @@ impl Pool {
         }
     }
 
-    /// A hidden statement must not leave a transaction open: no client can be given such a server.
+    /// Closes a server whose hidden statement has left a transaction open: no client can be given such a server.
     pub(crate) fn ended_in_transaction<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         if !matches!(server.state, ServerState::Busy(_))
@@ -178,7 +179,7 @@ impl Pool {
         }
     }
 
-    /// The last owed ReadyForQuery came, and the transaction status is idle.
+    /// Handles a server that owes nothing any more, and whose transaction status is idle.
     pub(crate) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.pipeline_head_answered(cx.env, id);
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -205,9 +206,9 @@ impl Pool {
         }
     }
 
-    /// A server has answered what it was asked at the end of its client's transaction. When the session is known, in this order:
-    /// `prepared` keeps a client here whose own names are on the server; `session` puts startup values back; `listen` joins new
-    /// channels.
+    /// Handles the answer to the questions that a server was asked at the end of its client's transaction. When the session is known, the
+    /// features are asked in this order: `prepared` keeps a client here whose own names are on the server; `session` puts startup values
+    /// back; `listen` joins new channels.
     pub(crate) fn audit_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
         let client_id = auditing.client;
@@ -235,7 +236,7 @@ impl Pool {
         }
     }
 
-    /// The session's contents are known, and are those that the client's session should hold.
+    /// Joins new channels or ends the transaction. The session's contents are known, and are those that the client's session should hold.
     pub(crate) fn join_or_end<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -46,7 +46,7 @@ use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
 impl Pool {
-    /// The client was linked: its session comes to the server first.
+    /// Prepares the server for a client that was just linked: the client's session comes to the server first.
     pub(crate) fn prepare_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -63,13 +63,14 @@ impl Pool {
         }
     }
 
-    /// [`Pool::prepare_text`] has something to do.
+    /// Whether [`Pool::prepare_text`] has something to do.
     #[inline]
     pub(crate) fn concerns_features(&self, id: ClientId, text: &[u8], traits: &Traits) -> bool {
         self.may_meet_names(id, traits) || self.concerns_sequences(text, traits)
     }
 
-    /// A text of a linked client is about to go to its server. `simple`: as a Query. The messages before it were sent.
+    /// Prepares the server for a text of a linked client that is about to be sent. `simple` is true if the text is a Query. The messages
+    /// before it were sent.
     pub(crate) fn prepare_text<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -95,7 +96,8 @@ impl Pool {
         named
     }
 
-    /// If names were exposed, the session is asked at the end of the transaction; or the message waits.
+    /// Acts on the client's own names of statements. If names were exposed, the session is audited at the end of the transaction. If the
+    /// names depend on answers that are owed, the message waits.
     fn act_on_names<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -110,7 +112,8 @@ impl Pool {
         }
     }
 
-    /// A Parse, Describe or Close that names a prepared statement: the server gets what it lacks, and the message in its own form.
+    /// Sends a Parse, Describe or Close that names a prepared statement, in the form that the server needs. If the server lacks the
+    /// statement, it gets the statement first.
     pub(crate) fn send_prepared<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -135,8 +138,8 @@ impl Pool {
         }
     }
 
-    /// A Bind of a statement that has a name. If the client prepared it through the protocol, `session` notes what it executes, and
-    /// its values.
+    /// Sends a Bind of a statement that has a name. If the client prepared it through the protocol, `session` notes the statement that is
+    /// executed, and its values.
     pub(crate) fn send_bind<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -190,8 +193,8 @@ impl Pool {
         Step::Used(header.total().min(message.len()))
     }
 
-    /// The server gets the statement that a Bind names, if the client prepared it through the protocol and the server lacks it. Returns
-    /// that statement.
+    /// Prepares the statement that a Bind names on the server, if the client prepared it through the protocol and the server lacks it.
+    /// Returns that statement.
     pub(crate) fn provide_statement<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -204,8 +207,8 @@ impl Pool {
         known
     }
 
-    /// The names at the front of a Bind, as its server knows them; so many bytes follow. Returns the statement, if the client prepared
-    /// it through the protocol.
+    /// Sends the names at the front of a Bind, as the server knows them. The caller sends the rest of the Bind. Returns the statement, if
+    /// the client prepared it through the protocol.
     pub(crate) fn send_bind_head<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -227,7 +230,7 @@ impl Pool {
         known.map(|known| known.statement)
     }
 
-    /// What the text behind a statement's name needs, for a Parse, a Describe or a Close.
+    /// Prepares the server for a Parse, a Describe or a Close that names a statement: its text, and the names that it uses.
     fn prepare_named<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -268,7 +271,7 @@ impl Pool {
         }
     }
 
-    /// A statement of the client's is about to be bound or described under its name.
+    /// Prepares the server for a Bind or a Describe of a client's statement under its name.
     fn prepare_statement<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -287,7 +290,7 @@ impl Pool {
         }
     }
 
-    /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
+    /// Prepares the server for a Bind of a statement that the client did not prepare through the protocol, but perhaps by SQL.
     fn prepare_bound_by_sql<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -310,8 +313,8 @@ impl Pool {
         }
     }
 
-    /// The client's next message uses the unnamed statement, or closes it: the server gets the client's own. `false` if the message
-    /// must wait.
+    /// Prepares the client's own unnamed statement on the server, because the next message uses or closes it. Returns `false` if the
+    /// message must wait.
     pub(crate) fn prepare_unnamed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -345,7 +348,7 @@ impl Pool {
         true
     }
 
-    /// The client's next message waits for answers, for which the server is asked if it may keep them back.
+    /// Makes the client's next message wait for answers that the server owes. If the server may hold them back, a Flush asks for them.
     pub(crate) fn hold_for_answers<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -361,8 +364,7 @@ impl Pool {
         }
     }
 
-    /// Has the server send the answers that it holds back until Sync: they may sit in its buffer until a Sync or Flush asks
-    /// for them.
+    /// Sends a Flush if the server may hold back answers until a Sync or a Flush.
     pub(crate) fn ask_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if server.ledger.ask() {

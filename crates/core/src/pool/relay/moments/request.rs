@@ -25,7 +25,7 @@ use crate::pool::{Pool, Step};
 use crate::stats::rare_path::RarePath;
 
 impl Pool {
-    /// A message of a client that has no server. `Step::Wait`: it waits for a server, or for the rest of the message.
+    /// Handles a message of a client that has no server. Returns `Step::Wait` if the message needs a server, or is not whole.
     pub(crate) fn client_without_server_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -66,8 +66,8 @@ impl Pool {
         self.request_server(cx, id, bytes, group)
     }
 
-    /// Why no server is asked for a message that was not answered here: it is dropped, it ends its client, or too little of it is
-    /// here.
+    /// Returns the reason not to ask a server for a message that was not answered here: the message is dropped, ends its client, or is not
+    /// whole enough.
     fn keeps_from_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -1,4 +1,4 @@
-//! The moment *rest*: a client's transaction is over, and its server is at rest. May it go to another client?
+//! The moment *rest*: a client's transaction is over, and its server is idle. May the server go to another client?
 //!
 //! The features decide in this order whether the server leaves its client (`rest_of_transaction`):
 //!
@@ -25,23 +25,23 @@ use crate::pool::server::state::{Auditing, ServerState, Stage};
 use crate::pool::session::audit::SessionAtRest;
 use crate::pool::session::pins::Reasons;
 
-/// What becomes of a server when its client's transaction is over.
+/// The fate of a server when its client's transaction is over.
 enum Rest {
     /// The client gives it back.
     Release {
-        /// The pool's mode when it got the server.
+        /// The mode of the pool when the client got the server.
         made_in: PoolMode,
-        /// It may have drawn a value from a sequence.
+        /// Whether the client may have drawn a value from a sequence.
         drew: bool,
     },
-    /// It stays, and is asked something first.
+    /// The server stays with its client, and is asked something first.
     Ask(Box<Auditing>),
-    /// It stays with its client, or the client is gone.
+    /// The server stays with its client, or the client is gone.
     Keep,
 }
 
 impl Pool {
-    /// The client's transaction is over, and its server is at rest.
+    /// Handles the end of a client's transaction, when its server is idle.
     pub(crate) fn transaction_ended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -79,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// The second list of this file's head.
+    /// Decides whether the server leaves its client. The features are asked in the order of the table in this file's head.
     fn rest_of_transaction<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -132,7 +132,8 @@ impl Pool {
         }
     }
 
-    /// The client keeps its server for these reasons, or for none no longer. `false` if it was refused, and is gone.
+    /// Pins the client to its server for these reasons, or unpins it if there are none. Returns `false` if the client was refused, and is
+    /// gone.
     fn pin_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reasons: Reasons) -> bool {
         if let Err(fault) = self.set_pin(cx, id, reasons) {
             self.refuse_client(cx, id, &fault);
@@ -140,7 +141,7 @@ impl Pool {
         self.clients.contains_key(id)
     }
 
-    /// All is known, and known to every connection that needs to know it.
+    /// Ends the transaction after the audit. If the client's own notifications are still due, this waits for them.
     pub(crate) fn audit_over<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

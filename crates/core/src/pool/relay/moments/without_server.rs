@@ -10,8 +10,8 @@ use crate::ids::ClientId;
 use crate::pool::{Pool, Step};
 
 impl Pool {
-    /// Answers a message in place of a server that was sent nothing yet. `status` is what the client was last told of its
-    /// transaction. `None`: a server must answer it.
+    /// Answers a message instead of a server that was sent nothing yet. `status` is the transaction status that the client was told last.
+    /// Returns `None` if a server must answer it.
     // A comparison or two for nearly all messages.
     #[inline(always)]
     pub(crate) fn answer_message<D: Driver>(
