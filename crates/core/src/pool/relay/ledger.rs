@@ -67,7 +67,7 @@ pub enum Owner {
     Client(ClientId),
     /// A client whose next statement depends on this one. Success is hidden; the client gets an error.
     Prerequisite(ClientId),
-    /// No client: the answer is pgweir's own.
+    /// The answer belongs to pgweir itself: no client gets it.
     Hidden(Purpose),
 }
 
@@ -245,7 +245,7 @@ pub struct Ledger {
 /// The progress of the answer to the entry at the head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Head {
-    /// No message of the answer has come, or pgweir did not look.
+    /// The answer has not begun, or pgweir did not look.
     #[default]
     Awaited,
     /// A message of the answer has come. This is known only while there are doubtful Syncs.

@@ -14,23 +14,23 @@ use crate::pool::client::leaving::Farewell;
 use crate::pool::server::state::ServerState;
 use crate::stats::rare_path::RarePath;
 
-/// Why a server is closed whose client left it while a statement ran.
+/// The reason for closing a server whose client left it while a statement ran.
 pub(crate) const NOT_READY: &str = "client disconnect while server was not ready";
 
 /// Work that a client that is gone has left running on its server.
 pub(crate) struct Abandoned {
-    /// The client.
+    /// The client that is gone.
     pub(crate) client: ClientId,
-    /// How the client left.
+    /// The way in which the client left.
     pub(crate) farewell: Farewell,
-    /// When it left (monotonic, µs).
+    /// The time at which the client left (monotonic, µs).
     pub(crate) since_us: u64,
-    /// When PostgreSQL was first and last asked to cancel what runs (monotonic, µs); `None` if it was not asked.
+    /// The times at which PostgreSQL was first and last asked to cancel the work (monotonic, µs); `None` if it was not asked.
     asked_us: Option<(u64, u64)>,
 }
 
 impl Pool {
-    /// The client of this server is gone, and PostgreSQL still runs what it sent. The server is closed when that is over.
+    /// Notes that the client of this server is gone while PostgreSQL still runs its messages. The server is closed when they are over.
     pub(crate) fn abandon_running<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -51,7 +51,8 @@ impl Pool {
         self.server_unpause(cx, id);
     }
 
-    /// PostgreSQL has ended what the client left, or has ended the connection. `false`: no client has left this server so.
+    /// Closes a server on which PostgreSQL has ended the work that a client left, or has ended the connection. Returns `false`, and does
+    /// nothing, if no client has left work on this server.
     pub(crate) fn abandoned_is_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id).filter(|server| server.abandoned.is_some()) else {
             return false;
@@ -61,8 +62,8 @@ impl Pool {
         true
     }
 
-    /// Servers whose head's client is gone. With no client left queued, the server's work is of no use: it ends as if a client leaves in
-    /// the middle of a statement.
+    /// Abandons servers whose head's client is gone and on which no client is queued any more: the work is of no use then, and ends as if a
+    /// client leaves in the middle of a statement.
     pub(crate) fn abandon_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let draining: Vec<ServerId> = self
             .servers
@@ -79,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// Looks after the servers that were left so: cancel requests that are due, and a bound for PostgreSQL's answer to them.
+    /// Sends the cancel requests that are due for abandoned servers, and closes a server if PostgreSQL does not answer them in time.
     pub(crate) fn tend_abandoned<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let abandoned: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.abandoned.is_some()).map(|(id, _)| id).collect();

@@ -66,7 +66,7 @@ pub(crate) struct AtLogin {
 pub(crate) struct SampledSession {
     /// The number of transactions since the session was last known.
     pub(crate) transactions: u32,
-    /// Their last statements, by fingerprint and text.
+    /// The last statements of these transactions, by fingerprint and text.
     pub(crate) statements: Vec<(u64, Box<str>)>,
 }
 
@@ -95,7 +95,7 @@ impl AskedServer {
         AskedServer { question, attempts: 0, answer: None }
     }
 
-    /// The list that a server with this question is in.
+    /// Returns the list that a server with this question is in.
     pub(crate) fn kind(&self) -> ServerKind {
         match &self.question {
             ServerQuestion::ConnectQuery(Some(_)) | ServerQuestion::AfterConnectQuery(Some(_)) => {
@@ -151,7 +151,7 @@ impl AtLogin {
         }
     }
 
-    /// ParameterStatus messages of the parameters that are not tracked.
+    /// Returns ParameterStatus messages of the parameters that are not tracked.
     pub(crate) fn messages(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.fixed.iter().for_each(|(name, value)| encode_parameter_status(&mut out, name, value));
@@ -163,7 +163,7 @@ impl AtLogin {
 pub(crate) type Failed = (&'static str, Option<&'static str>);
 
 impl ServerState {
-    /// The question that a server without a client was asked, if any.
+    /// Returns the question that a server without a client was asked, if any.
     pub(crate) fn question(&self) -> Option<&ServerQuestion> {
         match self {
             ServerState::Asked(asked) => Some(&asked.question),
@@ -171,7 +171,7 @@ impl ServerState {
         }
     }
 
-    /// The parameters that the login reported, while `connect_query` belongs to the login.
+    /// Returns the parameters that the login reported, while `connect_query` belongs to the login.
     pub(crate) fn at_login(&self) -> Option<&AtLogin> {
         match self.question()? {
             ServerQuestion::ConnectQuery(login) | ServerQuestion::AfterConnectQuery(login) => {
@@ -181,8 +181,8 @@ impl ServerState {
         }
     }
 
-    /// A parameter that is not tracked was reported. `is_own` says whether the server was opened with a client's own value of it:
-    /// that is no value that other clients begin with.
+    /// Notes the value of a parameter that is not tracked. `is_own` is true if the server was opened with a client's own value, with which
+    /// other clients do not begin.
     pub(crate) fn note_reported(&mut self, name: &[u8], value: &[u8], is_own: bool) {
         let ServerState::Asked(asked) = self else { return };
         match &mut asked.question {
@@ -209,7 +209,7 @@ impl ServerState {
 }
 
 impl Pool {
-    /// A row that answers a question to a server without a client, or to the node that is watched.
+    /// Takes a row that answers a question to a server without a client, or to the node that is watched.
     pub(crate) fn question_row(&mut self, id: ServerId, row: &DataRow<'_>, bytes: usize) {
         match self.servers.get_mut(id).map(|server| &mut server.state) {
             Some(ServerState::Asked(asked)) => {
@@ -221,8 +221,8 @@ impl Pool {
         }
     }
 
-    /// A question to a server without a client, or to the node that is watched, ended in an error. Returns a failure that the caller must
-    /// act on; `None` if the error is part of the answer.
+    /// Handles the error in which a question to a server without a client, or to the node that is watched, has ended. Returns a failure
+    /// that the caller must act on; `None` if the error is part of the answer.
     pub(crate) fn question_failed(&mut self, id: ServerId, code: SqlState, text: &str) -> Option<Failed> {
         match &mut self.servers.get_mut(id)?.state {
             ServerState::Asked(asked) => asked.failed(code, text),
@@ -234,7 +234,7 @@ impl Pool {
         }
     }
 
-    /// The server has answered completely, and is at rest: the room of the question reads the answer, and then frees the server or asks
+    /// Handles the complete answer of a server that is idle: the room of the question reads the answer, and then frees the server or asks
     /// it something else.
     pub(crate) fn question_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -271,20 +271,21 @@ impl Pool {
     }
 }
 
-/// The answer to a statement of pgweir's.
+/// The answer to a statement of pgweir's own.
 #[derive(Default)]
 pub(crate) struct Replies {
-    /// Values; `None` is NULL.
+    /// The rows of the answer. A value is `None` if it is NULL.
     pub(crate) rows: Vec<Vec<Option<Box<[u8]>>>>,
     /// The session's own values of settings that the question itself has set, in their order (`relay/own_settings.rs`).
     pub(crate) shown: Vec<Box<[u8]>>,
     pub(crate) bytes: usize,
-    /// SQLSTATE and text of the error it ended in.
+    /// The SQLSTATE and text of the error in which the answer ended.
     pub(crate) failed: Option<(SqlState, String)>,
 }
 
 impl Replies {
-    /// A row of the answer. Of an answer that is too long only the length is kept, which is noted here: the rows are no longer all there.
+    /// Adds a row. If the answer has become too long, the row is dropped and only the length of the answer grows: the rows are no longer
+    /// complete.
     pub(crate) fn add(&mut self, row: &DataRow<'_>, bytes: usize, is_of_session: bool) {
         self.bytes += bytes;
         if self.bytes > SERVER_ERROR_BYTES_MAX {
@@ -297,13 +298,13 @@ impl Replies {
         }
     }
 
-    /// The question, or a part of it, was refused. The first error is the one that counts.
+    /// Notes that the question, or a part of it, was refused. Only the first error counts.
     pub(crate) fn fail(&mut self, code: SqlState, text: &str) {
         self.failed.get_or_insert_with(|| (code, text.to_owned()));
     }
 
-    /// A row of an answer about all that a session holds. In place of the value of a setting that the question itself has set, the
-    /// session's own value is kept.
+    /// Adds a row of an answer about all that a session holds. If the question itself has set a setting, the session's own value replaces
+    /// the value in the row.
     fn add_of_session(&mut self, mut row: Vec<Option<Box<[u8]>>>) {
         if let [Some(value)] = row.as_slice() {
             self.shown.push(value.clone());
@@ -322,7 +323,7 @@ impl Replies {
         self.rows.push(row);
     }
 
-    /// The answer lists a setting of PostgreSQL's own as set in the session.
+    /// Whether the answer lists a setting of PostgreSQL's own as set in the session.
     pub(crate) fn holds(&self, name: &[u8]) -> bool {
         self.rows.iter().any(|row| match row.as_slice() {
             [Some(kind), Some(known), _] => **kind == *b"s" && known.eq_ignore_ascii_case(name),
@@ -330,12 +331,12 @@ impl Replies {
         })
     }
 
-    /// Statements are prepared there through the protocol.
+    /// Whether the answer says that statements were prepared in the session through the protocol.
     pub(crate) fn tells_of_protocol(&self) -> bool {
         self.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into())))
     }
 
-    /// The value of a custom setting in a new connection, if the answer has one.
+    /// Returns the value of a custom setting in a new connection, if the answer has one.
     pub(crate) fn default_of(&self, name: &[u8]) -> Option<&[u8]> {
         self.rows.iter().find_map(|row| match row.as_slice() {
             [Some(kind), Some(known), Some(value)] if **kind == *b"d" && **known == *name => Some(&**value),

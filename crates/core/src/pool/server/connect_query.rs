@@ -21,7 +21,7 @@ use crate::pool::session::content::Session;
 use crate::pool::session::pins::Touched;
 
 impl Pool {
-    /// The server is logged in, as `login` says.
+    /// Runs `connect_query` on a server that is logged in, or begins its session at once if there is none.
     pub(crate) fn first_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: AtLogin) {
         match self.state.connect_query() {
             Some(_) => self.run_connect_query(cx, id, Some(Box::new(login))),
@@ -29,7 +29,7 @@ impl Pool {
         }
     }
 
-    /// The server was reset.
+    /// Prepares a server that was reset for its next client: `connect_query` runs again if there is one.
     pub(crate) fn cleaned<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let closes = self.reason_to_close(cx.env, id).is_some();
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -58,7 +58,7 @@ impl Pool {
         self.ask_server(cx, id, ServerQuestion::ConnectQuery(login), query.as_bytes());
     }
 
-    /// `connect_query` is answered. `login` is what the server reported at its login, if that ends now.
+    /// Handles the answer to `connect_query`. `login` is what the server reported at its login, if that ends now.
     pub(crate) fn connect_query_ended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -73,14 +73,14 @@ impl Pool {
         self.ask_what_is_left(cx, id);
     }
 
-    /// Asks the server for the contents of its session, for the first time or again.
+    /// Asks the server for the contents of its session.
     pub(crate) fn ask_what_is_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let names = custom_names(self.state.connect_query().unwrap_or_default().as_bytes());
         let text = self.everything_of(cx.env, id, &names);
         self.send_question(cx, id, &text);
     }
 
-    /// The server has said what `connect_query` left, or that it does not say.
+    /// Handles the server's answer about the state that `connect_query` left, which may be an error.
     pub(crate) fn learnt<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -104,8 +104,8 @@ impl Pool {
         self.session_begins(cx, id, login.as_deref(), session);
     }
 
-    /// The part that can move. The rest (temporary tables, locks) is this server's alone: a client that touches it finds
-    /// out, and keeps the server.
+    /// Returns the part of the state that can move to another server. The rest (temporary tables, locks) is this server's alone: a client
+    /// that touches it finds out, and keeps the server.
     fn what_is_left(&mut self, env: &mut Env, id: ServerId, answer: &Replies) -> Option<Session> {
         let (mut session, _) = self.read_everything(env, id, answer, false)?;
         let params = Arc::clone(&self.servers.get(id)?.params);
@@ -117,8 +117,8 @@ impl Pool {
         (session.bytes() <= SESSION_BYTES_MAX).then_some(session)
     }
 
-    /// This is what the server's session begins with. A pool's first server so says what its clients begin with; the next
-    /// server does if the first was of no help. What servers report is told to new clients as the newest server reports it.
+    /// Notes the session that this server begins with. The pool's first server decides what its clients begin with, or the next server if
+    /// the first could not say. New clients are told the parameters as the newest server reports them.
     fn session_begins<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -158,7 +158,7 @@ impl Pool {
     }
 }
 
-/// The settings `a.b` that a text may be about: no list of PostgreSQL shows them.
+/// Returns the settings `a.b` that a text may be about: no list of PostgreSQL shows them.
 fn custom_names(text: &[u8]) -> Vec<Box<[u8]>> {
     let mut touched = Touched::default();
     touched.learn(&SettingNames::of(text, true));

@@ -1,4 +1,4 @@
-//! Errors of servers: the client that an ErrorResponse is told to, and the next step if it answers a statement of ours.
+//! Errors of servers: the client that an ErrorResponse is told to, and the next step if it answers a statement of pgweir's.
 
 use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::{Report, SqlState, encode_error};
@@ -19,8 +19,8 @@ use crate::pool::relay::preamble::{Again, LinkPhase};
 use crate::pool::server::state::{Server, ServerState, SyncingSession};
 use crate::pool::session::replay::NOT_RESTORED;
 
-/// What a server says that shuts down, crashes, or is told by an administrator to end a session; and a standby that ends one for a
-/// conflict with recovery.
+/// The codes with which a server shuts down, crashes, or ends a session because an administrator said so, and that of a standby that ends a
+/// session for a conflict with recovery.
 const SHUTDOWN: [SqlState; 4] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
@@ -29,7 +29,7 @@ const SHUTDOWN: [SqlState; 4] = [
 ];
 
 impl Pool {
-    /// ErrorResponse, whole.
+    /// Handles a whole ErrorResponse.
     pub(crate) fn server_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let body = &message[HEADER_LEN..];
         let fatal = ErrorFields::parse(body)
@@ -101,7 +101,7 @@ impl Pool {
         }
     }
 
-    /// The exchange is sent again, as this decision says. No client gets the first attempt's answers from here on.
+    /// Makes the exchange run again, at the server that this decision names. From here on no client gets the first attempt's answers.
     #[cold]
     #[inline(never)]
     fn ask_again<D: Driver>(
@@ -126,15 +126,16 @@ impl Pool {
         self.end_pipeline(id);
     }
 
-    /// The server has told its client that the session ends. Its connection ends next, but nothing may be answered before that: a client
-    /// that has sent a BEGIN meanwhile would read two answers to it.
+    /// Closes a server that has told its client that the session ends. PostgreSQL ends the connection next, but nothing may be answered
+    /// before that: a client that has sent a BEGIN meanwhile would read two answers to it.
     fn session_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if self.servers.get(id).is_some_and(Server::has_said_fatal) {
             self.server_closed(cx, id, &Closed::Eof);
         }
     }
 
-    /// The server shuts down, or was told to end this session, in the middle of what its client asked for: the client need not see that.
+    /// Returns whether the client is kept from seeing the end of the session, because its exchange runs on another server. This server
+    /// shuts down, or was told to end this session, in the middle of the exchange.
     fn outlives_shutdown<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) -> bool {
         let (code, _) = code_and_text(&message[HEADER_LEN..]);
         let Some(server) = self.servers.get(id) else { return false };
@@ -147,7 +148,7 @@ impl Pool {
         self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Busy(_)))
     }
 
-    /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.
+    /// Sends the client PostgreSQL's error for a name that is in use, with the client's own name for the statement.
     fn name_in_use<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId, ticket: u32) {
         let Some(client) = self.clients.get(client) else { return };
         let name = client.account.statements.as_ref().and_then(|statements| statements.name(ticket));
@@ -157,7 +158,7 @@ impl Pool {
         cx.driver.send(client.conn, &cx.env.scratch);
     }
 
-    /// An error that answers nothing: the server is about to leave (57P01, 57P05 and similar codes).
+    /// Handles an error that answers nothing: the server is about to leave (57P01, 57P05 and similar codes).
     fn unasked_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8], fatal: bool) {
         if fatal && self.first_try_at(id) != FirstTry::None {
             // Nothing of the standby was shown to its client, whose group runs on the primary.
@@ -194,8 +195,8 @@ impl Pool {
         }
     }
 
-    /// In session pooling the client that was told of this server ends with it, as on a direct connection, though it has not
-    /// asked for anything yet.
+    /// Ends the client that was told of this server in session pooling, as on a direct connection, even though the client has not sent a
+    /// statement yet.
     fn end_session_of<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8], text: &str) {
         let Some(client_id) = self.idle_keeper(id) else { return };
         let code = ErrorFields::parse(&message[HEADER_LEN..]).ok().and_then(|fields| fields.code());
@@ -252,8 +253,8 @@ impl Pool {
         }
     }
 
-    /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
-    /// told. The server is not used any more.
+    /// Handles a server that does not reach the state that it should. The client gets another server, up to a number of times, and then an
+    /// error. The server is not used any more.
     pub(crate) fn session_sync_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -281,7 +282,7 @@ impl Pool {
     }
 }
 
-/// The code and text of a server's error, for statements of ours.
+/// Returns the code and text of a server's error, for statements of pgweir's own.
 fn code_and_text(body: &[u8]) -> (SqlState, String) {
     let fields = ErrorFields::parse(body).ok();
     let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
@@ -289,7 +290,8 @@ fn code_and_text(body: &[u8]) -> (SqlState, String) {
     (code.unwrap_or(SqlState::CONNECTION_FAILURE), text.unwrap_or_default())
 }
 
-/// The error that was provoked, not another one that came first: the transaction had failed before, the server shuts down.
+/// Whether this is the error that was provoked, and not another one that came first, for example because the transaction had failed before
+/// or the server shuts down.
 fn is_provoked(body: &[u8]) -> bool {
     let code = ErrorFields::parse(body).ok().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
     code == Some(SqlState::DUPLICATE_PREPARED_STATEMENT)

@@ -1,4 +1,4 @@
-//! Logging in to PostgreSQL: TLS, the startup packet, the proof of our user, and the parameters that it reports.
+//! Logging in to PostgreSQL: TLS, the startup packet, the proof of the pool's user, and the parameters that the server reports.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::pool::session::params::Params;
 use crate::pool::{Pool, Step};
 
 impl Pool {
-    /// The connection is up: asks for TLS, or logs in.
+    /// Asks for TLS on a connection that was just opened, or logs in.
     pub(crate) fn server_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, local: String) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Dialing(beginning) = &server.state else { return };
@@ -58,7 +58,7 @@ impl Pool {
         }
     }
 
-    /// The one byte that answers SSLRequest.
+    /// Handles the one byte that answers SSLRequest.
     pub(crate) fn tls_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> Step {
         let Some(server) = self.servers.get(id) else { return Step::Gone };
         let only_for = server.state.client();
@@ -93,7 +93,7 @@ impl Pool {
         }
     }
 
-    /// The handshake with a server is complete.
+    /// Logs in after the TLS handshake with a server.
     pub(crate) fn server_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, info: &TlsInfo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::SecuringTls(beginning) = &server.state else { return };
@@ -168,8 +168,8 @@ impl Pool {
         self.servers[id].opened = opened;
     }
 
-    /// The secret that proves us to be the pool's user: the forced user's password, else `auth_file`, else the secret
-    /// learned from the client's own login. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
+    /// Returns the secret that proves pgweir to be the pool's user: the forced user's password, else `auth_file`, else the secret learned
+    /// from the client's own login. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
     fn credential(&self, env: &Env) -> Credential {
         let pool = &self.state;
         // The password is the forced user's: `auth_user` has pools of the same database.
@@ -192,7 +192,7 @@ impl Pool {
         }
     }
 
-    /// A message of a server that we log in to.
+    /// Handles a message of a server that pgweir logs in to.
     pub(crate) fn login_message<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -282,7 +282,7 @@ impl Pool {
         Ok(())
     }
 
-    /// "wrong password type" is PgBouncer's text, and does not say what to write where.
+    /// Logs which password is missing, and where to write it: PgBouncer's text "wrong password type" does not say that.
     fn explain_password_type<D: Driver>(&self, cx: &mut Cx<'_, D>, body: &[u8]) {
         let asked = match Authentication::parse(body) {
             Ok(Authentication::Md5 { .. }) => "md5",
@@ -312,7 +312,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The client that the server is opened for is to see it.
+    /// Keeps a NoticeResponse of the login for the client that the server is opened for.
     fn login_notice(&mut self, id: ServerId, message: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if let ServerState::LoggingIn(login) = &mut server.state
@@ -331,7 +331,7 @@ impl Pool {
         Ok(())
     }
 
-    /// ReadyForQuery of the login. `false` if the server was closed.
+    /// Handles the ReadyForQuery of the login. Returns `false` if the server was closed.
     fn logged_in<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let ServerState::LoggingIn(login) = &mut server.state else { return false };
@@ -381,7 +381,7 @@ impl Pool {
         self.servers.contains_key(id)
     }
 
-    /// The replication client's own server is there: the two belong together from here on.
+    /// Links a replication client to its own server, which is logged in now: the two belong together from here on.
     fn link_replication<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -401,7 +401,7 @@ impl Pool {
         self.client_resume(cx, client_id);
     }
 
-    /// PostgreSQL refused the login.
+    /// Handles PostgreSQL's refusal of the login.
     fn login_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
         let message = fields.as_ref().and_then(ErrorFields::message).unwrap_or(b"(no message)");
@@ -433,8 +433,8 @@ impl Pool {
         }
     }
 
-    /// A server that knows nothing of versions after 3.0 refuses them instead of naming its own (PostgreSQL before 9.3.20,
-    /// 9.6.6 and 10.1, older poolers): from here on the pool's servers are asked for 3.0.
+    /// Returns whether the server refused a version above 3.0 instead of naming its own (PostgreSQL before 9.3.20, 9.6.6 and 10.1, older
+    /// poolers). If so, it is closed, and from here on the pool's servers are asked for 3.0.
     fn asks_for_less<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, code: SqlState) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let asked_newer = matches!(&server.state, ServerState::LoggingIn(login) if login.asked_newer);
@@ -454,7 +454,7 @@ impl Pool {
     }
 }
 
-/// A server's error text for a client: bounded, without control characters.
+/// Returns a server's error text for a client: bounded, without control characters.
 fn printable_long(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(CACHED_ERROR_BYTES_MAX)];
     String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

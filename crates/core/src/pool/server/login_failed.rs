@@ -1,4 +1,4 @@
-//! A login that failed: the connection is closed, and those who waited for it are told or go elsewhere.
+//! Failed logins: the connection is closed, and the clients that waited for it get an error or go elsewhere.
 
 use pgweir_wire::error::SqlState;
 
@@ -13,7 +13,7 @@ use crate::pool::{Branch, Failure, Pool};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
 impl Pool {
-    /// A connection could not be opened or the login went wrong, for a reason of ours or the network's.
+    /// Handles a connection that could not be opened, or a login that failed for a reason of pgweir's or of the network's.
     pub(crate) fn login_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -36,8 +36,8 @@ impl Pool {
         }
     }
 
-    /// Notes the failure and closes the connection; the replication client it was for learns of it. Returns whether another host of
-    /// the list is tried at once: as long as there is one, nothing has failed for the pool.
+    /// Notes the failure and closes the connection; a replication client that it was opened for learns of it. Returns whether another host
+    /// of the list is tried at once: as long as there is one, nothing has failed for the pool.
     pub(crate) fn fail_login<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -91,7 +91,7 @@ impl Pool {
         }
     }
 
-    /// No server of this pool will answer.
+    /// Answers the `auth_query` lookups that wait: no server of this pool will.
     pub(crate) fn refuse_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, obstacle: Obstacle) {
         for lookup in std::mem::take(&mut self.state.queue.lookups) {
             answer_lookup(cx, &lookup, Answer::Unavailable(obstacle));

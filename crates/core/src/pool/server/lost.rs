@@ -17,7 +17,7 @@ use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{Ending, ServerState};
 
 impl Pool {
-    /// A server that cannot be used any more: its client learns why.
+    /// Gives up a server that cannot be used any more. Its client learns why.
     pub(crate) fn lose_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -66,7 +66,7 @@ impl Pool {
         self.close_server(cx, id, &reason, CloseMode::Now);
     }
 
-    /// The connection to a server ended.
+    /// Handles the end of the connection to a server.
     pub(crate) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
         if self.abandoned_is_over(cx, id) {
             // PostgreSQL has read the Terminate that followed the client's last message.
@@ -92,7 +92,7 @@ impl Pool {
         }
     }
 
-    /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
+    /// Ends a session whose server is to be replaced (`server_fast_close`). The caller has seen the end of the session's transaction.
     pub(crate) fn close_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
             return;
@@ -107,7 +107,7 @@ impl Pool {
         }
     }
 
-    /// The same for sessions that were between two transactions when their server was marked.
+    /// Ends sessions that were between two transactions when their server was marked to be replaced (`server_fast_close`).
     pub(crate) fn close_idle_sessions_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if !cx.env.rules.config.main.server_fast_close {
             return;
@@ -138,7 +138,7 @@ impl Pool {
         }
     }
 
-    /// A server ends before it served any client. If several do so right after their login, the next one would end in the same
+    /// Notes that a server ended before it served any client. If several do so right after their login, the next one would end in the same
     /// way, at once: it waits for `server_login_retry`, as after a failed login.
     pub(crate) fn note_stillborn(&mut self, env: &Env, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };

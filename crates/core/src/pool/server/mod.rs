@@ -1,4 +1,4 @@
-//! A connection to PostgreSQL: its states, its login, its errors, and what becomes of it when its client leaves it.
+//! Connections to PostgreSQL: their states, their logins, their errors, and the steps that a server takes after its client has left it.
 
 pub(crate) mod abandoned;
 pub(crate) mod asked;

@@ -1,5 +1,5 @@
 //! Servers that are given up although they work: RECONNECT, a changed configuration, a host that has left their address, a dropped
-//! role. Those at rest go at once, the others when they come to rest.
+//! role. Idle servers are closed at once, the others when they become idle.
 
 use std::net::SocketAddr;
 
@@ -10,11 +10,11 @@ use crate::pool::node::NodePool;
 use crate::pool::session::content::IDENTITY;
 use crate::pool::{Pool, ServerKind};
 
-/// Why such a server is closed.
+/// The reason for closing a server whose host has left its address.
 const MOVED: &str = "host has another address";
 
 impl Pool {
-    /// Servers of a host that are not at one of these addresses are to be closed.
+    /// Closes the servers of a host that are not at one of these addresses.
     pub(crate) fn leave_addresses<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -37,7 +37,7 @@ impl Pool {
         }
     }
 
-    /// Servers that are there are to be closed at their next rest; what is known of them and of failures is forgotten.
+    /// Closes the present servers when they next become idle, and forgets what is known of them and of failures.
     pub(crate) fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
         self.state.greeting = None;
         // New connections may begin with other settings, such as another isolation level.
@@ -50,8 +50,9 @@ impl Pool {
         self.notice();
     }
 
-    /// Roles were dropped. PostgreSQL keeps the role of a session by its number. If a new role gets the same name, a client that sets
-    /// this role would get a server that still works as the old one. What an open transaction has set is not known yet.
+    /// Closes servers after roles were dropped. PostgreSQL keeps the role of a session by its number. If a new role gets the same name, a
+    /// client that sets this role would get a server that still works as the old one. The roles that an open transaction has set are not
+    /// known yet.
     pub(crate) fn roles_dropped<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let may_have_role = |&id: &ServerId| {
             let server = &self.servers[id];
@@ -65,7 +66,7 @@ impl Pool {
         }
     }
 
-    /// Closes a server now, or when it comes to rest.
+    /// Closes a server now, or when it becomes idle.
     pub(crate) fn recycle_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

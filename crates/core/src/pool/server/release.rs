@@ -1,5 +1,4 @@
-//! From a client to the list of free servers: what a server that a client has left must go through, whether it gave the server back or is
-//! gone.
+//! The way of a server from a client to the list of free servers, whether the client gave the server back or is gone.
 
 use pgweir_settings::PoolMode;
 
@@ -17,7 +16,7 @@ use crate::pool::server::state::ServerState;
 use crate::pool::session::pins::{Pin, Reasons};
 
 impl Pool {
-    /// A client has no more use for this server, which is at rest but for a question of ours.
+    /// Releases a server whose client has no more use for it, and which is idle except for a question of pgweir's.
     pub(crate) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
         let main = &cx.env.rules.config.main;
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -38,7 +37,7 @@ impl Pool {
         }
     }
 
-    /// Into the list of free servers, if nothing speaks against it.
+    /// Puts a server into the list of free servers, unless there is a reason not to.
     pub(crate) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if self.is_notify_listener(id) {
             return self.notify_listener_up(cx, id);
@@ -63,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// A client left its server, which is at rest but for a question of ours, with traces in its session.
+    /// Clears the session of a server whose client has left traces in it. The server is idle except for a question of pgweir's.
     pub(crate) fn clear_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, pin: Option<&Pin>) {
         if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
             return self.close_server(
@@ -77,7 +76,7 @@ impl Pool {
         self.server_unpause(cx, id);
     }
 
-    /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
+    /// Handles a server whose client is gone (and removed already). If the client left anything unfinished, the server is closed: the
     /// effect of a half-sent message is unknown. If whole messages are not answered, that waits until PostgreSQL has run them
     /// (`abandoned.rs`).
     pub(crate) fn abandon_server<D: Driver>(

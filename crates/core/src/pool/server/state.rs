@@ -36,134 +36,135 @@ pub(crate) struct Server {
     pub(crate) state: ServerState,
     pub(crate) ledger: Ledger,
     pub(crate) tx: TxStatus,
-    /// What it last reported of the tracked parameters.
+    /// The values of the tracked parameters that the server reported last.
     pub(crate) params: Arc<Params>,
-    /// What its session holds besides, for the client that had it last.
+    /// The rest of the session's contents, for the client that had the server last.
     pub(crate) session: Arc<Session>,
-    /// The clients that may have drawn values of sequences that it holds.
+    /// The clients that may have drawn values of sequences that the server holds.
     pub(crate) users: Users,
-    /// What it was opened with for a client in session pooling.
+    /// The parameters that the server was opened with for a client in session pooling.
     pub(crate) opened: Opened,
-    /// The client in session pooling that it is opened for, or that was told of it and has not asked for anything yet.
+    /// The client in session pooling that the server is opened for, or that was told of it and has not sent a statement yet.
     pub(crate) kept_for: Option<ClientId>,
     pub(crate) statements: ServerStatements,
-    /// The exchange that its client sent first since it owed nothing, as far as that may have to be sent again.
+    /// The exchange that the client sent first after the server owed nothing, as far as it may have to be sent again.
     pub(crate) attempt: Attempt,
     pub(crate) incoming: Incoming,
-    /// In a pool with a cluster: what its client has asked for.
+    /// The work of the client that runs on this server, in a pool with a cluster.
     pub(crate) in_flight: Option<Box<InFlight>>,
-    /// The clients that are queued behind its client.
+    /// The clients that are queued after the server's client.
     pub(crate) pipelined: Pipelined,
-    /// Where it is, and what it is called there.
+    /// The place of the server: its address, and its identity there.
     pub(crate) at: Reached,
-    /// What it is at, for the statistics and timeouts.
+    /// The present work of the server, for the statistics and timeouts.
     pub(crate) work: Work,
-    /// Which of its pool's nodes it is of.
+    /// The node of the pool that the server belongs to.
     pub(crate) branch: Branch,
-    /// When anything last happened on it. Monotonic, µs.
+    /// The time of the last activity on the connection (monotonic, µs).
     pub(crate) active_us: u64,
-    /// Cancel requests that are on their way to it: no other client may have it before they are over.
+    /// The number of cancel requests that are on their way to the server: no other client may have it before they are over.
     pub(crate) cancels: u32,
-    /// Why it is to be closed at its next rest, if so.
+    /// The reason for closing the server when it is next idle. `None` if it stays.
     pub(crate) retire: Option<&'static str>,
     pub(crate) ending: Ending,
-    /// Work that a client that is gone has left running here, if any.
+    /// The work that a client that is gone has left running on the server, if any.
     pub(crate) abandoned: Option<Box<Abandoned>>,
     pub(crate) serves: Serves,
-    /// Its client may have reset startup values, which are then to be put back.
+    /// Whether the client may have reset startup values, which must then be put back.
     pub(crate) resets: bool,
 }
 
-/// What comes from a server.
+/// The bytes that come from a server.
 #[derive(Default)]
 pub(crate) struct Incoming {
-    /// Part of a message.
+    /// The first part of a message whose rest has not come yet.
     pub(crate) inbox: Vec<u8>,
     /// The rest of a message that is passed on as it comes.
     pub(crate) streaming: Option<Streaming>,
-    /// Since when it is not read because its client does not keep up (monotonic, µs).
+    /// The time since which the server is not read because its client does not keep up (monotonic, µs). `None` while it is read.
     pub(crate) paused_us: Option<u64>,
-    /// The known answers that are waited for.
+    /// The listeners that wait for answers of this server.
     pub(crate) taps: Vec<Tap>,
     /// The parameter types that the server has told of the statement that it is about to describe, four bytes each. Empty unless pgweir
     /// looks at the description.
     pub(crate) described_params: Box<[u8]>,
 }
 
-/// Where a server is.
+/// The place of a server.
 pub(crate) struct Reached {
-    /// SHOW's column `id`.
+    /// The number in SHOW's column `id`.
     pub(crate) serial: u64,
     pub(crate) endpoint: Endpoint,
-    /// The address that it was reached at; `None` before, and for a unix socket.
+    /// The address that the server was reached at; `None` before that, and for a unix socket.
     pub(crate) remote: Option<SocketAddr>,
-    /// Our end, as `ip:port`; "" for a unix socket.
+    /// The address of pgweir's end, as `ip:port`; "" for a unix socket.
     pub(crate) local: String,
-    /// What is known of its TLS session; "" without one.
+    /// The description of the TLS session; "" without one.
     pub(crate) tls: String,
-    /// When it was dialed.
+    /// The time at which the server was dialed.
     pub(crate) since: Now,
-    /// A standby's: when it was logged in, as [`Replayed`](crate::cluster::replayed::Replayed) counts.
+    /// The time at which a standby was logged in, as [`Replayed`](crate::cluster::replayed::Replayed) counts.
     pub(crate) logged_in_us: u64,
-    /// The major version that it reported at login; 0 if it is not known.
+    /// The major version that the server reported at login; 0 if it is not known.
     pub(crate) version: u16,
-    /// For cancel requests, as PostgreSQL gave them.
+    /// The process number for cancel requests, as PostgreSQL gave it.
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,
-    /// NoticeResponse messages of its login, for its first client.
+    /// The NoticeResponse messages of the login, for the server's first client.
     pub(crate) notices: Vec<u8>,
-    /// The node that it was opened to, in a pool with a cluster; once that is promoted, the term of the new primary.
+    /// The term of the node that the server was opened to, in a pool with a cluster; after that node's promotion, the term of the new
+    /// primary.
     pub(crate) term: Option<Term>,
     /// Whether the server was opened to a standby that was promoted since: its transactions may change something.
     pub(crate) is_promoted: bool,
 }
 
-/// What a server is at.
+/// The present work of a server.
 #[derive(Default)]
 pub(crate) struct Work {
-    /// When its current statement (or pipeline) began; 0 when none runs. Monotonic, µs.
+    /// The time at which the current statement (or pipeline) began (monotonic, µs); 0 when none runs.
     pub(crate) query_us: u64,
-    /// When its current transaction began; 0 when none is open. Monotonic, µs.
+    /// The time at which the current transaction began (monotonic, µs); 0 when none is open.
     pub(crate) xact_us: u64,
-    /// How long its client had waited for it, until its first statement is accounted for.
+    /// The time that the client had waited for the server (µs), until its first statement is accounted for.
     pub(crate) waited_us: u64,
-    /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
+    /// The time for which the server was not read since its current statement began (µs), without a pause that still lasts.
     pub(crate) stalled_us: u64,
-    /// What its transaction has changed of the database's objects.
+    /// The changes of the database's objects that the transaction has made.
     pub(crate) changes: SchemaChanges,
-    /// It had a client once.
+    /// Whether the server has ever had a client.
     pub(crate) used: bool,
-    /// Bytes that it sent, all in all.
+    /// The number of bytes that the server has sent in its life.
     pub(crate) received_bytes: u64,
-    /// What its current statement is, and does.
+    /// The identity and the effects of the current statement.
     pub(crate) running: Running,
-    /// What it answered last, and the number of transactions since its session was looked at.
+    /// The statements that the server answered last, and the number of transactions since its session was looked at.
     pub(crate) recent: Recent,
     pub(crate) unseen: u32,
-    /// What its client prepared on it by itself: only for the statistics.
+    /// The statements that the client prepared on the server by itself: only for the statistics.
     pub(crate) followed: Followed,
-    /// That is traced.
+    /// The statement that is traced, if any.
     pub(crate) traced: Option<Box<Traced>>,
 }
 
-/// What a transaction has changed of the database's objects.
+/// The changes of the database's objects that a transaction has made, as a set.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SchemaChanges(u8);
 
 impl SchemaChanges {
-    /// What statements return.
+    /// The transaction has changed the results of statements.
     pub(crate) const STATEMENTS: SchemaChanges = SchemaChanges(1);
-    /// It has made routines or triggers.
+    /// The transaction has made routines or triggers.
     pub(crate) const ROUTINES: SchemaChanges = SchemaChanges(2);
-    /// It has dropped roles.
+    /// The transaction has dropped roles.
     pub(crate) const ROLES: SchemaChanges = SchemaChanges(4);
 
-    /// This as well, if that is so.
+    /// Adds the other changes to the set if `is_so` is true.
     pub(crate) fn add(&mut self, other: SchemaChanges, is_so: bool) {
         self.0 |= if is_so { other.0 } else { 0 };
     }
 
-    /// It has changed any of these.
+    /// Whether the set has any of these changes.
     pub(crate) fn has(self, other: SchemaChanges) -> bool {
         self.0 & other.0 != 0
     }
@@ -174,24 +175,24 @@ impl SchemaChanges {
     }
 }
 
-/// How far a server is on its way out.
+/// The progress of a server towards its end.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Ending {
-    /// Not at all.
+    /// The server does not end.
     #[default]
     No,
-    /// It sent a FATAL error to its client, which needs no second one.
+    /// The server sent a FATAL error to its client, which needs no second one.
     SaidFatal,
-    /// Its end is being dealt with: a client that leaves it now need not clean up.
+    /// The end of the server is being handled: a client that leaves it now need not clean up.
     Lost,
 }
 
-/// Whom a server is for.
+/// The user of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Serves {
     /// The pool's clients.
     Clients,
-    /// One replication client, with which it ends.
+    /// One replication client. The server ends with it.
     ReplicationClient,
     /// The watch of a cluster's node.
     Watch,
@@ -201,87 +202,86 @@ pub(crate) enum Serves {
 #[derive(Clone, Copy)]
 pub(crate) struct Streaming {
     pub(crate) left: usize,
-    /// `None`: no client wants it.
+    /// The client that gets the bytes; `None` if no client wants them.
     pub(crate) to: Option<ClientId>,
 }
 
 /// The life of a server connection.
 pub(crate) enum ServerState {
-    /// Connecting.
+    /// The connection is being opened.
     Dialing(Beginning),
     /// SSLRequest was sent, or the handshake runs.
     SecuringTls(Beginning),
     /// The startup packet was sent.
     LoggingIn(Box<LoggingIn>),
-    /// Free.
+    /// The server is free.
     Idle,
-    /// Linked, and brought to its client's parameters; the client's statement waits for that.
+    /// The server is linked to a client, and brought to the client's parameters. The client's statement waits for that.
     SyncingSession(SyncingSession),
-    /// Linked.
+    /// The server is linked to this client.
     Busy(ClientId),
-    /// Its client is gone; the answer to it is dropped, and then the clients queued behind it have their
-    /// turn.
+    /// The client is gone. The answer to it is dropped, and then the clients queued after it have their turn.
     Draining,
     /// The server has no client, and answers a question of pgweir's.
     Asked(AskedServer),
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),
-    /// Linked, its client's transaction is over, and it is asked what its session holds now.
+    /// The server is linked to a client whose transaction is over, and is asked for the contents of its session.
     Auditing(Box<Auditing>),
-    /// Released, but a cancel request may still reach it.
+    /// The server was released, but a cancel request may still reach it.
     HeldForCancel,
-    /// It listens for its pool's clients.
+    /// The server listens for its pool's clients.
     Listening,
-    /// It is asked, again and again, what its node is.
+    /// The server is asked for the state of its node, again and again.
     Watching(Box<Watching>),
 }
 
-/// What a node was asked, and said.
+/// The answer of a node that is watched.
 #[derive(Default)]
 pub(crate) struct Watching {
     pub(crate) answer: Replies,
-    /// The answer is complete.
+    /// Whether the answer is complete.
     pub(crate) is_answered: bool,
 }
 
 /// A connection that is being opened.
 pub(crate) struct Beginning {
-    /// For this replication client alone.
+    /// The replication client that the connection is opened for; `None` if it is for any client.
     pub(crate) only_for: Option<ClientId>,
 }
 
-/// It is being brought to its client's session.
+/// A server that is being brought to its client's session.
 pub(crate) struct SyncingSession {
     pub(crate) client: ClientId,
-    /// What is being prepared, by name and in order.
+    /// The names of the statements that are being prepared, in order.
     pub(crate) preparing: Vec<Box<[u8]>>,
 }
 
-/// What a server's session holds is being asked.
+/// A server that is being asked for the contents of its session.
 pub(crate) struct Auditing {
     pub(crate) client: ClientId,
     pub(crate) question: Question,
     /// The settings that are asked for by name.
     pub(crate) names: Vec<Box<[u8]>>,
-    /// Pins that no answer can take back.
+    /// The pins that no answer can take back.
     pub(crate) sticky: Reasons,
-    /// Statements prepared by SQL keep the client here.
+    /// Whether statements prepared by SQL keep the client at this server.
     pub(crate) reshaped: bool,
-    /// How the client reads, if that is known and was so all the time.
+    /// The client's parse context, if it is known and did not change during the transaction.
     pub(crate) parse_context: Option<ParseContext>,
-    /// It may have prepared by SQL, also what it had prepared before.
+    /// Whether the client may have prepared statements by SQL, also under names that it had prepared before.
     pub(crate) prepares: bool,
     pub(crate) answer: Replies,
     pub(crate) attempts: u8,
-    /// What is found out besides, for the next time.
+    /// The effect of a SET statement that is asked for at the same time, for the next use of that statement.
     pub(crate) probe: Option<Probe>,
     pub(crate) stage: Stage,
-    /// What the session holds when the client's startup values are back.
+    /// The contents of the session after the client's startup values are put back.
     pub(crate) restored: Option<Arc<Session>>,
 }
 
 impl Auditing {
-    /// Of which nothing is known yet.
+    /// Returns an audit that has no answer yet.
     pub(crate) fn new(client: ClientId, stage: Stage) -> Auditing {
         Auditing {
             client,
@@ -300,56 +300,55 @@ impl Auditing {
     }
 }
 
-/// What a server is asked of its session.
+/// The question about a server's session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Question {
     /// The values of some settings.
     Values,
-    /// Everything that it holds.
+    /// The whole contents of the session.
     Everything,
 }
 
-/// Which value a setting has after a SET statement.
+/// A question for the value that a setting has after a SET statement.
 pub(crate) struct Probe {
     pub(crate) set: PlainSet,
-    /// The answer.
+    /// The value of the setting, once it is known.
     pub(crate) value: Option<Box<[u8]>>,
 }
 
-/// What is waited for between the end of a transaction and the next.
+/// The step between the end of a transaction and the next one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The server says what its session holds.
+    /// The server answers a question about its session's contents.
     Asking,
-    /// The server puts back what its client started with and what was reset unseen.
+    /// The server puts back the values that its client started with and that were reset unseen.
     Restoring(Reasons),
-    /// The connection that listens for the pool's clients joins the channels that are new. For these reasons the client will keep
-    /// its server.
+    /// The connection that listens for the pool's clients joins the new channels. The client will keep its server for these reasons.
     Joining(Reasons),
-    /// The server passes on what it was notified of before its barrier.
+    /// The server passes on the notifications that came before its barrier.
     BarrierSent(Reasons),
-    /// It has come to it, and ceases to listen to barriers.
+    /// The server has reached its barrier, and stops listening to barriers.
     BarrierSeen(Reasons),
-    /// The listening connection is to come to the barrier.
+    /// The listening connection must still reach the barrier.
     Meeting(Reasons),
-    /// The listening connection is gone. When the server has answered what it was asked for a barrier, it listens for its client.
+    /// The listening connection is gone. When the server has answered the questions for a barrier, it listens for its client.
     Alone(Reasons),
-    /// The client's own notifications are to come from the listening connection.
+    /// The client's own notifications must still come from the listening connection.
     Owing(Reasons),
 }
 
 /// A login exchange with PostgreSQL.
 pub(crate) struct LoggingIn {
     pub(crate) only_for: Option<ClientId>,
-    /// `None` only while a message is being handled.
+    /// The prover of the exchange; `None` only while a message is being handled.
     pub(crate) prover: Option<Prover>,
-    /// It was asked for a version above 3.0, and has not answered yet.
+    /// Whether the server was asked for a version above 3.0, and has not answered yet.
     pub(crate) asked_newer: bool,
-    /// AuthenticationOk was received.
+    /// Whether AuthenticationOk was received.
     pub(crate) proven: bool,
-    /// NoticeResponse messages, as they came.
+    /// The NoticeResponse messages, as they came.
     pub(crate) notices: Vec<u8>,
-    /// Everything that was reported, in order.
+    /// The parameters that the server reported, in order.
     pub(crate) reported: Vec<Reported>,
 }
 
@@ -359,11 +358,11 @@ pub(crate) struct Inquiring {
     pub(crate) answer: Answer,
 }
 
-/// Name and value of a ParameterStatus.
+/// The name and value of a ParameterStatus.
 pub(crate) type Reported = (Box<[u8]>, Box<[u8]>);
 
 impl ServerState {
-    /// The list it is in.
+    /// Returns the list that a server in this state is in.
     pub(crate) fn kind(&self) -> ServerKind {
         match self {
             ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
@@ -382,7 +381,7 @@ impl ServerState {
         }
     }
 
-    /// The client it is linked to.
+    /// Returns the client that the server is linked to, or is opened for.
     pub(crate) fn client(&self) -> Option<ClientId> {
         match self {
             ServerState::Busy(id) => Some(*id),
@@ -396,27 +395,28 @@ impl ServerState {
 }
 
 impl Server {
-    /// It serves one replication client and ends with it.
+    /// Whether the server serves one replication client and ends with it.
     pub(crate) fn is_replication(&self) -> bool {
         self.serves == Serves::ReplicationClient
     }
 
-    /// How important a line about it is. A watch tells what it finds out in lines of its cluster.
+    /// Returns the level of a log line about this server. A watch's lines are for debugging: the lines of its cluster tell what it finds
+    /// out.
     pub(crate) fn log_level(&self, level: Level) -> Level {
         if self.serves == Serves::Watch { Level::Debug } else { level }
     }
 
-    /// See [`Ending::SaidFatal`].
+    /// Whether the server has sent a FATAL error to its client, or its end is being handled.
     pub(crate) fn has_said_fatal(&self) -> bool {
         self.ending != Ending::No
     }
 
-    /// See [`Ending::Lost`].
+    /// Whether the end of the server is being handled ([`Ending::Lost`]).
     pub(crate) fn is_lost(&self) -> bool {
         self.ending == Ending::Lost
     }
 
-    /// A FATAL error ends a session, whichever client is told: no other client gets this server.
+    /// Notes that the server sent a FATAL error. It ends the session, whichever client is told: no other client gets this server.
     pub(crate) fn says_goodbye(&mut self) {
         if self.ending == Ending::No {
             self.ending = Ending::SaidFatal;
@@ -424,7 +424,7 @@ impl Server {
         self.retire.get_or_insert("the server ended the session");
     }
 
-    /// A client's message goes to it: its statement begins, and perhaps its transaction.
+    /// Notes that a client's message goes to the server: its statement begins, and perhaps its transaction.
     pub(crate) fn note_begin(&mut self, now_us: u64) {
         if self.work.query_us == 0 {
             self.work.query_us = now_us;
@@ -436,7 +436,7 @@ impl Server {
         }
     }
 
-    /// Everything its client asked for is answered. Returns what the statement took, if one ran.
+    /// Notes that all messages of the client are answered. Returns the times of the statement, if one ran.
     #[inline]
     pub(crate) fn note_end(&mut self, pool: &mut PoolState, now_us: u64) -> Option<Split> {
         let mut ended = None;
@@ -462,19 +462,19 @@ impl Server {
         ended
     }
 
-    /// Its reads are paused.
+    /// Notes that the server is not read from now on.
     pub(crate) fn note_pause(&mut self, now_us: u64) {
         self.incoming.paused_us = Some(now_us);
     }
 
-    /// Its reads go on.
+    /// Notes that the server is read again.
     pub(crate) fn note_unpause(&mut self, now_us: u64) {
         if let Some(since_us) = self.incoming.paused_us.take() {
             self.work.stalled_us += now_us.saturating_sub(since_us);
         }
     }
 
-    /// How long its current statement was held up by paused reads.
+    /// Returns the time (µs) for which paused reads have held up the current statement, and begins to count again from zero.
     fn take_stall(&mut self, now_us: u64) -> u64 {
         let mut present_us = 0;
         if let Some(since_us) = &mut self.incoming.paused_us {
@@ -484,7 +484,7 @@ impl Server {
         std::mem::take(&mut self.work.stalled_us) + present_us
     }
 
-    /// It may serve another client: nothing is owed, no transaction is open, no byte is left over.
+    /// Whether the server may serve another client: nothing is owed, no transaction is open, no byte is left over.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.ledger.is_at_rest()
             && self.tx == TxStatus::Idle
@@ -492,26 +492,26 @@ impl Server {
             && self.incoming.inbox.is_empty()
     }
 
-    /// It owes nothing but what puts back its client's startup values, outside of a transaction.
+    /// Whether the server is outside of a transaction and owes only answers to statements that put back its client's startup values.
     pub(crate) fn only_restores(&self) -> bool {
         self.tx == TxStatus::Idle
             && !self.ledger.is_empty()
             && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Restore))
     }
 
-    /// Its client has a transaction open, and has sent nothing since the last statement of it ended.
+    /// Whether the client has a transaction open, and has sent nothing since its last statement ended.
     pub(crate) fn is_idle_in_transaction(&self) -> bool {
         self.tx != TxStatus::Idle && self.work.query_us == 0 && matches!(self.state, ServerState::Busy(_))
     }
 
-    /// It owes nothing but the answer that tells which Syncs of a failed COPY it has answered, outside of a transaction.
+    /// Whether the server is outside of a transaction and owes only the answer that shows which Syncs of a failed COPY it has answered.
     pub(crate) fn only_fenced(&self) -> bool {
         self.tx == TxStatus::Idle
             && !self.ledger.is_empty()
             && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Fence))
     }
 
-    /// The endpoint of this very server, even if its host has further addresses.
+    /// Returns the endpoint of this very server, even if its host has further addresses.
     pub(crate) fn place(&self) -> Endpoint {
         match self.at.remote {
             Some(remote) => Endpoint::Tcp { host: remote.ip().to_string().into(), port: remote.port() },
@@ -519,7 +519,7 @@ impl Server {
         }
     }
 
-    /// Its address as log lines show it.
+    /// Returns the server's address as log lines show it.
     pub(crate) fn address(&self) -> String {
         if let Some(remote) = self.at.remote {
             return remote.to_string();

@@ -13,10 +13,10 @@ use crate::pool::server::asked::Replies;
 use crate::pool::server::state::{ServerState, Serves, Watching};
 use crate::pool::{Branch, Pool, ServerKind};
 
-/// Where a watch stands.
+/// The state of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WatchState {
-    /// There is no connection.
+    /// The watch has no connection.
     Apart,
     Connecting,
     /// A question is not answered yet.
@@ -26,7 +26,7 @@ pub(crate) enum WatchState {
 }
 
 impl Pool {
-    /// Opens the connection.
+    /// Opens the connection of the watch. Returns `None` if there is no room for one.
     pub(crate) fn dial_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> Option<ConnId> {
         if !self.take_place(cx, Branch::PRIMARY, false) {
             return None;
@@ -37,13 +37,13 @@ impl Pool {
         Some(server.conn)
     }
 
-    /// The server is logged in: it is asked at once.
+    /// Asks the server at once after its login.
     pub(crate) fn begin_watching<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.set_server_state(id, ServerState::Watching(Box::default()));
         self.ask_watch(cx);
     }
 
-    /// Asks again what the node is.
+    /// Asks the server for the state of its node.
     pub(crate) fn ask_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let version = self.servers.values().next().map_or(0, |server| server.at.version);
         let text = own_settings::question(version, Asks::Little, QUESTION.as_bytes());
@@ -71,7 +71,7 @@ impl Pool {
         }
     }
 
-    /// The answer, if it is complete.
+    /// Returns the answer, if it is complete.
     pub(crate) fn watch_answer(&self) -> Option<Observation> {
         match self.servers.values().next().map(|server| &server.state) {
             Some(ServerState::Watching(watching)) if watching.is_answered => Some(observed(&watching.answer)),
@@ -79,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// The answer to `lag_query`, if it is complete.
+    /// Returns the answer to `lag_query`, if it is complete.
     pub(crate) fn lag_answer(&self) -> Option<ToldLag> {
         match self.servers.values().next().map(|server| &server.state) {
             Some(ServerState::Watching(watching)) if watching.is_answered => Some(told_lag(&watching.answer)),
@@ -87,7 +87,7 @@ impl Pool {
         }
     }
 
-    /// Gives the connection up.
+    /// Closes the connection of the watch.
     pub(crate) fn end_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &str) {
         let servers: Vec<ServerId> = self.servers.keys().collect();
         for id in servers {
@@ -97,7 +97,7 @@ impl Pool {
     }
 }
 
-/// A question that was answered shows that the node lives, whatever the answer is.
+/// Returns the observation that an answer gives. Any answer shows that the node lives.
 fn observed(answer: &Replies) -> Observation {
     if let Some((code, text)) = &answer.failed {
         let code = String::from_utf8_lossy(code.as_bytes()).into_owned();
@@ -112,7 +112,7 @@ fn observed(answer: &Replies) -> Observation {
     }
 }
 
-/// A number of seconds, in one row of one column.
+/// Returns the number of seconds in an answer to `lag_query`, which must be one row of one column.
 fn told_lag(answer: &Replies) -> ToldLag {
     if let Some((code, text)) = &answer.failed {
         let code = String::from_utf8_lossy(code.as_bytes());

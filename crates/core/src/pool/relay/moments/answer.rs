@@ -33,7 +33,7 @@ use crate::pool::show::measure::rows_in_tag;
 enum Attention {
     /// The client gets the message.
     Pass,
-    /// No client gets the message.
+    /// The message is hidden from the client.
     Hide,
     /// The client gets the message later, from pgweir.
     Hold,

@@ -1,5 +1,5 @@
-//! How fresh a pool's greeting is: when a server confirmed it, and what PostgreSQL says that new connections begin with. Values
-//! only; `look.rs` asks.
+//! The age of a pool's greeting: the time at which a server confirmed it, and the values with which PostgreSQL begins new connections. This
+//! file has values only; `look.rs` asks servers.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::pool::server::greeting::IN_HOT_STANDBY;
 use crate::pool::session::content::quote_identifier;
 use crate::pool::session::params::quote_literal;
 
-/// How the question begins.
+/// The beginning of the question.
 const LOOK: &[u8] = b"SELECT 'o', NULL";
 
 /// Parameters of which `pg_settings` does not say what a new connection begins with: each session has its own value, or each
@@ -19,12 +19,12 @@ const NOT_ASKED: [&[u8]; 4] =
 /// The time at which a server confirmed the greeting, and what servers said of it.
 #[derive(Default)]
 pub(crate) struct Freshness {
-    /// When a server last said what new clients are to be told (monotonic, µs).
+    /// The time at which a server last confirmed the values that new clients are told (monotonic, µs).
     confirmed_us: u64,
-    /// When the first client logged in since the greeting became stale (monotonic, µs); `None`: no client did, or a server has
-    /// confirmed the greeting since.
+    /// The time at which the first client logged in after the greeting became stale (monotonic, µs). `None` if no client did, or if a
+    /// server has confirmed the greeting since.
     wanted_us: Option<u64>,
-    /// PostgreSQL gives new connections other values than those in the greeting: only the login of a new server can tell them.
+    /// Whether PostgreSQL gives new connections other values than those in the greeting. Only the login of a new server can tell them.
     pub(crate) is_outdated: bool,
     /// Answers of servers, by the run of the PostgreSQL server that they belong to.
     seen: VecDeque<(Box<[u8]>, Facts)>,
@@ -33,11 +33,11 @@ pub(crate) struct Freshness {
 /// A server's answer about the values that new connections begin with.
 #[derive(Default)]
 struct Facts {
-    /// `reset_val` of parameters, as the configuration files have it.
+    /// The `reset_val` of parameters, as the configuration files have it.
     configured: Vec<Fact>,
-    /// Settings of the database and of the role (ALTER DATABASE, ALTER ROLE), the most specific one last.
+    /// The settings of the database and of the role (ALTER DATABASE, ALTER ROLE), the most specific one last.
     of_database: Vec<Fact>,
-    /// Parameters whose value this server has from its database or role, as they were when it logged in.
+    /// The parameters whose value this server had from its database or role when it logged in.
     from_database: Vec<Box<[u8]>>,
 }
 
@@ -56,12 +56,12 @@ pub(crate) enum Verdict {
 }
 
 impl Freshness {
-    /// A server has logged in, or has said that nothing changed.
+    /// Notes that a server has logged in, or has said that nothing changed.
     pub(crate) fn confirm(&mut self, now_us: u64) {
         (self.confirmed_us, self.wanted_us, self.is_outdated) = (now_us, None, false);
     }
 
-    /// A client logs in. Returns whether the greeting needs to be confirmed.
+    /// Notes that a client logs in. Returns whether the greeting needs to be confirmed.
     pub(crate) fn want(&mut self, now_us: u64) -> bool {
         if now_us.saturating_sub(self.confirmed_us) < GREETING_CONFIRMED_US {
             return false;
@@ -70,22 +70,22 @@ impl Freshness {
         true
     }
 
-    /// Clients have logged in since the greeting became stale.
+    /// Whether clients have logged in since the greeting became stale.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted_us.is_some()
     }
 
-    /// No server was free for so long that the greeting goes before clients that wait.
+    /// Whether no server was free for so long that confirming the greeting goes before clients that wait.
     pub(crate) fn is_late(&self, now_us: u64) -> bool {
         self.wanted_us.is_some_and(|wanted_us| now_us.saturating_sub(wanted_us) >= GREETING_LATE_US)
     }
 
-    /// A server has answered. `told` are names and values of the greeting; `is_own` says of a name that this server's value is
-    /// not what others begin with; `compares` is `false` if the greeting has values of `connect_query`.
+    /// Judges a server's answer. `told` are names and values of the greeting; `is_own` is true for a name if this server's value is not the
+    /// one that others begin with; `compares` is `false` if the greeting has values of `connect_query`.
     ///
-    /// Hosts of one list may be configured differently. So an answer that the same run of PostgreSQL has given before is no news,
-    /// whatever clients are told.
+    /// Hosts of one list may be configured differently. So an answer that the same run of PostgreSQL has given before is no news, whatever
+    /// clients are told.
     pub(crate) fn judge(
         &mut self,
         rows: &[Vec<Option<Box<[u8]>>>],
@@ -119,7 +119,7 @@ impl Freshness {
 }
 
 impl Facts {
-    /// A new connection begins with another value than this one. PostgreSQL may spell a value in another way than ALTER DATABASE
+    /// Whether a new connection begins with another value than this one. PostgreSQL may spell a value in another way than ALTER DATABASE
     /// did; that costs one connection that was not needed, once.
     fn contradict(&self, name: &[u8], told: &[u8]) -> bool {
         let of = |facts: &[Fact]| {
@@ -129,14 +129,14 @@ impl Facts {
         of(&self.of_database).or_else(|| of(&self.configured)).unwrap_or(false)
     }
 
-    /// The server has a value from its database or role that new connections do not get: ALTER DATABASE ... RESET took it away.
+    /// Whether the server has a value from its database or role that new connections do not get: ALTER DATABASE ... RESET took it away.
     fn has_lost_a_setting(&self) -> bool {
         let remains =
             |name: &[u8]| self.of_database.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
         self.from_database.iter().any(|name| !remains(name))
     }
 
-    /// A value of a configuration file is another one there. If the database has a value, that of the file does not count.
+    /// Whether a configuration file now has another value. If the database has a value, that of the file does not count.
     fn is_configured_otherwise(&self, now: &Facts) -> bool {
         let of_database =
             |name: &[u8]| now.of_database.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -147,7 +147,7 @@ impl Facts {
         self.configured.iter().any(differs)
     }
 
-    /// Takes over what is said now. Names that this server could not speak of stay as they were.
+    /// Takes over the facts of a new answer. Names about which this server could not speak keep their facts.
     fn follow(&mut self, now: Facts) {
         self.of_database = now.of_database;
         self.configured.retain(|(name, _)| !now.configured.iter().any(|(new, _)| new == name));
@@ -155,7 +155,7 @@ impl Facts {
     }
 }
 
-/// The run of the server that an answer comes from, and what it says. `None`: it is no answer to the question.
+/// Returns the run of the server that an answer comes from, and the facts in the answer. `None` if the rows are no answer to the question.
 fn read(rows: &[Vec<Option<Box<[u8]>>>], is_own: &dyn Fn(&[u8]) -> bool) -> Option<(Box<[u8]>, Facts)> {
     let (mut origin, mut facts) = (None, Facts::default());
     for row in rows {
@@ -171,7 +171,7 @@ fn read(rows: &[Vec<Option<Box<[u8]>>>], is_own: &dyn Fn(&[u8]) -> bool) -> Opti
     Some((origin?, facts))
 }
 
-/// Asks a server what new connections begin with, of the parameters that clients are told.
+/// Returns the question for the values with which new connections begin, of the parameters that clients are told.
 pub(crate) fn question<'a>(names: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let is_plain = |name: &&[u8]| name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     let mut list = b"{".to_vec();

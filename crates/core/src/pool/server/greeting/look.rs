@@ -19,11 +19,11 @@ use crate::pool::server::greeting::freshness::{Verdict, question};
 use crate::pool::server::state::{Server, ServerState, Serves};
 use crate::pool::{Branch, Gate, Pool, ServerKind};
 
-/// Why servers are closed after ALTER DATABASE or ALTER ROLE, and the one that told of a change.
+/// The reason for closing servers after ALTER DATABASE or ALTER ROLE, and the server that told of a change.
 const CHANGED: &str = "server settings changed";
 
 impl Pool {
-    /// A client logs in at this node. Returns whether the greeting is to be confirmed before the client is told.
+    /// Notes that a client logs in at this node. Returns whether the greeting must be confirmed before the client is told.
     pub(crate) fn awaits_greeting(&mut self, env: &Env, branch: Branch) -> bool {
         branch.is_primary()
             && self.state.greeting.is_some()
@@ -32,7 +32,7 @@ impl Pool {
             && self.can_confirm(env)
     }
 
-    /// The greeting is being confirmed, or can be.
+    /// Whether the greeting is being confirmed, or can be.
     fn can_confirm(&self, env: &Env) -> bool {
         let may_ask = self.state.gate_at(Branch::PRIMARY) == Gate::Open
             && env.activity == Activity::Active
@@ -44,7 +44,7 @@ impl Pool {
                 || (is_vacant || self.state.freshness.is_outdated) && self.may_dial(env, Branch::PRIMARY))
     }
 
-    /// A server is being asked, or logs in.
+    /// Whether a server is being asked for the greeting, or logs in.
     fn is_being_confirmed(&self) -> bool {
         self.servers.values().any(|server| {
             let asked = matches!(server.state.question(), Some(ServerQuestion::Greeting { .. }));
@@ -53,8 +53,8 @@ impl Pool {
         })
     }
 
-    /// Has the greeting confirmed if a client has logged in since it became stale. Returns whether clients that log in at this node
-    /// wait for that.
+    /// Confirms the greeting if a client has logged in since it became stale. Returns whether clients that log in at this node wait for
+    /// that.
     #[inline]
     pub(crate) fn confirms_greeting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) -> bool {
         self.state.freshness.is_wanted() && branch.is_primary() && self.confirm_greeting(cx)
@@ -87,7 +87,7 @@ impl Pool {
         waits && node.servers_total() == 0 && !self.state.gets_own_server()
     }
 
-    /// Opens a server, whose login tells what changed. `false` if there is no room for one.
+    /// Opens a server, whose login tells the changes. Returns `false` if there is no room for one.
     fn open_to_confirm<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
         let branch = Branch::PRIMARY;
         if self.state.gets_own_server() && self.state.node_at(branch).servers_total() == 0 {
@@ -104,7 +104,8 @@ impl Pool {
         opens
     }
 
-    /// Asks a free server, the newest one whose session need not be changed for it. `false` if none is fit for it.
+    /// Asks a free server, preferably the newest one whose session need not be changed for the question. Returns `false` if no server is
+    /// fit.
     fn look<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
         self.state.drawn.affinities.expire(cx.env.now.mono_us);
         let env = &*cx.env;
@@ -129,7 +130,7 @@ impl Pool {
         true
     }
 
-    /// A server has answered, which was unused since `unused_us`.
+    /// Handles the answer of a server that was unused since `unused_us`.
     pub(crate) fn looked<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -175,7 +176,7 @@ impl Pool {
     }
 }
 
-/// Each server is opened with a value of this parameter that pgweir's configuration has.
+/// Whether pgweir's configuration has a value of this parameter, with which each server is opened.
 fn configures(database: &Database, name: &[u8]) -> bool {
     let configured = [
         ("client_encoding", &database.client_encoding),

@@ -13,34 +13,34 @@ use crate::pool::session::content::Session;
 use crate::pool::session::params::{Params, Tracked};
 use crate::pool::startup::checked::Opened;
 
-/// Whether a server is a standby (PostgreSQL 14 on). No client can change it: a promotion does, and each server connection
-/// reports that with its next answer.
+/// The parameter that says whether a server is a standby (PostgreSQL 14 on). No client can change it: a promotion does, and each server
+/// connection reports that with its next answer.
 pub(crate) const IN_HOT_STANDBY: &[u8] = b"in_hot_standby";
 
-/// Parameters for which a server that is opened later may report other values, and which new clients are told
-/// as it reports them: a name or an address may lead to another PostgreSQL now, or to the same one, promoted
-/// or upgraded.
+/// The parameters for which a server that is opened later may report other values, and which new clients are told as that server reports
+/// them: a name or an address may lead to another PostgreSQL now, or to the same one, promoted or upgraded.
 pub(crate) const TOLD_ANEW: [&[u8]; 2] = [IN_HOT_STANDBY, b"server_version"];
 
-/// What a server was when it was ready for its first client.
+/// The state of a server when it was ready for its first client.
 pub(crate) struct ServerGreeting {
-    /// ParameterStatus messages, ready to be sent, of what is not tracked.
+    /// The ParameterStatus messages of the parameters that are not tracked, ready to be sent.
     pub(crate) fixed: Vec<u8>,
-    /// The tracked ones.
+    /// The values of the tracked parameters.
     pub(crate) params: Arc<Params>,
-    /// What its session held besides when `connect_query` was over.
+    /// The rest of the session's contents after `connect_query`.
     pub(crate) session: Arc<Session>,
-    /// Another server may know better: see [`crate::pool::server::asked::AtLogin`].
+    /// Whether another server may know better: see [`crate::pool::server::asked::AtLogin`].
     pub(crate) in_doubt: bool,
 }
 
 impl ServerGreeting {
-    /// Servers report this parameter by themselves, and it is not tracked.
+    /// Whether servers report this parameter by themselves without its being tracked.
     pub(crate) fn reports(&self, name: &[u8]) -> bool {
         messages(&self.fixed).filter_map(status_of).any(|status| status.name.eq_ignore_ascii_case(name))
     }
 
-    /// With another value of a parameter that servers report; `None` if it has this one, or none.
+    /// Returns the greeting with another value of a parameter that servers report; `None` if the greeting has this value, or no value of
+    /// the parameter.
     pub(crate) fn telling(&self, name: &[u8], value: &[u8]) -> Option<ServerGreeting> {
         let other = |message| status_of(message).is_some_and(|told| told.name == name && told.value != value);
         if !messages(&self.fixed).any(other) {
@@ -61,8 +61,8 @@ impl ServerGreeting {
         })
     }
 
-    /// As a newer server reports it, except for what a client asked for when that server was opened. What `connect_query` left
-    /// besides stays. `None`: nothing changes.
+    /// Returns the greeting with the values that a newer server reports, except for those that a client asked for when that server was
+    /// opened. The rest of the session that `connect_query` left stays. `None` if nothing changes.
     pub(crate) fn renewed_by(
         &self,
         now: &ServerGreeting,
@@ -92,7 +92,7 @@ impl ServerGreeting {
         })
     }
 
-    /// Names and values of everything that is told.
+    /// Returns the names and values of all parameters that clients are told.
     pub(crate) fn all<'a>(&'a self, tracked: &'a Tracked) -> Vec<(&'a [u8], &'a [u8])> {
         let fixed = messages(&self.fixed).filter_map(status_of).map(|status| (status.name, status.value));
         let params = tracked.names().enumerate();
@@ -101,13 +101,13 @@ impl ServerGreeting {
         fixed.chain(params).collect()
     }
 
-    /// What `now` tells otherwise, as messages.
+    /// Returns the messages of `now` that differ from those of this greeting.
     pub(crate) fn changes(&self, now: &ServerGreeting) -> Vec<u8> {
         let known: Vec<&[u8]> = messages(&self.fixed).collect();
         messages(&now.fixed).filter(|message| !known.contains(message)).flatten().copied().collect()
     }
 
-    /// The value that is told of a parameter that is not tracked.
+    /// Returns the value that clients are told of a parameter that is not tracked.
     pub(crate) fn told(&self, name: &[u8]) -> Option<&[u8]> {
         messages(&self.fixed)
             .filter_map(status_of)
