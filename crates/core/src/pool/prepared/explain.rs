@@ -9,12 +9,13 @@ use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::{Entry, Kind};
 
-/// With the error 55000 for a value that was drawn in an earlier transaction.
+/// The hint for the error 55000 if a client asks for a value that was drawn in an earlier transaction.
 const DRAWN_BEFORE: &str = "A value that was drawn in an earlier transaction is kept for a moment only (see sequence_affinity): \
 ask for it in the same transaction, or use RETURNING.";
 
 impl Pool {
-    /// An ErrorResponse for this client, if there is something to add to it. `fatal`: it is the server's last one.
+    /// Returns an ErrorResponse for this client with an explanation added, if there is one. `fatal` is true if the error is the server's
+    /// last one.
     pub(crate) fn explain(&self, id: ClientId, message: &[u8], fatal: bool) -> Option<Vec<u8>> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         if fatal {
@@ -28,8 +29,8 @@ impl Pool {
         asks_for_drawn(&fields).then(|| with_field(message, b'H', DRAWN_BEFORE)).flatten()
     }
 
-    /// An ErrorResponse that answers a Bind or a Describe and names the statement as the server knows it: with the client's own name
-    /// for it. `None` if it is another one.
+    /// Returns an ErrorResponse to a Bind or a Describe with the client's own name for the statement instead of the server's. `None` if it
+    /// is another error.
     pub(crate) fn by_own_name(&self, id: ClientId, ended: Option<Entry>, message: &[u8]) -> Option<Vec<u8>> {
         let entry = ended.filter(|entry| entry.ticket != 0)?;
         if !matches!(entry.kind, Kind::Bind | Kind::DescribeStatement) {
@@ -43,7 +44,7 @@ impl Pool {
         with_message(message, |text| renamed(text, names.name(entry.ticket)?))
     }
 
-    /// The state that a client that keeps its server loses with it, as a sentence.
+    /// Returns a sentence on the state that a client that keeps its server loses with it.
     pub(crate) fn lost_with_server(&self, id: ClientId) -> Option<String> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         let reasons = link.pin.as_ref()?.reasons;
@@ -51,16 +52,16 @@ impl Pool {
     }
 }
 
-/// `currval` or `lastval` has no value to give. 55000 is the code of much else (a portal that was run already, a slot that is
-/// in use), and the text may be in any language: PostgreSQL's function is named (sequence.c).
+/// Whether the error says that `currval` or `lastval` has no value to give. 55000 is the code of much else (a portal that was run already,
+/// a slot that is in use), and the text may be in any language, but the error names PostgreSQL's function (sequence.c).
 fn asks_for_drawn(fields: &ErrorFields<'_>) -> bool {
     let code = fields.code().and_then(SqlState::from_bytes);
     code == Some(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
         && matches!(fields.field(b'R'), Some(b"currval_oid" | b"lastval"))
 }
 
-/// PostgreSQL's error for a statement that would return other columns than its client was told, in place of one that was provoked and has
-/// this code. `None`: the message has another code, or is of no such form. The severity is in the server's language.
+/// Returns PostgreSQL's error for a statement that would return other columns than its client was told, made from an error that was
+/// provoked and has this code. `None` if the message has another code, or another form. The severity is in the server's language.
 pub(crate) fn as_changed_result(message: &[u8], provoked: SqlState) -> Option<Vec<u8>> {
     let fields = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?;
     if fields.code() != Some(provoked.as_bytes()) {
@@ -86,7 +87,7 @@ pub(crate) fn as_changed_result(message: &[u8], provoked: SqlState) -> Option<Ve
     Some(out)
 }
 
-/// An ErrorResponse with a field more; `None` if it has that field, or is no such message.
+/// Returns an ErrorResponse with an additional field; `None` if it has that field, or is no ErrorResponse.
 fn with_field(message: &[u8], field: u8, value: &str) -> Option<Vec<u8>> {
     let (head, body) = message.split_at_checked(HEADER_LEN)?;
     let fields = body.strip_suffix(b"\0")?;
@@ -100,7 +101,7 @@ fn with_field(message: &[u8], field: u8, value: &str) -> Option<Vec<u8>> {
     Some(told)
 }
 
-/// An ErrorResponse with another message field; `None` if that is not changed.
+/// Returns an ErrorResponse with another message field; `None` if `change` does not change that field.
 fn with_message(message: &[u8], change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let (head, body) = message.split_at_checked(HEADER_LEN)?;
     let mut fields: Vec<&[u8]> = body.split(|byte| *byte == 0).collect();
@@ -114,7 +115,7 @@ fn with_message(message: &[u8], change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -
     Some(told)
 }
 
-/// A text with this name in place of the last one of ours: values stand before it, if anywhere.
+/// Returns a text with this name instead of the last of pgweir's own names. Values in the text can only come before it.
 fn renamed(text: &[u8], own: &[u8]) -> Option<Vec<u8>> {
     const OURS: &[u8] = b"PGWEIR_";
     let at = text.windows(OURS.len()).rposition(|part| part == OURS)?;

@@ -1,10 +1,10 @@
 //! SQL that names statements that its client prepared through the protocol: EXECUTE, DEALLOCATE, PREPARE, and
 //! `pg_prepared_statements`.
 //!
-//! PostgreSQL has one set of names for both ways to prepare. Servers know the protocol's statements by content, under names of
-//! ours. When SQL meets a name of the protocol, the server forgets our names, gets the client's statements under the client's
-//! own names, and stays with the client until none of them is left: its messages pass unchanged from there on. A plain
-//! DEALLOCATE of one name is all that needs no pin: the name stands for an empty statement while it runs.
+//! PostgreSQL has one set of names for both ways to prepare. Servers know the protocol's statements by content, under
+//! pgweir's names. When SQL uses a name of the protocol, the server forgets pgweir's names, gets the client's statements under the
+//! client's own names, and stays with the client until none of them is left: the client's messages pass unchanged from there on.
+//! Only a plain DEALLOCATE of one name needs no pin: the name stands for an empty statement while it runs.
 //!
 //! This file never tells one client's names or texts to another: before a client may see names, those that are not its own go.
 
@@ -22,51 +22,51 @@ use crate::pool::session::content::Prepared;
 use crate::pool::session::pins::{Reasons, Touched};
 use crate::pool::{Pool, Step};
 
-/// How a text uses names of prepared statements.
+/// The use that a text makes of names of prepared statements.
 #[derive(PartialEq, Eq, Debug)]
 enum Concern {
     Nothing,
-    /// It may see or use our names.
+    /// The text may see or use pgweir's names.
     Ours,
-    /// It ends this name of the protocol, which has this ticket and cannot be one of SQL, and does nothing else.
+    /// The text only ends this name of the protocol, which has this ticket and cannot be a name of SQL.
     Ends(Box<[u8]>, u32),
-    /// It meets names of the protocol.
+    /// The text uses names of the protocol.
     Meets,
 }
 
-/// How a client sends a text.
+/// The way in which a client sends a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
-    /// As a simple query or as the unnamed statement.
+    /// The text is a simple query or the unnamed statement.
     Unnamed,
-    /// As a statement that has a name: Parse or Describe, which execute nothing.
+    /// The text is a statement that has a name, in a Parse or Describe, which execute nothing.
     Named,
-    /// As a statement that has a name, in a Bind.
+    /// The text is a statement that has a name, in a Bind.
     Bound,
 }
 
 /// The next step for a message whose text was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
-    /// It goes as it would have gone.
+    /// The message is sent as if its text used no names.
     Unchanged,
-    /// The server knows the client's own names from here on: its session must be asked which are there.
+    /// The server knows the client's own names from here on: at the end of the transaction it must be asked which are left.
     Exposed,
-    /// It waits for answers.
+    /// The message waits for answers.
     Waits(Owed),
 }
 
 /// Whether the answers that a message waits for come by themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
-    /// Yes: a Sync or a Query was sent after what they answer.
+    /// The answers come by themselves: a Sync or a Query was sent after the messages that they answer.
     Comes,
-    /// PostgreSQL may keep them back until it is asked.
+    /// PostgreSQL may keep the answers back until it is asked for them.
     IsAsked,
 }
 
 impl Named {
-    /// Why a message that names a prepared statement does not go on as it is.
+    /// Returns the step for a message that names a prepared statement if the message cannot be sent yet; `None` if it can.
     pub(crate) fn keeps_message(self) -> Option<Step> {
         match self {
             Named::Unchanged => None,
@@ -77,11 +77,11 @@ impl Named {
     }
 }
 
-/// Texts with one of these may meet names that the protocol prepared.
+/// The marks of texts that may use names that the protocol prepared.
 pub(crate) const MEETS_NAMES: Marks = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
 
 impl Pool {
-    /// [`Pool::meet_names`] may have something to do.
+    /// Whether [`Pool::meet_names`] may have something to do.
     #[inline]
     pub(crate) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
         traits.marks.intersects(MEETS_NAMES) && self.may_expose(id)
@@ -98,7 +98,7 @@ impl Pool {
             && self.client_tracks_statements(id)
     }
 
-    /// A text of a linked client is about to go to its server.
+    /// Prepares the server for the names in a text of a linked client, which is about to be sent. Returns the next step for the message.
     pub(crate) fn meet_names(
         &mut self,
         env: &mut Env,
@@ -117,8 +117,8 @@ impl Pool {
         self.meet(env, id, server_id, concern)
     }
 
-    /// A name is about to be prepared, in a group with a text that uses names and may still have to run: as if that text met
-    /// this name.
+    /// Prepares the server for a name that is about to be prepared, in a group with a text that uses names and may still have to run: as if
+    /// that text used this name. Returns the next step for the message.
     pub(crate) fn meet_new_name(&mut self, env: &mut Env, id: ClientId, server_id: ServerId) -> Named {
         let state = self.clients.get(id).map(|client| &client.state);
         let Some(ClientState::Linked(link)) = state else { return Named::Unchanged };
@@ -163,8 +163,8 @@ impl Pool {
         Named::Unchanged
     }
 
-    /// The transaction had failed when the open group began, and this group may have rolled it back: only a ReadyForQuery tells.
-    /// In a failed transaction, and after its end, a Sync changes nothing else.
+    /// Returns whether the group waits for a ReadyForQuery that tells the transaction status: the transaction had failed when the open
+    /// group began, and this group may have rolled it back. In a failed transaction, and after its end, a Sync changes nothing else.
     fn asks_status(&mut self, env: &mut Env, server_id: ServerId) -> Option<Owed> {
         let server = &self.servers[server_id];
         if server.tx != TxStatus::Failed || server.ledger.is_between_groups() {
@@ -177,7 +177,7 @@ impl Pool {
         Some(Owed::Comes)
     }
 
-    /// The meaning of a name in a text depends on answers that are owed.
+    /// Whether the meaning of a name in a text depends on answers that are owed.
     fn waits_for_names(&self, id: ClientId, server_id: ServerId) -> bool {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return false;
@@ -231,7 +231,7 @@ impl Pool {
         if shows || mentions(text, OUR_PREFIX) { Concern::Ours } else { Concern::Nothing }
     }
 
-    /// The server forgets the names by which it knows the protocol's statements.
+    /// Removes the names by which the server knows the protocol's statements.
     pub(crate) fn hide_names(&mut self, env: &mut Env, server_id: ServerId) {
         let ours: Vec<StatementId> = self.servers[server_id].statements.iter().collect();
         ours.into_iter().for_each(|statement| self.evict_statement(env, server_id, statement));
@@ -240,10 +240,10 @@ impl Pool {
         });
     }
 
-    /// The server knows the client's statements by the client's own names from here on, and no others.
+    /// Prepares the client's statements on the server under the client's own names, and removes all other names.
     ///
-    /// Between two groups each statement is prepared in a separate group: a statement that cannot be prepared any more is
-    /// missing then, and no other statement fails with it. In the middle of a group the first that fails ends that group.
+    /// Between two groups each statement is prepared in a separate group: a statement that cannot be prepared any more is missing then, and
+    /// no other statement fails with it. In the middle of a group the first that fails ends that group.
     fn expose_names(&mut self, env: &mut Env, id: ClientId, server_id: ServerId) {
         let owner = owner_of_names(&self.servers[server_id].ledger, id);
         self.hide_names(env, server_id);
@@ -265,7 +265,7 @@ impl Pool {
         }
     }
 
-    /// An error ended or skipped the Parse that was to expose a name in the middle of a group.
+    /// Notes that an error ended or skipped the Parse that was to expose a name in the middle of a group.
     #[cold]
     pub(crate) fn exposing_undone(&mut self, server_id: ServerId, entry: Entry) {
         let id = entry.owner.client();
@@ -281,7 +281,7 @@ impl Pool {
         }
     }
 
-    /// The server has none of the client's statements any more: the client has none.
+    /// Notes that the server has none of the client's statements any more: the client has none.
     pub(crate) fn conceal_names(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
@@ -294,12 +294,12 @@ impl Pool {
         }
     }
 
-    /// The client's own names are on its server.
+    /// Whether the client's own names are on its server.
     pub(crate) fn has_exposed_names(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(Client::has_exposed_names)
     }
 
-    /// The name stands for an empty statement while the text that ends it runs. If it is still there after that, it is
+    /// Prepares an empty statement under a name while the text that ends the name runs. If the name is still there after that, it is
     /// closed.
     fn put_empty_statement(
         &mut self,
@@ -316,7 +316,7 @@ impl Pool {
         }
     }
 
-    /// The ticket of the name that the message sent now deallocates.
+    /// Returns the ticket of the name that the message sent now deallocates.
     #[inline]
     pub(crate) fn ending_ticket(&mut self, id: ClientId, kind: Kind) -> u32 {
         match self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -330,7 +330,7 @@ impl Pool {
         }
     }
 
-    /// The end of a group of messages was passed on: the server forgets the name that the group was about.
+    /// Closes the name that a group of messages was about, after the end of the group was passed on.
     pub(crate) fn take_name_back(&mut self, env: &mut Env, id: ClientId) {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return;
@@ -344,7 +344,7 @@ impl Pool {
         link.own_names = OwnNames::Hidden;
     }
 
-    /// See [`Pool::take_name_back`].
+    /// Whether this message ends the group after which [`Pool::take_name_back`] must be called.
     #[inline]
     pub(crate) fn is_ending_name(&self, id: ClientId, message: u8) -> bool {
         matches!(message, tag::QUERY | tag::SYNC)
@@ -353,7 +353,7 @@ impl Pool {
                     if matches!(link.own_names, OwnNames::Ending(..)) && link.streaming == 0)
     }
 
-    /// A DEALLOCATE succeeded; `entry` is that of its message.
+    /// Handles the success of a DEALLOCATE; `entry` is that of its message.
     pub(crate) fn deallocated(&mut self, env: &mut Env, entry: Entry) {
         if entry.ticket != 0 {
             self.forget_name(env, entry);
@@ -363,19 +363,19 @@ impl Pool {
 
 /// Statements that the client prepared by SQL and uses through the protocol: servers know them by the client's own names.
 impl Pool {
-    /// The client prepared this by SQL, in a transaction that is over.
+    /// Returns the statement of this name that the client prepared by SQL, in a transaction that is over.
     pub(crate) fn prepared_by_sql(&self, id: ClientId, name: &[u8]) -> Option<&Prepared> {
         let account = &self.clients.get(id)?.account;
         account.session.prepared().find(|prepared| *prepared.name == *name)
     }
 
-    /// It may have prepared something by SQL that this name means.
+    /// Whether the client may have prepared a statement of this name by SQL.
     fn may_be_prepared_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
         !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
     }
 
-    /// The same, of a name that it is about to prepare through the protocol: if it keeps its server for another reason than its
-    /// prepared statements, that is known.
+    /// Whether a name that the client is about to prepare through the protocol may be prepared by SQL already. If the client keeps its
+    /// server for another reason than its prepared statements, that is known.
     pub(crate) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
         let unseen = Reasons::PREPARED.with(Reasons::UNKNOWN);
         let state = self.clients.get(id).map(|client| &client.state);
@@ -384,38 +384,38 @@ impl Pool {
         !is_ours(name) && (unknown || self.prepared_by_sql(id, name).is_some())
     }
 
-    /// It may have prepared a statement by SQL that pgweir does not know of, or deallocated one that it had.
+    /// Whether the client may have prepared a statement by SQL that pgweir does not know of, or deallocated one that it had.
     fn may_have_prepared(&self, id: ClientId) -> bool {
         let state = self.clients.get(id).map(|client| &client.state);
         let pinned = matches!(state, Some(ClientState::Linked(link)) if link.pin.is_some());
         pinned || self.prepares_unseen(id)
     }
 
-    /// Since its session was asked for, it may have prepared by SQL, or deallocated a statement that it had.
+    /// Whether the client may have prepared or deallocated a statement by SQL after its session was last audited.
     fn prepares_unseen(&self, id: ClientId) -> bool {
         let changes = |touched: &Touched| touched.marks.intersects(Marks::PREPARED.and(Marks::ROUTINES));
         let state = self.clients.get(id).map(|client| &client.state);
         matches!(state, Some(ClientState::Linked(link)) if link.touched.as_deref().is_some_and(changes))
     }
 
-    /// A Close of this name is about a statement that the client may have prepared by SQL.
+    /// Whether a Close of this name is about a statement that the client may have prepared by SQL.
     pub(crate) fn closes_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
         self.client_statement(id, name).is_none() && self.may_be_prepared_by_sql(id, name)
     }
 }
 
-/// The owner for which the client's own names are prepared: between two groups each in a separate hidden group, else in the
+/// Returns the owner for the messages that prepare the client's own names: between two groups each in a separate hidden group, else in the
 /// client's group.
 fn owner_of_names(ledger: &Ledger, id: ClientId) -> Owner {
     if ledger.is_between_groups() { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) }
 }
 
-/// What a message waits for that waits until everything is answered that its server owes.
+/// Returns whether the answers that the server owes come by themselves.
 fn owed(ledger: &Ledger) -> Owed {
     if ledger.is_between_groups() { Owed::Comes } else { Owed::IsAsked }
 }
 
-/// The server prepares this text under this name, even if the name stood for another statement before.
+/// Prepares this text on the server under this name, even if the name stood for another statement before.
 fn prepare_name(
     ahead: &mut Ahead,
     (owner, ticket): (Owner, u32),
@@ -432,25 +432,25 @@ fn prepare_name(
     }
 }
 
-/// A name by which servers know the protocol's statements: no client's.
+/// Whether this is a name of pgweir's, by which servers know the protocol's statements.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.starts_with(OUR_PREFIX)
 }
 
-/// A text that runs code of which no more is known, with a word in it that prepares or ends names.
+/// Whether a text may run code that prepares or ends names: it runs code of which no more is known, and has such a word in it.
 fn changes_names_inside(text: &[u8], traits: &Traits) -> bool {
     traits.marks.intersects(Marks::ROUTINES)
         && [&b"prepare"[..], b"deallocate"].iter().any(|word| mentions(text, word))
 }
 
-/// What a text does when it runs may depend on the names that are prepared then, or on what they mean.
+/// Whether the effect of a text may depend on the names that are prepared when it runs, or on their meaning.
 fn may_use_names(text: &[u8], traits: &Traits) -> bool {
     let mut uses = traits.marks.intersects(Marks::SHOWS_PREPARED) || changes_names_inside(text, traits);
     prepared_names(text, |name_use, _| uses |= name_use != NameUse::Ends);
     uses
 }
 
-/// The word stands in the text, in letters of any case.
+/// Whether the word occurs in the text, in letters of any case.
 fn mentions(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
 }

@@ -1,8 +1,8 @@
-//! What was found out about texts that come again and again with other literals.
+//! The traits of texts that come again and again with other literals.
 //!
-//! What this file is for: programs that write values into their statements send texts that are all new and all alike. Their
-//! traits are remembered beside one of them, so that such a text is compared and not lexed again. It must never answer with
-//! what was found in another text: all is compared but the literals of which [`exchangeable`] says that they change nothing.
+//! Programs that write values into their statements send texts that are all new and all alike. Their traits are remembered together with
+//! one of the texts, so that such a text is compared and not lexed again. This file must never return the traits of a text of another form:
+//! everything is compared except the literals that, as [`exchangeable`] says, change nothing.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ use pgweir_sql::{Literal, Statements, Traits, exchangeable, literal_len};
 use crate::limits::{FORM_LITERALS_MAX, FORMS_MAX};
 use crate::pool::catalog::reach::Verdict;
 
-/// Forms that begin alike share a row of so many.
+/// The number of forms in a row. Forms that begin alike share a row.
 const ROW: usize = 4;
 
-/// A row in which forms came and went without being of use takes another one only after at most so many other texts.
+/// The largest number of other texts after which a row takes another form, if forms came and went in it without being of use.
 const BACKOFF_MAX: u16 = 4096;
 
-/// A text that stands for all that differ from it in these literals.
+/// A text that has the traits of all texts that differ from it in these literals only.
 struct Form {
     text: Box<[u8]>,
     literals: Box<[(Literal, Range<usize>)]>,
@@ -26,7 +26,7 @@ struct Form {
 }
 
 impl Form {
-    /// `None` if no literal of it can be exchanged, or too many.
+    /// Returns the form of a text; `None` if no literal of it can be exchanged, or too many.
     fn of(text: &[u8], traits: Traits) -> Option<Self> {
         let mut literals = Vec::new();
         exchangeable(text, |literal, place| literals.push((literal, place))).ok()?;
@@ -35,7 +35,7 @@ impl Form {
         usable.then(|| Self { text: text.into(), literals: literals.into(), traits, verdict })
     }
 
-    /// Whether `text` differs in nothing but the literals.
+    /// Whether `text` differs from the form's text only in the literals.
     #[inline]
     fn is_of(&self, text: &[u8]) -> bool {
         let (mut rest, mut from) = (text, 0);
@@ -52,15 +52,15 @@ impl Form {
     }
 }
 
-/// Forms that begin alike.
+/// A row of forms that begin alike.
 #[derive(Default)]
 struct Row {
     forms: [Option<Form>; ROW],
-    /// The place of the newest.
+    /// The place of the newest form in the row.
     newest: usize,
     /// The fingerprint of the last text that was of no form here: one that comes again is worth a form.
     seen: u64,
-    /// So many texts of no form here are not learnt from. It grows with each form that was of no use.
+    /// The number of texts of no form here that are not learnt from. It grows with each form that was of no use.
     backoff: u16,
     waiting: u16,
 }
@@ -91,21 +91,21 @@ impl Row {
     }
 }
 
-/// The table.
+/// The table of forms.
 #[derive(Default)]
 pub(crate) struct Forms {
-    /// Empty until there is a text.
+    /// The rows; empty until there is a text.
     rows: Vec<Row>,
 }
 
 impl Forms {
-    /// What was found in a text of the same form. No literal that is exchanged has a say in the verdict.
+    /// Returns the traits and the verdict of a text of the same form. No literal that is exchanged has a say in the verdict.
     #[inline]
     pub(crate) fn find(&mut self, text: &[u8]) -> Option<(&Traits, &mut Verdict)> {
         self.rows.get_mut(row(text))?.find(text)
     }
 
-    /// This was found in a text that is of no form that is known.
+    /// Remembers the traits of a text that has no known form.
     pub(crate) fn learn(&mut self, text: &[u8], traits: Traits) {
         if traits.statements == Statements::Unknown {
             return;
@@ -119,7 +119,7 @@ impl Forms {
     }
 }
 
-/// The place of forms that begin as `text` does.
+/// Returns the number of the row for texts that begin as `text` does.
 #[inline]
 fn row(text: &[u8]) -> usize {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// What the table says of a text, which is then learnt.
+    /// Returns the traits that the table has for a text, and lets the table learn the text.
     fn ask(forms: &mut Forms, text: &str) -> Option<Traits> {
         let found = forms.find(text.as_bytes()).map(|found| *found.0);
         let right = traits(text.as_bytes());

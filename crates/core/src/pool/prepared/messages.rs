@@ -30,7 +30,7 @@ use crate::pool::relay::ledger::{Concluded, Entry, Kind, Local, Owner, Purpose};
 /// A client's statement on a server.
 pub(crate) struct Provided {
     pub(crate) statement: StatementId,
-    /// What it may do to a session.
+    /// The effects that the statement may have on a session.
     pub(crate) marks: Marks,
     /// The client's name for it.
     pub(crate) ticket: u32,
@@ -38,13 +38,13 @@ pub(crate) struct Provided {
     pub(crate) is_doubtful: bool,
 }
 
-/// Names by which servers know the protocol's statements begin so.
+/// The beginning of the names by which servers know the protocol's statements.
 pub(crate) const OUR_PREFIX: &[u8] = b"PGWEIR_";
 
 /// The name by which servers know a statement that was prepared under a name in use.
 pub(crate) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
-/// All that is needed of a message that names a prepared statement is here. The fault: it is too long.
+/// Whether enough of a message that names a prepared statement has arrived. Fails if the message is too long.
 pub(crate) fn is_whole(header: Header, message: &[u8]) -> Result<bool, Fault> {
     let bytes_max = if header.tag == tag::PARSE { PARSE_BYTES_MAX } else { NAMES_BYTES_MAX };
     if header.total() > bytes_max {
@@ -54,9 +54,9 @@ pub(crate) fn is_whole(header: Header, message: &[u8]) -> Result<bool, Fault> {
     Ok(message.len() >= header.total())
 }
 
-/// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
-/// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in its
-/// error. The statement that the error leaves there is closed the next time.
+/// Sends a Parse whose name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
+/// looked at the text. So PostgreSQL is asked to prepare the text twice under a name of pgweir's, and that name is corrected in its error.
+/// The statement that the error leaves there is closed the next time.
 fn parse_again(ahead: &mut Ahead, id: ClientId, ticket: u32, parse: &Parse<'_>) {
     let encode =
         |out: &mut Vec<u8>| frontend::encode_parse(out, PREPARED_TWICE, parse.query, parse.param_types);
@@ -67,8 +67,9 @@ fn parse_again(ahead: &mut Ahead, id: ClientId, ticket: u32, parse: &Parse<'_>) 
     ahead.add(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::ParseAgain) }, encode);
 }
 
-/// The client may have prepared something else by SQL under this name. Only the server knows, and only in its turn: if so,
-/// it says so after it has looked at the text, and skips the messages that follow; if not, the name is given back.
+/// Sends a Parse and a Close of the client's own name, because the client may have prepared another statement by SQL under this name. Only
+/// the server knows, when it reads the message: if so, it reports that after it has looked at the text, and skips the messages that follow;
+/// if not, the name is given back.
 fn try_own_name(ahead: &mut Ahead, id: ClientId, parse: &Parse<'_>) {
     ahead.add(Entry::new(Owner::Prerequisite(id), Kind::Parse), |out| {
         frontend::encode_parse(out, parse.name, parse.query, parse.param_types);
@@ -79,8 +80,7 @@ fn try_own_name(ahead: &mut Ahead, id: ClientId, parse: &Parse<'_>) {
 }
 
 impl Pool {
-    /// A Parse, Describe or Close that names a prepared statement goes to its server, under the server's name for it. The fault
-    /// ends the client.
+    /// Sends a Parse, Describe or Close that names a prepared statement, under the server's name for it. A fault ends the client.
     pub(crate) fn prepared_message(
         &mut self,
         env: &mut Env,
@@ -155,7 +155,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Parse of a client that has no server: needs none if a server has prepared the same before. `false` if it needs one.
+    /// Handles a Parse of a client that has no server. Returns `false` if it needs a server: no server has prepared the same statement
+    /// before.
     pub(crate) fn parse_without_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -170,7 +171,7 @@ impl Pool {
         })
     }
 
-    /// The client's name stands for a statement that a server has prepared before; returns the client's connection.
+    /// Gives the client's name to a statement that a server has prepared before. Returns the client's connection.
     fn take_known_statement(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Option<ConnId> {
         let parse = Parse::parse(body).ok().filter(|parse| !parse.name.is_empty())?;
         if self.prepared_by_sql(id, parse.name).is_some() || self.has_exposed_names(id) {
@@ -204,9 +205,9 @@ impl Pool {
         Some(client.conn)
     }
 
-    /// Parse for a statement that the server lacks, and a Describe that tells its shape there; the oldest one goes when the server has too
-    /// many. `own`: this is its client's Parse, and has the parameter types that the client gave. Otherwise the types are those that
-    /// clients were told: so PostgreSQL itself treats a statement that it analyses again.
+    /// Writes a Parse for a statement that the server lacks, and a Describe that tells its shape there. The oldest statement is closed if
+    /// the server has too many. `own` is true if this is the client's Parse, with the parameter types that the client gave. Otherwise the
+    /// types are those that clients were told, as in PostgreSQL itself when it analyses a statement again.
     fn parse_ahead(
         &mut self,
         env: &mut Env,
@@ -246,7 +247,7 @@ impl Pool {
         }
     }
 
-    /// Has the server forget a statement. Its use by the server ends when the Close is answered; a Close that is skipped gives
+    /// Closes a statement on the server. The server's use of the statement ends when the Close is answered; a Close that is skipped gives
     /// it back.
     pub(crate) fn evict_statement(&mut self, env: &mut Env, server_id: ServerId, statement: StatementId) {
         let server = &mut self.servers[server_id];
@@ -264,7 +265,7 @@ impl Pool {
         });
     }
 
-    /// Makes sure that the server has the statement that a client's name stands for when the next message arrives there. Returns the
+    /// Prepares the statement that a client's name stands for on the server if the server lacks it, before the next message. Returns the
     /// statement, and what is known of it on that server.
     fn provide(
         &mut self,
@@ -295,8 +296,8 @@ impl Pool {
         (wanted, ServerCopy::Unconfirmed)
     }
 
-    /// What a client's name stands for on this server, once [`Pool::provide`] saw to it; a name that the client never prepared
-    /// goes as it is, for the server's own error.
+    /// Returns the statement that a client's name stands for on this server, after [`Pool::provide`] has prepared it. A name that the
+    /// client never prepared is sent unchanged, for the server's own error.
     fn server_name(
         &mut self,
         env: &mut Env,
@@ -323,12 +324,12 @@ impl Pool {
         self.client_named(id, name).map(|meaning| meaning.statement)
     }
 
-    /// The meaning of a name of the client's.
+    /// Returns the meaning of a client's name for a statement.
     pub(crate) fn client_named(&self, id: ClientId, name: &[u8]) -> Option<Meaning> {
         self.clients.get(id)?.account.statements.as_ref()?.named(name)
     }
 
-    /// The statement that a Bind is about, for this server. It may be another one than the client's name stood for before.
+    /// Returns the statement that a Bind is about, for this server. It may be another one than the client's name stood for before.
     pub(crate) fn bound_statement(
         &mut self,
         env: &mut Env,
@@ -352,7 +353,7 @@ impl Pool {
         env.ahead.add(entry, |out| frontend::encode_describe(out, Target::Statement, name));
     }
 
-    /// A text with these marks is sent or bound. If it may end or change names, their meaning is uncertain until it is answered.
+    /// Notes that a text with these marks is sent or bound. If it may end or change names, their meaning is uncertain until it is answered.
     #[inline]
     pub(crate) fn note_ending(&mut self, id: ClientId, marks: Marks) {
         if marks.intersects(Marks::DISCARDS.and(Marks::PREPARED))
@@ -362,7 +363,7 @@ impl Pool {
         }
     }
 
-    /// Servers keep the statement for other clients that use it; the client's name goes.
+    /// Closes the client's name. Servers keep the statement for other clients that use it.
     fn close(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, close: &Close<'_>) {
         if self.closes_by_sql(id, close.name) {
             env.ahead.add(Entry::new(Owner::Client(id), Kind::Close), |out| {
@@ -379,7 +380,7 @@ impl Pool {
         self.answer_local(env, server_id, entry);
     }
 
-    /// Close of a named statement by a client that has no server: needs none. `false` if it is about something else. The fault
+    /// Handles a Close of a named statement by a client that has no server. Returns `false` if the Close is about something else. A fault
     /// ends the client.
     pub(crate) fn close_without_server<D: Driver>(
         &mut self,
@@ -411,7 +412,7 @@ impl Pool {
         }
     }
 
-    /// pgweir answers the client's message in its turn; if the server skips what comes, it has no answer.
+    /// Notes that pgweir answers the client's message when its turn comes. If the server skips the messages up to there, it has no answer.
     fn answer_local(&mut self, env: &mut Env, server_id: ServerId, entry: Entry) {
         if self.servers[server_id].ledger.is_skipping() {
             self.undo(env, server_id, entry);
@@ -420,7 +421,7 @@ impl Pool {
         }
     }
 
-    /// Gives our own answers that are due.
+    /// Sends pgweir's own answers that are due.
     pub(crate) fn conclude_statements<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         while let Some(settled) = self.servers.get_mut(server_id).and_then(|server| server.ledger.conclude())
         {
@@ -442,8 +443,8 @@ impl Pool {
         }
     }
 
-    /// An error of the server ended one entry (if it was of an extended group) and skips others: notes that assumed their
-    /// success are taken back, the last first.
+    /// Takes back notes that assumed success, the last first: an error of the server ended one entry (if it was of an extended group) and
+    /// skips others.
     pub(crate) fn undo_failed(&mut self, env: &mut Env, server_id: ServerId, failed: Option<Entry>) {
         let mut undone: Vec<Entry> = failed.into_iter().collect();
         while let Some(server) = self.servers.get_mut(server_id).filter(|server| server.ledger.is_skipping())
@@ -498,7 +499,7 @@ impl Pool {
         }
     }
 
-    /// The client was told that its statement is closed.
+    /// Notes that the client was told that its statement is closed.
     fn close_done(&mut self, env: &mut Env, entry: Entry) {
         let closed = self.statements_of(entry).and_then(|statements| statements.close_done(entry.ticket));
         if let Some(statement) = closed {
@@ -506,7 +507,7 @@ impl Pool {
         }
     }
 
-    /// The client was told this of the statement that the name with this ticket stands for.
+    /// Notes what the client was told about the statement that the name with this ticket stands for.
     pub(crate) fn tell_name(&mut self, id: ClientId, ticket: u32, told: Told) {
         let account = self.clients.get_mut(id).map(|client| &mut client.account);
         if let Some(statements) = account.and_then(|account| account.statements.as_deref_mut()) {
@@ -518,7 +519,7 @@ impl Pool {
         self.clients.get_mut(entry.owner.client()?)?.account.statements.as_deref_mut()
     }
 
-    /// A hidden Close was answered: the server's use of the statement is over.
+    /// Ends the server's use of a statement whose hidden Close was answered.
     pub(crate) fn statement_evicted(&mut self, env: &mut Env, entry: Entry) {
         if let (Kind::Close, Owner::Hidden(Purpose::Evict), Some(statement)) =
             (entry.kind, entry.owner, entry.statement)
@@ -537,8 +538,8 @@ impl Pool {
         }
     }
 
-    /// DISCARD ALL or DEALLOCATE ALL succeeded: client and server have no prepared statements any more, except those whose
-    /// Parse is still owed: it came later.
+    /// Handles the success of DISCARD ALL or DEALLOCATE ALL. Client and server have no prepared statements any more, except those whose
+    /// Parse is still owed, because it came later.
     pub(crate) fn statements_discarded(
         &mut self,
         env: &mut Env,
@@ -570,7 +571,7 @@ impl Pool {
     }
 }
 
-/// A client may have so many statements, and so many bytes of them, but not one more of this size.
+/// Returns a fault if the client may not have one more statement of this size, because of the number or the bytes of its statements.
 fn refuse_surplus(statements: &ClientStatements, bytes: usize) -> Result<(), Fault> {
     let text = if statements.len() >= CLIENT_STATEMENTS_MAX {
         format!("a client may have {CLIENT_STATEMENTS_MAX} prepared statements")
@@ -582,8 +583,8 @@ fn refuse_surplus(statements: &ClientStatements, bytes: usize) -> Result<(), Fau
     Err(Fault::TooLarge(text.into()))
 }
 
-/// The name that goes to the server, and the ticket of the client's name; a statement that the client never prepared has
-/// none.
+/// Returns the name that is sent to the server, and the ticket of the client's name. A statement that the client never prepared has no
+/// ticket.
 pub(crate) fn told<'a>(
     statements: &'a Statements,
     known: Option<&Provided>,

@@ -1,4 +1,4 @@
-//! Prepared statements: known by content, prepared where they are needed, under names of ours or the client's own.
+//! Prepared statements: known by content, prepared where they are needed, under pgweir's names or the client's own.
 
 pub(crate) mod explain;
 pub(crate) mod exposed_names;

@@ -1,19 +1,18 @@
-//! What a client calls its prepared statements.
+//! The names that a client gives its prepared statements.
 //!
-//! What this file is for: to find a name that is part of nearly every message of a client that prepares its
-//! statements. Most clients have a few names, which are compared one by one. A client with more names pays
-//! for hashing them, with a hash that it cannot foresee, because clients choose the names. It must never hold
-//! a name twice.
+//! A name must be found in nearly every message of a client that prepares its statements. Most clients have a few names, which are compared
+//! one by one. A client with more names pays for hashing them, with a hash that it cannot foresee, because clients choose the names. This
+//! file must never hold a name twice.
 
 use std::collections::HashMap;
 
-/// So many names are compared one by one.
+/// The number of names that are compared one by one.
 const FEW: usize = 8;
 
 /// Values by name.
 pub(crate) struct Names<T> {
     few: Vec<(Box<[u8]>, T)>,
-    /// The names that came when there were so many already.
+    /// The names that were added when `few` was full.
     many: HashMap<Box<[u8]>, T>,
 }
 
@@ -24,7 +23,7 @@ impl<T> Default for Names<T> {
 }
 
 impl<T> Names<T> {
-    /// The value of a name.
+    /// Returns the value of a name.
     #[inline]
     pub(crate) fn get(&self, name: &[u8]) -> Option<&T> {
         match self.few.iter().find(|(known, _)| is_same(known, name)) {
@@ -34,7 +33,7 @@ impl<T> Names<T> {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns the value of a name, to be changed.
     pub(crate) fn get_mut(&mut self, name: &[u8]) -> Option<&mut T> {
         match self.place(name) {
             Some(place) => self.few.get_mut(place).map(|(_, value)| value),
@@ -47,7 +46,7 @@ impl<T> Names<T> {
         self.few.iter().position(|(known, _)| is_same(known, name))
     }
 
-    /// Gives a name a value, and takes the one it had.
+    /// Gives a name a value, and returns the value that it had.
     pub(crate) fn insert(&mut self, name: Box<[u8]>, value: T) -> Option<T> {
         if let Some(place) = self.place(&name) {
             return Some(std::mem::replace(&mut self.few[place].1, value));
@@ -59,7 +58,7 @@ impl<T> Names<T> {
         self.many.insert(name, value)
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<(Box<[u8]>, T)> {
         match self.place(name) {
             Some(place) => Some(self.few.swap_remove(place)),
@@ -67,13 +66,13 @@ impl<T> Names<T> {
         }
     }
 
-    /// Names and values.
+    /// Returns the names with their values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &T)> {
         let few = self.few.iter().map(|(name, value)| (&**name, value));
         few.chain(self.many.iter().map(|(name, value)| (&**name, value)))
     }
 
-    /// Takes away the entries for which this is true.
+    /// Removes the entries for which `wanted` is true, and returns their values.
     pub(crate) fn take_if(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut taken: Vec<T> =
             self.few.extract_if(.., |(_, value)| wanted(value)).map(|(_, value)| value).collect();
@@ -81,7 +80,7 @@ impl<T> Names<T> {
         taken
     }
 
-    /// Takes all away.
+    /// Removes all names, and returns them with their values.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = (Box<[u8]>, T)> + '_ {
         self.few.drain(..).chain(self.many.drain())
     }
@@ -92,7 +91,7 @@ impl<T> Names<T> {
     }
 }
 
-/// Names that are counted up differ at their end.
+/// Whether two names are the same. The last byte is compared first: names that are counted up differ at their end.
 #[inline]
 fn is_same(known: &[u8], name: &[u8]) -> bool {
     known.last() == name.last() && *known == *name
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// It is a map, few or many.
+        /// The names behave as a map, whether there are few or many.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((0u8..24, 0u8..4, any::<u16>()), 0..120)) {
             let (mut names, mut map) = (Names::default(), BTreeMap::new());

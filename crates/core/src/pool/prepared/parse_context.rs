@@ -1,5 +1,5 @@
-//! How a client's session reads the texts that it prepares (`parse_contexts.rs`), and the case that its session reads a statement
-//! in another way by now: the statement is prepared again under the current settings, and is another statement from then on.
+//! The parse context of a client's session (`parse_contexts.rs`), and the case that the context of a statement has changed: the statement
+//! is prepared again under the current settings, and is another statement from then on.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::Statement;
 
 impl Pool {
-    /// How the client reads now; `None` if pgweir does not know: its transaction may have changed settings, which its server
-    /// will be asked for when it is over, or the objects that statements are about.
+    /// Returns the client's present parse context. `None` if pgweir does not know it: the client's transaction may have changed settings,
+    /// or the objects that statements are about. The server will be asked for the settings when the transaction is over.
     pub(crate) fn parse_context_of(&mut self, env: &mut Env, id: ClientId) -> Option<ParseContext> {
         match &self.clients.get(id)?.state {
             ClientState::Linked(link) if link.reads_alone() => None,
@@ -20,7 +20,7 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::parse_context_of`], by what was known of it before its transaction.
+    /// Returns the client's parse context by what was known before its transaction.
     pub(crate) fn parse_context_before(&mut self, env: &mut Env, id: ClientId) -> Option<ParseContext> {
         let account = &mut self.clients.get_mut(id)?.account;
         let known = account.parse_context.as_ref();
@@ -31,8 +31,8 @@ impl Pool {
         account.parse_context.insert(known).parse_context()
     }
 
-    /// A client's statement is to be prepared on another server, under the settings that the client has now. If these are not
-    /// the settings that it was prepared under before, no client with these settings may get it: the name stands for another
+    /// Returns the statement for a client's name that is to be prepared on another server, under the settings that the client has now. If
+    /// the old statement was prepared under other settings, no client with the present settings may get it: the name stands for a new
     /// statement then.
     pub(crate) fn reread_statement(
         &mut self,
@@ -60,8 +60,8 @@ impl Pool {
         new
     }
 
-    /// The same for statements that the client prepared by SQL and this server lacks: they are others in the client's session
-    /// from here on.
+    /// Handles statements that the client prepared by SQL and this server lacks. If their parse context has changed, they are other
+    /// statements in the client's session from here on.
     pub(crate) fn reread_prepared(&mut self, env: &mut Env, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get(id) else { return };
         let session = Arc::clone(&client.account.session);

@@ -1,11 +1,10 @@
-//! How a session reads the text of a statement. PostgreSQL does that at Parse, under the session's settings:
-//! what `'1/2/2024'` is (DateStyle), which letters a text has (client_encoding), which schema's table `t` is
-//! (search_path, role). So the same text under other settings is another statement. So it is in another pool: another database has
-//! other tables and types, and `"$user"` in a search_path is another schema for another user.
+//! The parse context of a session: the settings under which PostgreSQL reads the text of a statement at Parse. The settings decide the
+//! meaning of `'1/2/2024'` (DateStyle), the letters of a text (client_encoding), and the schema of table `t` (search_path, role). So the
+//! same text under other settings is another statement. In another pool it is another statement, too: another database has other tables and
+//! types, and `"$user"` in a search_path is another schema for another user.
 //!
-//! This file gives a number to the settings that a session has, the same number to the same settings. It
-//! leaves out those that certainly change nothing ([`keeps_parse_context`]). It never gives a number twice:
-//! statements under a forgotten number are not shared any more.
+//! This file gives a number to the settings of a session, and the same number to the same settings. It leaves out settings that certainly
+//! change nothing ([`keeps_parse_context`]). It never gives a number twice: statements under a forgotten number are not shared any more.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
@@ -20,18 +19,18 @@ use crate::limits::{READING_BYTES_MAX, READINGS_MAX};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::{Params, Tracked};
 
-/// How a session reads; equal if its settings are.
+/// The settings under which a session reads texts, as a number. Two sessions with equal settings have equal numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ParseContext(NonZeroU64);
 
 impl ParseContext {
-    /// That of one statement only, which has this serial number: no session is known to read as the one that
+    /// Returns the parse context of a single statement, which has this serial number: no session is known to read as the session that
     /// prepared it.
     pub(crate) fn of_statement(serial: u64) -> ParseContext {
         ParseContext(NonZeroU64::MIN | (1 << 63 | serial << 1))
     }
 
-    /// It is still to be told.
+    /// The parse context of a statement for which it is not known yet.
     pub(crate) const UNDETERMINED: ParseContext = ParseContext(NonZeroU64::MAX);
 }
 
@@ -47,7 +46,7 @@ impl Known {
         self.parse_context
     }
 
-    /// That of these, if it was found for them.
+    /// Returns the parse context if it was found for these parameters and this session.
     #[inline]
     pub(crate) fn of(&self, params: &Arc<Params>, session: &Arc<Session>) -> Option<Option<ParseContext>> {
         (Arc::ptr_eq(&self.params, params) && Arc::ptr_eq(&self.session, session))
@@ -55,7 +54,7 @@ impl Known {
     }
 }
 
-/// The parse_contexts of a worker's clients.
+/// The parse contexts of a worker's clients.
 #[derive(Default)]
 pub(crate) struct ParseContexts {
     known: Vec<Entry>,
@@ -68,20 +67,21 @@ pub(crate) struct ParseContexts {
 
 struct Entry {
     hash: u64,
-    /// Names and values.
+    /// The names and values of the settings.
     content: Box<[u8]>,
     parse_context: ParseContext,
     used: u64,
 }
 
 impl ParseContexts {
-    /// One that no other session has.
+    /// Returns a new parse context that no other session has.
     pub(crate) fn alone(&mut self) -> ParseContext {
         self.last += 1;
         ParseContext(NonZeroU64::MIN.saturating_add(self.last))
     }
 
-    /// The context of a session of this pool with these settings. It has none if the settings are too long to be remembered.
+    /// Returns the context of a session of this pool with these settings. The session has none if the settings are too long to be
+    /// remembered.
     pub(crate) fn find(
         &mut self,
         pool: PoolId,
@@ -118,7 +118,7 @@ impl ParseContexts {
     }
 }
 
-/// Names and values, each with its length, as they can hold any bytes.
+/// Writes names and values, each with its length, as they can hold any bytes.
 fn write(out: &mut Vec<u8>, tracked: &Tracked, params: &Params, session: &Session) {
     let mut put = |bytes: &[u8]| {
         out.extend_from_slice(&bytes.len().to_be_bytes());

@@ -52,8 +52,8 @@ const CHANGES: [&[u8]; 12] = [
     b"DROP EXTENSION",
 ];
 
-/// The same for objects that may be temporary. Such objects come and go all the time, and no other client's statements are
-/// about them.
+/// Commands that drop objects that may be temporary, by the beginning of their tag. Temporary objects come and go all the time, and no
+/// other client's statements are about them.
 const DROPS: [&[u8]; 3] = [b"DROP TABLE", b"DROP VIEW", b"DROP FUNCTION"];
 
 /// Objects that lead to no code, and settings: commands that make or alter them change no answer about code, by the rest of their tags.
@@ -80,7 +80,7 @@ const WITHOUT_CODE: [&[u8]; 20] = [
     b"USER MAPPING",
 ];
 
-/// Of these, the ones that do when they are made.
+/// Objects of [`WITHOUT_CODE`] for which the command that makes them can change an answer about code.
 const MADE_WITH_CODE: [&[u8]; 6] = [b"CONVERSION", b"INDEX", b"LANGUAGE", b"RULE", b"SCHEMA", b"TRIGGER"];
 
 /// Objects that are often temporary.
@@ -89,14 +89,14 @@ const OFTEN_TEMPORARY: [&[u8]; 4] = [b"CREATE TABLE", b"CREATE VIEW", b"CREATE S
 /// The tag of DROP ROLE, DROP USER and DROP GROUP.
 const DROP_ROLE: &[u8] = b"DROP ROLE";
 
-/// The tag of a command that can change the results of statements.
+/// Whether this is the tag of a command that can change the results of statements.
 #[inline]
 pub(crate) fn is_schema_change(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
 }
 
-/// The tag of a command that can make code, or have a name lead to it: it changes the answers of questions to the catalog. (A routine
-/// or a DO block may hide such commands.)
+/// Whether this is the tag of a command that can make code, or have a name lead to it: it changes the answers of questions to the catalog.
+/// (A routine or a DO block may hide such commands.)
 #[inline]
 pub(crate) fn makes_routines(tag: &[u8]) -> bool {
     let is_one_of = |list: &[&[u8]], kind: &[u8]| list.iter().any(|known| kind.starts_with(known));
@@ -113,17 +113,17 @@ pub(crate) fn makes_routines(tag: &[u8]) -> bool {
 /// The objects that the texts of a client's transaction make, by their words.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Makes {
-    /// Nothing.
+    /// The texts make no objects.
     #[default]
     Nothing,
-    /// Temporary objects, and perhaps indexes.
+    /// The texts make temporary objects, and perhaps indexes.
     Temporary,
-    /// Other objects, or it is not known.
+    /// The texts make other objects, or it is not known.
     Any,
 }
 
 impl Makes {
-    /// A text with these marks is sent. It may be missing, or be only a beginning.
+    /// Notes that a text with these marks is sent. The text may be missing, or be only a beginning.
     pub(crate) fn note(&mut self, marks: Marks, text: &[u8]) {
         if !marks.intersects(Marks::READS_LOCALLY.and(Marks::ROUTINES)) || *self == Makes::Any {
             return;
@@ -147,20 +147,20 @@ impl Makes {
     }
 }
 
-/// What follows after an attempt whose answers no client gets.
+/// The next step after an attempt whose answers no client gets.
 pub(crate) enum AttemptOver {
-    /// Nothing yet.
+    /// The attempt is not over.
     NotYet,
     /// The client's group is sent again.
     AskAgain,
     /// The transaction that failed is rolled back first.
     RollBack,
-    /// It could not be rolled back: the server is given up.
+    /// The transaction could not be rolled back: the server is given up.
     Stuck,
 }
 
 impl Pool {
-    /// CommandComplete: a change counts for other clients when its transaction is over.
+    /// Handles a CommandComplete. A change counts for other clients when its transaction is over.
     pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
         if !matches!(tag.first(), Some(b'A' | b'C' | b'D' | b'I')) {
             return;
@@ -174,7 +174,7 @@ impl Pool {
         changes.add(SchemaChanges::ROLES, tag.starts_with(DROP_ROLE));
     }
 
-    /// An object that the client of this server drops is not temporary, as far as pgweir knows.
+    /// Whether an object that the client of this server drops is not temporary, as far as pgweir knows.
     #[cold]
     fn drops_lasting(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
@@ -185,8 +185,8 @@ impl Pool {
         self.state.policy.keeps_sessions() && !touches && !has
     }
 
-    /// An object that the client of this server makes is temporary: no text of its transaction makes another one. It leads to what its
-    /// own statement names.
+    /// Whether an object that the client of this server makes is temporary: no text of its transaction makes another one, and the object
+    /// leads only to what its own statement names.
     #[cold]
     fn makes_temporary(&self, id: ServerId, tag: &[u8]) -> bool {
         let client = self.servers.get(id).and_then(|server| server.state.client());
@@ -195,7 +195,7 @@ impl Pool {
             && OFTEN_TEMPORARY.iter().any(|object| tag.starts_with(object))
     }
 
-    /// ReadyForQuery.
+    /// Publishes the changes of a transaction that is over, at its ReadyForQuery.
     pub(crate) fn note_schema_change(&mut self, env: &mut Env, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
         let changes = std::mem::take(&mut server.work.changes);
@@ -210,17 +210,17 @@ impl Pool {
         }
     }
 
-    /// An error of a server: the first to meet a change that was made elsewhere.
+    /// Notes an error of a server that is the first to meet a change that was made elsewhere.
     pub(crate) fn note_shape_error(&mut self, env: &Env, body: &[u8]) {
         if ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
             env.shared.begin_age();
         }
     }
 
-    /// A value is beyond the type that a statement takes, as text (22003) or in binary form (22P03). It may be of the type that
-    /// it would take now: if the result is as before, nothing else shows that a column was made wider elsewhere. So a client
-    /// that prepares this text from now on gets it prepared again. A text that is no such value at all (22P02) is a user's
-    /// mistake, and too common for that.
+    /// Handles the error for a value that is beyond the type that a statement takes, as text (22003) or in binary form (22P03). The value
+    /// may be of the type that the statement would take now: if the result is as before, nothing else shows that a column was made wider
+    /// elsewhere. So a client that prepares this text from now on gets it prepared again. A text that is no such value at all (22P02) is a
+    /// user's mistake, and too common for that.
     pub(crate) fn note_misfit(&mut self, env: &mut Env, accepted: Accepted, body: &[u8]) {
         let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
             (accepted.owner, accepted.ended)
@@ -237,8 +237,8 @@ impl Pool {
         }
     }
 
-    /// A server's error to a client, of which the client need not know: the statement was outdated, and the exchange runs again. The
-    /// statement's name stands for a new one then. `None`: the client is told the error.
+    /// Handles a server's error that the client need not see: the statement was outdated, and the exchange runs again. The statement's name
+    /// stands for a new statement then. Returns `None` if the client must be told the error.
     #[cold]
     #[inline(never)]
     pub(crate) fn renews_statement(
@@ -294,8 +294,8 @@ impl Pool {
         Some((client_id, decision))
     }
 
-    /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that
-    /// failed.
+    /// Returns the next step after a ReadyForQuery of an attempt whose answers no client gets. If the attempt's transaction failed, it must
+    /// be rolled back before the client's group follows.
     #[cold]
     #[inline(never)]
     pub(crate) fn attempt_over(&mut self, id: ServerId, client_id: ClientId) -> AttemptOver {
@@ -318,8 +318,8 @@ impl Pool {
     }
 }
 
-/// PostgreSQL's function is named, as the text may be in any language (plancache.c). That the type of a parameter is gone is
-/// an internal error, with a text that is never translated (lsyscache.c).
+/// Whether the error says that a statement is outdated. The error names PostgreSQL's function, as the text may be in any language
+/// (plancache.c). If the type of a parameter is gone, that is an internal error, with a text that is never translated (lsyscache.c).
 fn is_outdated(fields: &ErrorFields<'_>) -> bool {
     let gone = |text: &[u8]| text.starts_with(b"cache lookup failed for type ");
     match fields.code() {

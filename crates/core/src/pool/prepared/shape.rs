@@ -15,12 +15,11 @@ use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Columns([u8; COLUMNS_BYTES]);
 
-/// Bytes of [`Columns`].
+/// The number of bytes in [`Columns`].
 const COLUMNS_BYTES: usize = 16;
 
 impl Columns {
-    /// The columns that the body of a RowDescription names. Where they come from (table and column numbers) and the formats do not
-    /// count.
+    /// Returns the columns that the body of a RowDescription names. Their origin (table and column numbers) and the formats do not count.
     pub(crate) fn of(body: &[u8]) -> Columns {
         let mut told = Vec::with_capacity(body.len());
         let mut rest = body.get(2..).unwrap_or_default();
@@ -37,7 +36,7 @@ impl Columns {
         Columns::from_bytes(&pgweir_auth::sha256(&told)).unwrap_or(Columns([0; COLUMNS_BYTES]))
     }
 
-    /// As another process has written them.
+    /// Returns the columns that another process has written.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Columns> {
         bytes.first_chunk().copied().map(Columns)
     }
@@ -55,16 +54,17 @@ const COLUMN_NUMBERS: usize = 18;
 pub(crate) struct Shape {
     /// The type of each parameter, four bytes each: none is left open.
     pub(crate) params: Box<[u8]>,
-    /// `None`: the statement returns no rows, or PostgreSQL does not compare its columns either (see [`has_fixed_columns`]).
+    /// The columns of the result. `None` if the statement returns no rows, or if PostgreSQL does not compare its columns either (see
+    /// [`has_fixed_columns`]).
     pub(crate) columns: Option<Columns>,
 }
 
 /// Knowledge that a client has of the parameters and columns of a statement.
 #[derive(Clone, Default)]
 pub(crate) enum Told {
-    /// Nothing: pgweir has answered its Parse without a server. The first server that runs the statement decides.
+    /// The client knows nothing: pgweir has answered its Parse without a server. The first server that runs the statement decides.
     AtParse,
-    /// The shape of the statement that its name stands for.
+    /// The client knows the shape of the statement that its name stands for.
     #[default]
     AsStatement,
     /// The client was told this shape, and its name has come to stand for another statement since.
@@ -72,7 +72,8 @@ pub(crate) enum Told {
 }
 
 impl Told {
-    /// The knowledge of the client if its name stands for another statement from here on. `before`: the shape of the statement until here.
+    /// Returns the knowledge of the client if its name stands for another statement from here on. `before` is the shape of the former
+    /// statement.
     pub(crate) fn before_renewal(self, before: Option<&Arc<Shape>>) -> Told {
         match (self, before) {
             (Told::AsStatement, Some(shape)) => Told::Shape(Arc::clone(shape)),
@@ -81,8 +82,8 @@ impl Told {
     }
 }
 
-/// PostgreSQL compares the columns of such a statement before it runs it. Of `SHOW`, `EXECUTE` and `FETCH`, which may have other columns
-/// each time, it never does. No traits: the text is too long to be looked at.
+/// Whether PostgreSQL compares the columns of such a statement before it runs it. It never does so for `SHOW`, `EXECUTE` and `FETCH`, which
+/// may have other columns each time. `traits` is `None` if the text is too long to be looked at.
 pub(crate) fn has_fixed_columns(query: &[u8], traits: Option<&Traits>) -> bool {
     let word = query.trim_ascii_start();
     let is = |verb: &[u8]| word.get(..verb.len()).is_some_and(|word| word.eq_ignore_ascii_case(verb));
@@ -93,20 +94,20 @@ pub(crate) fn has_fixed_columns(query: &[u8], traits: Option<&Traits>) -> bool {
     })
 }
 
-/// Values keep their meaning if the statement's parameters have other types than the client was told: values in binary format are of
-/// types that the client named itself in its Parse (`types`, four bytes each).
+/// Whether values keep their meaning if the statement's parameters have other types than the client was told: values in binary format are
+/// of types that the client named itself in its Parse (`types`, four bytes each).
 pub(crate) fn keeps_values(tail: &BindTail<'_>, types: &[u8]) -> bool {
     let (types, _) = types.as_chunks::<4>();
     let named = |at: usize| types.get(at).is_some_and(|oid| *oid != [0; 4]);
     tail.binary_parameters().enumerate().all(|(at, binary)| !binary || named(at))
 }
 
-/// The client does not say column by column how it wants the columns.
+/// Whether the client leaves the format of the columns open, or chooses one format for all of them.
 pub(crate) fn wants_any_columns(tail: &BindTail<'_>) -> bool {
     tail.binary_results().count() <= 1
 }
 
-/// The messages after a Bind ask for the columns of that portal, or of that statement, before anything is executed.
+/// Whether the messages after a Bind ask for the columns of that portal, or of that statement, before anything is executed.
 pub(crate) fn describes_before_execute(bytes: &[u8], head: &BindHead<'_>) -> bool {
     for message in Messages::of(bytes).whole() {
         let body = message.body();

@@ -40,17 +40,17 @@ use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
-/// No server has a statement of this name: a Bind of it fails. Servers log it.
+/// The name of a statement that no server has: a Bind of it fails. Servers log the name.
 const OUTDATED: &[u8] = b"PGWEIR_OUTDATED";
 
 /// Whether a Bind may be sent to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bind {
-    /// Yes: its client takes nothing for anything else.
+    /// The Bind may be sent: its client takes no column or value for another one.
     Passes,
-    /// The server's description of the statement is awaited.
+    /// The Bind waits for the server's description of the statement.
     Waits,
-    /// No: its client would take columns or values for others.
+    /// The Bind may not be sent: its client would take columns or values for others.
     IsRefused,
 }
 
@@ -62,14 +62,15 @@ pub(crate) struct Doubts {
     /// The portal that the client has bound last, with the statement and the ticket of its name. `None` after any other Bind: the portal
     /// of that one may have the same name.
     portal: Option<(Box<[u8]>, StatementId, u32)>,
-    /// The client's next message is a Bind that waits for a description. The features that look at the text have done so.
+    /// Whether the client's next message is a Bind that waits for a description. The features that look at the text have done so.
     bind_waits: bool,
-    /// A Bind did not wait because its group runs again if the shape is another one.
+    /// Whether a Bind did not wait because its group runs again if the shape is another one.
     is_trusted: bool,
 }
 
 impl Pool {
-    /// The client's next message is a Bind that has waited: features need not be asked about its text again.
+    /// Returns whether the client's next message is a Bind that has waited: features need not be asked about its text again. The wait ends
+    /// with this call.
     #[inline]
     pub(crate) fn ends_bind_wait(&mut self, id: ClientId) -> bool {
         let state = self.clients.get_mut(id).map(|client| &mut client.state);
@@ -77,7 +78,7 @@ impl Pool {
         std::mem::take(&mut doubts.bind_waits)
     }
 
-    /// A Bind waits for a description that the server owes.
+    /// Notes that a Bind waits for a description that the server owes.
     pub(crate) fn begin_bind_wait(&mut self, id: ClientId) {
         if let Some(doubts) = self.doubts_of(id) {
             doubts.bind_waits = true;
@@ -91,7 +92,7 @@ impl Pool {
         }
     }
 
-    /// The client asks for the columns of a statement of which the server may know another shape.
+    /// Notes that the client asks for the columns of a statement of which the server may know another shape.
     pub(crate) fn note_described(&mut self, id: ClientId, server_id: ServerId, ticket: u32) {
         let group = self.servers.get(server_id).map(|server| server.ledger.group());
         if let Some(doubts) = self.doubts_of(id) {
@@ -99,7 +100,7 @@ impl Pool {
         }
     }
 
-    /// The client binds a portal of a statement that is no doubtful one: what is remembered of an earlier portal may not hold for it.
+    /// Forgets the last portal of a doubtful statement: the client binds a portal of another statement, which may have the same name.
     #[inline]
     pub(crate) fn forget_doubtful_portal(&mut self, id: ClientId) {
         let state = self.clients.get_mut(id).map(|client| &mut client.state);
@@ -108,7 +109,7 @@ impl Pool {
         }
     }
 
-    /// The entry of a Describe of this portal, if the client may be told something new by its answer.
+    /// Returns the entry of a Describe of this portal, if the client may be told something new by its answer.
     pub(crate) fn doubtful_portal(&self, id: ClientId, portal: &[u8]) -> Option<Entry> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         let (bound, statement, ticket) = link.doubts.as_deref()?.portal.as_ref()?;
@@ -116,8 +117,8 @@ impl Pool {
         (**bound == *portal).then_some(Entry { statement: Some(*statement), ticket: *ticket, ..entry })
     }
 
-    /// A Bind of a statement that may have another shape on its server than the client was told: may it be sent? `after` are the bytes
-    /// that the client has sent after it.
+    /// Decides whether a Bind may be sent, for a statement that may have another shape on its server than the client was told. `after` are
+    /// the bytes that the client has sent after it.
     #[cold]
     pub(crate) fn look_at_bind(
         &mut self,
@@ -143,7 +144,7 @@ impl Pool {
         Bind::Passes
     }
 
-    /// As [`Pool::look_at_bind`]; and whether the client was told just the shape that the statement has.
+    /// Decides whether a Bind may be sent, and whether the client was told just the shape that the statement has.
     fn judge_bind(
         &mut self,
         env: &Env,
@@ -204,7 +205,7 @@ impl Pool {
         }
     }
 
-    /// In place of a Bind goes one that fails. The rest of the client's message is dropped.
+    /// Sends a Bind that fails instead of the client's Bind. The rest of the client's message is dropped.
     pub(crate) fn refuse_bind(
         &mut self,
         env: &mut Env,
@@ -223,7 +224,7 @@ impl Pool {
         Step::Used(header.total().min(message.len()))
     }
 
-    /// ParameterDescription: it is kept if pgweir looks at the description.
+    /// Keeps a ParameterDescription if pgweir looks at the description.
     pub(crate) fn parameters_told(&mut self, id: ServerId, body: &[u8]) {
         if let Some(server) = self.servers.get_mut(id)
             && server.ledger.head().is_some_and(|head| head.statement.is_some())
@@ -232,8 +233,8 @@ impl Pool {
         }
     }
 
-    /// The end of an answer to a message about a statement: if it is a description, the shape is compared. `Some`: it is another one
-    /// than the client of a group that was sent already was told.
+    /// Handles the end of an answer to a message about a statement. If the answer is a description, the shape is compared. Returns `Some`
+    /// if it is another shape than the client of a group that was sent already was told.
     #[cold]
     pub(crate) fn described(
         &mut self,
@@ -261,7 +262,7 @@ impl Pool {
         }
     }
 
-    /// A client has got a description that may be news to it.
+    /// Notes that a client has got a description that may be news to it.
     fn client_told(&mut self, env: &Env, id: ClientId, entry: Entry, mut shape: Shape) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(names) = client.account.statements.as_deref_mut() else { return };
@@ -282,7 +283,8 @@ impl Pool {
         names.tell(entry.ticket, told);
     }
 
-    /// A server has prepared a statement and says what its shape is there. `own`: a client has prepared it there itself.
+    /// Handles the description of a statement by a server that has prepared it. `own` is true if a client has prepared it there itself.
+    /// Returns a client whose exchange must run again because it was told another shape, with the decision.
     fn shape_told(
         &mut self,
         env: &mut Env,
@@ -337,7 +339,7 @@ impl Pool {
         None
     }
 
-    /// A client has prepared a text that had another shape before: its name stands for a statement of the new shape.
+    /// Gives the client's name to a statement of a new shape: the text that the client has prepared had another shape before.
     fn parsed_otherwise(&mut self, env: &mut Env, id: ClientId, ticket: u32, shape: Shape) {
         let account = self.clients.get_mut(id).map(|client| &mut client.account);
         let Some(names) = account.and_then(|account| account.statements.as_deref_mut()) else { return };
@@ -354,8 +356,8 @@ impl Pool {
         }
     }
 
-    /// A server describes a statement of this client's in another way than the client was told. `fits`: but so was the statement that the
-    /// client's name stands for.
+    /// Handles a description that differs from the one that the client was told. `fits` is true if the statement that the client's name
+    /// stands for has the described shape. If the client's exchange was sent already, returns the decision about it.
     fn shape_changed(
         &mut self,
         env: &mut Env,
@@ -388,7 +390,7 @@ impl Pool {
         decision.map(|decision| (client_id, decision))
     }
 
-    /// The client's name stands for a new statement; other clients that prepare the text get that, too.
+    /// Gives the client's name to a new statement. Other clients that prepare the text get the new statement, too.
     fn renew_changed(
         &mut self,
         env: &mut Env,
@@ -417,24 +419,25 @@ impl Pool {
     }
 }
 
-/// The client's own Parse of this name is on its way.
+/// Whether the client's own Parse of this name is on its way.
 fn is_being_parsed(ledger: &Ledger, ticket: u32) -> bool {
     let parses = |entry: &Entry| entry.kind == Kind::DescribeParsed { own: true } && entry.ticket == ticket;
     ledger.entries().any(parses)
 }
 
-/// The server owes a description of this statement.
+/// Whether the server owes a description of this statement.
 fn is_awaited(ledger: &Ledger, statement: StatementId) -> bool {
     let describes = |entry: &Entry| matches!(entry.kind, Kind::DescribeParsed { .. });
     ledger.entries().any(|entry| describes(entry) && entry.statement == Some(statement))
 }
 
-/// Something is owed to a client: it may be shown before anything that is sent now is answered.
+/// Whether the server owes a client an answer, which may be shown before anything that is sent now is answered.
 fn answers_client(ledger: &Ledger) -> bool {
     ledger.entries().any(|entry| matches!(entry.owner, Owner::Client(_)))
 }
 
-/// The error of a Bind that was to fail, as PostgreSQL would have said it. `None`: it is another error, or of another message.
+/// Returns the error of a Bind that was to fail, as PostgreSQL would have written it. `None` if it is another error, or an error of another
+/// message.
 pub(crate) fn changed_result(ended: Option<Entry>, message: &[u8]) -> Option<Vec<u8>> {
     ended.filter(|entry| entry.kind == Kind::BindRefused)?;
     as_changed_result(message, SqlState::INVALID_SQL_STATEMENT_NAME)

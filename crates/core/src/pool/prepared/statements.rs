@@ -17,47 +17,47 @@ use crate::pool::prepared::names::Names;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::shape::{Shape, Told, has_fixed_columns};
 
-/// What a statement is, and how servers call it.
+/// A statement, and the name by which servers know it.
 pub(crate) struct Statement {
-    /// Text, without the NUL.
+    /// The text, without the NUL.
     pub(crate) query: Box<[u8]>,
-    /// Parameter types as they stood in Parse: four bytes each.
+    /// The parameter types that the Parse gave, four bytes each.
     pub(crate) types: Box<[u8]>,
-    /// What can be told of the text; `None` if it is too long to be looked at.
+    /// The traits of the text; `None` if the text is too long to be looked at.
     pub(crate) traits: Option<Traits>,
-    /// It is nothing but the begin or end of a transaction block.
+    /// The block command, if the statement only begins or ends a transaction block.
     pub(crate) block: Option<Block>,
-    /// How the session that prepared it reads.
+    /// The parse context of the session that prepared the statement.
     pub(crate) parse_context: ParseContext,
-    /// Its parameters are of PostgreSQL's own types.
+    /// Whether all parameters are of PostgreSQL's own types.
     takes_built_in: bool,
-    /// Whether it certainly only reads, as it was found last.
+    /// The verdict that was found last on whether the statement certainly only reads.
     verdict: Cell<Verdict>,
     serial: u64,
     name: Box<[u8]>,
-    /// Names of clients and servers that have it.
+    /// The number of names of clients, and of servers, that have the statement.
     users: u32,
-    /// Names of clients among them.
+    /// The number of names of clients that have the statement.
     names: u32,
-    /// The pool whose client prepared it first: the bytes count there.
+    /// The pool whose client prepared the statement first. The bytes count there.
     pool: PoolId,
     hash: u64,
-    /// Parameters and columns as the first server that prepared the statement told them. `None`: no server has answered yet.
+    /// The parameters and columns that the first server that prepared the statement told. `None` if no server has answered yet.
     shape: Option<Arc<Shape>>,
 }
 
 impl Statement {
-    /// The number in the name servers know it by.
+    /// Returns the number in the name by which servers know the statement.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// What it may do to a session; what was not looked at may do anything.
+    /// Returns the effects that the statement may have on a session. A text that was not looked at may do anything.
     pub(crate) fn marks(&self) -> pgweir_sql::Marks {
         self.traits.map_or(pgweir_sql::Marks::ROUTINES, |traits| traits.marks)
     }
 
-    /// What is known of its text.
+    /// Returns whether the statement only reads, as far as it is known.
     #[inline]
     pub(crate) fn reads(&self, reach: &Reach) -> Reads {
         self.verdict.get().under(reach).unwrap_or_else(|| self.look(reach))
@@ -78,24 +78,24 @@ impl Statement {
         self.parse_context == parse_context && *self.query == *query && *self.types == *types
     }
 
-    /// The name servers know it by.
+    /// Returns the name by which servers know the statement.
     pub(crate) fn server_name(&self) -> &[u8] {
         &self.name
     }
 
-    /// The memory that it takes, as far as clients decide it.
+    /// Returns the number of bytes that the statement takes, as far as clients decide it.
     pub(crate) fn bytes(&self) -> usize {
         let shape = self.shape.as_ref().map_or(0, |shape| shape.params.len());
         self.query.len() + self.types.len() + shape
     }
 
-    /// Parameters and columns of which clients were told; `None` if no server has told them yet.
+    /// Returns the parameters and columns of which clients were told; `None` if no server has told them yet.
     pub(crate) fn shape(&self) -> Option<&Arc<Shape>> {
         self.shape.as_ref()
     }
 
-    /// The parameter types with which a further server prepares it, four bytes each: values keep the meaning that they had on the
-    /// first server.
+    /// Returns the parameter types with which a further server prepares the statement, four bytes each: values keep the meaning that they
+    /// had on the first server.
     pub(crate) fn resolved_types(&self) -> &[u8] {
         self.shape.as_ref().map_or(&self.types, |shape| &shape.params)
     }
@@ -106,36 +106,36 @@ impl Statement {
     }
 }
 
-/// Parameter types, four bytes each, are PostgreSQL's own: with values of others (domains) code of users may run.
+/// Whether parameter types, four bytes each, are PostgreSQL's own. With values of other types (domains), code of users may run.
 pub(crate) fn are_built_in(types: &[u8]) -> bool {
     let (types, _) = types.as_chunks();
     types.iter().all(|oid| u32::from_be_bytes(*oid) < FIRST_OWN_OID)
 }
 
-/// Objects with this number and above are users' own (`FirstNormalObjectId`).
+/// The number from which on objects are users' own (`FirstNormalObjectId`).
 const FIRST_OWN_OID: u32 = 16_384;
 
-/// All statements that a client or a server of this worker has.
+/// The statements that clients and servers of this worker have.
 #[derive(Default)]
 pub(crate) struct Statements {
     all: SlotMap<StatementId, Statement>,
-    /// The statements of the present age, by hash of text, types and parse_context; the content decides.
+    /// The statements of the present age, by hash of text, types and parse context; the content decides.
     by_hash: HashMap<u64, Vec<StatementId>>,
     age: u64,
     hasher: std::hash::RandomState,
     serial: u64,
-    /// The bytes of each pool's statements.
+    /// The number of bytes of each pool's statements.
     bytes: HashMap<PoolId, usize>,
 }
 
 impl Statements {
-    /// Numbers above this one: those of processes that are each other's successors, and of their workers, do
-    /// not meet.
+    /// Returns a table that gives numbers above this one. The numbers of processes that are each other's successors, and of their workers,
+    /// do not meet.
     pub(crate) fn numbered_from(serial: u64) -> Statements {
         Statements { serial, ..Statements::default() }
     }
 
-    /// A statement that another process has given this number, with one user more. The clients that shared it
+    /// Adds a statement to which another process has given this number, with one more user, and returns its id. The clients that shared it
     /// there are not known: here the clients that come with the same number share it.
     pub(crate) fn adopt(
         &mut self,
@@ -153,7 +153,7 @@ impl Statements {
         id
     }
 
-    /// As [`Statements::adopt`], for a server.
+    /// Adds a statement of another process for a server, with one more user.
     pub(crate) fn adopt_on_server(
         &mut self,
         query: &[u8],
@@ -172,7 +172,7 @@ impl Statements {
         self.all.get(id)
     }
 
-    /// In another age the same text is another statement; clients that have one of an earlier age keep it.
+    /// Begins an age. In another age the same text is another statement; clients that have a statement of an earlier age keep it.
     pub(crate) fn enter_age(&mut self, age: u64) {
         if self.age != age {
             self.age = age;
@@ -180,8 +180,7 @@ impl Statements {
         }
     }
 
-    /// A client that prepares the same from here on gets another statement; clients that have this one keep
-    /// it.
+    /// Retires a statement: a client that prepares the same from here on gets another statement, and clients that have this one keep it.
     pub(crate) fn retire(&mut self, id: StatementId) {
         let hash = self.all.get(id).map(|statement| statement.hash);
         if let Some(same) = hash.and_then(|hash| self.by_hash.get_mut(&hash)) {
@@ -193,8 +192,8 @@ impl Statements {
         self.all.len()
     }
 
-    /// The statement of this content, for a client's name, with one user more. If it is not known how the text is read, it is a
-    /// new statement, and stays its user's alone.
+    /// Returns the statement of this content, for a client's name, with one more user. If it is not known how the text is read, it is a new
+    /// statement, and stays its user's alone.
     pub(crate) fn take(
         &mut self,
         query: &[u8],
@@ -241,12 +240,12 @@ impl Statements {
         id
     }
 
-    /// The bytes of the statements that clients of this pool have prepared.
+    /// Returns the number of bytes of the statements that clients of this pool have prepared.
     pub(crate) fn bytes_of(&self, pool: PoolId) -> usize {
         self.bytes.get(&pool).copied().unwrap_or_default()
     }
 
-    /// A client that reads so has this content without another copy of it.
+    /// Whether a client with this parse context would share a statement of this content.
     pub(crate) fn has(&self, query: &[u8], types: &[u8], parse_context: Option<ParseContext>) -> bool {
         let Some(parse_context) = parse_context else { return false };
         let hash = self.hasher.hash_one((query, types, parse_context));
@@ -254,21 +253,20 @@ impl Statements {
         same.filter_map(|id| self.all.get(*id)).any(|known| known.is(query, types, parse_context))
     }
 
-    /// Only one client's name has it.
+    /// Whether only one client's name has the statement.
     pub(crate) fn is_unshared(&self, id: StatementId) -> bool {
         self.all.get(id).is_some_and(|known| {
             known.users == 1 && known.parse_context == ParseContext::of_statement(known.serial)
         })
     }
 
-    /// A client that prepares its content now gets this statement.
+    /// Whether a client that prepares the content of this statement now gets this statement.
     pub(crate) fn is_of_this_age(&self, id: StatementId) -> bool {
         let hash = self.all.get(id).map(|statement| statement.hash);
         hash.and_then(|hash| self.by_hash.get(&hash)).is_some_and(|same| same.contains(&id))
     }
 
-    /// The statement of the same text and types in this age, for a client that reads it so, with one user
-    /// more.
+    /// Returns the statement of the same text and types in this age, for a client with this parse context, with one more user.
     pub(crate) fn take_again(
         &mut self,
         id: StatementId,
@@ -279,7 +277,7 @@ impl Statements {
         Some(self.take(&query, &types, parse_context, pool))
     }
 
-    /// The statement of this content, if a server has prepared it once and has said what its shape is.
+    /// Returns the statement of this content, if a server has prepared it once and has told its shape.
     pub(crate) fn find(
         &self,
         query: &[u8],
@@ -293,7 +291,7 @@ impl Statements {
         })
     }
 
-    /// A server has said what its parameters and columns are; the first word counts.
+    /// Notes the parameters and columns that a server has told. Only the first answer counts.
     pub(crate) fn note_shape(&mut self, id: StatementId, shape: Shape) {
         if let Some(statement) = self.all.get_mut(id).filter(|statement| statement.shape.is_none()) {
             *self.bytes.entry(statement.pool).or_default() += shape.params.len();
@@ -301,7 +299,7 @@ impl Statements {
         }
     }
 
-    /// One user more of a statement that is known: a server.
+    /// Adds a server to the users of a known statement.
     pub(crate) fn share(&mut self, id: StatementId) {
         if let Some(statement) = self.all.get_mut(id) {
             statement.users += 1;
@@ -317,7 +315,7 @@ impl Statements {
         }
     }
 
-    /// One user more of a statement that is known: a client's name.
+    /// Adds a client's name to the users of a known statement.
     pub(crate) fn share_name(&mut self, id: StatementId) {
         if let Some(statement) = self.all.get_mut(id) {
             statement.users += 1;
@@ -325,8 +323,8 @@ impl Statements {
         }
     }
 
-    /// A client's name stands for it no longer: one user fewer. If no client has it any more and it is large, its text is forgotten;
-    /// servers that have it know it by its name alone, until they forget it, too.
+    /// Removes a client's name from the users of a statement. If no client has the statement any more and it is large, its text is
+    /// forgotten. Servers that have it know it by its name alone, until they forget it, too.
     pub(crate) fn give_back_name(&mut self, id: StatementId) {
         let Some(statement) = self.all.get_mut(id) else { return };
         statement.names = statement.names.saturating_sub(1);
@@ -341,7 +339,7 @@ impl Statements {
         self.give_back(id);
     }
 
-    /// One user fewer; the last one ends the statement.
+    /// Removes a user of a statement. The statement ends with its last user.
     pub(crate) fn give_back(&mut self, id: StatementId) {
         let Some(statement) = self.all.get_mut(id) else { return };
         statement.users -= 1;
@@ -361,24 +359,25 @@ impl Statements {
     }
 }
 
-/// What a client prepared, by its own names.
+/// The statements that a client has prepared, by its own names.
 #[derive(Default)]
 pub(crate) struct ClientStatements {
     names: Names<Named>,
-    /// Closed by the client, which has not been told so yet: an error before that would have kept them.
+    /// The names that the client has closed without having been told so yet: an error before that would have kept them.
     closing: Vec<(Box<[u8]>, Named)>,
     tickets: u32,
-    /// Bytes of names, texts and parameter types, as if no other client had the same; those that are being closed included.
+    /// The number of bytes of names, texts and parameter types, as if no other client had the same. Names that are being closed are
+    /// included.
     bytes: usize,
 }
 
 struct Named {
     statement: StatementId,
-    /// Of the Parse that gave the name, so that exactly this name goes if that Parse fails.
+    /// The number of the Parse that gave the name: exactly this name goes if that Parse fails.
     ticket: u32,
     /// The client's last knowledge of the statement's parameters and columns.
     told: Told,
-    /// Of its name, text and parameter types.
+    /// The number of bytes of the name, text and parameter types.
     bytes: usize,
 }
 
@@ -391,14 +390,14 @@ pub(crate) struct Meaning {
     pub(crate) knows: Knows,
 }
 
-/// [`Told`] without the shape.
+/// The variants of [`Told`] without the shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Knows {
-    /// See [`Told::AtParse`].
+    /// The client knows nothing of the shape ([`Told::AtParse`]).
     Nothing,
-    /// See [`Told::AsStatement`].
+    /// The client knows the shape of its statement ([`Told::AsStatement`]).
     Statement,
-    /// See [`Told::Shape`].
+    /// The client knows another shape ([`Told::Shape`]).
     AnotherShape,
 }
 
@@ -407,7 +406,7 @@ impl ClientStatements {
         self.names.get(name).map(|named| named.statement)
     }
 
-    /// Gives a statement a name; the ticket takes it back ([`ClientStatements::forget`]).
+    /// Gives a statement a name. Returns the ticket that takes the name back ([`ClientStatements::forget`]).
     pub(crate) fn insert(&mut self, name: &[u8], statement: StatementId, told: Told, bytes: usize) -> u32 {
         self.tickets = self.tickets.wrapping_add(1);
         let bytes = name.len() + bytes;
@@ -416,7 +415,7 @@ impl ClientStatements {
         self.tickets
     }
 
-    /// A name stands for another statement from here on. `before`: the shape of the statement that it stood for.
+    /// Gives a name to another statement. `before` is the shape of the statement that it stood for.
     pub(crate) fn renew(&mut self, name: &[u8], statement: StatementId, before: Option<&Arc<Shape>>) {
         if let Some(named) = self.names.get_mut(name) {
             named.statement = statement;
@@ -424,7 +423,7 @@ impl ClientStatements {
         }
     }
 
-    /// As [`ClientStatements::renew`], for the name with this ticket. `false`: there is none.
+    /// Gives the name with this ticket to another statement. Returns `false` if there is no such name.
     pub(crate) fn renew_ticket(
         &mut self,
         ticket: u32,
@@ -436,12 +435,12 @@ impl ClientStatements {
         true
     }
 
-    /// The name with this ticket, if it is not being closed.
+    /// Returns the name with this ticket, if it is not being closed.
     fn open_name(&self, ticket: u32) -> Option<Box<[u8]>> {
         self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| name.into())
     }
 
-    /// The client's knowledge of the statement that the name with this ticket stands for, and that statement. Names that are being
+    /// Returns the client's knowledge of the statement that the name with this ticket stands for, and that statement. Names that are being
     /// closed count.
     pub(crate) fn told(&self, ticket: u32) -> Option<(&Told, StatementId)> {
         let closing = self.closing.iter().map(|(_, named)| named);
@@ -449,14 +448,14 @@ impl ClientStatements {
         all.find(|named| named.ticket == ticket).map(|named| (&named.told, named.statement))
     }
 
-    /// The client was told this of the statement that the name with this ticket stands for.
+    /// Notes what the client was told about the statement that the name with this ticket stands for.
     pub(crate) fn tell(&mut self, ticket: u32, told: Told) {
         if let Some(named) = self.open_name(ticket).and_then(|name| self.names.get_mut(&name)) {
             named.told = told;
         }
     }
 
-    /// Names, and what their client was told if that is not the shape of the statement that they stand for.
+    /// Returns the names whose client was told another shape than that of their statement, with the shape that it was told.
     pub(crate) fn told_otherwise(&self) -> impl Iterator<Item = (&[u8], &Shape)> {
         self.names.iter().filter_map(|(name, named)| match &named.told {
             Told::Shape(shape) => Some((name, &**shape)),
@@ -470,18 +469,18 @@ impl ClientStatements {
         Some(named.statement)
     }
 
-    /// The ticket under which a name was given, and the way back.
+    /// Returns the ticket of a name.
     pub(crate) fn ticket(&self, name: &[u8]) -> Option<u32> {
         self.names.get(name).map(|named| named.ticket)
     }
 
-    /// See [`ClientStatements::ticket`]. The name may be closed by a message that is on its way.
+    /// Returns the name with this ticket, which may be closed by a message that is on its way.
     pub(crate) fn name(&self, ticket: u32) -> Option<&[u8]> {
         let closing = self.closing.iter().map(|(name, named)| (&**name, named));
         self.names.iter().chain(closing).find(|(_, named)| named.ticket == ticket).map(|(name, _)| name)
     }
 
-    /// The meaning of a name.
+    /// Returns the meaning of a name.
     #[inline]
     pub(crate) fn named(&self, name: &[u8]) -> Option<Meaning> {
         self.names.get(name).map(|named| Meaning {
@@ -495,7 +494,7 @@ impl ClientStatements {
         })
     }
 
-    /// Takes back a name after its Parse failed. Failures are rare, so it is looked for.
+    /// Takes back a name after its Parse failed, and returns its statement. Failures are rare, so all names are searched.
     pub(crate) fn forget(&mut self, ticket: u32) -> Option<StatementId> {
         let name: Box<[u8]> = self.name(ticket)?.into();
         self.remove(&name)
@@ -509,7 +508,7 @@ impl ClientStatements {
         Some(closed)
     }
 
-    /// The client knows that the name is closed.
+    /// Removes a name after the client was told that it is closed, and returns its statement.
     pub(crate) fn close_done(&mut self, ticket: u32) -> Option<StatementId> {
         let place = self.closing.iter().position(|(_, named)| named.ticket == ticket)?;
         let (_, named) = self.closing.swap_remove(place);
@@ -517,7 +516,7 @@ impl ClientStatements {
         Some(named.statement)
     }
 
-    /// The Close was skipped by the server's error.
+    /// Takes back a Close that was skipped by the server's error.
     pub(crate) fn reopen(&mut self, ticket: u32) {
         if let Some(place) = self.closing.iter().position(|(_, named)| named.ticket == ticket) {
             let (name, named) = self.closing.swap_remove(place);
@@ -525,17 +524,17 @@ impl ClientStatements {
         }
     }
 
-    /// Names and statements.
+    /// Returns the names with their statements.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], StatementId)> {
         self.names.iter().map(|(name, named)| (name, named.statement))
     }
 
-    /// A Close is on its way.
+    /// Whether a Close is on its way.
     pub(crate) fn is_closing(&self) -> bool {
         !self.closing.is_empty()
     }
 
-    /// Ends all names but those whose ticket is to be kept.
+    /// Removes all names except those whose ticket is to be kept, and returns their statements.
     pub(crate) fn discard(&mut self, kept: impl Fn(u32) -> bool) -> Vec<StatementId> {
         let gone = self.names.take_if(|named| !kept(named.ticket));
         self.bytes -= gone.iter().map(|named| named.bytes).sum::<usize>();
@@ -552,13 +551,13 @@ impl ClientStatements {
         self.names.len()
     }
 
-    /// See the field.
+    /// Returns the number of bytes of names, texts and parameter types, as if no other client had the same.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// What a server has, with the time of last use.
+/// The statements that a server has, with the time of last use.
 #[derive(Default)]
 pub(crate) struct ServerStatements {
     used: SparseSecondaryMap<StatementId, Held, foldhash::fast::FixedState>,
@@ -569,7 +568,7 @@ pub(crate) struct ServerStatements {
 /// A statement on a server.
 #[derive(Clone, Copy)]
 struct Held {
-    /// When it was used last, by the clock of [`ServerStatements`].
+    /// The time of last use, by the clock of [`ServerStatements`].
     used: u64,
     copy: ServerCopy,
 }
@@ -586,7 +585,7 @@ pub(crate) enum ServerCopy {
 }
 
 impl ServerStatements {
-    /// The server's copy of the statement, if it has one. Notes the use.
+    /// Returns the server's copy of the statement, if it has one, and notes the use.
     #[inline]
     pub(crate) fn touch(&mut self, id: StatementId) -> Option<ServerCopy> {
         self.clock += 1;
@@ -602,19 +601,19 @@ impl ServerStatements {
         }
     }
 
-    /// Something was found out about the statement on this server, if it is there.
+    /// Notes the state of a statement on this server, if the server has it.
     pub(crate) fn mark(&mut self, id: StatementId, copy: ServerCopy) {
         if let Some(held) = self.used.get_mut(id) {
             held.copy = copy;
         }
     }
 
-    /// One of them cannot be used as it is.
+    /// Whether a statement of this server cannot be used before it is compared or prepared again.
     pub(crate) fn has_outdated(&self) -> bool {
         self.used.values().any(|held| held.copy != ServerCopy::Confirmed)
     }
 
-    /// All, the one that was not used for longest first.
+    /// Returns all statements, the one that was not used for longest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = StatementId> {
         let mut by_use: Vec<(u64, StatementId)> =
             self.used.iter().map(|(id, held)| (held.used, id)).collect();
@@ -628,7 +627,7 @@ impl ServerStatements {
         had
     }
 
-    /// The one that was not used for longest, if there are `limit` or more.
+    /// Returns the statement that was not used for longest, if there are `limit` or more.
     pub(crate) fn surplus(&self, limit: usize) -> Option<StatementId> {
         if self.count < limit {
             return None;

@@ -1,9 +1,8 @@
-//! What was found out about texts that come again and again.
+//! The traits of texts that come again and again.
 //!
-//! What this file is for: drivers send the same few texts over and over, with parameters beside them. Their
-//! traits are remembered, in a bounded number of bytes, so that such a text is looked at once. It must never
-//! answer with what was found in another text: whole texts are compared (see `forms.rs` for texts that differ
-//! in their literals).
+//! Drivers send the same few texts over and over, with separate parameters. Their traits are remembered, in a bounded number of bytes, so
+//! that such a text is looked at once. This file must never return the traits of another text: whole texts are compared (see `forms.rs` for
+//! texts that differ in their literals).
 
 use pgweir_sql::{Traits, traits};
 
@@ -11,7 +10,7 @@ use crate::limits::{TEXT_BYTES_MAX, TEXTS_MAX};
 use crate::pool::catalog::reach::Verdict;
 use crate::pool::prepared::forms::Forms;
 
-/// A text, once it was seen twice in a row at its place.
+/// The place for a text. The text is kept after it was seen twice in a row there.
 #[derive(Clone, Default)]
 struct Place {
     hash: u64,
@@ -21,23 +20,23 @@ struct Place {
     verdict: Verdict,
 }
 
-/// The table: one place for each text, which the newer one takes.
+/// The table of texts: a text has one place in it, where a newer text replaces an older one.
 #[derive(Default)]
 pub(crate) struct Texts {
-    /// Empty until there is a text.
+    /// The places; empty until there is a text.
     places: Vec<Place>,
     /// Texts that come again with other literals.
     forms: Forms,
 }
 
 impl Texts {
-    /// See [`traits()`].
+    /// Returns the traits of a text, as [`traits()`] does.
     pub(crate) fn traits(&mut self, text: &[u8]) -> Traits {
         self.look(text, |traits, _| *traits)
     }
 
-    /// What `take` makes of the text's traits and of the place for what
-    /// [`Reach::reads`](crate::pool::catalog::reach::Reach::reads) says of it.
+    /// Calls `take` with the text's traits, and with the place for the verdict of
+    /// [`Reach::reads`](crate::pool::catalog::reach::Reach::reads). Returns what `take` returns.
     #[inline]
     pub(crate) fn look<T>(&mut self, text: &[u8], take: impl FnOnce(&Traits, &mut Verdict) -> T) -> T {
         if text.len() <= TEXT_BYTES_MAX
@@ -50,7 +49,7 @@ impl Texts {
         take(&known, verdict.unwrap_or(&mut fresh))
     }
 
-    /// Of a text of no form: its traits, and the place for the verdict if it was seen before.
+    /// Returns the traits of a text that has no known form, and the place for the verdict if the text was seen before.
     fn look_among_places(&mut self, text: &[u8]) -> (Traits, Option<&mut Verdict>) {
         if text.is_empty() || text.len() > TEXT_BYTES_MAX {
             return (traits(text), None);
@@ -79,8 +78,7 @@ impl Texts {
     }
 }
 
-/// Spreads texts over the places, no more: a client that finds two with the same hash has them looked at each
-/// time.
+/// Returns a hash that spreads texts over the places. A client that finds two texts with the same hash only has them looked at each time.
 fn hash(text: &[u8]) -> u64 {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, chunk: [u8; 8]| {

@@ -19,20 +19,21 @@ use crate::pool::client::state::{ClientState, Link, Unnamed, UnnamedOnServer};
 use crate::pool::prepared::exposed_names::MEETS_NAMES;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 
-/// What a message needs that uses the client's unnamed statement.
+/// The requirement of a message that uses the client's unnamed statement.
 pub(crate) enum UnnamedUse {
-    /// Nothing.
+    /// The message can be sent.
     Ready,
-    /// It waits: owed answers tell which client's statement the server has.
+    /// The message waits: answers that are owed tell which client's statement the server has.
     Waits,
-    /// The text that it binds is about to be executed. `lacks`: the server must get the client's unnamed statement first.
+    /// The text of the bound statement is about to be executed. If `lacks` is true, the server must get the client's unnamed statement
+    /// first.
     Needs { text: Option<Box<[u8]>>, lacks: bool },
 }
 
 impl Pool {
-    /// Parse without a name was sent to the client's server; the messages after it in the same read may be there.
+    /// Notes that a Parse without a name was sent to the client's server. The messages after it in the same read may be there.
     ///
-    /// What is bound at once is hardly ever bound again, so its text is not kept; but what a text shows or runs by name may be
+    /// A statement that is bound at once is hardly ever bound again, so its text is not kept; but what a text shows or runs by name may be
     /// another thing at the next Bind.
     pub(crate) fn note_unnamed(
         &mut self,
@@ -63,8 +64,8 @@ impl Pool {
             .map(|parse| Box::new(Unnamed { query: parse.query.into(), types: parse.param_types.into() }));
     }
 
-    /// Only this part of a group that was looked at as a whole was sent; the rest waits. Such a group is not noted message by message, so
-    /// what it has prepared without a name is noted here, for the rest.
+    /// Notes the unnamed statement of a group of which only this part was sent. A group that was looked at as a whole is not noted message
+    /// by message, so the rest of it, which waits, needs this note.
     #[cold]
     pub(crate) fn group_was_cut(&mut self, id: ClientId, server_id: ServerId, sent: &[u8]) {
         if !prepares_unnamed(sent) {
@@ -78,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// A simple query was sent to the client's server: PostgreSQL forgets the unnamed statement.
+    /// Notes that a simple query was sent to the client's server: PostgreSQL forgets the unnamed statement.
     #[inline]
     pub(crate) fn forget_unnamed(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -95,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// The client's next message uses the unnamed statement, or closes it: what does it need?
+    /// Returns what the client's next message needs, which uses the unnamed statement or closes it.
     pub(crate) fn owns_unnamed(&mut self, id: ClientId, server_id: ServerId, kind: Kind) -> UnnamedUse {
         let Some(client) = self.clients.get_mut(id) else { return UnnamedUse::Waits };
         let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
@@ -121,7 +122,7 @@ impl Pool {
         UnnamedUse::Needs { text, lacks }
     }
 
-    /// The server gets the client's unnamed statement, or none if the client has none.
+    /// Writes the client's unnamed statement ahead of the next message, or its Close if the client has none.
     pub(crate) fn unnamed_ahead(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let owner = Owner::Prerequisite(id);
@@ -135,7 +136,7 @@ impl Pool {
         }
     }
 
-    /// See [`Pool::unnamed_ahead`]: it was sent.
+    /// Notes that the messages of [`Pool::unnamed_ahead`] were sent.
     pub(crate) fn unnamed_sent(&mut self, env: &Env, id: ClientId, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         server.note_begin(env.now.mono_us);
@@ -144,7 +145,7 @@ impl Pool {
         }
     }
 
-    /// An error ended or skipped a Parse or a Close of the unnamed statement.
+    /// Handles an error that ended or skipped a Parse or a Close of the unnamed statement.
     #[cold]
     pub(crate) fn unnamed_undone(&mut self, server_id: ServerId, entry: Entry) {
         let Some(id) = entry.owner.client() else { return };
@@ -167,7 +168,7 @@ impl Pool {
     }
 }
 
-/// The messages sent last make the server's unnamed statement the client's.
+/// Notes that the messages sent last make the server's unnamed statement the client's.
 fn own_from_here(link: &mut Link, ledger: &Ledger) {
     if ledger.is_last_certain() {
         link.unnamed = UnnamedOnServer::Own;
@@ -176,8 +177,8 @@ fn own_from_here(link: &mut Link, ledger: &Ledger) {
     }
 }
 
-/// The owner of the server's unnamed statement depends on answers to earlier groups. In the same group it does not: an error
-/// that skips the one message skips the other.
+/// Whether the owner of the server's unnamed statement depends on answers to earlier groups. Answers in the same group do not matter: an
+/// error that skips the one message skips the other.
 fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
     link.unnamed == UnnamedOnServer::OwnUnlessSkipped
         && !ledger.is_status_known()
