@@ -31,10 +31,10 @@ use crate::pool::session::pins::{Reasons, Sets, Told, Touched};
 use crate::pool::session::recall::Recalled;
 use crate::stats::rare_path::RarePath;
 
-/// Everything a session can hold, one row for each object: its kind, its name, its value.
+/// The query for everything that a session can hold, with one row for each object: its kind, its name, its value.
 ///
-/// Every object in a session's temporary schema depends on it in `pg_depend`: that is how PostgreSQL itself finds it
-/// (`RemoveTempRelations` in `namespace.c`). Outside of a transaction only held cursors are left in `pg_cursors`.
+/// Every object in a session's temporary schema depends on it in `pg_depend`: that is how PostgreSQL itself finds it (`RemoveTempRelations`
+/// in `namespace.c`). Outside of a transaction only held cursors are left in `pg_cursors`.
 ///
 /// In rows about settings that the question itself has set, the value is what RESET goes back to (`relay/own_settings.rs`).
 pub(crate) const EVERYTHING: &[u8] = b"SELECT 's', name, CASE WHEN name OPERATOR(pg_catalog.=) ANY (\
@@ -67,46 +67,47 @@ const DEFAULTS_END: &[u8] =
     b") AND pg_catalog.strpos(pg_catalog.split_part(item, '=', 1), '.') OPERATOR(pg_catalog.>) 0 \
 ORDER BY 1, wide.setrole OPERATOR(pg_catalog.=) '0', wide.setdatabase OPERATOR(pg_catalog.=) '0') AS given";
 
-/// Custom settings, each with its kind: by name, as no list of PostgreSQL shows them. A value that is longer than a session may
-/// be is not told, only that it exists.
+/// The part of the query for custom settings, each with its kind. They are asked for by name, as no list of PostgreSQL shows them. If a
+/// value is longer than a session may be, the answer has only the name.
 const CUSTOM: &[u8] = b" UNION ALL SELECT CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.>) '262144' \
 THEN 'o' ELSE custom.kind END, custom.name, CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.<=) '262144' \
 THEN custom.value END FROM (SELECT named.kind, named.name, pg_catalog.current_setting(named.name, true) AS value FROM (VALUES ";
 const CUSTOM_END: &[u8] = b") AS named(kind, name)) AS custom";
 const _: () = assert!(SESSION_BYTES_MAX == 262_144, "the question names this number");
 
-/// What the catalog is asked beside the session is another statement, with settings of its own. Its parts are added to this one: no row.
+/// A query without rows. The questions about the catalog are a separate statement, with settings of their own, to which the parts for the
+/// session are added.
 const NO_ROUTINE: &[u8] = b"SELECT 'f', NULL, NULL WHERE false";
 
-/// Whether anything is prepared through the protocol.
+/// The part of the query that tells whether anything is prepared through the protocol.
 const BY_PROTOCOL: &[u8] = b" UNION ALL SELECT 'h', NULL, NULL \
 WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)";
 
-/// What is known of a client's session when its transaction is over.
+/// The knowledge of a client's session when its transaction is over.
 pub(crate) enum SessionAtRest {
-    /// All. Whether the server stays with the client.
+    /// The whole session is known. `stays` is true if the server stays with the client.
     Known { stays: bool },
-    /// All, without asking. The client keeps the server for these reasons, or for none.
+    /// The whole session is known without asking the server. The client keeps the server for these reasons, if there are any.
     Recalled(Reasons),
-    /// Not all: the server is to be asked this.
+    /// The session is not known as a whole: the server must be asked this.
     Ask(Box<Auditing>),
 }
 
-/// What the server said of its session.
+/// The result of an audit.
 pub(crate) struct Audited {
-    /// Why its client keeps the server, as far as the session alone tells.
+    /// The reasons for which the client keeps the server, as far as the session alone tells.
     pub(crate) reasons: Reasons,
-    /// It told everything that the session holds.
+    /// Whether the server told everything that the session holds.
     pub(crate) is_told: bool,
     pub(crate) answer: Replies,
 }
 
-/// These are each transaction's own; their rows in `pg_settings` are about the last transaction.
+/// The settings that each transaction has for itself. Their rows in `pg_settings` are about the last transaction.
 const OF_TRANSACTIONS: [&[u8]; 3] =
     [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
 
 impl Pool {
-    /// The client's transaction is over: what is known of its session, and whether the server must be asked first.
+    /// Returns what is known of the session of a client whose transaction is over, and whether the server must be asked first.
     pub(crate) fn session_at_rest<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -164,9 +165,10 @@ impl Pool {
         }))
     }
 
-    /// What is to be asked, and which settings by name; `None` if the server reports by itself all that was touched.
+    /// Returns the question for the server, and the settings that it asks for by name; `None` if the server reports by itself all that was
+    /// touched.
     ///
-    /// A name's value does not tell whether it was set here. If that is not certain, only settings that this user is known to
+    /// A setting's value does not tell whether it was set in this session. If that is not certain, only settings that this user is known to
     /// be able to set, and so to take back, are asked for by name.
     fn question(
         &self,
@@ -188,7 +190,7 @@ impl Pool {
         (!names.is_empty()).then_some((Question::Values, names))
     }
 
-    /// Asks the server that is being audited.
+    /// Sends the question to the server that is being audited.
     pub(crate) fn ask_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
@@ -212,7 +214,7 @@ impl Pool {
         self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
-    /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
+    /// Returns the statement that asks for everything a session holds. The settings `names` are in the answer whether or not they are set.
     pub(crate) fn everything_of(&mut self, env: &Env, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
         let server = &self.servers[id];
         let pool = &mut self.state;
@@ -257,7 +259,7 @@ impl Pool {
         question(version, Asks::Session, &text)
     }
 
-    /// A row of the answer of a server that is asked what its client's session holds. If the client has left meanwhile, nothing reads it.
+    /// Takes a row of the answer to an audit. If the client has left meanwhile, nothing reads the row.
     pub(crate) fn audit_row(&mut self, id: ServerId, row: &DataRow<'_>, bytes: usize) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if let ServerState::Auditing(auditing) = &mut server.state {
@@ -265,7 +267,7 @@ impl Pool {
         }
     }
 
-    /// The row that tells what a SET statement does.
+    /// Takes the row that tells the effect of a SET statement.
     pub(crate) fn probe_row(&mut self, id: ServerId, row: &DataRow<'_>) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if let ServerState::Auditing(auditing) = &mut server.state
@@ -275,7 +277,7 @@ impl Pool {
         }
     }
 
-    /// The server refuses to tell what its client's session holds.
+    /// Notes that the server refuses to tell what its client's session holds.
     pub(crate) fn audit_refused(&mut self, id: ServerId, code: SqlState, text: &str) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if let ServerState::Auditing(auditing) = &mut server.state {
@@ -283,7 +285,7 @@ impl Pool {
         }
     }
 
-    /// The answer is complete; returns what it says. `None` if the server was asked once more.
+    /// Reads the complete answer to an audit, and returns the result. `None` if the server was asked once more.
     pub(crate) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> Option<Audited> {
         let ServerState::Auditing(auditing) = &mut self.servers.get_mut(id)?.state else { return None };
         let client_id = auditing.client;
@@ -361,7 +363,7 @@ impl Pool {
         }
     }
 
-    /// The names of routines that ask, and of the settings that routines set, in an answer.
+    /// Notes the names of routines that ask for drawn values, and of the settings that routines set, in an answer.
     pub(crate) fn learn_routines(&mut self, answer: &Replies) {
         let routines = &mut self.state.routines;
         for row in &answer.rows {
@@ -373,7 +375,7 @@ impl Pool {
         }
     }
 
-    /// The contents of the answer to the question for everything; `None` if it cannot be read.
+    /// Returns the contents of the answer to the question for everything; `None` if it cannot be read.
     pub(crate) fn read_everything(
         &self,
         env: &Env,
@@ -424,14 +426,14 @@ impl Pool {
         Some((session, reasons))
     }
 
-    /// A statement that was prepared by SQL. How it is read was known before, or is still to be told.
+    /// Returns a statement that was prepared by SQL. Its parse context was known before, or is still undetermined.
     fn read_prepared(&self, id: ServerId, name: &[u8], text: &[u8]) -> Option<Prepared> {
         let mut known = self.servers[id].session.prepared();
         let known = known.find(|known| *known.name == *name && *known.text == *text);
         Prepared::movable(name, text, known.map_or(ParseContext::UNDETERMINED, |known| known.parse_context))
     }
 
-    /// One setting of the server's session.
+    /// Takes over the value of one setting of the server's session.
     pub(crate) fn learn_value(&self, env: &Env, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
         let user = self.state.user.as_bytes();
         match (name, value) {
@@ -443,7 +445,8 @@ impl Pool {
         }
     }
 
-    /// The server's session is known: so is the client's.
+    /// Takes over the session of the server, which is now known, as the client's session. Returns the reasons for which the client keeps
+    /// the server.
     pub(crate) fn keep_session(
         &mut self,
         id: ServerId,
@@ -473,7 +476,7 @@ impl Pool {
     }
 }
 
-/// `SELECT pg_catalog.current_setting('a',true),...`: NULL for a setting that does not exist.
+/// Returns `SELECT pg_catalog.current_setting('a',true),...`. The value is NULL for a setting that does not exist.
 pub(crate) fn values_of(names: &[Box<[u8]>]) -> Vec<u8> {
     let mut text = b"SELECT ".to_vec();
     for (at, name) in names.iter().enumerate() {
@@ -485,7 +488,7 @@ pub(crate) fn values_of(names: &[Box<[u8]>]) -> Vec<u8> {
     text
 }
 
-/// As PostgreSQL reads a boolean that is spelled out.
+/// Whether PostgreSQL reads this value as true, for a boolean that is spelled out.
 fn is_true(value: &[u8]) -> bool {
     [&b"on"[..], b"true", b"yes", b"1", b"t", b"y"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }

@@ -1,9 +1,9 @@
-//! What a session holds that can move to another server connection: settings (role and session user among
-//! them), and statements that were prepared by SQL. A client's session and the one that a server carries are
-//! both a [`Session`]; if the two are the same object, nothing is compared.
+//! The contents of a session that can move to another server connection: settings (role and session user among them), and statements that
+//! were prepared by SQL. A client's session and the session on a server are both a [`Session`]; if the two are the same object, nothing is
+//! compared.
 //!
-//! The parameters that servers report by themselves are not here but in `params.rs`: they are known without
-//! asking. This file is values and texts; it must never decide when something is asked or sent.
+//! The parameters that servers report by themselves are not here but in `params.rs`: they are known without asking. This file is values and
+//! texts; it must never decide when something is asked or sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,39 +13,39 @@ use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::relay::own_settings::ISOLATION;
 use crate::pool::session::params::quote_literal;
 
-/// A setting that is as the client wants it, not as a new connection has it.
+/// A setting that has the client's value instead of that of a new connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Its name, letters in lower case.
+    /// The name, letters in lower case.
     pub name: Box<[u8]>,
-    /// Its value, as `current_setting` gives it.
+    /// The value, as `current_setting` gives it.
     pub value: Box<[u8]>,
 }
 
-/// What a session holds and a new connection does not. See the head of this file.
+/// The contents of a session that a new connection does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Session {
-    /// By name.
+    /// The settings, sorted by name.
     settings: Vec<Setting>,
-    /// By name.
+    /// The prepared statements, sorted by name.
     prepared: Vec<Prepared>,
-    /// The channels it listens to, by name.
+    /// The channels that the session listens to, sorted by name.
     channels: Vec<Box<[u8]>>,
 }
 
 /// A statement that was prepared by SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    /// Its name, as `pg_prepared_statements` has it.
+    /// The name, as `pg_prepared_statements` has it.
     pub name: Box<[u8]>,
     /// The PREPARE as it was written.
     pub text: Box<[u8]>,
-    /// How the session that wrote it reads.
+    /// The parse context of the session that prepared the statement.
     pub parse_context: ParseContext,
 }
 
 impl Prepared {
-    /// It can be prepared again on another server by the same text.
+    /// Returns the statement if its text can prepare it again on another server.
     #[must_use]
     pub fn movable(name: &[u8], text: &[u8], parse_context: ParseContext) -> Option<Prepared> {
         let statement = text.trim_ascii();
@@ -62,7 +62,7 @@ impl Prepared {
         })
     }
 
-    /// What ends it.
+    /// Returns the DEALLOCATE for the statement.
     fn deallocate(&self) -> Vec<u8> {
         let mut text = b"DEALLOCATE \"".to_vec();
         for &byte in &self.name {
@@ -76,66 +76,66 @@ impl Prepared {
     }
 }
 
-/// The settings that decide what the others may become: they change last, and back first.
+/// The settings that decide what the others may become. On the way to another session they change last, and go back first.
 pub(crate) const IDENTITY: [&[u8]; 2] = [b"session_authorization", b"role"];
 
-/// What may cut a statement of ours short.
+/// The timeouts that may interrupt a statement of pgweir's own.
 const TIMEOUTS: [&[u8]; 2] = [b"statement_timeout", b"transaction_timeout"];
 
 impl Session {
-    /// Nothing but what a new connection has.
+    /// Whether the session has only the contents of a new connection.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.settings.is_empty() && self.prepared.is_empty() && self.channels.is_empty()
     }
 
-    /// Statements that were prepared by SQL, by name.
+    /// Returns the statements that were prepared by SQL, sorted by name.
     pub fn prepared(&self) -> impl Iterator<Item = &Prepared> {
         self.prepared.iter()
     }
 
-    /// Takes over a statement; one of the same name is replaced.
+    /// Adds a statement. A statement of the same name is replaced.
     pub fn prepare(&mut self, prepared: Prepared) {
         self.deallocate(&prepared.name);
         let at = self.prepared.partition_point(|known| known.name < prepared.name);
         self.prepared.insert(at, prepared);
     }
 
-    /// The statement of this name is not prepared any more.
+    /// Removes the statement of this name.
     pub fn deallocate(&mut self, name: &[u8]) {
         self.prepared.retain(|known| *known.name != *name);
     }
 
-    /// Tells how each statement is read, in place of what was known of it.
+    /// Sets the parse context of each statement to the one that `parse_context` returns.
     pub(crate) fn reread(&mut self, mut parse_context: impl FnMut(&Prepared) -> ParseContext) {
         self.prepared.iter_mut().for_each(|prepared| prepared.parse_context = parse_context(prepared));
     }
 
-    /// What must be prepared on a server that carries this session and is to carry `wanted`.
+    /// Returns the statements that must be prepared on a server with this session before it has the session `wanted`.
     pub(crate) fn lacking<'a>(&'a self, wanted: &'a Session) -> impl Iterator<Item = &'a Prepared> {
         wanted.prepared.iter().filter(|wants| !self.prepared.contains(wants))
     }
 
-    /// The channels it listens to, by name.
+    /// Returns the channels that the session listens to, sorted by name.
     #[must_use]
     pub fn channels(&self) -> &[Box<[u8]>] {
         &self.channels
     }
 
-    /// It listens to these, and to no others.
+    /// Makes the session listen to these channels, and to no others.
     pub fn listen(&mut self, mut channels: Vec<Box<[u8]>>) {
         channels.sort_unstable();
         channels.dedup();
         self.channels = channels;
     }
 
-    /// The value of a setting, by name in any case.
+    /// Returns the value of a setting, by name in any case.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.place(&name.to_ascii_lowercase()).ok().map(|at| &*self.settings[at].value)
     }
 
-    /// Takes a value over.
+    /// Sets the value of a setting.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         let name = name.to_ascii_lowercase();
         match self.place(&name) {
@@ -144,38 +144,38 @@ impl Session {
         }
     }
 
-    /// The setting is as a new connection has it.
+    /// Removes a setting, which then has the value of a new connection.
     pub fn unset(&mut self, name: &[u8]) {
         if let Ok(at) = self.place(&name.to_ascii_lowercase()) {
             self.settings.remove(at);
         }
     }
 
-    /// Its values are the same bytes in every encoding.
+    /// Whether all values of settings are the same bytes in every encoding.
     pub(crate) fn has_ascii_values(&self) -> bool {
         self.settings.iter().all(|setting| setting.value.is_ascii())
     }
 
-    /// All settings, by name.
+    /// Returns all settings, sorted by name.
     pub fn settings(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter()
     }
 
-    /// This session, with all that another one holds.
+    /// Returns this session with all settings of another one.
     #[must_use]
     pub fn with(mut self, other: &Session) -> Session {
         other.settings.iter().for_each(|setting| self.set(&setting.name, &setting.value));
         self
     }
 
-    /// This session, without the statements that one like `other` would have to prepare for it.
+    /// Returns this session without the statements that `other` does not have.
     #[must_use]
     pub(crate) fn prepared_as_in(mut self, other: &Session) -> Session {
         self.prepared.retain(|wants| other.prepared.contains(wants));
         self
     }
 
-    /// Bytes of names and values.
+    /// Returns the number of bytes of all names and values.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let settings = self.settings.iter().map(|setting| setting.name.len() + setting.value.len());
@@ -188,12 +188,12 @@ impl Session {
         self.settings.binary_search_by(|setting| (*setting.name).cmp(lower))
     }
 
-    /// The settings that differ in `wanted`.
+    /// Returns the names of the settings that differ in `wanted`.
     pub(crate) fn changed<'a>(&'a self, wanted: &'a Session) -> Vec<&'a [u8]> {
         self.changes(wanted).into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Names and values that differ in `wanted`: `None` if it has none.
+    /// Returns the names and values of the settings that differ in `wanted`. A value is `None` if `wanted` does not have the setting.
     fn changes<'a>(&'a self, wanted: &'a Session) -> Vec<(&'a [u8], Option<&'a [u8]>)> {
         let gone = self.settings.iter().filter(|has| wanted.place(&has.name).is_err());
         let new = wanted.settings.iter().filter(|wants| match self.place(&wants.name) {
@@ -205,12 +205,11 @@ impl Session {
             .collect()
     }
 
-    /// The statements that bring a server which carries this session to `wanted`, but for what it then lacks
-    /// of prepared ones ([`Session::lacking`]); none if there is nothing to change. With [`Listening::Nowhere`] the
-    /// channels stay as they are.
+    /// Returns the statements that bring a server with this session to `wanted`, except for prepared statements that it lacks
+    /// ([`Session::lacking`]). There are none if there is nothing to change. With [`Listening::Nowhere`] the channels stay as they are.
     ///
-    /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names
-    /// are qualified: the session may have any `search_path`.
+    /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names are qualified: the session may
+    /// have any `search_path`.
     pub(crate) fn sync_statements(&self, wanted: &Session, listening: Listening) -> Vec<Vec<u8>> {
         let mut statements = match listening {
             Listening::Here => self.listen_statements(wanted),
@@ -250,8 +249,8 @@ impl Session {
         statements
     }
 
-    /// The statements that go ahead of a query in a session with such settings: PostgreSQL would compile the query by JIT, or have it wait for
-    /// other transactions.
+    /// Returns the statements that go ahead of a query in a session with settings under which PostgreSQL would compile the query by JIT, or
+    /// make it wait for other transactions.
     fn own_settings(&self) -> impl Iterator<Item = Vec<u8>> {
         let holds = |prefix: &[u8]| self.settings.iter().any(|setting| setting.name.starts_with(prefix));
         let isolation = holds(b"default_transaction_").then(|| ISOLATION.to_vec());
@@ -280,14 +279,14 @@ impl Session {
 /// Whether a server listens to the channels of the session that it carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Listening {
-    /// It does.
+    /// The server listens to the channels.
     Here,
-    /// PostgreSQL refuses LISTEN at a standby, where nothing is notified: the session has its channels, and the server does not know of
-    /// them.
+    /// The server does not listen: PostgreSQL refuses LISTEN at a standby, where there are no notifications. The session has its channels,
+    /// and the server does not know of them.
     Nowhere,
 }
 
-/// A name as SQL spells it, whatever is in it.
+/// Writes a name as SQL spells it, whatever is in it.
 pub(crate) fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
     out.push(b'"');
     for &byte in name {
@@ -299,7 +298,7 @@ pub(crate) fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
     out.push(b'"');
 }
 
-/// `SELECT pg_catalog.set_config(...), ...;`
+/// Writes `SELECT pg_catalog.set_config(...), ...;`.
 pub(crate) fn set_config<'a>(
     out: &mut Vec<u8>,
     calls: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>, bool)>,
@@ -322,19 +321,19 @@ pub(crate) fn set_config<'a>(
 #[derive(Default)]
 pub(crate) struct KnownSessions {
     known: VecDeque<Arc<Session>>,
-    /// What a new connection has.
+    /// The session of a new connection.
     plain: Arc<Session>,
-    /// What clients begin with, which most have.
+    /// The session with which clients begin, and which most clients have.
     beginning: Arc<Session>,
 }
 
 impl KnownSessions {
-    /// Clients begin with this from here on.
+    /// Sets the session with which clients begin from here on.
     pub(crate) fn begin_with(&mut self, session: &Arc<Session>) {
         self.beginning = Arc::clone(session);
     }
 
-    /// The object for a session.
+    /// Returns the shared object for a session.
     pub(crate) fn share(&mut self, session: Session) -> Arc<Session> {
         if session.is_plain() {
             return Arc::clone(&self.plain);

@@ -1,9 +1,8 @@
-//! What SET statements were found to have done: if the same text runs again and is committed, its server need
-//! not be asked. Values and texts only.
+//! The effects of SET statements that servers were asked about: if the same text runs again and is committed, its server need not be asked.
+//! Values and texts only.
 //!
-//! What this file is for: to say which value a setting has after a text that a server was asked about before.
-//! It must not know a text that may have another effect on another server, or the next time: "unknown" costs
-//! a question, never correctness.
+//! This file tells which value a setting has after a text that a server was asked about before. It must not know a text that may have
+//! another effect on another server, or the next time: an unknown text costs a question, never correctness.
 
 use std::collections::HashMap;
 
@@ -12,14 +11,14 @@ use pgweir_sql::{Marks, assignments};
 use crate::limits::{KNOWN_SETS_MAX, SET_BYTES_MAX};
 use crate::pool::session::params::quote_literal;
 
-/// Settings with values that depend on more than the text: on the user that asks, or on what can be found.
+/// The settings whose values depend on more than the text: on the user that asks, or on what can be found.
 const DEPENDENT: [&[u8]; 4] =
     [b"role", b"session_authorization", b"default_text_search_config", b"transaction_isolation"];
 
-/// The texts of a pool.
+/// The texts that a pool knows.
 #[derive(Default)]
 pub(crate) struct KnownSets {
-    /// Values as `current_setting` gives them. `None`: it was seen once; many are never seen again.
+    /// The values as `current_setting` gives them. `None` if the text was seen once; many texts are never seen again.
     known: HashMap<Box<[u8]>, Option<Box<[u8]>>>,
 }
 
@@ -28,7 +27,7 @@ impl KnownSets {
         self.known.get(text)?.as_deref()
     }
 
-    /// A text that is not known is seen. `true` if it was seen before: it is worth to find out.
+    /// Notes that a text that is not known was seen. Returns `true` if it was seen before: then it is worth asking for its effect.
     pub(crate) fn note(&mut self, text: &[u8]) -> bool {
         if self.known.contains_key(text) {
             return true;
@@ -48,7 +47,7 @@ impl KnownSets {
         self.known.insert(text.into(), value);
     }
 
-    /// Servers may see things in another way from here on.
+    /// Forgets all texts: the same text may have another effect from here on.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
     }
@@ -56,14 +55,14 @@ impl KnownSets {
 
 /// A SET statement that does the same wherever it runs.
 pub(crate) struct PlainSet {
-    /// Without comment and semicolon.
+    /// The text without comment and semicolon.
     pub(crate) text: Box<[u8]>,
-    /// The setting, letters in lower case.
+    /// The name of the setting, letters in lower case.
     pub(crate) name: Box<[u8]>,
 }
 
 impl PlainSet {
-    /// Of a text that does nothing but give its session a value for one setting.
+    /// Returns the statement if the text only gives its session a value for one setting.
     pub(crate) fn of(text: &[u8], marks: Marks) -> Option<PlainSet> {
         if marks != Marks::SETTINGS || text.len() > SET_BYTES_MAX {
             return None;
@@ -85,7 +84,7 @@ impl PlainSet {
         (!depends).then(|| PlainSet { text: text.into(), name: name.into() })
     }
 
-    /// What tells the value and leaves no trace: PostgreSQL runs both statements in one transaction.
+    /// Returns the text that tells the value and leaves no trace: PostgreSQL runs both statements in one transaction.
     pub(crate) fn probe(&self) -> Vec<u8> {
         let rest = self.text.get(3..).unwrap_or_default().trim_ascii_start();
         let rest = match rest.get(..8) {
@@ -99,7 +98,7 @@ impl PlainSet {
     }
 }
 
-/// A text without the comment (tools add one to each statement, another one each time) and the semicolon at its end.
+/// Returns a text without the comment (tools add one to each statement, another one each time) and the semicolon at its end.
 fn without_end(text: &[u8]) -> &[u8] {
     let mut text = text.trim_ascii_end();
     if text.ends_with(b"*/")

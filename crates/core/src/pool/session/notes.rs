@@ -16,8 +16,8 @@ use crate::pool::session::partial_text::{behind_names, bound_values};
 use crate::pool::session::pins::{PutBack, Reasons, Told, Touched, Values, may_change_pin, may_touch};
 
 impl Pool {
-    /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its text, if it
-    /// has one.
+    /// Notes the possible effects of a Query, a Parse, a Bind or a FunctionCall that goes to the client's server. `message` may be only its
+    /// beginning. `noted` is its text, if it has one.
     #[inline]
     pub(crate) fn note_message(
         &mut self,
@@ -51,7 +51,7 @@ impl Pool {
         }
     }
 
-    /// The marks that a text of this client's has for the code that it may run.
+    /// Returns the marks of a client's text for the code that the text may run.
     #[inline]
     pub(crate) fn marks_inside(&self, env: &Env, text: &[u8], marks: Marks) -> Marks {
         let routines = &self.state.routines;
@@ -62,7 +62,7 @@ impl Pool {
         if is_doubted { inside.and(Marks::ROUTINES) } else { inside }
     }
 
-    /// A text that came earlier is executed now: its possible effects are noted as if it came now.
+    /// Notes the possible effects of a text that came earlier and is executed now.
     #[cold]
     pub(crate) fn note_text(&mut self, env: &Env, id: ClientId, text: &[u8], traits: &Traits) {
         let marks = self.marks_of(env, text, traits);
@@ -81,7 +81,7 @@ impl Pool {
         marks
     }
 
-    /// Only the beginning of a message is here. The rest, still to come, is not known yet.
+    /// Notes the possible effects of a message of which only the beginning is here. The rest, still to come, is not known yet.
     #[cold]
     fn note_beginning(&mut self, env: &Env, id: ClientId, marks: Marks, body: &[u8]) {
         self.note_marks(env, id, marks.and(Marks::ROUTINES), b"", false);
@@ -95,7 +95,7 @@ impl Pool {
         }
     }
 
-    /// A function is called by its number.
+    /// Notes the possible effects of a function that is called by its number.
     fn note_function(&mut self, env: &Env, id: ClientId, body: &[u8]) {
         self.note_marks(env, id, Marks::ROUTINES, b"", false);
         let number = body.first_chunk::<4>().map(|number| u32::from_be_bytes(*number));
@@ -104,7 +104,7 @@ impl Pool {
         }
     }
 
-    /// Values are bound: in a transaction that sets settings by calls, these may be their names.
+    /// Notes the values that are bound: in a transaction that sets settings by calls, they may be names of settings.
     pub(crate) fn note_values(&mut self, id: ClientId, values: &[u8]) {
         let Some(touched) = self.touched_mut(id) else { return };
         if touched.parameters.is_empty() && touched.values == Values::Data {
@@ -131,14 +131,14 @@ impl Pool {
         }
     }
 
-    /// There may be settings in the client's session whose names are not known.
+    /// Notes that there may be settings in the client's session whose names are not known.
     fn doubt_names(&mut self, id: ClientId) {
         if let Some(touched) = self.touched_mut(id) {
             touched.doubt_names();
         }
     }
 
-    /// A prepared statement is bound.
+    /// Notes the possible effects of a prepared statement that is bound.
     pub(crate) fn note_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
         self.measure_statement(env, id, statement);
         let Some(known) = env.statements.get(statement) else { return };
@@ -153,7 +153,7 @@ impl Pool {
         self.note_marks(env, id, marks, &query, false);
     }
 
-    /// A message of a client whose names are exposed passes: its possible effects on the session are noted.
+    /// Notes the possible effects of a message of a client whose names are exposed.
     #[cold]
     pub(crate) fn note_exposed(&mut self, env: &mut Env, id: ClientId, message: u8, body: &[u8]) {
         match message {
@@ -174,7 +174,7 @@ impl Pool {
         }
     }
 
-    /// `runs_once`: exactly once, and now, if nothing fails.
+    /// Notes a text with these marks. `runs_once` is true if the text runs exactly once, and now, if nothing fails.
     pub(crate) fn note_marks(&mut self, env: &Env, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
         let beyond = self.names_beyond(env, id, marks, text);
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -221,8 +221,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// The client changed tables or similar objects, which the statements that it prepared by SQL may be about. Those stay
-    /// where they are, as PostgreSQL prepares nothing whose table is gone.
+    /// Notes that the client changed tables or similar objects, which the statements that it prepared by SQL may be about. Those statements
+    /// stay on their server, as PostgreSQL prepares nothing whose table is gone.
     pub(crate) fn note_schema_changed(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else { return };
@@ -233,7 +233,7 @@ impl Pool {
         }
     }
 
-    /// A statement of the client failed, or a transaction was rolled back to where it was before: its settings may be gone.
+    /// Notes that a statement of the client failed, or a transaction was rolled back to an earlier point: its settings may be gone.
     pub(crate) fn doubt_session(&mut self, id: ClientId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
             && let Some(touched) = &mut link.touched
@@ -246,8 +246,8 @@ impl Pool {
         }
     }
 
-    /// DISCARD ALL has succeeded, by whichever protocol it was sent: no setting is left of what the session held before. What
-    /// the transaction does behind it is noted already.
+    /// Notes that DISCARD ALL has succeeded, by whichever protocol it was sent: no setting is left of the former session. The effects of
+    /// later statements of the transaction are noted already.
     pub(crate) fn settings_discarded(&mut self, id: ClientId) {
         if let Some(touched) = self.touched_mut(id)
             && touched.told == Told::Known
@@ -256,7 +256,7 @@ impl Pool {
         }
     }
 
-    /// Names of settings that a text may set and that do not stand in it.
+    /// Returns the names of settings that a text may set and that do not occur in it.
     fn names_beyond(&self, env: &Env, id: ClientId, marks: Marks, text: &[u8]) -> SettingNames {
         let mut found = SettingNames::default();
         if clears_settings(text) {
@@ -299,7 +299,7 @@ impl Pool {
     }
 }
 
-/// Words that stand in code that changes a session, or hides what it does.
+/// The words that code contains if it changes a session, or hides what it does.
 const CHANGE: [&[u8]; 17] = [
     b"set_config",
     b"advisory_",
@@ -320,7 +320,7 @@ const CHANGE: [&[u8]; 17] = [
     b"plpy",
 ];
 
-/// A text that makes an object spells out code that may change a session: in a body, a default, a constraint.
+/// Whether a text that makes an object contains code that may change a session: in a body, a default, a constraint.
 #[cold]
 fn spells_change(text: &[u8]) -> bool {
     let has = |word: &[u8]| text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
@@ -328,11 +328,11 @@ fn spells_change(text: &[u8]) -> bool {
     (is_word(b"create") || is_word(b"alter")) && (is_word(b"set") || CHANGE.iter().any(|word| has(word)))
 }
 
-/// Functions of large objects, which libpq and drivers call by number (`pg_proc.dat`): they set nothing.
+/// The functions of large objects, which libpq and drivers call by number (`pg_proc.dat`): they set nothing.
 const LARGE_OBJECT_FUNCTIONS: [u32; 13] =
     [715, 764, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171];
 
-/// A text that takes all settings of the session back, and does nothing else.
+/// Whether a text resets all settings of the session, and does nothing else.
 fn clears_settings(text: &[u8]) -> bool {
     let is = |lexeme: &Lexeme<'_>, word: &[u8]| {
         lexeme.kind == Kind::Word && lexeme.text.eq_ignore_ascii_case(word)
@@ -372,7 +372,7 @@ fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
     }
 }
 
-/// Which of the values that the client started with are to be put back.
+/// Notes which of the client's startup values must be put back.
 fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
     let touched: &mut Touched = link.touched.get_or_insert_default();
     let mut add = |name: &[u8], local: bool| {
@@ -396,11 +396,11 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
     }
 }
 
-/// What may reset a setting without a word that tells which.
+/// The marks of texts that may reset a setting without a word that tells which.
 const MAY_RESET: Marks = Marks::ROUTINES.and(Marks::CALLS_SETTINGS).and(Marks::PREPARED);
 
-/// Session pooling asks no server for the contents of its session. So where no word tells what was reset, each startup value is
-/// put back if PostgreSQL finds it reset.
+/// Notes startup values that must be put back if PostgreSQL finds them reset. Session pooling asks no server for the contents of its
+/// session, so this is done for each startup value if no word tells what was reset.
 fn restore_if_reset(link: &mut Link, startup: &Session, marks: Marks) {
     let touched: &mut Touched = link.touched.get_or_insert_default();
     if marks.intersects(MAY_RESET) {
@@ -412,7 +412,7 @@ fn restore_if_reset(link: &mut Link, startup: &Session, marks: Marks) {
     }
 }
 
-/// The effects of an EXECUTE, if the executed statement is known.
+/// Returns the effects of an EXECUTE, if the executed statement is known.
 fn executed(session: &Session, text: &[u8], marks: Marks, routines: &Routines) -> Option<Marks> {
     if marks != Marks::PREPARED.and(Marks::ROUTINES) {
         return None;
@@ -425,7 +425,7 @@ fn executed(session: &Session, text: &[u8], marks: Marks, routines: &Routines) -
     Some(pgweir_sql::traits(&prepared.text).marks.without(Marks::PREPARED))
 }
 
-/// The name of a plain EXECUTE.
+/// Returns the name of the statement that a plain EXECUTE runs.
 pub(crate) fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
     let rest = text.trim_ascii();
     let rest = rest.get(..8).filter(|verb| verb.eq_ignore_ascii_case(b"execute ")).map(|_| &rest[8..])?;

@@ -1,10 +1,9 @@
-//! Two ways of doing the same that take turns for short windows: how much more something is with one of them
-//! than with the other, over pairs of windows, and how much of that may be chance. A change that comes by
-//! itself in the meantime hits both of a pair.
+//! The comparison of two ways of doing the same that take turns for short windows: how much larger a value is with one of them than with
+//! the other, over pairs of windows, and how much of that may be chance. A change that comes by itself in the meantime hits both of a pair.
 //!
 //! This file is arithmetic; it must never know what is compared.
 
-/// How much more something is with one way than with the other (in thousandths), over pairs of windows.
+/// The differences between the values of two ways (in thousandths), over pairs of windows.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Pairs {
     count: i64,
@@ -13,7 +12,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// One more pair: what was seen with one way, and with the other; relative to the mean of both, so that chance makes
+    /// Adds a pair: the value with one way, and with the other. The difference is relative to the mean of both, so that chance makes
     /// neither seem more.
     pub fn add(&mut self, than: u64, value: u64) {
         let signed = |value: u64| i64::try_from(value.min(1 << 40)).expect("that many bits fit");
@@ -24,19 +23,19 @@ impl Pairs {
         self.squares += more * more;
     }
 
-    /// As many.
+    /// Returns the number of pairs.
     #[must_use]
     pub fn count(&self) -> i64 {
         self.count
     }
 
-    /// The same, counting half: what was seen earlier.
+    /// Returns the same differences with half the weight, for pairs of an earlier time.
     #[must_use]
     pub fn half(&self) -> Pairs {
         Pairs { count: self.count / 2, sum: self.sum / 2, squares: self.squares / 2 }
     }
 
-    /// How much more it was in the mean, and the standard error of that.
+    /// Returns the mean difference, and its standard error.
     #[must_use]
     pub fn mean(&self) -> (i64, i64) {
         let count = self.count.max(1);
@@ -44,8 +43,8 @@ impl Pairs {
         (self.sum / count, (deviation.max(0) / (count * (count - 1).max(1))).isqrt())
     }
 
-    /// So far from the mean the truth may be by chance, if `half_errors` halves of a standard error are asked
-    /// for. Of few pairs even the error says little.
+    /// Returns the distance by which the truth may differ from the mean by chance, for `half_errors` halves of a standard error. With few
+    /// pairs even the standard error is not reliable.
     #[must_use]
     pub fn chance(&self, half_errors: i64) -> i64 {
         let count = self.count.max(1);

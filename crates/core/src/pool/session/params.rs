@@ -17,15 +17,15 @@ pub const ALWAYS_TRACKED: [&str; 5] =
 const TRACKED_SINCE_1_26: [&str; 4] =
     ["default_transaction_read_only", "IntervalStyle", "scram_iterations", "search_path"];
 
-/// Which parameters are tracked; fixed for the life of the process.
+/// The parameters that are tracked. They are fixed for the life of the process.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tracked {
     names: Vec<Box<str>>,
 }
 
 impl Tracked {
-    /// The parameters that the settings name. If sessions are preserved, those of PgBouncer 1.26 need not be tracked: each session has its own values
-    /// of all parameters, whether PostgreSQL reports them or not.
+    /// Returns the parameters that the settings name. If sessions are preserved, those of PgBouncer 1.26 need not be tracked: each session
+    /// has its own values of all parameters, whether PostgreSQL reports them or not.
     #[must_use]
     pub fn of(main: &Main) -> Tracked {
         let as_1_26 =
@@ -34,7 +34,7 @@ impl Tracked {
         Tracked::new(since_1_26.chain(main.track_extra_parameters.iter().map(String::as_str)))
     }
 
-    /// [`ALWAYS_TRACKED`] and `extra`, without doubles.
+    /// Returns [`ALWAYS_TRACKED`] and `extra`, without duplicates.
     pub fn new<'a>(extra: impl IntoIterator<Item = &'a str>) -> Tracked {
         let mut names: Vec<Box<str>> = Vec::new();
         for name in ALWAYS_TRACKED.into_iter().chain(extra) {
@@ -45,55 +45,55 @@ impl Tracked {
         Tracked { names }
     }
 
-    /// The place of a parameter, by name in any case.
+    /// Returns the place of a parameter, by name in any case.
     #[must_use]
     pub fn position(&self, name: &[u8]) -> Option<usize> {
         self.names.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// The names as they are spelled in ParameterStatus.
+    /// Returns the names as they are spelled in ParameterStatus.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(AsRef::as_ref)
     }
 
-    /// The number of parameters.
+    /// Returns the number of parameters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Never: [`ALWAYS_TRACKED`] is there.
+    /// Whether there are no parameters, which never happens because of [`ALWAYS_TRACKED`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 }
 
-/// Values of the tracked parameters, by their place in [`Tracked`]; `None` is "not known".
+/// The values of the tracked parameters, by their place in [`Tracked`]. `None` if the value is not known.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Params {
     values: Vec<Option<Arc<[u8]>>>,
 }
 
 impl Params {
-    /// Nothing known.
+    /// Returns parameters without known values.
     #[must_use]
     pub fn unknown(tracked: &Tracked) -> Params {
         Params { values: vec![None; tracked.len()] }
     }
 
-    /// The value at a place of [`Tracked`].
+    /// Returns the value at a place of [`Tracked`].
     #[must_use]
     pub fn get(&self, position: usize) -> Option<&[u8]> {
         self.values.get(position)?.as_deref()
     }
 
-    /// The values that are known, by their place.
+    /// Returns the values that are known, with their places.
     pub(crate) fn known(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.values.iter().enumerate().filter_map(|(position, value)| Some((position, value.as_deref()?)))
     }
 
-    /// Appends ParameterStatus of everything known.
+    /// Appends ParameterStatus messages of all values that are known.
     pub fn encode(&self, out: &mut Vec<u8>, tracked: &Tracked) {
         for (position, name) in tracked.names().enumerate() {
             if let Some(value) = self.get(position) {
@@ -109,14 +109,14 @@ impl Params {
         }
     }
 
-    /// As if the value at a place were not known.
+    /// Forgets the value at a place.
     pub fn unset(&mut self, position: usize) {
         if let Some(place) = self.values.get_mut(position) {
             *place = None;
         }
     }
 
-    /// Fills what is unknown here from `other`.
+    /// Returns these values, with those of `other` for places that are not known here.
     #[must_use]
     pub fn or(&self, other: &Params) -> Params {
         let values =
@@ -124,7 +124,7 @@ impl Params {
         Params { values: values.collect() }
     }
 
-    /// Places at which both are known and differ.
+    /// Returns the places at which both values are known and differ.
     pub fn differences<'a>(&'a self, other: &'a Params) -> impl Iterator<Item = usize> + 'a {
         self.values.iter().zip(&other.values).enumerate().filter_map(|(position, pair)| match pair {
             (Some(own), Some(their)) if own != their => Some(position),
@@ -133,7 +133,7 @@ impl Params {
     }
 }
 
-/// `SET a='x';` for each value in which a server with `has` differs from `wanted`.
+/// Returns `SET a='x';` for each value in which a server with `has` differs from `wanted`.
 #[must_use]
 pub fn sync_statements(tracked: &Tracked, wanted: &Params, has: &Params) -> Vec<Vec<u8>> {
     let mut statements = Vec::new();

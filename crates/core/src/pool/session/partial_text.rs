@@ -1,32 +1,32 @@
-//! Texts that come in pieces, and values that are bound: searched for the names of custom settings (`a.b`),
-//! which no list of PostgreSQL shows. Bytes only; `notes.rs` notes what is found.
+//! The search for names of custom settings (`a.b`), which no list of PostgreSQL shows, in texts that come in pieces and in values that are
+//! bound. Bytes only; `notes.rs` notes the names that are found.
 
 use pgweir_sql::SettingNames;
 
 use crate::limits::CUSTOM_NAME_BYTES_MAX;
 
-/// So many bytes at the end of a piece are looked at again with the next one: a statement's head may go on there.
+/// The number of bytes at the end of a piece that are looked at again with the next one: a statement's beginning may go on there.
 const OVERLAP_BYTES: usize = 4 * CUSTOM_NAME_BYTES_MAX;
 
-/// Reads a message that comes in pieces.
+/// A reader of messages that come in pieces.
 #[derive(Default)]
 pub(crate) struct PartReader {
-    /// The end of what came, while there is more to come.
+    /// The end of the last piece. `None` if no more pieces are expected.
     carry: Option<Vec<u8>>,
 }
 
 impl PartReader {
-    /// Only the beginning of a message is here: the rest will be passed on.
+    /// Begins a message whose rest will come in pieces.
     pub(crate) fn begin(&mut self) {
         self.carry = Some(Vec::new());
     }
 
-    /// A message is awaited the rest of.
+    /// Whether the rest of a message is still to come.
     pub(crate) fn is_open(&self) -> bool {
         self.carry.is_some()
     }
 
-    /// Another piece; what is found in it, and the bytes that it was found in.
+    /// Reads another piece. Returns the names in it, and the bytes that were searched.
     pub(crate) fn pass(&mut self, piece: &[u8], is_last: bool) -> (SettingNames, Vec<u8>) {
         let mut text = self.carry.take().unwrap_or_default();
         text.extend_from_slice(piece);
@@ -38,8 +38,8 @@ impl PartReader {
     }
 }
 
-/// The values that a Bind carries, from the byte after its names; `None` if they are not all here, or not of
-/// the form that the protocol says.
+/// Returns the values that a Bind carries, from the byte after its names; `None` if they are not all here, or do not have the form that the
+/// protocol says.
 pub(crate) fn bound_values(body: &[u8]) -> Option<Vec<Option<&[u8]>>> {
     let (formats, rest) = count(body)?;
     let (values, mut rest) = count(rest.get(2 * formats..)?)?;
@@ -64,7 +64,7 @@ fn count(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((usize::from(u16::from_be_bytes(*count)), rest))
 }
 
-/// What follows the names of a Bind.
+/// Returns the bytes after the names of a Bind.
 pub(crate) fn behind_names(body: &[u8]) -> &[u8] {
     body.splitn(3, |byte| *byte == 0).nth(2).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A client that keeps its server when its transaction is over.
+//! Clients that keep their server when their transaction is over.
 
 use crate::context::Cx;
 use crate::context::duration_us;
@@ -11,8 +11,8 @@ use crate::pool::sequences::state::Drawing;
 use crate::pool::session::pins::{Pin, Reasons};
 
 impl Pool {
-    /// The client keeps its server for these reasons, or (for none) no longer. The fault: it must not, so it is to leave, as a
-    /// pinned client: its state on the server is cleared away.
+    /// Notes the reasons for which the client keeps its server; without a reason it no longer keeps the server. If the client must not keep
+    /// a server, this returns a fault: the client must leave, as a pinned client, and its state on the server is cleared.
     pub(crate) fn set_pin<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -56,7 +56,7 @@ impl Pool {
         Ok(())
     }
 
-    /// `pin_warn_after`: a client that keeps its server for long is logged, once.
+    /// Logs each client once that has kept its server for longer than `pin_warn_after`.
     pub(crate) fn log_long_pins<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let limit_us = duration_us(cx.env.rules.config.main.pin_warn_after);
         if limit_us == 0 || self.state.count.pinned == 0 {
@@ -81,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// A client left, with the state that it kept on its server.
+    /// Notes that a client left, with the state that it kept on its server.
     pub(crate) fn forget_pin(&mut self, pin: Option<&Pin>) {
         if pin.is_some() {
             self.state.count.pinned -= 1;

@@ -1,6 +1,5 @@
-//! What a client's transaction may have done to its session, and what keeps a client on its server when its
-//! transaction is over: things that live in one server process and cannot move. Values only;
-//! `audit.rs` and `pin.rs` decide by them.
+//! The possible effects of a client's transaction on its session, and the reasons that keep a client on its server when its transaction is
+//! over: state that lives in one server process and cannot move. Values only; `audit.rs` and `pin.rs` decide by them.
 
 use pgweir_sql::{Marks, SettingNames, keeps_parse_context};
 
@@ -9,7 +8,7 @@ use crate::pool::catalog::routines::Routines;
 use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::partial_text::PartReader;
 
-/// Why a client keeps its server. A set.
+/// The reasons for which a client keeps its server, as a set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Reasons(u16);
 
@@ -25,19 +24,19 @@ impl Reasons {
     pub(crate) const LIBRARY: Reasons = Reasons(1 << 7);
     pub(crate) const SEED: Reasons = Reasons(1 << 8);
     pub(crate) const UNKNOWN: Reasons = Reasons(1 << 9);
-    /// What it drew from sequences.
+    /// The client may ask for the values that it drew from sequences.
     pub(crate) const SEQUENCES: Reasons = Reasons(1 << 10);
-    /// More settings than follow a client from server to server.
+    /// The session has more settings than follow a client from server to server.
     pub(crate) const SETTINGS: Reasons = Reasons(1 << 11);
-    /// Settings with names that are not known: no server can be asked for them.
+    /// The session may have settings whose names are not known: no server can be asked for them.
     pub(crate) const UNKNOWN_NAMES: Reasons = Reasons(1 << 12);
-    /// What cannot be seen from outside: it stays until the client leaves, and its server goes with it.
+    /// The reasons that cannot be seen from outside. They stay until the client leaves, and its server is closed then.
     pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
 
-    /// Under these a text may not mean what it means in other sessions.
+    /// The reasons under which a text may have another meaning than in other sessions.
     pub(crate) const READS_ALONE: Reasons = Reasons(Self::TEMPORARY.0 | Self::LIBRARY.0 | Self::UNKNOWN.0);
 
-    /// What no answer of the server takes back.
+    /// The reasons that no answer of the server takes back.
     pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0 | Self::UNKNOWN_NAMES.0);
 
     const NAMES: [(Reasons, &'static str); 13] = [
@@ -76,13 +75,13 @@ impl Reasons {
         Reasons(self.0 & other.0)
     }
 
-    /// As SHOW and log lines name them.
+    /// Returns the names of the reasons for SHOW and log lines.
     pub(crate) fn text(self) -> String {
         let named = Self::NAMES.iter().filter(|(reason, _)| self.has(*reason));
         named.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
     }
 
-    /// What a mark alone is enough for.
+    /// Returns the reasons for which a mark alone is enough.
     pub(crate) fn of_marks(marks: Marks) -> Reasons {
         let library = if marks.contains(Marks::LIBRARY) { Reasons::LIBRARY } else { Reasons::NONE };
         let seed = if marks.contains(Marks::SEED) { Reasons::SEED } else { Reasons::NONE };
@@ -96,7 +95,7 @@ pub(crate) fn may_touch(marks: Marks) -> bool {
     !marks.without(LEAVES_NOTHING.and(Marks::ENDS)).is_empty()
 }
 
-/// What is over with its transaction, or changes nothing.
+/// The marks of effects that end with their transaction, or change nothing.
 const LEAVES_NOTHING: Marks =
     Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED).and(Marks::READS_LOCALLY);
 
@@ -105,7 +104,7 @@ pub(crate) fn is_notable(marks: Marks) -> bool {
     may_touch(marks) || marks.intersects(Marks::READS_LOCALLY)
 }
 
-/// What may change how texts are read: settings, and tables that hide others.
+/// The marks of texts that may change the parse context: settings, and tables that hide others.
 const CHANGES_PARSE_CONTEXT: Marks = Marks::SETTINGS
     .and(Marks::RESETS)
     .and(Marks::CALLS_SETTINGS)
@@ -114,65 +113,65 @@ const CHANGES_PARSE_CONTEXT: Marks = Marks::SETTINGS
     .and(Marks::TEMPORARY)
     .and(Marks::LIBRARY);
 
-/// Whether what carries these marks may end what keeps a client on its server, or add to it.
+/// Whether a text with these marks may end the reasons that keep a client on its server, or add to them.
 pub(crate) fn may_change_pin(marks: Marks) -> bool {
     !marks.without(LEAVES_NOTHING).is_empty()
 }
 
-/// A client keeps its server.
+/// The state of a client that keeps its server.
 pub(crate) struct Pin {
     pub(crate) reasons: Reasons,
-    /// Since when (monotonic, µs).
+    /// The time since which the client has kept the server (monotonic, µs).
     pub(crate) since_us: u64,
-    /// It was logged that it lasts (`pin_warn_after`).
+    /// Whether it was logged that the client keeps the server for long (`pin_warn_after`).
     pub(crate) logged: bool,
 }
 
-/// What a transaction may have done to its session.
+/// The possible effects of a transaction on its session.
 #[derive(Default)]
 pub(crate) struct Touched {
     pub(crate) marks: Marks,
     /// The settings that its SET statements were about, letters in lower case.
     pub(crate) names: Vec<Box<[u8]>>,
-    /// There may be settings that are not among the names: the server is asked for all that it lists.
+    /// Whether there may be settings that are not among the names: the server is asked for all that it lists.
     pub(crate) more: bool,
-    /// Whether there may be settings that no server lists, either.
+    /// The knowledge of settings that no server lists.
     pub(crate) told: Told,
-    /// Parameters with values that are names of settings, counted from 1.
+    /// The numbers of the parameters, counted from 1, whose values are names of settings.
     pub(crate) parameters: Vec<usize>,
-    /// What values that are bound may be.
+    /// The possible meaning of values that are bound.
     pub(crate) values: Values,
-    /// A message of which not all has come yet.
+    /// The reader of a message of which not all has come yet.
     pub(crate) part: PartReader,
     pub(crate) sets: Sets,
-    /// The transaction changed tables or other objects: a statement that was prepared before may not be
-    /// prepared again on another server.
+    /// Whether the transaction changed tables or other objects: a statement that was prepared before may not be prepared again on another
+    /// server.
     pub(crate) reshaped: bool,
-    /// Settings that go back to what this client started with, when the server would go back to its own. For the group of
+    /// The settings that go back to the client's startup values, when the server would go back to its own. They belong to the group of
     /// messages that is being sent.
     pub(crate) restore: Vec<(Box<[u8]>, PutBack)>,
 }
 
-/// How a startup value is put back.
+/// The way in which a startup value is put back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PutBack {
-    /// It was reset for the session.
+    /// The value was reset for the session.
     Session,
-    /// It was reset until the transaction ends.
+    /// The value was reset until the transaction ends.
     Transaction,
-    /// Only PostgreSQL knows whether it was reset: no word tells it, or a statement behind the RESET failed.
+    /// Only PostgreSQL knows whether the value was reset: no word tells it, or a statement after the RESET failed.
     IfReset,
 }
 
 impl Touched {
-    /// The session reads texts as it did before, whatever became of this.
+    /// Whether the session certainly reads texts as it did before, whatever effects the statements had.
     pub(crate) fn keeps_parse_context(&self) -> bool {
         let changing = self.marks.only(CHANGES_PARSE_CONTEXT);
         let names = || !self.more && self.names.iter().all(|name| keeps_parse_context(name));
         changing.is_empty() || changing == Marks::SETTINGS && names()
     }
 
-    /// Notes settings of the client's own (`a.b`), which no list of settings shows.
+    /// Notes custom settings (`a.b`), which no list of settings shows.
     pub(crate) fn learn(&mut self, found: &SettingNames) {
         found.names.iter().for_each(|name| self.name(name));
         for number in &found.parameters {
@@ -185,7 +184,7 @@ impl Touched {
         }
     }
 
-    /// Another piece of a message with a text that is not there as a whole.
+    /// Reads another piece of a message whose text is not here as a whole.
     pub(crate) fn read_piece(&mut self, piece: &[u8], is_last: bool, routines: &Routines) {
         let (names, text) = self.part.pass(piece, is_last);
         self.learn(&names);
@@ -194,13 +193,13 @@ impl Touched {
         }
     }
 
-    /// There may be settings with names that are not known.
+    /// Notes that there may be settings with names that are not known.
     pub(crate) fn doubt_names(&mut self) {
         self.more = true;
         self.told = Told::Unknown;
     }
 
-    /// Notes a SET statement that runs exactly once if nothing fails, or (`None`) something else.
+    /// Notes a SET statement that runs exactly once if nothing fails. `None` if something else runs.
     pub(crate) fn set(&mut self, set: Option<PlainSet>) {
         match (set, &mut self.sets) {
             (Some(set), Sets::Certain(sets)) if sets.len() < TOUCHED_SETS_MAX => sets.push(set),
@@ -226,11 +225,11 @@ impl Touched {
     }
 }
 
-/// What a transaction set.
+/// The SET statements of a transaction.
 pub(crate) enum Sets {
-    /// These SET statements certainly took effect when the transaction is committed, in order, and nothing else did.
+    /// The SET statements that certainly took effect if the transaction is committed, in order. Nothing else had an effect.
     Certain(Vec<PlainSet>),
-    /// What was noted may not have taken effect, or not only that.
+    /// The SET statements may not have taken effect, or not only they.
     Unsure,
 }
 
@@ -240,24 +239,25 @@ impl Default for Sets {
     }
 }
 
-/// What the values may be that are bound to a statement.
+/// The possible meaning of the values that are bound to a statement.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Values {
-    /// Data, or names of settings.
+    /// The values are data, or names of settings.
     #[default]
     Data,
-    /// SQL that is run.
+    /// The values are SQL that is run.
     Run,
 }
 
-/// Whether the names of all settings are known that a transaction may have set.
+/// The knowledge of the names of the settings that a transaction may have set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Told {
-    /// They are, or PostgreSQL lists them.
+    /// All names are known, or PostgreSQL lists the settings.
     #[default]
     Known,
-    /// They are, and all that the session held before is gone: it ran DISCARD ALL or RESET ALL, and nothing else.
+    /// All names are known, and the former contents of the session are gone: the transaction ran DISCARD ALL or RESET ALL, and nothing
+    /// else.
     Cleared,
-    /// Not all.
+    /// The names of some settings are not known.
     Unknown,
 }

@@ -1,8 +1,8 @@
-//! A transaction that is committed and set only settings that the same SET statements were found to set before: its server need
-//! not be asked.
+//! The session after a transaction that is committed and set only settings that the same SET statements were found to set before: its
+//! server need not be asked.
 //!
-//! This rests on a fact: a SET statement of the simple protocol runs once; if neither it nor any later statement failed or was
-//! rolled back, its value is the session's. PostgreSQL was asked for the meaning of the text; it is not guessed.
+//! This rests on a fact: a SET statement of the simple protocol runs once; if neither it nor any later statement failed or was rolled back,
+//! its value is the session's. PostgreSQL was asked for the meaning of the text; it is not guessed.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::pool::server::state::Probe;
 use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::pins::Reasons;
 
-/// Contents that are known without asking.
+/// The result of an attempt to know a session without asking its server.
 pub(crate) enum Recalled {
-    /// The session, which is the one that both had before.
+    /// The session is the one that client and server had before.
     Same,
-    /// The session, and why the client keeps its server, if it does.
+    /// The session is known. The client keeps the server for these reasons, if there are any.
     Kept(Reasons),
-    /// Not all. The probe is what is worth finding out for the next time.
+    /// The session is not known as a whole. The probe asks for an effect that is worth knowing the next time.
     Unknown(Option<Probe>),
 }
 
 impl Pool {
-    /// The session of a server on which these texts took effect, in this order, if they set all these names.
+    /// Returns the session of a server on which these texts took effect, in this order, if they set all these names.
     pub(crate) fn recall(
         &mut self,
         env: &Env,

@@ -3,7 +3,7 @@
 //! The changes of the server's session are a separate transaction, sent as messages of the extended protocol without a Sync.
 //! PostgreSQL commits it with the Execute of its COMMIT. If anything in it fails, PostgreSQL ignores every message after it up
 //! to the next Sync: so no statement of the client runs in a session that is not the client's. That Sync is the client's own,
-//! or (after a simple query) ours; later messages of the client wait until the replay is answered.
+//! or (after a simple query) pgweir's; later messages of the client wait until the replay is answered.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 use crate::pool::server::state::ServerState;
 
-/// Why a server is closed that does not reach the state that its client needs.
+/// The reason for closing a server that does not reach the state that its client needs.
 pub(crate) const NOT_RESTORED: &str = "session could not be restored";
 
 impl Pool {
-    /// Sends the statements that bring the server to its client's session; the client's next message follows right after them.
-    /// `false` if that is not possible, and nothing was sent.
+    /// Sends the statements that bring the server to its client's session. The client's next message must follow right after them. Returns
+    /// `false` if that is not possible; then nothing was sent.
     pub(crate) fn replay(
         &mut self,
         env: &mut Env,
@@ -68,8 +68,8 @@ impl Pool {
         true
     }
 
-    /// A change of the session that the server reports, and a first message that may take it back: PostgreSQL reports
-    /// parameters when a group ends, and only those that differ from their last report. The client would be told nothing.
+    /// Whether the client might not be told of a change of its session that the server reports, because its first message may take the
+    /// change back. PostgreSQL reports parameters when a group ends, and only those that differ from their last report.
     fn may_go_unreported(&self, id: ClientId, server_id: ServerId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         let (ClientState::Linked(link), account) = (&client.state, &client.account) else {
@@ -86,7 +86,7 @@ impl Pool {
         changed.into_iter().any(|name| matches!(name, b"role" | b"session_authorization") || reported(name))
     }
 
-    /// A statement of a replay was executed; the last one is COMMIT.
+    /// Notes that a statement of a replay was executed; the last one is COMMIT.
     pub(crate) fn replay_answered(&mut self, server_id: ServerId, tag: &[u8]) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let ServerState::Busy(id) = server.state else { return };
@@ -98,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// The first group after a replay is answered: the server has reported its parameters.
+    /// Ends a replay, because the first group after it is answered: the server has reported its parameters.
     pub(crate) fn replay_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.phase = LinkPhase::PLAIN;
@@ -106,8 +106,8 @@ impl Pool {
         self.adopt_params(cx, server_id, id);
     }
 
-    /// The client's session cannot be brought to this server. If a cancel request or a timeout ended the replay, only the client's
-    /// statement ends. Anything else is not the client's fault: then this is `true`, and the client is to get another server.
+    /// Handles a client's session that cannot be brought to this server. If a cancel request or a timeout ended the replay, only the
+    /// client's statement ends. Any other error is not the client's fault: this returns `true`, and the client must get another server.
     pub(crate) fn replay_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -25,8 +25,8 @@ use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{PutBack, Reasons};
 
 impl Pool {
-    /// An answer of the client's ended with ReadyForQuery: its startup values follow, if the statement has reset them.
-    /// `true` if they must wait for a cancel on its way, which is not meant for them.
+    /// Puts back the client's startup values if the statement that was just answered with ReadyForQuery has reset them. Returns `true` if
+    /// that must wait for a cancel request on its way, which is not meant for it.
     pub(crate) fn restores<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
         let ServerState::Busy(id) = server.state else { return false };
@@ -73,8 +73,8 @@ impl Pool {
         false
     }
 
-    /// The server has sent the contents of its session. `true` if startup values of the client are missing, which are put back
-    /// first: they were reset without a word that tells it, or together with a statement that failed.
+    /// Puts back the client's startup values that are missing in the session's contents: they were reset without a word that tells it, or
+    /// together with a statement that failed. Returns `true` if there are any; then they are put back first.
     pub(crate) fn restores_startup<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -113,7 +113,8 @@ impl Pool {
         true
     }
 
-    /// The client's startup values are back on its server, or could not be brought back. Returns why the client keeps its server.
+    /// Handles the answer after the client's startup values were put back, or could not be. Returns the reasons for which the client keeps
+    /// its server.
     pub(crate) fn startup_restored<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -137,8 +138,8 @@ impl Pool {
         reasons
     }
 
-    /// A statement of the client failed: the settings of its transaction may be gone, and a RESET or DISCARD in the same
-    /// group of messages has no effect.
+    /// Notes that a statement of the client failed: the settings of its transaction may be gone, and a RESET or DISCARD in the same group
+    /// of messages has no effect.
     pub(crate) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {
         self.doubt_session(id);
         let Some(server) = self.servers.get(server_id) else { return };
@@ -156,7 +157,7 @@ impl Pool {
     }
 }
 
-/// The statements that put values back.
+/// Returns the statements that put values back.
 fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Vec<Vec<u8>> {
     let values = |if_reset: bool| {
         names.iter().filter_map(move |(name, how)| {
@@ -180,7 +181,7 @@ fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Vec<Vec<u8>> {
     statements
 }
 
-/// SET, which takes no snapshot: SET TRANSACTION may still follow. (A query must not come before it.) Only two things need
+/// Returns a SET, which takes no snapshot: SET TRANSACTION may still follow. (A query must not come before it.) Only two things need
 /// `set_config`: a list of names that must be quoted, and a name that PostgreSQL would cut as an identifier.
 fn set(name: &[u8], value: &[u8], local: bool) -> Vec<u8> {
     let is_list = LISTS.iter().any(|list| list.eq_ignore_ascii_case(name));
@@ -209,12 +210,12 @@ fn set(name: &[u8], value: &[u8], local: bool) -> Vec<u8> {
     text
 }
 
-/// Parameters whose values are lists of names (`GUC_LIST_QUOTE`): SET takes them one by one.
+/// The parameters whose values are lists of names (`GUC_LIST_QUOTE`): SET takes the names one by one.
 const LISTS: [&[u8]; 4] =
     [b"search_path", b"temp_tablespaces", b"local_preload_libraries", b"session_preload_libraries"];
 
-/// Sets what is not the session's own any longer (`pg_settings.source`). Custom settings and roles are in no list: an empty value
-/// and the role `none` are what a RESET leaves of them.
+/// The query that sets values that are no longer the session's own (`pg_settings.source`). Custom settings and roles are in no list: an
+/// empty value and the role `none` are what a RESET leaves of them.
 const PUT_BACK: &[u8] = b"SELECT pg_catalog.set_config(began.name, began.value, false) FROM (VALUES ";
 const PUT_BACK_END: &[u8] = b") AS began(name, value) LEFT JOIN pg_catalog.pg_settings AS now \
 ON pg_catalog.lower(now.name) OPERATOR(pg_catalog.=) began.name \
@@ -222,14 +223,14 @@ WHERE CASE WHEN now.name IS NULL \
 THEN COALESCE(pg_catalog.current_setting(began.name, true), '') OPERATOR(pg_catalog.=) ANY ('{\"\",none}'::pg_catalog.text[]) \
 ELSE now.source OPERATOR(pg_catalog.<>) 'session' END;";
 
-/// Startup values are to be put back.
+/// Whether startup values must be put back.
 #[inline]
 pub(crate) fn has_to_restore(link: &Link) -> bool {
     link.touched.as_ref().is_some_and(|touched| !touched.restore.is_empty())
 }
 
-/// The next message must wait until startup values are put back: the group that reset them has ended. The data of a COPY
-/// belongs to it.
+/// Whether the next message must wait until startup values are put back, because the group that reset them has ended. The data of a COPY
+/// belongs to its group.
 #[inline]
 pub(crate) fn waits_for_restore(link: &Link, server: &Server, next: &[u8]) -> bool {
     has_to_restore(link) && is_reset(link, server, next)
@@ -250,7 +251,7 @@ fn is_reset(link: &Link, server: &Server, next: &[u8]) -> bool {
         }
 }
 
-/// The end of a COPY's data has no separate answer.
+/// Returns the entries for clients' messages, without the end of a COPY's data, which has no separate answer.
 fn clients_entries(ledger: &Ledger) -> impl Iterator<Item = &Entry> {
     ledger.of_clients().filter(|entry| entry.kind != Kind::CopyEnd)
 }

@@ -1,4 +1,5 @@
-//! A server is brought to its client's session before the client's statement: in the same packet if possible (`replay.rs`).
+//! The first step for a client on a new server: the server is brought to the client's session before the client's statement, in the same
+//! packet if possible (`replay.rs`).
 
 use std::sync::Arc;
 
@@ -16,14 +17,14 @@ use crate::pool::session::content::{Listening, Prepared, Session};
 use crate::pool::session::params::{Params, sync_statements};
 
 impl Server {
-    /// Whether it listens to the channels of the session that it carries.
+    /// Whether the server listens to the channels of the session that it carries.
     fn listening(&self) -> Listening {
         if self.branch.is_primary() { Listening::Here } else { Listening::Nowhere }
     }
 }
 
 impl Pool {
-    /// The server carries the client's own session.
+    /// Whether the server carries the client's own session.
     pub(crate) fn has_session_of(&self, id: ClientId, server_id: ServerId) -> bool {
         let server = &self.servers[server_id];
         self.clients.get(id).map(|client| &client.account).is_none_or(|account| {
@@ -31,8 +32,8 @@ impl Pool {
         })
     }
 
-    /// The client was linked to a server that carries another session: its own is brought to it. `clears`: so is a
-    /// knowledge of no sequence. Returns the state in which the server answers that, if it does so by itself.
+    /// Brings the client's session to a server that carries another one. If `clears` is true, the values that were drawn from sequences are
+    /// discarded, too. Returns the state in which the server answers, if pgweir must wait for the answer.
     pub(crate) fn sync_session<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -85,7 +86,7 @@ impl Pool {
         Some(SyncingSession { client: id, preparing })
     }
 
-    /// The statement that the client had prepared cannot be prepared any more (a table of it is gone): the client has it no
+    /// Notes that a statement of the client cannot be prepared any more (a table of it is gone). The client does not have the statement any
     /// longer, and learns so when it executes it.
     pub(crate) fn prepare_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &str) {
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -100,7 +101,7 @@ impl Pool {
         cx.log(Level::Debug, &line);
     }
 
-    /// The statements that bring a server to these, one for each change, in this order.
+    /// Returns the statements that bring a server to these parameters and this session, one for each change, in this order.
     fn sync_pieces(
         &self,
         env: &Env,
@@ -114,7 +115,7 @@ impl Pool {
         statements
     }
 
-    /// Sends the statements that bring a server to these; `false` if it has them.
+    /// Sends the statements that bring a server to these parameters and this session. Returns `false` if the server has them already.
     pub(crate) fn send_session_sync<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -139,7 +140,7 @@ impl Pool {
         true
     }
 
-    /// A free server is to run a statement of no client: without any client's settings and role, as when it was new.
+    /// Prepares a free server for a statement of no client: without any client's settings and role, as when it was new.
     pub(crate) fn make_plain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let plain = self.new_session(server_id);
         let server = &self.servers[server_id];
@@ -151,7 +152,7 @@ impl Pool {
         self.servers[server_id].session = self.state.known.sessions.share(plain);
     }
 
-    /// The beginning of every client's session, except for statements that this server would have to prepare for it.
+    /// Returns the beginning of every client's session, except for statements that this server would have to prepare for it.
     pub(crate) fn new_session(&self, server_id: ServerId) -> Session {
         let server = &self.servers[server_id];
         let greeting = self.state.greeting.as_deref();
@@ -159,8 +160,8 @@ impl Pool {
         session.prepared_as_in(&server.session)
     }
 
-    /// The parameters that the server reports are the client's, too. If it spells a value in its own way, that spelling is
-    /// the client's value from here on, and the client is told.
+    /// Takes over the parameters that the server reports as the client's. If the server spells a value in its own way, that spelling is the
+    /// client's value from here on, and the client is told.
     pub(crate) fn adopt_params<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
@@ -182,7 +183,7 @@ impl Pool {
         position.is_some_and(|position| params.get(position) != server.params.get(position))
     }
 
-    /// The server has the client's session now.
+    /// Notes that the server has the client's session now.
     pub(crate) fn session_synced<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
