@@ -1,5 +1,5 @@
-//! Taking over from the process that we replace (`-R`): the other half of `leaving.rs`. Clients and servers come
-//! from a process of the same user, perhaps of another version, and was opened by settings that may have changed since.
+//! The arrival from the process that this one replaces (`-R`): the other half of `leaving.rs`. Clients and servers come from a process of
+//! the same user, perhaps of another version, and were opened by settings that may have changed since.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -56,7 +56,7 @@ impl Pool {
         self.notice();
     }
 
-    /// A server without a client becomes free. How long it has been unused still counts.
+    /// Frees a server that came without a client. The time for which it has been unused still counts.
     fn free_carried<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let active_us = self.servers.get(id).map_or(0, |server| server.active_us);
         self.free_server(cx, id);
@@ -81,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// In the state in which it is free to be given to a client, but in no list of free ones yet.
+    /// Adds a server in the state in which it is free to be given to a client, but to no list of free servers yet.
     fn server_arrives(&mut self, env: &mut Env, conn: ConnId, carried: CarriedServer) -> ServerId {
         let CarriedServer {
             host,
@@ -195,14 +195,14 @@ impl Pool {
         id.into_iter().for_each(|id| self.client_resume(cx, id));
     }
 
-    /// A server whose client did not come with it.
+    /// Closes a server whose client did not come with it.
     fn draining<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server: Option<ServerId>) {
         if let Some(id) = server {
             self.close_server(cx, id, "client disconnect while server was not ready", CloseMode::Now);
         }
     }
 
-    /// It is here, even if the limits are lower now.
+    /// Counts a client that is here already, even if the limits are lower now.
     fn count_anyway(&self, env: &Env, user: &str) -> Counted {
         let database = Arc::clone(&self.state.shared.database);
         let user = env.shared.user(user);
@@ -212,7 +212,7 @@ impl Pool {
         Counted { total, database: Some(database), user: Some(user) }
     }
 
-    /// A client that was told everything: idle, or with its server.
+    /// Adds a client that was told everything: it is idle, or has its server.
     fn join_again<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -388,14 +388,15 @@ fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec
     session
 }
 
-/// The predecessor did not carry what exactly the transaction did: it may have done anything.
+/// Returns the possible effects of a transaction on its session. The predecessor did not carry what exactly the transaction did: it may
+/// have done anything.
 fn touched(names: Vec<ByteVec>) -> Box<Touched> {
     let names = names.into_iter().map(|name| Vec::from(name).into()).collect();
     let marks = Marks::ROUTINES;
     Box::new(Touched { marks, names, more: true, sets: Sets::Unsure, ..Touched::default() })
 }
 
-/// The shapes that were carried along, by the number of their statement.
+/// Returns the shapes that were carried along, by the number of their statement.
 fn by_number(shapes: Option<&[(u64, CarriedShape)]>) -> HashMap<u64, Shape> {
     let known = shapes.into_iter().flatten();
     known.filter_map(|(serial, shape)| Some((*serial, unpack_shape(shape)?))).collect()

@@ -1,9 +1,9 @@
-//! What a process hands to its successor in an online restart: pools, clients and servers in a form that two versions of
-//! pgweir understand: fields have numbers, and one that is not known is skipped. A field that is added later must be an
-//! `Option`, as older versions do not send it.
+//! The form in which a process hands pools, clients and servers to its successor in an online restart. Two versions of pgweir understand
+//! it: fields have numbers, and an unknown field is skipped. A field that is added later must be an `Option`, as older versions do not send
+//! it.
 //!
-//! This file is only the form. What may leave, and when, is `leaving.rs`; how it comes in, `arriving.rs`.
-//! Secrets are in it: it travels over a unix socket between processes of one user, and is never logged.
+//! This file is only the form. `leaving.rs` decides what may leave, and when; `arriving.rs` takes it in. The form has secrets in it: it
+//! travels over a unix socket between processes of one user, and is never logged.
 
 use std::fmt;
 
@@ -14,76 +14,76 @@ use pgweir_settings::Config;
 use crate::cluster::view::Switch;
 use crate::shared::Shared;
 
-/// One thing that is handed over. Sockets travel beside it: the client's, then the server's.
+/// A unit of the handover. The sockets travel with it: the client's, then the server's.
 #[derive(Encode, Decode, Clone, PartialEq, Eq)]
 #[cbor(map)]
 pub struct Carried {
-    /// The database of its pool, as clients name it.
+    /// The database of the pool, as clients name it.
     #[n(0)]
     pub database: String,
-    /// The user of its pool, as servers know it.
+    /// The user of the pool, as servers know it.
     #[n(1)]
     pub pool_user: String,
-    /// What its pool knows, once before the pool's first connection.
+    /// The knowledge of the pool. It is sent once, before the pool's first connection.
     #[n(2)]
     pub pool: Option<CarriedPool>,
     /// A client, with its socket.
     #[n(3)]
     pub client: Option<CarriedClient>,
-    /// A server, with its socket; linked to the client, if there is one.
+    /// A server, with its socket. It is linked to the client, if there is one.
     #[n(4)]
     pub server: Option<CarriedServer>,
 }
 
-/// What was switched on the console, for the process as a whole. It is sent ahead of everything else: no
-/// client may find a database open over there that is not. If nothing is switched, it is not sent at all.
+/// The switches of the console, for the process as a whole. They are sent ahead of everything else: no client may find a database open in
+/// the new process that is not. If nothing is switched, they are not sent at all.
 #[derive(Encode, Decode, Clone, Default, PartialEq, Eq, Debug)]
 #[cbor(map)]
 pub struct CarriedSwitches {
-    /// Databases that are paused.
+    /// The databases that are paused.
     #[n(0)]
     paused: Vec<String>,
-    /// Databases that are disabled.
+    /// The databases that are disabled.
     #[n(1)]
     disabled: Vec<String>,
-    /// What operators said of nodes: cluster, node, switch.
+    /// The operators' switches of nodes: cluster, node, switch.
     #[n(2)]
     nodes: Option<Vec<(String, String, u8)>>,
 }
 
-/// A parameter's name and value.
+/// The name and value of a parameter.
 pub(crate) type Pair = (String, ByteVec);
 
-/// What a pool knows.
+/// The knowledge of a pool.
 #[derive(Encode, Decode, Clone, PartialEq, Eq)]
 #[cbor(map)]
 pub struct CarriedPool {
-    /// ParameterStatus messages of what is not tracked, ready to be sent; empty if no server has logged in yet.
+    /// The ParameterStatus messages of parameters that are not tracked, ready to be sent; empty if no server has logged in yet.
     #[n(0)]
     pub(crate) fixed: ByteVec,
-    /// The tracked parameters that its first server reported.
+    /// The tracked parameters that the pool's first server reported.
     #[n(1)]
     pub(crate) params: Vec<Pair>,
-    /// See [`CarriedSecret`].
+    /// The secret that logs in to servers, if a client's login has revealed one.
     #[n(2)]
     pub(crate) learned: Option<CarriedSecret>,
-    /// What its clients begin with besides: settings, by name.
+    /// The other settings with which the pool's clients begin, by name.
     #[n(3)]
     pub(crate) session: Option<Vec<(ByteVec, ByteVec)>>,
-    /// The same: what is prepared by SQL, name and text.
+    /// The statements prepared by SQL with which the pool's clients begin: name and text.
     #[n(4)]
     pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
-    /// The settings that its servers were opened with: under other settings, the fields above do not hold.
+    /// The settings that the pool's servers were opened with: under other settings, the fields above do not hold.
     #[n(5)]
     pub(crate) opened_by: Option<String>,
 }
 
-/// What a login has revealed that serves to log in to servers.
+/// A secret that a client's login has revealed and that logs in to servers.
 #[derive(Encode, Decode, Clone, PartialEq, Eq)]
 pub(crate) enum CarriedSecret {
     #[n(0)]
     Password(#[n(0)] ByteVec),
-    /// As in `pg_authid`.
+    /// The hash of a password, as in `pg_authid`.
     #[n(2)]
     Hash(#[n(0)] String),
     #[n(1)]
@@ -93,10 +93,10 @@ pub(crate) enum CarriedSecret {
 /// The address that a client came from.
 #[derive(Encode, Decode, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CarriedPeer {
-    /// The client's address and ours.
+    /// The client's address and that of pgweir's end.
     #[n(0)]
     Tcp(#[n(0)] String, #[n(1)] String),
-    /// Process id, user id, whether that is our own, the port that the socket's name carries.
+    /// The process id, the user id, whether that is the user of this process, and the port in the socket's name.
     #[n(1)]
     Unix(#[n(0)] u32, #[n(1)] u32, #[n(2)] bool, #[n(3)] u16),
 }
@@ -107,67 +107,68 @@ pub(crate) enum CarriedPeer {
 pub struct CarriedClient {
     #[n(0)]
     pub(crate) peer: CarriedPeer,
-    /// How long it has been connected, µs.
+    /// The time for which the client has been connected (µs).
     #[n(1)]
     pub(crate) age_us: u64,
-    /// The user it logged in as.
+    /// The user that the client logged in as.
     #[n(2)]
     pub(crate) user: String,
-    /// Received, and not yet passed on.
+    /// The bytes that were received, and not yet passed on.
     #[n(3)]
     pub(crate) unread: ByteVec,
-    /// The parameters: those it asked for while it is not welcomed, else as it was told of them.
+    /// The values of the parameters: those that the client asked for while it is not welcomed, else those that it was told.
     #[n(4)]
     pub(crate) params: Vec<Pair>,
-    /// 0, or 2 for the protocol with long cancel keys.
+    /// The minor version of the protocol: 2 for the protocol with long cancel keys, else 0.
     #[n(5)]
     pub(crate) minor: u16,
-    /// `none`, `physical`, `logical`.
+    /// The kind of replication: `none`, `physical`, `logical`.
     #[n(6)]
     pub(crate) replication: String,
     /// The raw startup parameter `options` of a replication client that is not welcomed yet.
     #[n(7)]
     pub(crate) options: Option<ByteVec>,
-    /// What it was told for its cancel requests; `None` while it is not welcomed.
+    /// The key that the client was told for its cancel requests; `None` while it is not welcomed.
     #[n(8)]
     pub(crate) cancel_key: Option<ByteVec>,
-    /// What it prepared: name, our number in the name that servers know, text, parameter types.
+    /// The statements that the client has prepared: name, pgweir's number in the name that servers know, text, parameter types.
     #[n(9)]
     pub(crate) statements: Vec<(ByteVec, u64, ByteVec, ByteVec)>,
-    /// Bytes that are still to come and are to be ignored.
+    /// The number of bytes that are still to come and must be ignored.
     #[n(10)]
     pub(crate) skip: u64,
-    /// See [`CarriedSecret`].
+    /// The secret that logs in to servers, if the client's login has revealed one.
     #[n(11)]
     pub(crate) learned: Option<CarriedSecret>,
-    /// It was linked in session pooling: the server bears a session's traces.
+    /// Whether the client was linked in session pooling: the server bears a session's traces.
     #[n(12)]
     pub(crate) as_session: bool,
-    /// What its session holds besides the parameters, by name.
+    /// The contents of the client's session besides the parameters, by name.
     #[n(13)]
     pub(crate) session: Vec<(ByteVec, ByteVec)>,
-    /// What it started with, if that is not what servers start with.
+    /// The parameters that the client started with, if they are not those of servers.
     #[n(14)]
     pub(crate) startup: Option<Vec<(ByteVec, ByteVec)>>,
-    /// Its transaction may have changed its session; these settings by name, and perhaps others.
+    /// The settings, by name, that the client's transaction may have changed; perhaps it has also changed others. `None` if it has changed
+    /// nothing.
     #[n(15)]
     pub(crate) touched: Option<Vec<ByteVec>>,
-    /// The BEGIN that it was told to be done, and that no server knows of yet.
+    /// The BEGIN that the client was told to be done, and that no server knows of yet.
     #[n(16)]
     pub(crate) begun: Option<ByteVec>,
-    /// Its unnamed statement: text, parameter types.
+    /// The client's unnamed statement: text, parameter types.
     #[n(17)]
     pub(crate) unnamed: Option<(ByteVec, ByteVec)>,
-    /// What it prepared by SQL: name, text.
+    /// The statements that the client has prepared by SQL: name, text.
     #[n(18)]
     pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
-    /// The unnamed statement of the server that it is linked to is its own.
+    /// Whether the unnamed statement of the client's server is the client's own.
     #[n(19)]
     pub(crate) owns_unnamed: Option<bool>,
-    /// The shapes of its statements, as far as they are known, by our number.
+    /// The shapes of the client's statements, as far as they are known, by pgweir's number.
     #[n(20)]
     pub(crate) shapes: Option<Vec<(u64, CarriedShape)>>,
-    /// The names whose statement has another shape than the client was told, with what it was told.
+    /// The names whose statement has another shape than the client was told, with the shape that it was told.
     #[n(21)]
     pub(crate) told: Option<Vec<(ByteVec, CarriedShape)>>,
 }
@@ -176,10 +177,10 @@ pub struct CarriedClient {
 #[derive(Encode, Decode, Clone, PartialEq, Eq)]
 #[cbor(map)]
 pub(crate) struct CarriedShape {
-    /// Parameter types, four bytes each.
+    /// The parameter types, four bytes each.
     #[n(0)]
     pub(crate) params: ByteVec,
-    /// A digest of its columns; `None` if it has none.
+    /// The digest of the columns; `None` if the statement has none.
     #[n(1)]
     pub(crate) columns: Option<ByteVec>,
 }
@@ -188,60 +189,59 @@ pub(crate) struct CarriedShape {
 #[derive(Encode, Decode, Clone, PartialEq, Eq)]
 #[cbor(map)]
 pub struct CarriedServer {
-    /// Where it is: host and port, or the path of a unix socket.
+    /// The place of the server: its host, or the path of a unix socket.
     #[n(0)]
     pub(crate) host: String,
-    /// Port; 0 for a unix socket.
+    /// The port; 0 for a unix socket.
     #[n(1)]
     pub(crate) port: u16,
-    /// Our end, as text.
+    /// The address of pgweir's end, as text.
     #[n(2)]
     pub(crate) local: String,
-    /// For cancel requests.
+    /// The process number for cancel requests.
     #[n(3)]
     pub(crate) pid: u32,
     #[n(4)]
     pub(crate) key: ByteVec,
     #[n(5)]
     pub(crate) params: Vec<Pair>,
-    /// What it has prepared: our number in the name, text, parameter types.
+    /// The statements that the server has prepared: pgweir's number in the name, text, parameter types.
     #[n(6)]
     pub(crate) statements: Vec<(u64, ByteVec, ByteVec)>,
-    /// How long ago it was opened, µs.
+    /// The time for which the server has been open (µs).
     #[n(7)]
     pub(crate) age_us: u64,
-    /// How long it has been unused, µs.
+    /// The time for which the server has been unused (µs).
     #[n(8)]
     pub(crate) unused_us: u64,
-    /// Transaction status as in ReadyForQuery.
+    /// The transaction status as in ReadyForQuery.
     #[n(9)]
     pub(crate) tx: u8,
-    /// How long its transaction has been open, µs; 0 if none is.
+    /// The time for which the transaction has been open (µs); 0 if none is.
     #[n(10)]
     pub(crate) xact_us: u64,
-    /// It has served a client.
+    /// Whether the server has served a client.
     #[n(11)]
     pub(crate) used: bool,
-    /// It is to be closed at its next rest.
+    /// Whether the server must be closed when it is next idle.
     #[n(12)]
     pub(crate) retire: bool,
-    /// The settings that the server was opened with; if they are others now, the server cannot be used any
-    /// longer.
+    /// The settings that the server was opened with. If the settings are others now, the server cannot be used any longer.
     #[n(13)]
     pub(crate) opened_by: String,
-    /// What its session holds besides the parameters, by name.
+    /// The contents of the server's session besides the parameters, by name.
     #[n(14)]
     pub(crate) session: Vec<(ByteVec, ByteVec)>,
-    /// What its session has prepared by SQL: name, text.
+    /// The statements that the server's session has prepared by SQL: name, text.
     #[n(15)]
     pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
-    /// The primary that it was opened to, if its database has a cluster.
+    /// The primary that the server was opened to, if its database has a cluster.
     #[n(16)]
     pub(crate) term: Option<CarriedTerm>,
-    /// It was opened to that node as a standby.
+    /// Whether the server was opened to that node as a standby.
     #[n(17)]
     pub(crate) at_standby: Option<bool>,
-    /// The shapes of its statements, as [`CarriedClient::shapes`].
+    /// The shapes of the server's statements, as in [`CarriedClient::shapes`].
     #[n(18)]
     pub(crate) shapes: Option<Vec<(u64, CarriedShape)>>,
 }
@@ -250,41 +250,42 @@ pub struct CarriedServer {
 #[derive(Encode, Decode, Clone, PartialEq, Eq, Debug)]
 #[cbor(map)]
 pub(crate) struct CarriedTerm {
-    /// The node's name.
+    /// The name of the node.
     #[n(0)]
     pub(crate) node: String,
     #[n(1)]
     pub(crate) system_identifier: u64,
     #[n(2)]
     pub(crate) timeline: u32,
-    /// When the server was started, by its own clock (µs since 1970).
+    /// The time at which the PostgreSQL server was started, by its own clock (µs since 1970).
     #[n(3)]
     pub(crate) started_us: i64,
 }
 
-/// Bytes were received that no pgweir sends.
+/// The error for received bytes that no pgweir sends.
 #[derive(Debug, thiserror::Error)]
 #[error("the other process sent a message that cannot be read: {0}")]
 pub struct CarriedError(String);
 
 impl Carried {
-    /// As bytes.
+    /// Encodes the unit as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         minicbor::to_vec(self).expect("writing to memory does not fail")
     }
 
-    /// From bytes.
+    /// Decodes a unit from bytes.
     ///
     /// # Errors
-    /// They are no such thing.
+    ///
+    /// [`CarriedError`] if no pgweir sends these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Carried, CarriedError> {
         minicbor::decode(bytes).map_err(|error| CarriedError(error.to_string()))
     }
 }
 
 impl CarriedSwitches {
-    /// Those in force, as bytes.
+    /// Encodes the switches in force as bytes.
     #[must_use]
     pub fn encode(shared: &Shared) -> Vec<u8> {
         let mut carried = CarriedSwitches::default();
@@ -308,10 +309,11 @@ impl CarriedSwitches {
         }
     }
 
-    /// From bytes.
+    /// Decodes switches from bytes.
     ///
     /// # Errors
-    /// They are no such thing.
+    ///
+    /// [`CarriedError`] if no pgweir sends these bytes.
     pub fn decode(bytes: &[u8]) -> Result<CarriedSwitches, CarriedError> {
         if bytes.is_empty() {
             return Ok(CarriedSwitches::default());
@@ -319,7 +321,7 @@ impl CarriedSwitches {
         minicbor::decode(bytes).map_err(|error| CarriedError(error.to_string()))
     }
 
-    /// Puts them in force here, for the databases that there are.
+    /// Puts the switches in force in this process, for the databases that exist here.
     pub fn inherit(&self, shared: &Shared, config: &Config) {
         let is_known = |name: &&String| config.database(name).is_some();
         for name in self.paused.iter().filter(is_known) {

@@ -1,5 +1,5 @@
-//! Handing everything over to the process that takes our place (`-R`): clients with no statement under way, servers that owe
-//! nothing, pairs of both inside a transaction or a session. A busy client or server goes when it comes to rest; a client
+//! The handover to the process that replaces this one (`-R`): clients with no statement under way, servers that owe
+//! nothing, pairs of both inside a transaction or a session. A busy client or server leaves when it becomes idle; a client
 //! that cannot travel (a TLS session lives in this process) stays and is served here until it ends.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::pool::takeover::carried::{
 };
 use crate::pool::{Pool, ServerKind};
 
-/// How long after a turn the worker looks again whether the queued bytes have left.
+/// The time after a turn at which the worker looks again whether the queued bytes have left (µs).
 const LOOK_AGAIN_US: u64 = 2_000;
 
 impl Pool {
@@ -59,7 +59,7 @@ impl Pool {
         Box::new(Carried { database, pool_user, pool, client, server })
     }
 
-    /// A client, if nothing is under way for it.
+    /// Hands over a client, if nothing is under way for it.
     pub(crate) fn send_off<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.origin.tls.is_some() || client.departed {
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// A linked pair can go: no message is half passed on, nothing is owed, no cancel is on its way.
+    /// Whether a linked pair can leave: no message is half passed on, nothing is owed, no cancel is on its way.
     fn may_travel<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId, link: &Link) -> bool {
         let Some(server) = self.servers.get(link.server) else { return false };
         link.streaming == 0
@@ -131,7 +131,7 @@ impl Pool {
             && cx.driver.backlog(server.conn) == 0
     }
 
-    /// A free server, unless clients that stay may need it. A server that cannot travel is closed.
+    /// Hands over a free server, unless clients that stay may need it. A server that cannot travel is closed.
     pub(crate) fn send_off_unused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let pool = &self.state;
@@ -158,8 +158,8 @@ impl Pool {
         }
     }
 
-    /// `None` if it is in a state in which it cannot go. Every new field of a client must be named here, so that it is
-    /// either carried or a reason to stay.
+    /// Returns the client in the form that travels; `None` if it cannot leave in its present state. Every new field of a client must be
+    /// named here, so that it is either carried or a reason to stay.
     fn pack_client(&self, env: &Env, client: &Client) -> Option<CarriedClient> {
         let Client { conn: _, serial: _, state, inbox, skip, reads_paused: _, departed: _, origin, account } =
             client;
@@ -246,7 +246,7 @@ impl Pool {
         Some(carried)
     }
 
-    /// As [`Pool::pack_client`]. The server owes nothing: what follows from that is not carried.
+    /// Returns the server in the form that travels. The server owes nothing: fields that follow from that are not carried.
     fn pack_server(&self, env: &Env, server: &Server) -> CarriedServer {
         let (host, port) = match &server.at.endpoint {
             Endpoint::Tcp { host, port } => (host.to_string(), *port),
@@ -290,7 +290,7 @@ impl Pool {
         env.tracked.names().enumerate().filter_map(value).collect()
     }
 
-    /// The client is another process's now.
+    /// Forgets a client that is another process's now.
     fn forget_client(&mut self, env: &mut Env, id: ClientId) {
         let Some(mut client) = self.clients.remove(id) else { return };
         env.clear_role(client.conn);
@@ -298,7 +298,7 @@ impl Pool {
         self.leave_pool(env, id, client.account, &client.state);
     }
 
-    /// The server is another process's now.
+    /// Forgets a server that is another process's now.
     fn forget_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.set_unlisted(id);
         let Some(mut server) = self.servers.remove(id) else { return };
@@ -310,7 +310,7 @@ impl Pool {
     }
 }
 
-/// The settings of a database that its servers are opened by.
+/// Returns the settings of a database that its servers are opened with, as text.
 pub(crate) fn opened_by(config: &Database) -> String {
     let Database { dbname, hosts, port, user, connect_query, .. } = config;
     format!("{dbname:?} {hosts:?} {port} {user:?} {connect_query:?}")
@@ -331,7 +331,7 @@ pub(crate) fn unpack_term(term: CarriedTerm) -> Term {
     Term { node: node.into(), run: Run { system_identifier, timeline, started_us } }
 }
 
-/// The BEGIN that was answered and not sent.
+/// Returns the BEGIN that was answered and not sent, if there is one.
 fn deferred_begin(state: &ClientState) -> Option<&[u8]> {
     match state {
         ClientState::DeferredBegin(deferred) => Some(&deferred.text),
@@ -376,7 +376,7 @@ fn secret(learned: &Learned) -> Option<CarriedSecret> {
     }
 }
 
-/// The same back again.
+/// Returns the learned secret from the form that travels.
 pub(crate) fn learned(secret: Option<CarriedSecret>) -> Learned {
     match secret {
         None => Learned::Nothing,
@@ -393,7 +393,7 @@ pub(crate) fn learned(secret: Option<CarriedSecret>) -> Learned {
     }
 }
 
-/// The text that [`Origin`]'s peer becomes, back again.
+/// Returns the peer of an [`Origin`] from the form that travels.
 pub(crate) fn unpack_peer(peer: CarriedPeer) -> Option<Peer> {
     Some(match peer {
         CarriedPeer::Tcp(remote, local) => {
@@ -403,7 +403,7 @@ pub(crate) fn unpack_peer(peer: CarriedPeer) -> Option<Peer> {
     })
 }
 
-/// `SHOW`'s word for a kind of replication, back again.
+/// Returns the kind of replication from `SHOW`'s word for it.
 pub(crate) fn replication(text: &str) -> Replication {
     match text {
         "physical" => Replication::Physical,
@@ -412,7 +412,7 @@ pub(crate) fn replication(text: &str) -> Replication {
     }
 }
 
-/// A shared copy of a name if it is the pool's own.
+/// Returns a shared copy of a name if it is the pool's own.
 pub(crate) fn shared_name(name: String, own: &Arc<str>) -> Arc<str> {
     if *name == **own { Arc::clone(own) } else { name.into() }
 }
@@ -422,7 +422,7 @@ fn pack_shape(shape: &Shape) -> CarriedShape {
     CarriedShape { params: bytes(&shape.params), columns }
 }
 
-/// `None` if it is of no form that this process knows.
+/// Returns the shape from the form that travels; `None` if this process does not know its form.
 pub(crate) fn unpack_shape(shape: &CarriedShape) -> Option<Shape> {
     let columns = match &shape.columns {
         Some(columns) => Some(Columns::from_bytes(columns)?),
@@ -431,7 +431,7 @@ pub(crate) fn unpack_shape(shape: &CarriedShape) -> Option<Shape> {
     Some(Shape { params: shape.params.to_vec().into(), columns })
 }
 
-/// At rest, nothing can be skipped any more.
+/// Whether the server's unnamed statement is the client's own. The server owes nothing, so no message can be skipped any more.
 fn owns_unnamed(state: &ClientState) -> bool {
     matches!(state, ClientState::Linked(link) if link.unnamed != UnnamedOnServer::NotOwn)
 }

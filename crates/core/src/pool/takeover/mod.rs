@@ -1,4 +1,4 @@
-//! Online restart (`-R`): what clients, servers and pools are in a form that another process can read.
+//! The online restart (`-R`): clients, servers and pools in a form that another process can read.
 
 pub(crate) mod arriving;
 pub mod carried;
