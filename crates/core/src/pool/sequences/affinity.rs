@@ -31,20 +31,20 @@ use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::session::notes::executed_name;
 
 impl Pool {
-    /// [`Pool::use_sequences`] has something to do.
+    /// Whether [`Pool::use_sequences`] has something to do.
     #[inline]
     pub(crate) fn concerns_sequences(&self, text: &[u8], traits: &Traits) -> bool {
         sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(text)
     }
 
-    /// A routine that asks is named in it.
+    /// Whether the text names a routine that asks for drawn values.
     #[inline]
     fn asks_inside(&self, text: &[u8]) -> bool {
         self.state.routines.asks_in(text)
     }
 
-    /// A statement of a linked client, which [`Pool::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
-    /// else a message of the extended protocol.
+    /// Prepares the server for a linked client's statement about which [`Pool::concerns_sequences`] is true, before it is sent. `simple` is
+    /// true for a Query, and false for a message of the extended protocol.
     pub(crate) fn use_sequences(
         &mut self,
         env: &mut Env,
@@ -105,7 +105,7 @@ impl Pool {
         }
     }
 
-    /// Clients of this user and `application_name` ask: their servers are kept for them, from here on.
+    /// Remembers that clients of this user and `application_name` ask for drawn values: their servers are kept for them from here on.
     fn remember_currval_client(&mut self, env: &Env, id: ClientId) {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
         if account.draws.habit == Habit::Asks {
@@ -126,7 +126,7 @@ impl Pool {
         }
     }
 
-    /// A client has logged in: perhaps similar clients asked before.
+    /// Checks for a client that has logged in whether similar clients asked for drawn values before.
     pub(crate) fn recall_currval_client(&mut self, env: &Env, id: ClientId) {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
         let known = &self.state.drawn.currval_clients;
@@ -144,7 +144,8 @@ impl Pool {
         foldhash::fast::FixedState::default().hash_one((&*account.user, name))
     }
 
-    /// A group that may draw, of a client that may ask, is looked at message by message, and is not multiplexed.
+    /// Whether a group of this client that may draw is looked at message by message, and is not multiplexed: the client may ask for the
+    /// values.
     pub(crate) fn keeps_draws(&self, account: &Account) -> bool {
         match self.state.policy.sequences {
             SequenceAffinity::Off => false,
@@ -153,8 +154,8 @@ impl Pool {
         }
     }
 
-    /// The client is known to ask, and begins a statement that may: values that other clients drew on its server are
-    /// discarded first.
+    /// Returns whether the values that other clients drew on the server must be discarded first: the client is known to ask, and begins a
+    /// statement that may ask.
     pub(crate) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
         let (Some(client), Some(server)) = (self.clients.get_mut(id), self.servers.get(server_id)) else {
             return false;
@@ -172,7 +173,7 @@ impl Pool {
         clears
     }
 
-    /// The moment *rest*: with `sequence_affinity = pin` a client that drew keeps its server, for these reasons.
+    /// Returns the reasons for which a client keeps its server at the moment *rest*: it drew a value, and `sequence_affinity` is `pin`.
     pub(crate) fn pins_drawer(&mut self, id: ClientId) -> Option<Reasons> {
         let ClientState::Linked(link) = &mut self.clients.get_mut(id)?.state else { return None };
         if self.state.policy.sequences != SequenceAffinity::Pin {
@@ -186,7 +187,7 @@ impl Pool {
         link.drawing.drew().then(|| reasons.with(Reasons::SEQUENCES))
     }
 
-    /// The session's knowledge of sequences is gone: by the client's will, or by ours before the client's statement.
+    /// Notes that the session's knowledge of sequences is gone: by the client's will, or by pgweir's before the client's statement.
     pub(crate) fn sequences_discarded(&mut self, server_id: ServerId, by_client: bool) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let client = server.state.client();
@@ -204,7 +205,7 @@ impl Pool {
         }
     }
 
-    /// The client has left this server, after a transaction that may have drawn a value.
+    /// Begins the affinity of a server that its client has left, after a transaction that may have drawn a value.
     pub(crate) fn begin_affinity(&mut self, env: &Env, id: ServerId, client_id: ClientId) {
         let now_us = env.now.mono_us;
         let affinity_us = duration_us(env.rules.config.main.sequence_affinity_ms);
@@ -233,7 +234,7 @@ impl Pool {
         }
     }
 
-    /// A client got a server (or a place on one): the affinity of this server ends, and every one for this client.
+    /// Ends the affinity of a server that a client got (or on which it got a place), and every affinity for this client.
     #[inline]
     pub(crate) fn end_affinity(&mut self, server: Option<ServerId>, client: ClientId) {
         let pool = &mut self.state;
@@ -247,13 +248,13 @@ impl Pool {
     }
 }
 
-/// How a text uses sequences.
+/// The use that a text makes of sequences.
 struct Touching<'a> {
-    /// It may draw.
+    /// Whether the text may draw a value.
     draws: bool,
-    /// The statements that may draw are known.
+    /// Whether the statements that may draw are known.
     plainly: bool,
-    /// The text in which it asks: this one, or one that it runs.
+    /// The text that asks for drawn values: this one, or one that it runs. `None` if it does not ask.
     asks: Option<Cow<'a, [u8]>>,
 }
 

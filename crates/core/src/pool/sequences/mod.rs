@@ -1,4 +1,4 @@
-//! `currval` and `lastval`: whose values a server holds, and who is waited for.
+//! Support for `currval` and `lastval`: the clients whose values a server holds, and the clients that a server waits for.
 
 pub(crate) mod affinity;
 pub(crate) mod state;

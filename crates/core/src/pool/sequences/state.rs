@@ -1,6 +1,6 @@
-//! What `currval` and `lastval` need to be right although servers change hands: which client's drawn values a
-//! server's session may hold, which clients are likely to ask for them, and which free server waits a moment
-//! for its last client. Values only; `affinity.rs` decides by them.
+//! The state that makes `currval` and `lastval` right although servers change hands: the client whose drawn values a server's session may
+//! hold, the clients that are likely to ask for them, and the free server that waits a moment for its last client. Values only;
+//! `affinity.rs` decides by them.
 
 use std::collections::VecDeque;
 
@@ -12,18 +12,18 @@ use crate::limits::{CURRVAL_CLIENTS_MAX, DRAWS_TRIED};
 /// The clients that have used a session since it held no drawn value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Users {
-    /// No client: `currval` of any sequence is an error there.
+    /// The session had no client: `currval` of any sequence is an error there.
     #[default]
     NoClient,
-    /// This client's alone: whatever `currval` says is its own.
+    /// Only this client has used the session: any value that `currval` returns is its own.
     Only(ClientId),
-    /// Several clients: a value may be any client's, except those that this one, which used it last, has
-    /// drawn since.
+    /// Several clients have used the session: a value may be any client's, except those that this client, which used it last, has drawn
+    /// since.
     Several(ClientId),
 }
 
 impl Users {
-    /// A client's statement goes there. `true` if another one was there before it.
+    /// Notes that a client's statement goes to the session. Returns `true` if another client used the session before it.
     #[inline]
     pub(crate) fn note(&mut self, id: ClientId) -> bool {
         let (before, now) = match *self {
@@ -35,7 +35,7 @@ impl Users {
         before.is_some_and(|other| other != id)
     }
 
-    /// The client that used it last.
+    /// Returns the client that used the session last.
     #[inline]
     pub(crate) fn last(self) -> Option<ClientId> {
         match self {
@@ -45,50 +45,49 @@ impl Users {
     }
 }
 
-/// What a client's present transaction (or pin) did with sequences.
+/// The use of sequences in a client's present transaction (or pin).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Drawing {
-    /// Nothing that is known.
+    /// The transaction has not used a sequence, as far as pgweir knows.
     #[default]
     Nothing,
-    /// Values that other clients had drawn on the server are discarded, because the client asks, or draws and
-    /// may ask.
+    /// The values that other clients had drawn on the server were discarded, because the client asks, or draws and may ask.
     Cleared,
-    /// It may have drawn a value.
+    /// The client may have drawn a value.
     Drew,
-    /// As `Drew`; and what it asked for was discarded, if it was not its own.
+    /// The client may have drawn a value, and a value that it asked for was discarded if it was not its own.
     Checked,
 }
 
 impl Drawing {
-    /// A value may have been drawn.
+    /// Whether a value may have been drawn.
     #[inline]
     pub(crate) fn drew(self) -> bool {
         matches!(self, Drawing::Drew | Drawing::Checked)
     }
 
-    /// An error of PostgreSQL that no value was drawn has to do with pooling.
+    /// Whether pooling is a cause of PostgreSQL's error that no value was drawn.
     pub(crate) fn took_away(self) -> bool {
         matches!(self, Drawing::Cleared | Drawing::Checked)
     }
 }
 
-/// Whether a client asks for what it drew in an earlier transaction.
+/// The habit of a client to ask for the values that it drew in an earlier transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Habit {
-    /// It is not known yet; so many transactions that draw will tell.
+    /// The habit is not known yet. It will be after this number of transactions that draw.
     New(u8),
-    /// It did, or one of its user and `application_name` did.
+    /// The client has asked, or a client of its user and `application_name` has.
     Asks,
-    /// It drew often and never asked.
+    /// The client drew often and never asked.
     DoesNotAsk,
 }
 
-/// What is known of a client.
+/// The knowledge of a client's use of sequences.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
     pub(crate) habit: Habit,
-    /// The server on which it drew last, if it may ask, and no other client has used that server since.
+    /// The server on which the client drew last, if it may ask, and no other client has used that server since.
     pub(crate) on: Option<ServerId>,
 }
 
@@ -99,8 +98,8 @@ impl Default for Draws {
 }
 
 impl Draws {
-    /// This client's statements go to a server from here on, which has had these users: if it drew there before, it may find
-    /// that changed.
+    /// Notes that this client's statements go to a server from here on, which has had these users. If the client drew there before, its
+    /// values may be gone.
     #[inline]
     pub(crate) fn use_server(&mut self, id: ClientId, server_id: ServerId, users: &mut Users) {
         if users.note(id) && self.on == Some(server_id) {
@@ -109,31 +108,31 @@ impl Draws {
     }
 }
 
-/// A statement that may draw a value from a sequence, as far as its words tell.
+/// Whether a statement may draw a value from a sequence, as far as its words tell.
 #[inline]
 pub(crate) fn draws(traits: &Traits) -> bool {
     matches!(traits.verb, Verb::Insert | Verb::Merge | Verb::Copy | Verb::With)
         || traits.marks.intersects(Marks::DRAWS_SEQUENCE.and(Marks::ROUTINES))
 }
 
-/// A statement that asks for a value that was drawn.
+/// Whether a statement asks for a value that was drawn.
 #[inline]
 pub(crate) fn asks(marks: Marks) -> bool {
     marks.intersects(Marks::ASKS_SEQUENCE)
 }
 
-/// What is done to a server that other clients have used, before a statement that may ask or draw.
+/// The step that a server which other clients have used needs before a statement that may ask or draw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measure {
-    /// Nothing: what is there is the client's own, or no client will know.
+    /// The server needs no step: the values there are the client's own, or no client will know.
     Nothing,
-    /// All that was drawn there is discarded.
+    /// All values that were drawn there are discarded.
     Discard,
-    /// The same, unless what is asked for was drawn in this very transaction.
+    /// All values that were drawn there are discarded, unless the requested value was drawn in this very transaction.
     Check,
 }
 
-/// `keeps`: what the client draws is kept for it, because it may ask.
+/// Returns the step that is needed. `keeps` is true if the values that the client draws are kept for it, because it may ask.
 pub(crate) fn measure(before: Drawing, draws: bool, asks: bool, keeps: bool) -> Measure {
     match before {
         Drawing::Nothing if asks || draws && keeps => Measure::Discard,
@@ -144,15 +143,14 @@ pub(crate) fn measure(before: Drawing, draws: bool, asks: bool, keeps: bool) -> 
     }
 }
 
-/// What discards all that was drawn.
+/// The statement that discards all values that were drawn.
 pub(crate) const DISCARD: &[u8] = b"DISCARD SEQUENCES";
 
-/// Discards all that was drawn, unless what `text` asks for was drawn in the transaction that is open.
+/// Returns the text that discards all drawn values, unless the value that `text` asks for was drawn in the transaction that is open.
 ///
-/// A session that draws from a sequence locks it until the transaction ends (`lock_and_open_sequence` in
-/// PostgreSQL's `sequence.c`), rolled back to a savepoint or not: so the locks say which sequences a
-/// transaction drew from. If a sequence was locked for another reason, `lastval` is compared with what those
-/// give.
+/// A session that draws from a sequence locks it until the transaction ends (`lock_and_open_sequence` in PostgreSQL's `sequence.c`), rolled
+/// back to a savepoint or not. So the locks tell from which sequences a transaction drew. If a sequence was locked for another reason,
+/// `lastval` is compared with the values that those sequences give.
 pub(crate) fn discard_unless_drawn(text: &[u8]) -> Vec<u8> {
     let mut conditions: Vec<Vec<u8>> = Vec::new();
     let read = questions(text, |question| {
@@ -188,12 +186,12 @@ WHERE pg_catalog.has_sequence_privilege(s, 'USAGE, SELECT')))";
 
 const AMONG_DRAWN: &[u8] = b" OPERATOR(pg_catalog.=) ANY (pgweir_drawn))";
 
-/// A text that runs what does not show may ask inside of it.
+/// Whether a text that runs other code may ask inside of it.
 pub(crate) fn mentions(text: &[u8]) -> bool {
     has_one_of(text, &[b"currval", b"lastval"])
 }
 
-/// A statement that was prepared by SQL may draw.
+/// Whether a statement that was prepared by SQL may draw.
 pub(crate) fn mentions_draws(text: &[u8]) -> bool {
     has_one_of(text, &[b"insert", b"merge", b"nextval", b"setval"])
 }
@@ -202,8 +200,8 @@ fn has_one_of(text: &[u8], words: &[&[u8]]) -> bool {
     words.iter().any(|word| text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word)))
 }
 
-/// The clients of a pool that were seen to ask, by user and `application_name`: as hashes, the newest at the
-/// end. Two that share a hash cost a moment's waiting, no more.
+/// The clients of a pool that were seen to ask, by user and `application_name`: as hashes, the newest at the end. Two that share a hash
+/// only cost a moment's waiting.
 #[derive(Default)]
 pub(crate) struct CurrvalClients {
     known: VecDeque<u64>,
@@ -229,37 +227,36 @@ impl CurrvalClients {
     }
 }
 
-/// A free server that waits for its last client.
+/// The wait of a free server for its last client.
 #[derive(Clone, Copy, Debug)]
 struct Affinity {
     server: ServerId,
     client: ClientId,
     until_us: u64,
-    /// If true, no other client gets it before that; if false, only a client that can have no other server
-    /// does.
+    /// Whether no other client gets the server before the time is over. If false, a client that can have no other server gets it.
     firm: bool,
 }
 
-/// What a free server is to a client.
+/// The availability of a free server for a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hold {
-    /// It waits for no client, or for this very client.
+    /// The server waits for no client, or for this very client.
     Free,
-    /// It is given away if there is no other.
+    /// The server waits for another client, and is given away if there is no other server.
     Soft,
-    /// It is not given away before this time (monotonic, µs).
+    /// The server waits for another client, and is not given away before this time (monotonic, µs).
     Until(u64),
 }
 
-/// What a pool knows of the values that its clients draw from sequences.
+/// The knowledge of a pool about the values that its clients draw from sequences.
 #[derive(Default)]
 pub(crate) struct Drawn {
-    /// Who asks for them.
+    /// The clients that ask for drawn values.
     pub(crate) currval_clients: CurrvalClients,
     pub(crate) affinities: Affinities,
 }
 
-/// A pool's servers that are kept for a client for a moment.
+/// The servers of a pool that are kept for a client for a moment.
 #[derive(Default)]
 pub(crate) struct Affinities {
     all: Vec<Affinity>,
@@ -276,19 +273,19 @@ impl Affinities {
         self.all.push(Affinity { server, client, until_us, firm });
     }
 
-    /// The server is taken, or gone.
+    /// Ends the wait of a server that is taken, or gone.
     pub(crate) fn end(&mut self, server: ServerId) {
         self.all.retain(|affinity| affinity.server != server);
     }
 
-    /// The client asks for something else, or is gone. `true` if a server was kept for it.
+    /// Ends the waits for a client that asks for something else, or is gone. Returns `true` if a server was kept for it.
     pub(crate) fn end_for(&mut self, client: ClientId) -> bool {
         let before = self.all.len();
         self.all.retain(|affinity| affinity.client != client);
         before != self.all.len()
     }
 
-    /// A server waits for this very client.
+    /// Whether a server waits for this very client.
     pub(crate) fn is_for(&self, client: ClientId) -> bool {
         self.all.iter().any(|affinity| affinity.client == client)
     }
