@@ -1,6 +1,6 @@
-//! The parameters of a client's startup packet are tried on a server before the client is let in. If PostgreSQL refuses one,
-//! the login is refused in PostgreSQL's words; the client is told each value as PostgreSQL spells it. The outcome is
-//! remembered: only the first of many similar clients needs a server.
+//! The check of a client's startup parameters on a server, before the client is let in. If PostgreSQL refuses one, the login is refused in
+//! PostgreSQL's words; the client is told each value as PostgreSQL spells it. The outcome is remembered: only the first of many similar
+//! clients needs a server.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ use crate::pool::{Branch, Pool};
 
 use crate::pool::session::audit::values_of;
 
-/// Whether a client can be let in.
+/// The knowledge about the startup parameters of a client.
 pub(crate) enum Known {
-    /// It asks for no parameters that servers do not have.
+    /// The client asks for no parameters that servers do not have.
     Plain,
-    /// It asks for parameters that a server was asked before.
+    /// The client asks for parameters that a server was asked before.
     CheckedStartup(Arc<CheckedStartup>),
-    /// A server must be asked.
+    /// The parameters are not known: a server must be asked.
     Unknown,
 }
 
 impl Pool {
-    /// See [`Known`].
+    /// Returns what is known about the startup parameters of a client.
     pub(crate) fn known_startup(&self, env: &Env, id: ClientId, greeting: &ServerGreeting) -> Known {
         let Some(client) = self.clients.get(id) else { return Known::Plain };
         let ClientState::AwaitingServer(login) = &client.state else {
@@ -49,8 +49,8 @@ impl Pool {
         pool.known.startup_checks.get(&asked).map_or(Known::Unknown, Known::CheckedStartup)
     }
 
-    /// Parameters of a startup packet that the settings say are tracked, but that servers do not report, become part of the client's session.
-    /// If sessions are not kept, the login must be refused: PostgreSQL would never be told of them.
+    /// Moves parameters of a startup packet that the settings say are tracked, but that servers do not report, to the client's session. If
+    /// sessions are not kept, the login must be refused: PostgreSQL would never be told of them.
     pub(crate) fn sort_startup(
         &mut self,
         env: &Env,
@@ -98,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// The server has sent its outcome of the startup parameters.
+    /// Handles a server's outcome of the startup parameters.
     pub(crate) fn checked<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -136,7 +136,7 @@ impl Pool {
         self.notice();
     }
 
-    /// Clients whose startup parameters are to be tried get a server each, while there are free ones.
+    /// Gives a free server to each client whose startup parameters must be tried, while there are free servers.
     pub(crate) fn check_waiting_startups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         let waiting = self.state.node_at(branch).awaiting.clone();
         for client in waiting {
@@ -153,8 +153,8 @@ impl Pool {
         }
     }
 
-    /// The client's session from here on, and the values that its RESET goes back to: the outcome of a check of startup
-    /// parameters, or (`None`) of its wishes as they are.
+    /// Begins the client's session, with the values that its RESET goes back to: the outcome of a check of startup parameters, or (`None`)
+    /// the client's wishes as they are.
     pub(crate) fn begin_session(
         &mut self,
         env: &Env,
