@@ -8,7 +8,7 @@ use crate::pool::server::state::Server;
 use crate::pool::session::params::Params;
 use std::net::SocketAddr;
 
-/// A socket, as far as every kind has it.
+/// The values of a socket that every kind of socket has.
 pub(crate) struct Line<'a> {
     pub(crate) descriptor: Option<i32>,
     pub(crate) task: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl Pool {
-    /// Its clients and servers; clients of the console are none, as PgBouncer has it.
+    /// Returns a line for each client and server. Clients of the console are left out, as in PgBouncer.
     pub(crate) fn descriptor_lines<'a, D: Driver>(
         &'a self,
         cx: &'a Cx<'_, D>,

@@ -1,7 +1,7 @@
-//! Which statement a server is at, for the top list of SHOW STATEMENTS and the slow log: by its text without literals.
+//! The statement that a server runs, for the top list of SHOW STATEMENTS and the slow log: by its text without literals.
 //!
-//! A statement is a piece with one answer: a Query, or the messages up to a Sync. If a piece has several, the first that
-//! does more than begin a transaction counts. Nothing here may decide anything: it only watches.
+//! A statement is a piece with one answer: a Query, or the messages up to a Sync. If a piece has several, the first that does more than
+//! begin a transaction counts. Nothing here may decide anything: it only watches.
 
 use pgweir_settings::Main;
 use pgweir_sql::{Traits, Verb};
@@ -24,12 +24,12 @@ use crate::stats::statements::{Prepared, Running, Seen};
 use crate::stats::times::Split;
 use crate::stats::trace::{Traced, TracedStatement};
 
-/// A worker's share of `statement_stats_bytes`.
+/// Returns a worker's share of `statement_stats_bytes`.
 pub(crate) fn share_bytes(main: &Main, shared: &Shared) -> usize {
     main.statement_stats_bytes as usize / usize::from(shared.workers()).max(1)
 }
 
-/// What the slow log and the traces are told of a statement.
+/// The values of a statement for the slow log and the traces.
 pub(crate) struct Told {
     split: Split,
     running: Running,
@@ -40,8 +40,8 @@ pub(crate) struct Told {
 }
 
 impl PoolState {
-    /// A server's statement is answered; this number of bytes after the answer were not looked at yet. Returns what is to be told of it,
-    /// if it was slow or is traced.
+    /// Notes that a server's statement is answered. `behind_bytes` is the number of bytes after the answer that were not looked at yet.
+    /// Returns the values for the slow log and the traces, if the statement was slow or is traced.
     #[inline]
     pub(crate) fn statement_ended(
         &self,
@@ -68,13 +68,13 @@ impl PoolState {
 }
 
 impl Pool {
-    /// Neither the top list nor traces want to know of statements.
+    /// Whether neither the top list nor traces need statements.
     #[inline]
     fn watches_nothing(&self, env: &Env) -> bool {
         env.measured.stats.is_off() && !env.measured.sampler.is_on()
     }
 
-    /// A linked client's Query or Parse goes to its server; the text may be only its beginning.
+    /// Notes that a linked client's Query or Parse goes to its server. The text may be only its beginning.
     pub(crate) fn measure_text(
         &mut self,
         env: &mut Env,
@@ -105,7 +105,7 @@ impl Pool {
         }
     }
 
-    /// A linked client's Bind goes to its server as it is.
+    /// Notes that a linked client's Bind goes to its server unchanged.
     pub(crate) fn measure_bind(&mut self, env: &mut Env, id: ClientId, body: &[u8]) {
         if self.watches_nothing(env) {
             return;
@@ -121,7 +121,7 @@ impl Pool {
         }
     }
 
-    /// A linked client's Bind of a statement that is known by content goes to its server.
+    /// Notes that a linked client's Bind of a statement that is known by content goes to its server.
     pub(crate) fn measure_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
         if self.watches_nothing(env) {
             return;
@@ -136,8 +136,8 @@ impl Pool {
         });
     }
 
-    /// A client's group, which was looked at as a whole, was sent to its server, or its turn has come there. Its bytes are
-    /// those, or at the front of the client's inbox.
+    /// Notes that a client's group, which was looked at as a whole, was sent to its server, or its turn has come there. `bytes` are its
+    /// bytes; if they are `None`, the group is at the front of the client's inbox.
     #[inline]
     pub(crate) fn measure_group(
         &mut self,
@@ -157,7 +157,7 @@ impl Pool {
         });
     }
 
-    /// A server is at this statement. Its text is asked for only if it is not known, or traces are on.
+    /// Notes that a server runs this statement. Its text is asked for only if it is not known, or traces are on.
     #[inline]
     fn measure_as(
         &mut self,
@@ -184,7 +184,7 @@ impl Pool {
         }
     }
 
-    /// Whether a server's statement is traced is decided with its text.
+    /// Decides whether a server's statement is traced, with its text.
     #[cold]
     fn trace(&mut self, env: &mut Env, id: ServerId, text: Option<&[u8]>) {
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -205,7 +205,7 @@ impl Pool {
         }
     }
 
-    /// The text that a group's fingerprint for the statistics is of: that of its first statement.
+    /// Returns the text of the group's first statement, of which the fingerprint for the statistics is made.
     #[cold]
     fn group_text(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut unnamed = None;
@@ -230,7 +230,7 @@ impl Pool {
         None
     }
 
-    /// A statement that was slow, or is traced, is answered.
+    /// Reports a statement that was slow, or is traced, and is answered.
     #[cold]
     pub(crate) fn tell_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, told: Told) {
         let Told { split, running, bytes, text, traced, slow } = told;
@@ -242,7 +242,7 @@ impl Pool {
         }
     }
 
-    /// A traced statement is answered.
+    /// Reports a traced statement that is answered.
     #[cold]
     fn traced_statement<D: Driver>(
         &mut self,
@@ -272,7 +272,7 @@ impl Pool {
         cx.driver.ask(Question::Traced(Box::new(statement)));
     }
 
-    /// A client is sent an error.
+    /// Counts an error that a client is sent.
     pub(crate) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
         env.counters.errors.note(code);
         if self.clients.contains_key(client) {
@@ -280,7 +280,7 @@ impl Pool {
         }
     }
 
-    /// A server's ErrorResponse, by its body, goes to a client.
+    /// Counts a server's ErrorResponse that goes to a client, by its body.
     pub(crate) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
         env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
@@ -289,7 +289,7 @@ impl Pool {
         self.state.numbers.errors += 1;
     }
 
-    /// `log_min_duration_ms`
+    /// Logs a statement that took longer than `log_min_duration_ms`.
     #[cold]
     fn slow_statement<D: Driver>(
         &mut self,
@@ -336,7 +336,7 @@ impl Pool {
     }
 }
 
-/// The number of rows that a CommandComplete names: the number at the end of `SELECT 5` or `INSERT 0 5`; 0 if there is none.
+/// Returns the number of rows that a CommandComplete names: the number at the end of `SELECT 5` or `INSERT 0 5`; 0 if there is none.
 #[inline]
 pub(crate) fn rows_in_tag(body: &[u8]) -> u64 {
     let text = body.strip_suffix(b"\0").unwrap_or(body);

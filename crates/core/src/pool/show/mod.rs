@@ -1,4 +1,4 @@
-//! What a pool shows: rows of SHOW, snapshots for the control plane, what its statements took.
+//! The parts of a pool that are shown: rows of SHOW, snapshots for the control plane, the times of its statements.
 
 pub(crate) mod descriptors;
 pub(crate) mod measure;

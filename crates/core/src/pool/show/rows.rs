@@ -11,7 +11,7 @@ use crate::worker::console::report::{Row, cell};
 use crate::worker::unpooled::Unpooled;
 
 impl Pool {
-    /// Rows of SHOW CLIENTS, or with `sockets` those of SHOW SOCKETS; with `active` only those that have bytes to move.
+    /// Returns rows of SHOW CLIENTS, or with `sockets` those of SHOW SOCKETS; with `active` only those that have bytes to move.
     pub(crate) fn client_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
         self.clients
             .values()
@@ -35,7 +35,7 @@ impl Pool {
             .collect()
     }
 
-    /// Where a client of a cluster goes, and what says so.
+    /// Returns the cells for the place where a client of a cluster goes, and for the reason.
     fn route_cells(&self, env: &Env, client: &Client) -> [Option<String>; 2] {
         if self.state.cluster.is_none() || client.account.replication != Replication::None {
             return [None, None];
@@ -84,7 +84,8 @@ impl Pool {
         shown.row(env)
     }
 
-    /// How long a client that has a server waits for an answer. Between its statements it waits for nothing.
+    /// Returns the time (µs) for which a client that has a server has waited for an answer. Between its statements a client waits for
+    /// nothing.
     fn answer_wait_us(&self, env: &Env, link: &Link, request_us: u64) -> u64 {
         let Some(server) = self.servers.get(link.server) else { return 0 };
         let since_us = match server.state {
@@ -94,7 +95,7 @@ impl Pool {
         if since_us > 0 { env.now.mono_us.saturating_sub(since_us) } else { 0 }
     }
 
-    /// Rows of SHOW SERVERS, or with `sockets` those of SHOW SOCKETS.
+    /// Returns rows of SHOW SERVERS, or with `sockets` those of SHOW SOCKETS.
     pub(crate) fn server_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
         self.servers
             .values()
@@ -177,13 +178,13 @@ impl Pool {
         ]
     }
 
-    /// Free for longer than `server_check_delay`: it will be checked before its next use.
+    /// Whether a server has been free for longer than `server_check_delay`: it will be checked before its next use.
     pub(crate) fn is_long_idle(&self, env: &Env, server: &Server) -> bool {
         let delay_us = crate::context::duration_us(env.rules.config.main.server_check_delay);
         env.now.mono_us.saturating_sub(server.active_us) > delay_us
     }
 
-    /// Why a client keeps its server between transactions, and since when.
+    /// Returns the reason for which a client keeps its server between transactions, and the time since which it does.
     fn pin_cells(&self, env: &Env, client: Option<&Client>) -> [Option<String>; 2] {
         let pin = client.and_then(|client| match &client.state {
             ClientState::Linked(link) => link.pin.as_ref(),
@@ -195,7 +196,7 @@ impl Pool {
         }
     }
 
-    /// The age of a server's transaction, 0 if none is open, and the fingerprint of the statement that it runs.
+    /// Returns the age of a server's transaction, 0 if none is open, and the fingerprint of the statement that it runs.
     fn work_cells(&self, env: &Env, server: Option<&Server>) -> [Option<String>; 2] {
         let Some(server) = server else { return [cell(0), cell("")] };
         let transaction_us = match server.work.xact_us {
@@ -209,7 +210,7 @@ impl Pool {
         [cell(transaction_us), cell(statement)]
     }
 
-    /// A row of SHOW POOLS_EXTENDED, which begins with that of SHOW POOLS.
+    /// Returns a row of SHOW POOLS_EXTENDED, which begins with that of SHOW POOLS.
     pub(crate) fn pool_row(&self, env: &Env) -> Row {
         let pool = &self.state;
         let used = self.long_idle_servers(env);
@@ -252,7 +253,7 @@ impl Pool {
     }
 }
 
-/// What SHOW CLIENTS says of a client.
+/// The values of a client in SHOW CLIENTS.
 struct ShownClient<'a> {
     serial: u64,
     origin: &'a Origin,
@@ -262,7 +263,7 @@ struct ShownClient<'a> {
     state: &'static str,
     request_us: u64,
     wait_us: u64,
-    /// The number of its server.
+    /// The number of the client's server.
     link: Option<u64>,
     application: Option<&'a [u8]>,
     statements: usize,
@@ -302,7 +303,7 @@ impl ShownClient<'_> {
     }
 }
 
-/// The same rows of a client that is in no pool.
+/// Returns the row of SHOW CLIENTS, or with `sockets` that of SHOW SOCKETS, for a client that is in no pool.
 pub(crate) fn unpooled_row<D: Driver>(cx: &Cx<'_, D>, client: &Unpooled, sockets: bool) -> Row {
     let console = client.console();
     let shown = ShownClient {
@@ -327,7 +328,7 @@ pub(crate) fn unpooled_row<D: Driver>(cx: &Cx<'_, D>, client: &Unpooled, sockets
     row
 }
 
-/// A monotonic time as wall clock text: in local time if the caller has said how to write that, else in UTC.
+/// Returns a monotonic time as wall clock text: in local time if the caller has said how to write that, else in UTC.
 pub(crate) fn time_text(env: &Env, mono_us: u64) -> String {
     let ago_us = env.now.mono_us.saturating_sub(mono_us);
     let seconds = env.now.wall_us.saturating_sub(ago_us) / 1_000_000;
@@ -347,12 +348,12 @@ fn peer_cells(peer: &Peer) -> (String, u16, String, u16) {
     }
 }
 
-/// `ptr` and `link` identify a connection; the serial number does so for good.
+/// Returns the text for `ptr` and `link`, which identify a connection by its serial number. No other connection ever has it.
 fn pointer(serial: u64) -> String {
     format!("{serial:#x}")
 }
 
-/// Seconds since 1970 as `YYYY-MM-DD HH:MM:SS UTC` (days to civil date after Howard Hinnant's published algorithm).
+/// Returns seconds since 1970 as `YYYY-MM-DD HH:MM:SS UTC` (days to civil date after Howard Hinnant's published algorithm).
 fn utc_text(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;

@@ -10,7 +10,7 @@ use crate::stats::snapshot::{ClientNumbers, ConnectFailure, MultiplexNumbers, Po
 use crate::worker::unpooled::UnpooledState;
 
 impl Pool {
-    /// The numbers of this pool.
+    /// Returns the numbers of this pool.
     pub(crate) fn show_pool(&mut self, env: &Env) -> PoolSnapshot {
         let idle_in_transaction = self.servers.values().filter(|server| server.is_idle_in_transaction());
         let idle_in_transaction = count(idle_in_transaction.count());
@@ -81,14 +81,14 @@ impl Pool {
         }
     }
 
-    /// Servers of a pool that are free for longer than `server_check_delay`.
+    /// Returns the number of servers that are free for longer than `server_check_delay`.
     pub(crate) fn long_idle_servers(&self, env: &Env) -> u32 {
         let idle =
             self.state.nodes().flat_map(|node| &node.idle).filter_map(|&server| self.servers.get(server));
         count(idle.filter(|server| self.is_long_idle(env, server)).count())
     }
 
-    /// How long the client that waits longest has waited, in microseconds.
+    /// Returns the time (µs) for which the client that waits longest has waited.
     pub(crate) fn wait_oldest_us(&self, env: &Env) -> u64 {
         let pool = &self.state;
         let queued = pool.branches().filter_map(|branch| Some(self.first_waiting(branch)?.1));
@@ -109,7 +109,7 @@ impl Pool {
     }
 }
 
-/// A client's state as SHOW CLIENTS names it.
+/// Returns a client's state as SHOW CLIENTS names it.
 pub(crate) fn shown_state(state: &ClientState) -> &'static str {
     match state {
         ClientState::Linked(_) => "active",
@@ -122,7 +122,7 @@ pub(crate) fn shown_state(state: &ClientState) -> &'static str {
     }
 }
 
-/// A client's state as SHOW CLIENTS names it, of one that is in no pool.
+/// Returns the state of a client that is in no pool as SHOW CLIENTS names it.
 pub(crate) fn unpooled_state(state: &UnpooledState) -> &'static str {
     match state {
         UnpooledState::Cancelling => "active_cancel_req",
