@@ -57,7 +57,7 @@ pub(crate) struct Pool {
 /// The result of looking at received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// This number of bytes is handled; look at the rest.
+    /// The bytes up to this number are handled. The caller must look at the rest.
     Used(usize),
     /// The rest must wait: for more bytes, a server, an answer.
     Wait,
@@ -66,7 +66,7 @@ pub(crate) enum Step {
 }
 
 impl Pool {
-    /// A pool without connections.
+    /// Returns a pool without connections.
     pub(crate) fn new(id: PoolId, state: PoolState) -> Pool {
         Pool {
             id,
@@ -77,12 +77,12 @@ impl Pool {
         }
     }
 
-    /// Has its queue looked at when the tick ends.
+    /// Notes that the queue must be looked at when the tick ends.
     pub(crate) fn notice(&mut self) {
         self.state.notice();
     }
 
-    /// It has something to do when the tick ends.
+    /// Whether the pool has something to do when the tick ends.
     pub(crate) fn has_work(&self) -> bool {
         self.state.due.noticed || !self.state.due.to_resume.is_empty()
     }

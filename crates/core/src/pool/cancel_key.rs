@@ -1,32 +1,31 @@
-//! What a client must show to cancel its statement: process id and secret, as BackendKeyData gave them.
+//! The key that a client must show to cancel its statement: process id and secret, as BackendKeyData gave them.
 //!
-//! If processes are peers, a key says which of them gave it, in PgBouncer's way, so that pgweir and PgBouncer
-//! can be in one group: bytes 1 and 2 are the peer's id, little-endian; the lowest two bits of byte 7 say how
-//! often a request with this key may still be forwarded.
+//! If processes are peers, a key says which of them gave it, in PgBouncer's way, so that pgweir and PgBouncer can be in one group: bytes 1
+//! and 2 are the peer's id, little-endian; the lowest two bits of byte 7 say how often a request with this key may still be forwarded.
 
 use crate::limits::CANCEL_KEY_BYTES;
 
-/// Process id and four bytes of secret: the whole key in protocol 3.0.
+/// The process id and four bytes of secret: the whole key in protocol 3.0.
 pub(crate) type KeyHead = [u8; 8];
 
-/// The byte that holds the hops.
+/// The position of the byte that holds the hops.
 const HOPS_AT: usize = 7;
 
-/// A key is made with as many hops as there can be; requests come with fewer.
+/// The bits for the number of hops. A key is made with as many hops as there can be; requests come with fewer.
 const HOPS: u8 = 0b11;
 
 const REST_BYTES: usize = CANCEL_KEY_BYTES - 4;
 
-/// A key of ours. Its head is unique on a worker.
+/// A key of pgweir's. Its head is unique on a worker.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct CancelKey {
     head: KeyHead,
-    /// The longer secret of protocol 3.2.
+    /// The rest of the longer secret of protocol 3.2. `None` in protocol 3.0.
     rest: Option<Box<[u8; REST_BYTES]>>,
 }
 
 impl CancelKey {
-    /// A key for a client of this minor protocol version, from random bytes. `peer_id` is ours, 0 outside a group.
+    /// Returns a key for a client of this minor protocol version, from random bytes. `peer_id` is that of this process, 0 outside a group.
     pub(crate) fn new(minor: u16, peer_id: u32, random: impl FnOnce(&mut [u8])) -> CancelKey {
         let mut bytes = [0; 4 + CANCEL_KEY_BYTES];
         random(&mut bytes);
@@ -41,14 +40,14 @@ impl CancelKey {
         CancelKey { head: *head, rest }
     }
 
-    /// The same key with another process id.
+    /// Returns the same key with another process id.
     #[must_use]
     pub(crate) fn with_pid(mut self, pid: u32) -> CancelKey {
         self.head[..4].copy_from_slice(&pid.to_be_bytes());
         self
     }
 
-    /// A key that another process gave: process id, then secret.
+    /// Returns a key that another process gave: process id, then secret. `None` if the length is wrong.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<CancelKey> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
         let rest = match rest.len() {
@@ -58,12 +57,12 @@ impl CancelKey {
         Some(CancelKey { head: *head, rest })
     }
 
-    /// What [`CancelKey::from_bytes`] reads.
+    /// Returns the process id and the secret, in the form that [`CancelKey::from_bytes`] reads.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [&self.head[..4], &self.secret()].concat()
     }
 
-    /// The minor protocol version it was made for.
+    /// Returns the minor protocol version that the key was made for.
     pub(crate) fn minor(&self) -> u16 {
         if self.rest.is_some() { 2 } else { 0 }
     }
@@ -72,7 +71,7 @@ impl CancelKey {
         self.head
     }
 
-    /// A number that the client keeps for its life, over an online restart too: its secret's first half.
+    /// Returns a number that the client keeps for its life, also over an online restart: the first half of its secret.
     pub(crate) fn number(&self) -> u64 {
         let [.., a, b, c, d] = self.head;
         u32::from_be_bytes([a, b, c, d]).into()
@@ -83,7 +82,7 @@ impl CancelKey {
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// What BackendKeyData carries after the process id.
+    /// Returns the secret, which BackendKeyData has after the process id.
     pub(crate) fn secret(&self) -> Vec<u8> {
         let mut secret = self.head[4..].to_vec();
         secret.extend_from_slice(self.rest.as_deref().map_or(&[], |rest| &rest[..]));
@@ -97,25 +96,25 @@ impl CancelKey {
     }
 }
 
-/// The head of what a cancel request shows.
+/// Returns the head of the key that a cancel request shows.
 pub(crate) fn head_of(shown: &[u8]) -> Option<KeyHead> {
     shown.first_chunk::<8>().copied()
 }
 
-/// What a cancel request shows, as it was before it was forwarded.
+/// Returns the key that a cancel request shows, in its form before it was forwarded.
 pub(crate) fn own_form(shown: &[u8]) -> Option<Vec<u8>> {
     let mut key = shown.to_vec();
     *key.get_mut(HOPS_AT)? |= HOPS;
     Some(key)
 }
 
-/// The process that gave the key of a cancel request, if there are peers.
+/// Returns the process that gave the key of a cancel request, if there are peers.
 pub(crate) fn peer_of(shown: &[u8]) -> Option<u32> {
     let head = head_of(shown)?;
     Some(u32::from(u16::from_le_bytes([head[1], head[2]])))
 }
 
-/// The key to forward; `None` when it was forwarded too often.
+/// Returns the key to forward; `None` if it was forwarded too often.
 pub(crate) fn one_hop_less(shown: &[u8]) -> Option<Vec<u8>> {
     let mut key = shown.to_vec();
     let hops = key.get_mut(HOPS_AT)?;

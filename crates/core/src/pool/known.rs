@@ -1,5 +1,4 @@
-//! What a pool has learned of parameters, sessions and settings: objects that clients and servers share, and answers of its
-//! database.
+//! The knowledge of a pool about parameters, sessions and settings: objects that clients and servers share, and answers of its database.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,23 +11,23 @@ use crate::pool::session::known_sets::KnownSets;
 use crate::pool::session::params::{Params, Tracked};
 use crate::pool::startup::checked::StartupChecks;
 
-/// See the file's head.
+/// The knowledge of a pool about parameters, sessions and settings.
 pub(crate) struct Known {
-    /// Sets of parameters seen last, the newest at the end.
+    /// The sets of parameters seen last, the newest at the end.
     params: VecDeque<KnownParams>,
     pub(crate) sessions: KnownSessions,
-    /// Settings that were found set in a session: its user may set them, and take them back.
+    /// The settings that were found set in a session: the pool's user may set them, and take them back.
     pub(crate) settable: Vec<Box<[u8]>>,
     pub(crate) known_sets: KnownSets,
     pub(crate) startup_checks: StartupChecks,
-    /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
+    /// The secret that a client's login has revealed and that logs in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
 }
 
 /// A set of parameters that clients or servers of the pool have.
 struct KnownParams {
     params: Arc<Params>,
-    /// ParameterStatus of all of it, once a client was told.
+    /// The ParameterStatus messages of the whole set; empty until a client was told them.
     told: Box<[u8]>,
 }
 
@@ -46,7 +45,7 @@ impl Default for Known {
 }
 
 impl Known {
-    /// The object for a set of parameters: clients and servers that share it need no comparing.
+    /// Returns the shared object for a set of parameters: clients and servers that have the same object need no comparing.
     pub(crate) fn share_params(&mut self, params: Params) -> Arc<Params> {
         if let Some(known) = self.params.iter().rev().find(|known| *known.params == params) {
             return Arc::clone(&known.params);
@@ -59,7 +58,7 @@ impl Known {
         params
     }
 
-    /// Appends ParameterStatus of everything known in these parameters.
+    /// Appends ParameterStatus messages of all values that are known in these parameters.
     pub(crate) fn tell_params(&mut self, out: &mut Vec<u8>, tracked: &Tracked, params: &Arc<Params>) {
         let known = self.params.iter_mut().rev().find(|known| Arc::ptr_eq(&known.params, params));
         let Some(known) = known else { return params.encode(out, tracked) };
@@ -71,7 +70,7 @@ impl Known {
         out.extend_from_slice(&known.told);
     }
 
-    /// These were set in a session.
+    /// Notes settings that were set in a session.
     pub(crate) fn note_settable<'a>(&mut self, names: impl Iterator<Item = &'a Box<[u8]>>) {
         for name in names {
             let room = self.settable.len() < SETTABLE_MAX;

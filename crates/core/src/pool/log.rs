@@ -8,7 +8,7 @@ use crate::pool::client::state::{Client, log_name};
 use crate::pool::server::state::Server;
 
 impl Pool {
-    /// With `verbose`: a decision that is made with every transaction.
+    /// Logs a decision that is made with every transaction, if `verbose` is set.
     #[inline]
     pub(crate) fn log_debug<D: Driver>(
         &self,
@@ -20,7 +20,7 @@ impl Pool {
         }
     }
 
-    /// A client and a server as log lines name them.
+    /// Returns the names of a client and a server for log lines.
     pub(crate) fn log_names(&self, client: ClientId, server: ServerId) -> Option<(String, String)> {
         let (client, server) = (self.clients.get(client)?, self.servers.get(server)?);
         Some((self.client_log_name(client), self.server_log_name(server)))
@@ -34,13 +34,13 @@ impl Pool {
         }
     }
 
-    /// `C-0x12: database/user@host:port` as log lines begin.
+    /// Returns `C-0x12: database/user@host:port`, with which log lines about a client begin.
     pub(crate) fn client_log_name(&self, client: &Client) -> String {
         let user = &client.account.user;
         log_name(client.serial, &self.state.database, user, &client.origin.peer)
     }
 
-    /// `S-0x12: database/user@host:port` as log lines begin.
+    /// Returns `S-0x12: database/user@host:port`, with which log lines about a server begin.
     pub(crate) fn server_log_name(&self, server: &Server) -> String {
         let pool = &self.state;
         format!("S-{:#x}: {}/{}@{}", server.at.serial, pool.database, pool.user, server.address())

@@ -1,4 +1,4 @@
-//! What a pool counts for SHOW, the metrics and the dashboard.
+//! The numbers that a pool counts for SHOW, the metrics and the dashboard.
 
 use std::sync::Arc;
 
@@ -7,28 +7,28 @@ use crate::stats::continuity::Continuity;
 use crate::stats::times::Times;
 use crate::stats::{Stats, Window};
 
-/// See the file's head.
+/// The numbers that a pool counts for SHOW, the metrics and the dashboard.
 pub(crate) struct Numbers {
     pub(crate) stats: Stats,
-    /// How long its statements took; of a pool that never had one, nothing.
+    /// The times of the pool's statements. `None` if the pool never had one.
     pub(crate) times: Option<Box<Times>>,
-    /// Errors that its clients were sent, by servers or by us.
+    /// The number of errors that the pool's clients were sent, by servers or by pgweir.
     pub(crate) errors: u64,
     pub(crate) continuity: Continuity,
     pub(crate) multiplexing: MultiplexStats,
-    /// The statements it had when its times were last shown: they are shown again only when there are more.
+    /// The number of statements when the times were last shown: they are shown again only when there are more.
     pub(crate) shown_queries: Option<u64>,
-    /// What they were when the last period ended, and when that was (monotonic, µs).
+    /// The counters at the end of the last period, and the time of its end (monotonic, µs).
     snapshot: (Stats, u64),
-    /// The same of its times. What did not change is there once.
+    /// The times at the end of the last period. Periods without a change share one object.
     times_snapshot: Option<Arc<Times>>,
     times_earlier: Option<Arc<Times>>,
-    /// The same of the period before.
+    /// The counters at the end of the period before the last, and the time of its end (monotonic, µs).
     earlier: (Stats, u64),
 }
 
 impl Numbers {
-    /// From this time on (monotonic, µs).
+    /// Returns numbers that count from this time on (monotonic, µs).
     pub(crate) fn from(now_us: u64) -> Numbers {
         Numbers {
             stats: Stats::default(),
@@ -57,12 +57,12 @@ impl Numbers {
         self.since(&self.earlier, now_us)
     }
 
-    /// What the averages of SHOW STATS are made of: the last whole period, and what there is of the present one.
+    /// Returns the period for the averages of SHOW STATS: the last whole period, and the part of the present one that is over.
     pub(crate) fn window(&self, now_us: u64) -> Window {
         self.since(&self.earlier, now_us)
     }
 
-    /// The times of the same; `None` for a pool that never had a statement.
+    /// Returns the times of that period; `None` for a pool that never had a statement.
     pub(crate) fn recent_times(&self) -> Option<Times> {
         let times = self.times.as_deref()?;
         Some(self.times_earlier.as_deref().map_or_else(|| times.clone(), |earlier| times.since(earlier)))

@@ -1,4 +1,4 @@
-//! What a pool is and has beside its clients and servers: its queue, its lists, its numbers. It decides nothing about bytes.
+//! The state of a pool besides its clients and servers: its queue, its lists, its numbers. It decides nothing about bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use crate::pool::session::params::Tracked;
 use crate::pool::startup::checked::Opened;
 use crate::shared::Counts;
 
-/// What a pool is and has beside its connections.
+/// The state of a pool besides its connections.
 pub(crate) struct PoolState {
     /// The database as clients name it.
     pub(crate) database: Arc<str>,
-    /// The user the servers are logged in as.
+    /// The user that the servers are logged in as.
     pub(crate) user: Arc<str>,
     pub(crate) config: Arc<Database>,
     pub(crate) policy: Policy,
-    /// The limits that it counts towards.
+    /// The limits that the pool counts towards.
     pub(crate) shared: SharedCounts,
-    /// Its servers, of the one PostgreSQL that it has; in a cluster those of the primary.
+    /// The servers of the one PostgreSQL that the pool has; in a cluster, those of the primary.
     pub(crate) node: NodePool,
-    /// In a cluster: its servers of the standbys. The first places are no nodes: [`Branch::NO_STANDBY`], [`Branch::ASKING`].
+    /// The servers of the standbys, in a cluster. The first places are no nodes: [`Branch::NO_STANDBY`], [`Branch::ASKING`].
     pub(crate) standbys: Vec<StandbyPool>,
     /// The node that questions of logins go to (`auth_query`).
     pub(crate) asks_at: Branch,
@@ -46,26 +46,26 @@ pub(crate) struct PoolState {
     pub(crate) numbers: Numbers,
     pub(crate) due: Due,
     pub(crate) known: Known,
-    /// Parameters of new servers: those of the newest server are told to every client that logs in.
+    /// The parameters of new servers: those of the newest server are told to every client that logs in.
     pub(crate) greeting: Option<Arc<ServerGreeting>>,
-    /// When a server last confirmed the greeting.
+    /// The time at which a server last confirmed the greeting, and what servers said of it.
     pub(crate) freshness: Freshness,
     pub(crate) drawn: Drawn,
-    /// When the session of a released server is looked at.
+    /// The schedule by which the sessions of released servers are checked.
     pub(crate) session_checks: SessionChecks,
-    /// Routines that ask for drawn values.
+    /// The routines that ask for drawn values.
     pub(crate) routines: Routines,
-    /// What its database says of names, so that of a text it is known whether it only reads.
+    /// The database's answers about names, by which pgweir knows whether a text only reads.
     pub(crate) reach: Reach,
-    /// The knowledge of names while it is in doubt: none.
+    /// The empty knowledge of names, which is used while that of `reach` is in doubt.
     no_reach: Reach,
-    /// A client's reads go to standbys (`route=auto`): names are known as they are there, too.
+    /// Whether a client's reads go to standbys (`route=auto`): names are known as they are there, too.
     pub(crate) balances: bool,
-    /// Which clients listen to which channels, if any does.
+    /// The channels that clients listen to; `None` if no client listens.
     pub(crate) notify_listener: Option<Box<NotifyListener>>,
-    /// When the last client left, or the last question of a login came (monotonic, µs).
+    /// The time at which the last client left, or the last question of a login came (monotonic, µs).
     pub(crate) empty_us: u64,
-    /// The cluster that its servers are in, if its database has one.
+    /// The cluster that the servers are in, if the database has one.
     pub(crate) cluster: Option<Box<Membership>>,
     /// Whether servers are handed out.
     pub(crate) gate: Gate,
@@ -75,30 +75,30 @@ pub(crate) struct PoolState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gate {
     Open,
-    /// Its cluster has no primary: clients wait.
+    /// Clients wait: the cluster has no primary.
     Held,
-    /// PAUSE or KILL of its database.
+    /// Clients wait: the database has had a PAUSE or KILL.
     Paused,
 }
 
-/// Counters of connections that several pools share.
+/// The counters of connections that several pools share.
 pub(crate) struct SharedCounts {
     pub(crate) database: Arc<Counts>,
     pub(crate) user: Arc<Counts>,
 }
 
-/// Clients by what they have.
+/// The numbers of clients by what they have.
 #[derive(Default)]
 pub(crate) struct ClientCounts {
-    /// Clients that have a server.
+    /// The number of clients that have a server.
     pub(crate) linked: u32,
-    /// Clients queued on a server behind other clients.
+    /// The number of clients that are queued on a server after other clients.
     pub(crate) queued_behind: u32,
-    /// Clients that keep their server between transactions.
+    /// The number of clients that keep their server between transactions.
     pub(crate) pinned: u32,
 }
 
-/// What is to be done when an event, or the tick, ends.
+/// The work that is done when an event, or the tick, ends.
 #[derive(Default)]
 pub(crate) struct Due {
     /// Clients that were released from a server and may have sent more.
@@ -107,9 +107,9 @@ pub(crate) struct Due {
     pub(crate) notified: Vec<ClientId>,
     /// The connection that listened for clients is closed, and they were not told yet.
     pub(crate) lost_listener: Option<Box<NotifyListener>>,
-    /// The queue is to be looked at.
+    /// Whether the queue must be looked at.
     pub(crate) noticed: bool,
-    /// The pool is in the worker's list of pools that have work.
+    /// Whether the pool is in the worker's list of pools that have work.
     pub(crate) listed: bool,
 }
 
@@ -150,37 +150,37 @@ impl PoolState {
         }
     }
 
-    /// Reads may go to standbys. In session pooling a client has one server for all its statements.
+    /// Whether reads may go to standbys. In session pooling a client has one server for all its statements.
     pub(crate) fn balances_reads(&self) -> bool {
         self.balances && !self.policy.keeps_server()
     }
 
-    /// Its queue is to be looked at when the tick ends.
+    /// Notes that the queue must be looked at when the tick ends.
     #[inline]
     pub(crate) fn notice(&mut self) {
         self.due.noticed = true;
     }
 
-    /// What is run on each new server, if anything is.
+    /// Returns the statements that are run on each new server, if there are any.
     pub(crate) fn connect_query(&self) -> Option<&str> {
         self.config.connect_query.as_deref().filter(|query| !query.is_empty())
     }
 
-    /// What every client begins with is known.
+    /// Takes the values with which every client begins, which are known now.
     pub(crate) fn greeting_with(&mut self, greeting: Arc<ServerGreeting>) {
         self.known.sessions.begin_with(&greeting.session);
         self.greeting = Some(greeting);
     }
 
-    /// Whether servers report this parameter and the settings say that it is tracked. If servers do not report it, its value belongs to what
-    /// a session holds besides, as if the settings did not name it.
+    /// Whether servers report this parameter and the settings say that it is tracked. If servers do not report it, its value belongs to the
+    /// rest of a session's contents, as if the settings did not name it.
     pub(crate) fn is_tracked(&self, tracked: &Tracked, name: &[u8]) -> bool {
         tracked.position(name).is_some_and(|position| {
             self.greeting.as_deref().is_none_or(|greeting| greeting.params.get(position).is_some())
         })
     }
 
-    /// A server has logged in: new clients are told what it reports.
+    /// Notes the report of a server that has logged in: new clients are told these values.
     pub(crate) fn greeting_renewed(&mut self, now: &ServerGreeting, tracked: &Tracked, opened: &Opened) {
         let renewed = self.greeting.as_deref().and_then(|greeting| greeting.renewed_by(now, tracked, opened));
         if let Some(greeting) = renewed {
@@ -190,7 +190,7 @@ impl PoolState {
         }
     }
 
-    /// A server says what it is now: new clients are told so.
+    /// Notes a value that a server reports: new clients are told this value.
     pub(crate) fn greeting_telling(&mut self, name: &[u8], value: &[u8]) {
         if let Some(greeting) = self.greeting.as_deref().and_then(|greeting| greeting.telling(name, value)) {
             self.greeting = Some(Arc::new(greeting));
@@ -208,7 +208,7 @@ impl PoolState {
         self.routines.doubt();
     }
 
-    /// The knowledge of names for a statement that comes now: none, if code was made since the catalog was asked.
+    /// Returns the knowledge of names for a statement that comes now: none, if code was made since the catalog was asked.
     #[inline]
     pub(crate) fn reach_now(&self, env: &Env) -> &Reach {
         match self.routines.are_current(env.shared.routines()) {
@@ -217,7 +217,7 @@ impl PoolState {
         }
     }
 
-    /// Clients and questions that cannot go on before there is a server of this node.
+    /// Returns the number of clients and questions that cannot go on before there is a server of this node.
     pub(crate) fn demand_at(&self, branch: Branch) -> u32 {
         let node = self.node_at(branch);
         let lookups = if branch == self.asks_at { self.queue.lookups.len() as u32 } else { 0 };
@@ -229,14 +229,14 @@ impl PoolState {
         }
     }
 
-    /// A client waits for one of its connections, or for the room that one takes.
+    /// Whether a client waits for a connection of this pool, or for the room that one takes.
     pub(crate) fn is_starving(&self) -> bool {
         !self.queue.replicating.is_empty()
             || self.demand_at(Branch::PRIMARY) > 0
             || self.standby_branches().any(|branch| self.demand_at(branch) > 0)
     }
 
-    /// Nothing waits for a server of this node.
+    /// Whether nothing waits for a server of this node.
     #[inline]
     pub(crate) fn is_unwanted(&self, branch: Branch) -> bool {
         let node = self.node_at(branch);
@@ -246,18 +246,18 @@ impl PoolState {
             && self.queue.lookups.is_empty()
     }
 
-    /// Clients that wait with a statement.
+    /// Returns the number of clients that wait with a statement.
     pub(crate) fn waiting(&self) -> u32 {
         self.nodes().map(|node| node.waiting).sum()
     }
 
-    /// Clients that are proven and not yet told so.
+    /// Returns the number of clients that are proven and not yet told so.
     pub(crate) fn at_login(&self) -> u32 {
         let awaiting: usize = self.nodes().map(|node| node.awaiting.len()).sum();
         (awaiting + self.queue.replicating.len()) as u32
     }
 
-    /// A client leaves before it was told that it is proven.
+    /// Removes a client that leaves before it was told that it is proven.
     pub(crate) fn forget_at_login(&mut self, id: ClientId) {
         for branch in self.branches() {
             self.node_at_mut(branch).awaiting.retain(|&other| other != id);
