@@ -1,13 +1,13 @@
-//! What a node says of itself: the question that it is asked at each check, and its answer.
+//! A node's report about itself: the question of each check, and its answer.
 
 use crate::cluster::Run;
 
-/// One row. It is asked of servers in any role, by a user without privileges. Names are qualified, as a role can have any
-/// `search_path`.
+/// The question of a check; its answer is one row. It is asked of servers in any role, by a user without privileges. Names are qualified,
+/// because a role can have any `search_path`.
 ///
-/// The timeline of a primary is that of the file that it writes: behind a promotion the control file has the old one until the next
-/// checkpoint (PostgreSQL's `xlogfuncs.c` and `xlog.c`). A standby's is at least the highest of which one of three tells: where it would
-/// restart, how far it must recover at least, and what it receives; the last is told only to members of `pg_read_all_stats`.
+/// The timeline of a primary is that of the file that it writes: after a promotion the control file has the old one until the next
+/// checkpoint (PostgreSQL's `xlogfuncs.c` and `xlog.c`). The timeline of a standby is at least the highest of three: where it would
+/// restart, how far it must recover at least, and what it receives; only members of `pg_read_all_stats` see the last one.
 pub(crate) const QUESTION: &str = "SELECT r::text, \
     (CASE WHEN r THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text, \
     pg_catalog.pg_last_wal_receive_lsn()::text, pg_catalog.pg_last_wal_replay_lsn()::text, \
@@ -22,10 +22,10 @@ pub(crate) const QUESTION: &str = "SELECT r::text, \
     WHEN pg_catalog.current_setting('default_transaction_isolation') OPERATOR(pg_catalog.=) 'serializable' THEN 'serializable' \
     ELSE 'none' END FROM pg_catalog.pg_is_in_recovery() AS r";
 
-/// Why a standby that answers serves its clients badly.
+/// A condition in which a standby answers its checks but serves its clients badly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hindrance {
-    /// `pg_wal_replay_pause` was called.
+    /// The standby's replay is paused: `pg_wal_replay_pause` was called.
     Paused,
     /// New sessions are SERIALIZABLE, in which PostgreSQL refuses every read at a standby. The question itself is asked in another
     /// isolation level.
@@ -51,27 +51,27 @@ impl Hindrance {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Lsn(pub(crate) u64);
 
-/// What a node said.
+/// The answer of a node to [`QUESTION`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
     pub(crate) in_recovery: bool,
     /// A primary's insert position, a standby's replay position.
     pub(crate) position: Option<Lsn>,
     pub(crate) received: Option<Lsn>,
-    /// Where recovery stands, or where it ended.
+    /// The position of recovery in a standby, and the end of recovery in a primary; `None` after a clean start.
     pub(crate) replayed: Option<Lsn>,
     pub(crate) run: Run,
-    /// As `server_version_num`.
+    /// The server's version, as `server_version_num` has it.
     pub(crate) version: u32,
     /// The reason why a standby serves its clients badly; `None` if there is none, and for a primary.
     pub(crate) hindrance: Option<Hindrance>,
 }
 
 impl Answer {
-    /// Reads the columns of the one row. The bytes are a server's: anything may be in them.
+    /// Reads the columns of the answer. The bytes come from a server: anything may be in them.
     ///
     /// # Errors
-    /// Which column is not what it must be.
+    /// The name of the column that has an unexpected value.
     pub(crate) fn read(columns: &[Option<Box<[u8]>>]) -> Result<Answer, &'static str> {
         let [role, position, received, replayed, timeline, identifier, started, version, hindrance] = columns
         else {
@@ -122,7 +122,7 @@ fn number<T: std::str::FromStr>(text: Option<&str>) -> Option<T> {
 }
 
 impl Lsn {
-    /// `0/1A2B3C4D`.
+    /// Reads a position as PostgreSQL writes it (`0/1A2B3C4D`).
     pub(crate) fn parse(text: &str) -> Option<Lsn> {
         let (high, low) = text.split_once('/')?;
         let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,6 +1,7 @@
-//! Which of several standbys the next read goes to. Values only.
+//! The choice of the standby for the next read. Values only.
 //!
-//! Standbys of the pooler's zone come first; among them, with `prefer_lower_lag`, those that are not much later than the best. Of these the one with the least load for its share is next. Among equals they take turns, each as often as its share says.
+//! Standbys of the pooler's zone come first; among them, with `prefer_lower_lag`, those whose lag is not much greater than the least. Of
+//! these the one with the least load for its share is next. Standbys that are equal take turns, each according to its share.
 
 /// A standby that may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,19 +11,19 @@ pub(crate) struct Candidate {
     pub(crate) nearness: Nearness,
     /// Clients that it serves, or that wait for it.
     pub(crate) load: u32,
-    /// Its part of the reads, in thousandths; zero is never chosen.
+    /// The standby's share of the reads, in thousandths; a standby with share 0 is never chosen.
     pub(crate) share: u32,
-    /// How far it has come in the turns: see [`Turns`].
+    /// The standby's position in the turns; of equal standbys the one with the lowest is next. [`passed`] increases it.
     pub(crate) pass: u64,
 }
 
-/// What comes before a standby's load; the first is best.
+/// The preference that counts before a standby's load; the first is best.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Nearness {
     Near,
-    /// `prefer_lower_lag`: others lag much less.
+    /// The standby is in the pooler's zone, but another standby lags much less (`prefer_lower_lag`).
     Late,
-    /// It is in another zone than the pooler.
+    /// The standby is in another zone than the pooler.
     Far,
     FarAndLate,
 }
@@ -38,15 +39,15 @@ impl Nearness {
     }
 }
 
-/// How far a turn brings a standby of share 1.
+/// The step of a standby of share 1 (1000 thousandths) in the turns.
 const STRIDE: u64 = 1 << 20;
 
 impl Candidate {
-    /// A standby that gets nothing new.
+    /// The value for a standby that gets no reads.
     pub(crate) const CLOSED: Candidate =
         Candidate { is_failing: false, nearness: Nearness::Near, load: 0, share: 0, pass: 0 };
 
-    /// What comes before its load.
+    /// Returns the criteria that count before the load; a lower value is better.
     fn rank(&self) -> (bool, Nearness) {
         (self.is_failing, self.nearness)
     }
@@ -56,13 +57,13 @@ impl Candidate {
         key(self) < key(other)
     }
 
-    /// Its load is this many times its share, in thousandths.
+    /// Returns the load divided by the share, in thousandths.
     fn pressure(&self) -> u64 {
         u64::from(self.load) * 1_000_000 / u64::from(self.share.max(1))
     }
 }
 
-/// The next one among them, and its place; `None` if none may be chosen.
+/// Returns the standby for the next read and its place in the sequence; `None` if no standby has a share.
 pub(crate) fn next(candidates: impl IntoIterator<Item = Candidate>) -> Option<(usize, Candidate)> {
     let mut best: Option<(usize, Candidate)> = None;
     for (place, candidate) in candidates.into_iter().enumerate() {
@@ -73,15 +74,15 @@ pub(crate) fn next(candidates: impl IntoIterator<Item = Candidate>) -> Option<(u
     best
 }
 
-/// Where the one that was chosen has come in the turns.
+/// Returns the new position in the turns of a standby that was chosen.
 pub(crate) fn passed(candidate: &Candidate) -> u64 {
     candidate.pass.saturating_add(STRIDE * 1000 / u64::from(candidate.share.max(1)))
 }
 
-/// Load that a home may have beyond the best standby's before its clients leave it.
+/// The load in thousandths by which a client's present standby may exceed the best one before the client leaves it.
 const HOME_SLACK: u64 = 2_000;
 
-/// A client stays at the standby that served it last: that is not half as loaded again as the best one.
+/// Whether a client stays at the standby that served it last: that standby is as near as the best one, and at most about 50 % more loaded.
 pub(crate) fn stays(home: &Candidate, best: &Candidate) -> bool {
     home.share > 0
         && home.rank() <= best.rank()

@@ -1,50 +1,50 @@
-//! How far a standby is behind. Values only.
+//! The lag of standbys, in bytes and in time. Values only.
 //!
-//! In time, lag is measured by one clock, pgweir's own: the age of the oldest position of the primary that the standby has not
-//! replayed. So an idle primary is no lag, and no clock of a server counts. With `lag_query` and `lag_command`
-//! the lag in time is told.
+//! The lag in time is measured by one clock, pgweir's own: it is the age of the oldest position of the primary that the standby has not
+//! replayed. So an idle primary causes no lag, and no server's clock counts. With `lag_query` or `lag_command` the lag in time is the
+//! result of that query or command.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::cluster::answer::Lsn;
 
-/// So many positions of the primary are remembered.
+/// Maximum number of the primary's positions that are remembered.
 const POSITIONS_MAX: usize = 256;
 /// Bytes of a page of the write-ahead log, if PostgreSQL was not compiled with another size.
 const PAGE_BYTES: u64 = 8192;
 
-/// Where the primary was, and when that was seen.
+/// The positions of the primary, and the time at which each was seen.
 #[derive(Default)]
 pub(crate) struct Positions {
-    /// Each is farther than the one before.
+    /// The positions in ascending order, each with the time at which it was seen (monotonic, µs).
     seen: VecDeque<(Lsn, u64)>,
 }
 
-/// How far a standby is behind.
+/// The lag of a standby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Lag {
     pub(crate) bytes: u64,
-    /// `None`: it should have been told, and was not.
+    /// The lag in time (µs); `None` if `lag_query` or `lag_command` should have returned it and did not.
     pub(crate) us: Option<u64>,
 }
 
-/// A lag in time (µs) that was told, or why it was not.
+/// A lag in time (µs) as `lag_query` or `lag_command` returned it, or the error of that.
 pub(crate) type ToldLag = Result<u64, String>;
 
-/// What a standby may be behind.
+/// The limits of a standby's lag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LagLimits {
-    /// The lag in time is told, and not measured here.
+    /// The lag in time is the result of `lag_query` or `lag_command`, and is not measured here.
     pub(crate) is_told: bool,
-    /// 0: no limit.
+    /// The limit of the lag in time (µs); 0 means no limit.
     pub(crate) us: u64,
-    /// 0: no limit.
+    /// The limit of the lag in bytes; 0 means no limit.
     pub(crate) bytes: u64,
 }
 
 impl Positions {
-    /// The primary said where it is.
+    /// Notes the position that the primary reported at this time.
     pub(crate) fn note(&mut self, position: Lsn, now_us: u64) {
         let position = position.at_end_of_record(PAGE_BYTES);
         if self.seen.back().is_some_and(|(newest, _)| *newest >= position) {
@@ -56,12 +56,13 @@ impl Positions {
         self.seen.push_back((position, now_us));
     }
 
-    /// Another primary, or another run of it: what it has not written will never be replayed.
+    /// Forgets all positions because there is another primary, or another run of it: positions that were not written again will never be
+    /// replayed.
     pub(crate) fn forget(&mut self) {
         self.seen.clear();
     }
 
-    /// How far a standby is behind that has replayed up to here; `None`: no position of a primary is known.
+    /// Returns the lag of a standby that has replayed up to `replayed`; `None` if no position of the primary is known.
     pub(crate) fn lag(&self, replayed: Lsn, now_us: u64) -> Option<Lag> {
         let (newest, _) = self.seen.back()?;
         let first = self.seen.iter().find(|(position, _)| *position > replayed);
@@ -71,8 +72,8 @@ impl Positions {
 }
 
 impl LagLimits {
-    /// Whether a standby with this lag gets no reads. One that got none gets them again at half of the limit. A lag that is not known is
-    /// over any limit.
+    /// Whether a standby with this lag gets no reads. With `was_over` the limits are half as high: a standby that was over a limit gets
+    /// reads again at half of it. A lag in time that is not known is over any limit.
     pub(crate) fn exceeds(&self, lag: Lag, was_over: bool) -> bool {
         let over = |is: u64, limit: u64| limit > 0 && is > if was_over { limit / 2 } else { limit };
         lag.us.map_or(self.us > 0, |us| over(us, self.us)) || over(lag.bytes, self.bytes)
@@ -80,7 +81,7 @@ impl LagLimits {
 }
 
 impl Lag {
-    /// The other lags less, by more than a quarter of a limit.
+    /// Whether this lag exceeds the lag `least` by more than a quarter of a limit.
     pub(crate) fn is_late_beside(self, least: Lag, limits: LagLimits) -> bool {
         let late = |is: u64, least: u64, limit: u64| limit > 0 && is.saturating_sub(least) > limit / 4;
         let in_time = match (self.us, least.us) {
@@ -91,14 +92,14 @@ impl Lag {
         in_time || late(self.bytes, least.bytes, limits.bytes)
     }
 
-    /// The lesser of each.
+    /// Returns the lesser lag in bytes and the lesser lag in time of the two.
     pub(crate) fn least(self, other: Lag) -> Lag {
         let us = self.us.into_iter().chain(other.us).min();
         Lag { bytes: self.bytes.min(other.bytes), us }
     }
 }
 
-/// Reads a number of seconds, as µs. The bytes are a server's: anything may be in them.
+/// Reads a number of seconds and returns it in µs; `None` if it is not a valid lag. The bytes come from a server: anything may be in them.
 pub(crate) fn read_seconds(text: &[u8]) -> Option<u64> {
     let seconds: f64 = std::str::from_utf8(text).ok()?.trim().parse().ok()?;
     // Refused are negative numbers, NaN, and what is longer than 500 thousand million years.

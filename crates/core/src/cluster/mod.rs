@@ -1,7 +1,7 @@
-//! A cluster: one primary and its standbys. What its nodes said, which of them is the primary now, and what that means for a
-//! server connection.
+//! A cluster: one primary and its standbys. The module keeps the answers of the nodes, decides which of them is the primary, and what that
+//! means for a server connection.
 //!
-//! Everything here is a function of observations and the time. This room must never open a connection, and never see a pool.
+//! Every result is a function of observations and the time. This module must never open a connection, and never see a pool.
 
 pub(crate) mod answer;
 pub(crate) mod choice;
@@ -41,11 +41,11 @@ pub(crate) struct NodeId(pub(crate) u32);
 pub(crate) struct Run {
     pub(crate) system_identifier: u64,
     pub(crate) timeline: u32,
-    /// When the server was started, by its own clock (µs since 1970).
+    /// The time at which the server was started, by its own clock (µs since 1970).
     pub(crate) started_us: i64,
 }
 
-/// What the settings say of the times.
+/// The limits of a cluster, as the settings give them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
     pub(crate) interval_us: u64,
@@ -54,9 +54,9 @@ pub(crate) struct Limits {
     pub(crate) recovery_wait_us: u64,
     pub(crate) primary_max_age_us: u64,
     pub(crate) primary_wait_us: u64,
-    /// `drain_timeout`; 0: without limit.
+    /// The value of `drain_timeout`; 0 means without limit.
     pub(crate) node_drain_us: u64,
-    /// `switchover_drain_ms`, `switchover_max_lag_bytes`
+    /// The value of `switchover_drain_ms`; `max_lag_bytes` is that of `switchover_max_lag_bytes`.
     pub(crate) drain_us: u64,
     pub(crate) max_lag_bytes: u64,
     pub(crate) warm_up_us: u64,
@@ -88,13 +88,13 @@ impl Limits {
     }
 }
 
-/// Nodes that are gone and are remembered, so that what is open there ends once another node is the primary.
+/// Maximum number of removed nodes that are remembered. Their server connections end once another node is the primary.
 const GONE_MAX: usize = 64;
 
-/// Checks of one node are not nearer to each other, whatever happens.
+/// The minimum time between two checks of a node.
 pub(crate) const APART_US_MIN: u64 = 10_000;
 
-/// A node as the primary, in one run; or as a standby, since its start.
+/// A period in which a node is the primary in one run of its server, or a standby since the start of its server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Term {
     /// The node's name.
@@ -103,69 +103,70 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// Whether commits of the other term are in the history of this one: the same server under another name, or after a restart in place.
+    /// Whether the commits of `other` are in the history of this term: the same server under another name, or after a restart in place.
     pub(crate) fn continues(&self, other: &Term) -> bool {
         let history = |term: &Term| (term.run.system_identifier, term.run.timeline);
         let is_same_server = self.node == other.node || self.run.started_us == other.run.started_us;
         is_same_server && history(self) == history(other)
     }
 
-    /// The same server process, on whichever timeline: a standby follows its primary to the next one.
+    /// Whether both terms are of the same server process, on any timeline: a standby follows its primary to the next timeline.
     pub(crate) fn is_same_start(&self, other: &Term) -> bool {
         let start = |term: &Term| (term.run.system_identifier, term.run.started_us);
         self.node == other.node && start(self) == start(other)
     }
 }
 
-/// What an administrator should know.
+/// A message for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Remark {
     pub(crate) level: Level,
     pub(crate) text: String,
 }
 
-/// What is known of a cluster. It answers one question: which node is the primary?
+/// A cluster: its nodes, and the decision which of them is the primary.
 pub(crate) struct Cluster {
     pub(crate) name: Arc<str>,
     pub(crate) nodes: Vec<Node>,
     limits: Limits,
-    /// What says of the nodes what they are, besides themselves.
+    /// The source that names the nodes and their roles (Patroni, etcd or DNS); `None` if only the nodes themselves are asked.
     source: Option<Source>,
-    /// Nodes that the source does not name any more.
+    /// The names of nodes that the configuration or the source no longer names; at most [`GONE_MAX`].
     gone: Vec<Arc<str>>,
-    /// One more at each change of the primary, and at each restart of it. 0: there was none yet.
+    /// The number of times that another primary, or another run of the same one, was found; 0 if there was no primary yet.
     epoch: u64,
-    /// The primary that it had last.
+    /// The term of the last primary; `None` if there was none yet.
     last: Option<Term>,
-    /// When that said last that it is the primary (monotonic, µs), and where its recovery had ended.
+    /// The time at which the last primary last reported to be the primary (monotonic, µs), and the position at which its recovery had
+    /// ended.
     heard: Option<(u64, Option<Lsn>)>,
-    /// The system identifier of its primary.
+    /// The system identifier of the cluster's primary; `None` before there was one.
     identifier: Option<u64>,
-    /// The highest timeline that a primary of it had.
+    /// The highest timeline of any primary that the cluster has had.
     timeline: u32,
-    /// The highest timeline that a node of it has shown, unless the source contradicts that node: what is committed on an older one from
-    /// here on is lost. It is known before it is decided which node is the primary of that timeline.
+    /// The highest timeline that a node of the cluster has shown, unless the source contradicts that node. It is known before the primary
+    /// of that timeline is. A commit on an older timeline is lost from then on.
     newest: u32,
-    /// When it was decided last (monotonic, µs).
+    /// The time at which the roles were decided last (monotonic, µs).
     decided_us: u64,
-    /// Where the primary was.
+    /// The recent positions of the primary, from which the lag of standbys is measured.
     positions: Positions,
-    /// Since when nothing new can be sent to a primary (monotonic, µs).
+    /// The time since which no new work can be sent to a primary (monotonic, µs); `None` while it can.
     held_since_us: Option<u64>,
-    /// Since when there is no standby that reads may go to (monotonic, µs).
+    /// The time since which no standby takes reads (monotonic, µs); `None` while one does.
     bare_since_us: Option<u64>,
-    /// New work waits for a switchover that is under way: ours, or one that the source announces.
+    /// New work waits because a switchover is under way: one that an operator has begun here, or one that the source announces.
     planned: bool,
     switchover: Option<Switchover>,
     ended: Option<Ended>,
-    /// Number of the last switchover.
+    /// The number of the last switchover that was begun here.
     switchovers: u64,
     remarks: Vec<Remark>,
     next_id: u32,
 }
 
 impl Cluster {
-    /// A cluster of which nothing is known.
+    /// Returns a cluster without nodes, of which nothing is known.
     pub(crate) fn new(name: &str, limits: Limits, now_us: u64) -> Cluster {
         Cluster {
             name: name.into(),
@@ -192,7 +193,7 @@ impl Cluster {
         }
     }
 
-    /// Follows the configuration of the source. With another way of discovery, what the old source said counts no longer.
+    /// Follows the configuration of the source. If `discovery` has changed, everything that the old source said is discarded.
     pub(crate) fn follow_source(&mut self, options: &ClusterOptions) {
         match &mut self.source {
             Some(source) if source.discovery() == options.discovery => source.follow(options),
@@ -204,7 +205,7 @@ impl Cluster {
         self.source.as_ref()
     }
 
-    /// Follows the list of nodes: those that stay keep what is known of them.
+    /// Follows the list of nodes. The state of a node that stays is kept.
     pub(crate) fn follow(&mut self, limits: Limits, nodes: &[(&str, &NodeOptions)], now_us: u64) {
         self.limits = limits;
         let mut old = std::mem::take(&mut self.nodes);
@@ -240,7 +241,7 @@ impl Cluster {
         self.nodes.iter().find(|node| *node.name == *name)
     }
 
-    /// A check of a node has ended.
+    /// Records the result of a check of a node, and decides the roles.
     pub(crate) fn observe(&mut self, id: NodeId, observation: &Observation, now_us: u64) {
         let limits = self.limits;
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) {
@@ -250,7 +251,8 @@ impl Cluster {
         self.measure(id, observation, now_us);
     }
 
-    /// A node said where it is: how far it is behind, or how far the others are.
+    /// Measures lag after an answer with a position: a standby's own lag, or, after an answer of the primary, whether a standby has
+    /// diverged.
     fn measure(&mut self, id: NodeId, observation: &Observation, now_us: u64) {
         let Observation::Answered(_) = observation else { return };
         // What the node makes of it: it may know its timeline better.
@@ -288,7 +290,8 @@ impl Cluster {
         }
     }
 
-    /// A standby is to be asked for its lag. While no primary answers, what it told last counts: a heartbeat stands still then.
+    /// Whether a node is a standby that is to be asked for its lag. While no primary answers, a known lag is kept, because the heartbeat
+    /// does not advance then.
     pub(crate) fn wants_lag(&self, id: NodeId) -> bool {
         let primary = self.primary().and_then(|node| node.state.member());
         let is_written = primary.is_some_and(|member| member.failing.is_none());
@@ -297,7 +300,7 @@ impl Cluster {
         self.limits.lag.is_told && standby.is_some_and(|node| is_written || is_unknown(node))
     }
 
-    /// A node told its lag in time, or did not.
+    /// Takes a standby's lag in time as `lag_query` or `lag_command` returned it, or the error of that.
     pub(crate) fn take_lag(&mut self, id: NodeId, told: ToldLag, now_us: u64) {
         let is_told = self.limits.lag.is_told;
         let standby = |node: &&mut Node| node.id == id && matches!(node.state, NodeState::Standby(_));
@@ -324,7 +327,8 @@ impl Cluster {
         }
     }
 
-    /// What a standby has replayed of a primary that was heard of just before.
+    /// Notes the position that a standby has replayed of a primary that answered shortly before; for the primary itself, the time of its
+    /// answer.
     fn note_followed(&mut self, id: NodeId, answer: &Answer, position: Lsn, now_us: u64) {
         let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) else { return };
         match (&node.state, &self.last) {
@@ -343,7 +347,8 @@ impl Cluster {
         }
     }
 
-    /// What operators said of nodes that are new here: before this configuration, or in the process before.
+    /// Restores operators' ATTACH, DRAIN and DETACH commands for nodes that are new here: those given before this configuration, or in the
+    /// previous process.
     pub(crate) fn keep_switches(&mut self, switch_of: impl Fn(&str) -> Option<Switch>, now_us: u64) {
         for node in self.nodes.iter_mut().filter(|node| node.is_new()) {
             node.turn(switch_of(&node.name).unwrap_or(node.switch), now_us);
@@ -351,7 +356,7 @@ impl Cluster {
         self.decide(now_us);
     }
 
-    /// An operator attaches, drains or detaches a node.
+    /// Attaches, drains or detaches a node on behalf of an operator.
     pub(crate) fn switch(&mut self, id: NodeId, switch: Switch, now_us: u64) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == id) {
             if node.switch != switch {
@@ -362,34 +367,34 @@ impl Cluster {
         self.decide(now_us);
     }
 
-    /// An operator says that what was known counts no longer: which cluster it is, and how far its history went.
+    /// Forgets, for RECHECK, the states of all nodes, the cluster's system identifier, and its timeline.
     pub(crate) fn forget(&mut self, now_us: u64) {
         (self.identifier, self.timeline) = (None, 0);
         self.nodes.iter_mut().for_each(|node| node.forget(now_us));
         self.decide(now_us);
     }
 
-    /// The node that has the role now, attached or not.
+    /// Returns the node that is the primary now, even if it is not attached.
     pub(crate) fn primary(&self) -> Option<&Node> {
         self.nodes.iter().find(|node| matches!(node.state, NodeState::Primary(_)))
     }
 
-    /// The primary, if it takes new work.
+    /// Returns the primary, if new work may be sent to it: it is attached, and no switchover is under way.
     pub(crate) fn serving(&self) -> Option<&Node> {
         self.primary().filter(|node| node.switch == Switch::Attached && !self.is_planned())
     }
 
-    /// A switchover is under way, so clients wait although the primary is known.
+    /// Whether a switchover is under way, so that clients wait although the primary is known.
     pub(crate) fn is_planned(&self) -> bool {
         self.planned
     }
 
-    /// Checks follow faster: no primary is known, or the one that is did not answer its last check.
+    /// Whether checks follow each other faster, because no primary takes work or the primary did not answer its last check.
     pub(crate) fn hurries(&self) -> bool {
         self.lacks_since_us().is_some()
     }
 
-    /// Since when no primary takes work, or the one that does failed its checks (monotonic, µs).
+    /// Returns the time since which no primary takes work, or since which the checks of the primary fail (monotonic, µs).
     fn lacks_since_us(&self) -> Option<u64> {
         match self.serving() {
             Some(node) => node.state.member()?.failing.map(|failing| failing.since_us),
@@ -397,7 +402,7 @@ impl Cluster {
         }
     }
 
-    /// How long after a check of a node the next one follows (µs).
+    /// Returns the time between the end of a node's check and the next one (µs).
     pub(crate) fn pause_us(&self, id: NodeId, now_us: u64) -> u64 {
         let interval_us = self.limits.interval_us;
         if self.is_planned() || self.may_be_next(id, now_us) {
@@ -409,19 +414,19 @@ impl Cluster {
         }
     }
 
-    /// The node answers, and may become the primary while clients wait for one.
+    /// Whether the node answers its checks and may become the primary while clients still wait for one (`primary_wait`).
     fn may_be_next(&self, id: NodeId, now_us: u64) -> bool {
         let waits = |since_us: u64| now_us.saturating_sub(since_us) < self.limits.primary_wait_us;
         let member = self.node(id).and_then(|node| node.state.member());
         self.lacks_since_us().is_some_and(waits) && member.is_some_and(|member| member.failing.is_none())
     }
 
-    /// Time has passed: a primary that is not confirmed loses its role.
+    /// Decides the roles again because time has passed: a primary that is not confirmed loses its role.
     pub(crate) fn expire(&mut self, now_us: u64) {
         self.decide(now_us);
     }
 
-    /// When [`Cluster::expire`] is to be called although no check has ended (monotonic, µs).
+    /// Returns the time at which [`Cluster::expire`] must be called although no check has ended (monotonic, µs).
     pub(crate) fn expires_us(&self, now_us: u64) -> Option<u64> {
         let of_role = self.primary().and_then(|node| {
             let heard_us = node.state.member()?.heard_us;
@@ -440,7 +445,7 @@ impl Cluster {
         self.epoch
     }
 
-    /// What the log is to say, once.
+    /// Returns the messages for the log since the last call.
     pub(crate) fn take_remarks(&mut self) -> Vec<Remark> {
         std::mem::take(&mut self.remarks)
     }

@@ -1,5 +1,5 @@
-//! A node: its states, and what an observation makes of them. Whether a node that says it is the primary gets that role is not
-//! decided here: that depends on the other nodes (`roles.rs`).
+//! A node: its states, and how an observation changes them. This module does not decide whether a node that reports to be the primary gets
+//! that role: that depends on the other nodes (`roles.rs`).
 
 use std::sync::Arc;
 
@@ -11,41 +11,43 @@ use crate::cluster::outcome::Followed;
 use crate::cluster::view::{SHARE_WHOLE, Switch};
 use crate::cluster::{Limits, NodeId, Run};
 
-/// What a check found out.
+/// The result of a check of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Observation {
     /// The node answered the question.
     Answered(Answer),
-    /// A new connection could not be opened, or a question was not answered in time. Nothing else is evidence against a node.
+    /// A new connection could not be opened, or the node did not answer the question in time. No other observation is evidence against a
+    /// node.
     Failed(String),
-    /// SQLSTATE 57P03: it starts up, recovers or shuts down.
+    /// The server refused the connection with SQLSTATE 57P03: it starts up, recovers or shuts down.
     Starting(String),
-    /// It lives, and did not answer the question: 53300, or an error in the place of the answer.
+    /// The server runs, but did not answer the question: it refused the connection with SQLSTATE 53300, or answered with an error.
     Lives(String),
-    /// It does not let `check_user` in (28xxx, 3D000).
+    /// The server does not let `check_user` log in (SQLSTATE 28xxx or 3D000).
     LoginRefused(String),
-    /// The reason lies with this machine: no descriptor, no port.
+    /// The check failed because of this machine (no free descriptor, no free port). The observation says nothing about the node.
     OwnFault(String),
 }
 
-/// What is known of a node that answers.
+/// The knowledge about a node that has answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Member {
-    /// Its last answer.
+    /// The node's last answer.
     pub(crate) answer: Answer,
-    /// When that came (monotonic, µs).
+    /// The time at which the last answer came (monotonic, µs).
     pub(crate) heard_us: u64,
-    /// So many answers in a row gave it the same role in the same run, and when the first of them came (monotonic, µs).
+    /// The number of consecutive answers with the same role in the same run; `same_since_us` is the time of the first of them (monotonic,
+    /// µs).
     pub(crate) checks: u32,
     pub(crate) same_since_us: u64,
-    /// Its checks have failed since that answer.
+    /// The checks that have failed since the last answer; `None` if none has.
     pub(crate) failing: Option<Failing>,
 }
 
-/// Checks that failed without one that succeeded between them.
+/// A series of failed checks, without a successful check between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failing {
-    /// When the first of them failed (monotonic, µs).
+    /// The time at which the first of the checks failed (monotonic, µs).
     pub(crate) since_us: u64,
     pub(crate) count: u32,
 }
@@ -53,19 +55,20 @@ pub(crate) struct Failing {
 /// The state of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NodeState {
-    /// It never answered.
+    /// The node has never answered, or what it answered was discarded by RECHECK.
     Unknown(Unknown),
-    /// It is in recovery.
+    /// The node is in recovery.
     Standby(Member),
-    /// It says that it is the primary, and nothing speaks against it.
+    /// The node reports to be the primary, and no other node and no source contradicts it.
     Primary(Member),
-    /// It said that it is the primary, and that is in doubt: nothing new is sent to it.
+    /// The node has reported to be the primary, but that is in doubt: no new work is sent to it.
     Unsure(Unsure),
-    /// It starts up or recovers.
+    /// The node's server starts up or recovers.
     Starting(Starting),
-    /// Its checks failed for long. Its servers are closed.
+    /// The node's checks have failed for `down_after_ms`, or it has been starting for `recovery_wait_ms`. Its server connections are
+    /// closed.
     Down(Down),
-    /// It must not be used as it is. Its servers are closed.
+    /// The node must not be used in its present condition. Its server connections are closed.
     Refused(Refused),
 }
 
@@ -82,76 +85,77 @@ pub(crate) struct Unsure {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Starting {
-    /// Since when it says so (monotonic, µs).
+    /// The time since which the server reports that it is starting (monotonic, µs).
     pub(crate) since_us: u64,
     pub(crate) failing: Option<Failing>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Down {
-    /// So many checks have succeeded since.
+    /// The number of consecutive checks that the node has answered since it went down.
     pub(crate) good: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refused {
     pub(crate) why: Refusal,
-    /// `None`: it does not let `check_user` in.
+    /// The node's last answer; `None` if the node does not let `check_user` log in.
     pub(crate) member: Option<Member>,
 }
 
-/// Why a node that says it is the primary is not trusted at present.
+/// The reason why a node that reports to be the primary is not trusted at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Doubt {
-    /// It has not been looked at together with the other nodes yet.
+    /// The node has answered, but it has not been compared with the other nodes yet.
     New,
-    /// It has not said so for `primary_max_age_ms`, or not since its last check failed.
+    /// The node has not reported to be the primary for `primary_max_age_ms`, or not since its last failed check.
     Unconfirmed,
-    /// Another node says so, too.
+    /// Another node reports to be the primary, too.
     TwoPrimaries,
-    /// An operator has detached it.
+    /// An operator has detached the node.
     Detached,
-    /// The cluster's source says that it is not.
+    /// The cluster's source says that the node is not the primary.
     Source,
-    /// The cluster's source is silent, and without it no node counts as the primary.
+    /// The cluster's source does not answer, and with `source_lost=hold` no node counts as the primary without it.
     SourceSilent,
 }
 
-/// Why a node is not used.
+/// The reason why a node is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// It is no copy of the cluster's primary: another system identifier.
+    /// The node is not a copy of the cluster's primary: its system identifier differs.
     Stranger { theirs: u64, ours: u64 },
-    /// It says that it is the primary, of a timeline that another one has left behind.
+    /// The node reports to be the primary, but on an older timeline than the cluster's newest one.
     OldPrimary { timeline: u32, newer: u32 },
-    /// It says that it is the primary, on the timeline of this one.
+    /// The node reports to be the primary on the same timeline as the node `of`, which has the role.
     Twin { of: Arc<str> },
-    /// A standby that has replayed what the primary never wrote: it was ahead of the one that was promoted.
+    /// The standby has replayed changes that the present primary never wrote: it was ahead of the standby that was promoted.
     Diverged { position: Lsn, primary: Lsn },
-    /// It does not let `check_user` in.
+    /// The node does not let `check_user` log in.
     LoginRefused,
-    /// Versions before 14 do not say whether they are in recovery when a client logs in.
+    /// The server's version is before 14. Such a server does not report at login whether it is in recovery.
     TooOld { version: u32 },
 }
-/// So many failed checks make a node down, at least.
+/// The minimum number of consecutive failed checks before a node counts as down.
 const FAILURES_MIN: u32 = 3;
-/// So many good checks in a row end that.
+/// The number of consecutive answered checks after which a node no longer counts as down.
 const GOOD_MIN: u32 = 2;
 
-/// What is said of a standby that should have told its lag.
+/// The log message for a standby whose `lag_query` or `lag_command` did not return a lag.
 pub(crate) const LAG_UNKNOWN: &str = "its lag is not known";
-/// What is said of a standby that follows the primary and still names the timeline before.
+/// The message for a standby that follows the primary but still reports the previous timeline.
 pub(crate) const TIMELINE_UNKNOWN: &str = "it does not say yet that it is on the primary's timeline, so it gets no reads that must be fresh; \
      it says so at once if check_user is a member of pg_read_all_stats";
-/// Longest text of an error that is kept.
+/// Maximum number of characters that are kept of the text of an error.
 const ERROR_CHARS_MAX: usize = 200;
 
-/// What a primary's answers say of a standby's position.
+/// The result of comparing a standby's replay position with the primary's answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ahead {
-    /// It has replayed up to here, and the primary's last answer was behind that: it may have been asked before the standby.
+    /// The standby has replayed up to `position`, and the primary's last answer was before that. The primary may have been asked before the
+    /// standby.
     Perhaps { position: Lsn, started_us: i64 },
-    /// So was the next one.
+    /// The primary's next answer was before `position`, too, so the standby has changes that the primary does not have.
     Proven { position: Lsn, primary: Lsn, started_us: i64 },
 }
 
@@ -162,31 +166,32 @@ pub(crate) struct Node {
     pub(crate) host: Arc<str>,
     pub(crate) port: u16,
     pub(crate) switch: Switch,
-    /// Since when (monotonic, µs).
+    /// The time at which `switch` changed last (monotonic, µs).
     switched_us: u64,
     pub(crate) weight: u32,
     pub(crate) zone: Arc<str>,
-    /// What it had replayed of the primary, as a standby.
+    /// The position up to which the node, as a standby, was last seen to have replayed a primary's log; `None` if it was not seen so.
     pub(crate) followed: Option<Followed>,
-    /// How far it is behind, as a standby.
+    /// The node's lag as a standby; `None` if it was not measured in the present state.
     pub(crate) lag: Option<Lag>,
-    /// Why its lag in time is not known, although it should have been told.
+    /// The error of `lag_query` or `lag_command`; `None` if the lag in time was told, or need not be.
     pub(crate) lag_error: Option<String>,
-    /// As a standby of this run, it may have changes that the primary does not have.
+    /// Evidence that the standby has changes that the primary does not have; `None` if there is none.
     ahead: Option<Ahead>,
-    /// So far that it gets no reads.
+    /// Whether the standby's lag is over a limit, so that it gets no reads.
     pub(crate) is_behind: bool,
-    /// When it came back, or was attached (monotonic, µs).
+    /// The time at which the node came back or was attached (monotonic, µs); its share of the reads grows from then on. `None` for a node
+    /// that has been there from the start.
     pub(crate) warm_since_us: Option<u64>,
-    /// `attached` in the configuration: an operator's command counts until that changes.
+    /// The value of `attached` in the configuration. An operator's command counts until that value changes.
     attached: bool,
     pub(crate) state: NodeState,
-    /// Since when it has this state (monotonic, µs).
+    /// The time since which the node has its state (monotonic, µs).
     pub(crate) since_us: u64,
-    /// When its last check ended (monotonic, µs).
+    /// The time at which the node's last check ended (monotonic, µs); `None` before the first one.
     pub(crate) checked_us: Option<u64>,
     pub(crate) last_error: Option<String>,
-    /// What the log was told last: the word for its state, and why it has it.
+    /// The state, and the reason for it, that the log last reported for this node.
     pub(crate) told: Option<(&'static str, Option<String>)>,
 }
 
@@ -216,12 +221,12 @@ impl Node {
         }
     }
 
-    /// It was never asked.
+    /// Whether the node has not been checked yet.
     pub(crate) fn is_new(&self) -> bool {
         self.checked_us.is_none()
     }
 
-    /// It is the node of this line of the configuration.
+    /// Whether the node is the one of this line of the configuration: the same name, host and port.
     pub(crate) fn is_at(&self, name: &str, options: &NodeOptions) -> bool {
         *self.name == *name && *self.host == *options.host && self.port == options.port
     }
@@ -235,7 +240,7 @@ impl Node {
         }
     }
 
-    /// An operator's word on it.
+    /// Attaches, drains or detaches the node.
     pub(crate) fn turn(&mut self, switch: Switch, now_us: u64) {
         if self.switch != switch {
             self.switched_us = now_us;
@@ -243,14 +248,15 @@ impl Node {
         self.switch = switch;
     }
 
-    /// Until when transactions may last on it, as it is drained or detached (monotonic, µs).
+    /// Returns the time until which open transactions may last on a draining or detached node (monotonic, µs); `None` for an attached node,
+    /// or without `drain_timeout`.
     pub(crate) fn drain_ends_us(&self, limits: &Limits) -> Option<u64> {
         let ends = self.switch != Switch::Attached && limits.node_drain_us > 0;
         ends.then(|| self.switched_us.saturating_add(limits.node_drain_us))
     }
 
-    /// The primary said where it inserts. A standby of it that has replayed more, by what it said before the primary was asked, can
-    /// never follow it. Returns whether that was found out now.
+    /// Compares a standby with the primary's insert position. A standby that has replayed more, by an answer from before the primary was
+    /// asked, can never follow it. Returns whether this call has proven that.
     pub(crate) fn compare(&mut self, primary: Lsn) -> bool {
         let Some(answer) =
             self.state.member().map(|member| member.answer).filter(|answer| answer.in_recovery)
@@ -271,7 +277,8 @@ impl Node {
         matches!(self.ahead, Some(Ahead::Proven { .. }))
     }
 
-    /// Why it can never follow the primary, as long as its server is not started again.
+    /// Returns the refusal of a standby that was proven to have diverged from the primary; `None` if that is not proven for the present
+    /// start of its server.
     pub(crate) fn divergence(&self, answer: &Answer) -> Option<Refusal> {
         match self.ahead {
             Some(Ahead::Proven { position, primary, started_us }) if started_us == answer.run.started_us => {
@@ -281,19 +288,19 @@ impl Node {
         }
     }
 
-    /// There is another primary.
+    /// Forgets the evidence of divergence, because there is another primary.
     pub(crate) fn forget_divergence(&mut self) {
         self.ahead = None;
     }
 
-    /// What was known counts no longer.
+    /// Forgets the node's state, its divergence and its last error.
     pub(crate) fn forget(&mut self, now_us: u64) {
         self.enter(NodeState::Unknown(Unknown::default()), now_us);
         self.ahead = None;
         self.last_error = None;
     }
 
-    /// What an administrator should know of it: its last error, or why it is not used.
+    /// Returns the node's last error, or the reason why it is not used; `None` if there is neither.
     pub(crate) fn trouble(&self) -> Option<String> {
         match &self.state {
             NodeState::Unsure(unsure) => Some(unsure.why.to_string()),
@@ -317,7 +324,8 @@ impl Node {
         self.state = state;
     }
 
-    /// Its part of the reads, in thousandths of that of a standby of weight 1. It grows by tenths while the standby warms up.
+    /// Returns the node's share of the reads, in thousandths of the share of a warm standby of weight 1. While the standby warms up, the
+    /// share grows in tenths.
     pub(crate) fn share(&self, limits: &Limits, now_us: u64) -> u32 {
         if self.is_behind { 0 } else { self.weight * SHARE_WHOLE / 10 * self.tenths(limits, now_us) }
     }
@@ -329,14 +337,14 @@ impl Node {
         u32::try_from(steps).unwrap_or(9).min(9) + 1
     }
 
-    /// When its share grows (monotonic, µs).
+    /// Returns the time at which the node's share grows next (monotonic, µs); `None` if the node is warm.
     pub(crate) fn warmer_us(&self, limits: &Limits, now_us: u64) -> Option<u64> {
         let (since_us, tenths) = (self.warm_since_us?, self.tenths(limits, now_us));
         let next_us = since_us.saturating_add(u64::from(tenths) * (limits.warm_up_us / 9));
         (tenths < 10).then_some(next_us.max(now_us + 1))
     }
 
-    /// A check has ended.
+    /// Records the result of a check, and changes the node's state accordingly.
     pub(crate) fn observe(&mut self, observation: &Observation, limits: &Limits, now_us: u64) {
         self.checked_us = Some(now_us);
         self.last_error = match observation {
@@ -384,8 +392,8 @@ impl Node {
         self.enter(state, now_us);
     }
 
-    /// A standby that receives nothing may name an older timeline than before: when its primary is lost, it does not say any more what it
-    /// has received. As long as its server runs, it does not go back.
+    /// Corrects the timeline of an answer. A standby that has lost its primary may report an older timeline than before, because it no
+    /// longer reports what it has received. Its timeline does not go back while its server runs.
     fn on_its_timeline(&self, mut answer: Answer) -> Answer {
         let start = |run: Run| (run.system_identifier, run.started_us);
         if let Some(before) = self.state.member().map(|member| member.answer)
@@ -431,7 +439,8 @@ impl Node {
         }
     }
 
-    /// A primary has its role until its last word is too old: it is the watching that was refused.
+    /// Refuses the node, unless it has reported to be the primary. A primary keeps its role until its last answer is too old, because the
+    /// server refused the check only.
     fn login_refused(&mut self, now_us: u64) {
         self.lives();
         if !matches!(self.state, NodeState::Primary(_) | NodeState::Unsure(_)) {
@@ -440,7 +449,7 @@ impl Node {
     }
 }
 
-/// The text of an error, as it is kept.
+/// Returns the first [`ERROR_CHARS_MAX`] characters of the text of an error.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(ERROR_CHARS_MAX).collect()
 }
@@ -459,7 +468,7 @@ impl NodeState {
         }
     }
 
-    /// Where failures are counted; `None` in states that have no more to lose by them.
+    /// Returns the place where failed checks are counted; `None` in a state that failures do not change.
     fn failing_mut(&mut self) -> Option<&mut Option<Failing>> {
         match self {
             NodeState::Standby(member) | NodeState::Primary(member) => Some(&mut member.failing),
@@ -471,7 +480,7 @@ impl NodeState {
         }
     }
 
-    /// The word for it.
+    /// Returns the name of the state in SHOW NODES and in the log.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             NodeState::Unknown(_) => "unknown",
@@ -484,7 +493,7 @@ impl NodeState {
         }
     }
 
-    /// Server connections to it are closed at once, whatever they do.
+    /// Whether server connections to a node in this state are closed at once, even during a transaction.
     pub(crate) fn is_cut_off(&self) -> bool {
         matches!(self, NodeState::Down(_) | NodeState::Refused(_))
     }

@@ -1,63 +1,65 @@
-//! What became of a transaction whose server was lost behind its COMMIT: the proof, as a function of what is known.
+//! The outcome of a transaction whose server was lost after its COMMIT was sent: the proof, as a function of what is known.
 //!
-//! The status that PostgreSQL tells of a transaction's number proves nothing by itself: a number whose records were lost with a primary,
-//! or in a crash, is given out again, and then tells of another transaction. *Committed* must only be said if the number certainly
-//! was not given out again in the history that counts, and *rolled back* if that history certainly has no commit of it.
+//! The status that PostgreSQL reports for a transaction's number proves nothing by itself. A number whose records were lost, with a primary
+//! or in a crash, is assigned again, and then the status is that of another transaction. *Committed* must only be reported if the number
+//! certainly was not assigned again in the history that counts, and *rolled back* only if that history certainly has no commit of the
+//! transaction.
 
 use crate::cluster::answer::Lsn;
 use crate::cluster::{Run, Term};
 
-/// What was asked of a transaction before its COMMIT was sent.
+/// The facts about a transaction that the server reported before COMMIT was sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stake {
-    /// Its number, with the epoch (`xid8`).
+    /// The transaction's number, with the epoch (`xid8`).
     pub(crate) xid: u64,
-    /// A position that all of its commit lies behind.
+    /// A position before the transaction's commit record.
     pub(crate) position: Lsn,
-    /// A record with its number lies before that position.
+    /// A record with the transaction's number lies before that position.
     pub(crate) counts: bool,
-    /// Where recovery had ended on the server that it ran on: a crash changes it, also where the postmaster goes on.
+    /// The position at which recovery had ended on the server that the transaction ran on. A crash changes it, even if the postmaster
+    /// survives.
     pub(crate) recovered: Option<Lsn>,
 }
 
-/// What the server says that is asked for it.
+/// The answer of the server that was asked for the transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Said {
     pub(crate) run: Run,
-    /// Where its recovery ended; `None` after a clean start.
+    /// The position at which the server's recovery ended; `None` after a clean start.
     pub(crate) recovered: Option<Lsn>,
     pub(crate) status: Status,
 }
 
-/// What `txid_status` says.
+/// The result of `txid_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Status {
     Committed,
     Aborted,
     InProgress,
-    /// It is too old to be known.
+    /// The transaction is too old for PostgreSQL to know its status.
     Forgotten,
 }
 
-/// A node, in one start of its server, was seen as a standby that follows a primary.
+/// A node that was seen as a standby, in one start of its server, and the primary that it followed.
 ///
-/// What it has replayed counts as that primary's if the primary was heard of shortly before: no other run of it, which may have written
-/// something else at the same positions, has been received in between, as a standby waits (`wal_retrieve_retry_interval`) before it
-/// connects to a primary again.
+/// The node's replayed position counts as that primary's if the primary was heard of shortly before. No other run of the primary, which may
+/// have written something else at the same positions, can have been received in between: a standby waits (`wal_retrieve_retry_interval`)
+/// before it connects to a primary again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Followed {
     /// The primary.
     pub(crate) from: Term,
-    /// As [`Stake::recovered`], of the primary.
+    /// The position at which the primary's recovery had ended (see [`Stake::recovered`]).
     pub(crate) recovered: Option<Lsn>,
-    /// When the node's server was started (µs since 1970, by its clock).
+    /// The time at which the node's server was started (µs since 1970, by its clock).
     pub(crate) started_us: i64,
-    /// What it had replayed. Whatever happens to the node later loses nothing of that.
+    /// The position up to which the node had replayed. Nothing before it is lost, whatever happens to the node later.
     pub(crate) replayed: Lsn,
 }
 
 impl Followed {
-    /// The run of the node as a primary comes from this.
+    /// Whether `run`, in which the node is the primary, began with the promotion of this standby.
     pub(crate) fn leads_to(&self, run: &Run) -> bool {
         let from = self.from.run;
         self.started_us == run.started_us
@@ -66,26 +68,26 @@ impl Followed {
     }
 }
 
-/// How much of the history that the transaction was in the server has.
+/// The part of the transaction's history that the server that answers has kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kept {
-    /// All: nothing was lost.
+    /// The server has the whole history: nothing was lost.
     All,
-    /// At least up to here, and nothing behind `at_most`, as far as either is known.
+    /// The server has the history at least up to `at_least` and at most up to `at_most`; `None` if a limit is not known.
     Part { at_least: Option<Lsn>, at_most: Option<Lsn> },
 }
 
-/// What a client can be told.
+/// The outcome that is reported to the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Committed,
     RolledBack,
     Unknown(Why),
-    /// It is still under way.
+    /// The transaction is still in progress: the server must be asked again.
     AskAgain,
 }
 
-/// Why an outcome is unknown.
+/// The reason why an outcome is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
     /// COMMIT was sent before it was known which transaction it ends.
@@ -94,18 +96,18 @@ pub(crate) enum Why {
     Promoted,
     /// The transaction had no number, and may have done something else that COMMIT makes last.
     NothingWritten,
-    /// Its number may have been given out again.
+    /// The transaction's number may have been assigned to another transaction.
     Reused,
-    /// PostgreSQL does not know it any more.
+    /// PostgreSQL does not know the transaction any more.
     Forgotten,
-    /// It did not end.
+    /// The transaction was still in progress when pgweir ceased to ask.
     NotOver,
     /// No primary could be asked.
     NotAsked,
 }
 
 impl Why {
-    /// For the detail of the error.
+    /// Returns the text for the DETAIL of the error.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Why::NoNumber => "COMMIT was sent before the number of the transaction was known.",
@@ -122,7 +124,7 @@ impl Why {
 }
 
 impl Outcome {
-    /// For the log.
+    /// Returns the text for the log.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Outcome::Committed => "it was committed",
@@ -131,7 +133,7 @@ impl Outcome {
         }
     }
 
-    /// Why it is unknown.
+    /// Returns the reason why the outcome is unknown, or that the transaction is still in progress.
     pub(crate) fn detail(self) -> &'static str {
         match self {
             Outcome::Unknown(why) => why.text(),
@@ -140,7 +142,7 @@ impl Outcome {
     }
 }
 
-/// What clients were told, by a worker and since its start.
+/// The numbers of outcomes that clients were told by a worker since its start.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Outcomes {
     pub(crate) committed: u64,
@@ -158,8 +160,8 @@ impl Outcomes {
     }
 }
 
-/// The outcome of a transaction that ran in `term`, by what the present primary says, and what is known of it
-/// as a standby.
+/// Returns the outcome of a transaction that ran in `term`, from the present primary's answer and from what was seen of the present primary
+/// while it was a standby.
 pub(crate) fn outcome(stake: &Stake, term: &Term, said: &Said, followed: Option<&Followed>) -> Outcome {
     let kept = kept(stake, term, said, followed);
     // Its commit lies behind its position. And no transaction that is committed in this history is ever called aborted in it.

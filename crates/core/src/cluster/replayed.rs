@@ -1,52 +1,53 @@
-//! How far a standby has replayed, as a pool knows it, and since when that is of one run of its server.
+//! The replay position of a standby as a pool knows it, and the time since which it belongs to one run of the standby's server.
 //!
-//! In one run replay only goes forward. A standby that starts again may come up behind where it was, also if only its processes were
-//! started again and nothing says so. But a connection does not outlive a run: two connections are of the same run if one was there
-//! before the other, and was asked something after that, and answered.
+//! In one run replay only goes forward. A standby that starts again may come up before its former position, even if only its processes were
+//! started again and nothing reports that. But a connection does not outlive a run: two connections are of the same run if one of them was
+//! open before the other was, and answered a question that was sent after the other was opened.
 
 use crate::cluster::answer::Lsn;
 
-/// See the file's head. All times are of one clock (monotonic, µs).
+/// The replay position of a standby and the connections for which it is known. All times are of one clock (monotonic, µs).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Replayed {
-    /// All connections that were there between these times and still answer are of one run.
+    /// The start of a period; all connections that were open between `from_us` and `upto_us` and still answer are of one run.
     from_us: u64,
     upto_us: u64,
-    /// When the newest connection was logged in.
+    /// The time at which the newest connection was logged in.
     newest_us: u64,
-    /// The farthest position that was told in this run.
+    /// The highest position that a connection of this run has reported; `None` if none has.
     lsn: Option<Lsn>,
 }
 
-/// Whether what a client has seen of a standby is still there.
+/// Whether the changes that a client has seen at a standby are still there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Seen {
-    /// It is: any connection shows at least that.
+    /// The changes are there: any connection shows at least these.
     Here,
-    /// Perhaps; an answer of the standby tells.
+    /// The changes are probably there; an answer of the standby can prove it.
     Unproven,
-    /// Perhaps not: the standby may have started again.
+    /// The changes may be missing, because the standby may have started again.
     Doubtful,
 }
 
 impl Replayed {
-    /// Nothing is known.
+    /// Returns the state in which nothing is known of the standby.
     pub(crate) fn new(now_us: u64) -> Replayed {
         Replayed { from_us: now_us, upto_us: now_us, newest_us: now_us, lsn: None }
     }
 
-    /// A connection was logged in. Its time, which no other one has.
+    /// Notes that a connection was logged in. Returns its login time, which no other connection has.
     pub(crate) fn logged_in(&mut self, now_us: u64) -> u64 {
         self.newest_us = now_us.max(self.newest_us + 1);
         self.newest_us
     }
 
-    /// The time of a question, or of a client's statement, that is sent now: after all logins so far, though the clock may not have moved since.
+    /// Returns the time for a question or a client's statement that is sent now: later than all logins so far, even if the clock has not
+    /// advanced since.
     pub(crate) fn asks_at(&self, now_us: u64) -> u64 {
         now_us.max(self.newest_us + 1)
     }
 
-    /// A connection that was logged in then was asked, and said this.
+    /// Takes the position that a connection reported: `logged_in_us` is the connection's login time, `asked_us` the time of the question.
     pub(crate) fn told(&mut self, logged_in_us: u64, asked_us: u64, lsn: Option<Lsn>) {
         if logged_in_us >= self.upto_us {
             // Nothing shows that it is of the same run as those before.
@@ -58,17 +59,17 @@ impl Replayed {
         self.lsn = self.lsn.max(lsn);
     }
 
-    /// All connections are of the run of which something is known.
+    /// Whether all connections are of the run whose position is known.
     fn is_of_all(&self) -> bool {
         self.newest_us < self.upto_us
     }
 
-    /// What each connection shows at least.
+    /// Returns the position that every connection shows at least; `None` if it is not known for all connections.
     pub(crate) fn lsn(&self) -> Option<Lsn> {
         self.lsn.filter(|_| self.is_of_all())
     }
 
-    /// Whether each connection shows what one of them has shown after this time.
+    /// Whether every connection shows what one of them has shown after `since_us`.
     pub(crate) fn seen_since(&self, since_us: u64) -> Seen {
         match since_us > self.from_us {
             true if self.is_of_all() || self.newest_us < since_us => Seen::Here,

@@ -1,5 +1,5 @@
-//! Which node is the primary. Roles are taken away fast and given slowly: a node gets the role by its own fresh word alone, if no
-//! other node contradicts it.
+//! The decision which node is the primary. Roles are taken away fast and given slowly: a node gets the role only by its own recent answer,
+//! and only if no other node contradicts it.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
 use crate::driver::Level;
 
-/// So many checks in a row must show a second primary before it counts more than the first one, if both answer.
+/// The number of consecutive checks that must show a second primary before it counts more than the first one, if both answer.
 const CHECKS_MIN: u32 = 3;
 /// The first version that reports `in_hot_standby`.
 const VERSION_MIN: u32 = 140_000;
 
-/// Nodes are looked at together so often, at most, until nothing changes.
+/// The maximum number of rounds in which all nodes are compared until nothing changes.
 const ROUNDS_MAX: usize = 8;
 
-/// What a node is, as far as it answers.
+/// The role of a node, from its last answer and from those of the other nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Verdict {
     Standby,
@@ -29,13 +29,13 @@ enum Verdict {
     Refused(Refusal),
 }
 
-/// It says that it is the primary, and the source has taken that claim away.
+/// Whether the node reports to be the primary, but is not believed because of the source.
 fn is_doubted(verdict: &Option<Verdict>) -> bool {
     matches!(verdict, Some(Verdict::Unsure(Doubt::Source | Doubt::SourceSilent | Doubt::TwoPrimaries)))
 }
 
 impl Cluster {
-    /// Looks at all nodes together. It changes nothing if it is called twice at the same time.
+    /// Decides the roles of all nodes, and what depends on them. A second call at the same time changes nothing.
     pub(super) fn decide(&mut self, now_us: u64) {
         self.decided_us = now_us;
         self.assign(now_us);
@@ -57,7 +57,7 @@ impl Cluster {
         self.remark_source(now_us);
     }
 
-    /// Whether a node shows a newer timeline than was known.
+    /// Updates the highest timeline that the nodes show, with a message for the log if it has changed.
     fn note_newest(&mut self, now_us: u64) {
         let shown = (0..self.nodes.len()).filter(|&at| self.shows_timeline(at, now_us));
         let newest = shown.filter_map(|at| self.timeline_of(at)).max().unwrap_or(0).max(self.timeline);
@@ -73,8 +73,8 @@ impl Cluster {
         self.newest = newest;
     }
 
-    /// The timeline of a node is one of this database's, as far as is known. The word of a source that was not heard since the node is on
-    /// it contradicts nothing.
+    /// Whether the timeline of a node counts as one of this cluster. A source's report contradicts the node only if the source has answered
+    /// since the node is on that timeline.
     fn shows_timeline(&self, at: usize, now_us: u64) -> bool {
         let node = &self.nodes[at];
         let is_copy = self.identifier.is_some()
@@ -91,7 +91,7 @@ impl Cluster {
         is_copy && counts && node.switch != Switch::Detached
     }
 
-    /// What becomes of one node may change what becomes of another: until nothing changes any more.
+    /// Gives each node its state, in rounds until nothing changes: the state of one node may change that of another.
     fn assign(&mut self, now_us: u64) {
         let mut verdicts = self.verdicts(now_us);
         for _ in 0..ROUNDS_MAX {
@@ -117,7 +117,7 @@ impl Cluster {
         }
     }
 
-    /// Counts a new epoch if there is another primary, or the same one in another run.
+    /// Counts a new epoch if there is another primary, or the same one in another run. Returns whether it did.
     fn begin_term(&mut self) -> bool {
         let Some(node) = self.primary() else { return false };
         let Some(run) = node.state.member().map(|member| member.answer.run) else { return false };
@@ -199,7 +199,7 @@ impl Cluster {
         verdicts
     }
 
-    /// Takes the claim of a node that the source does not name.
+    /// Removes the claim of each node that the source does not name as the primary.
     fn hear_source(&self, now_us: u64, verdicts: &mut [Option<Verdict>]) {
         let claims = |at: usize| verdicts[at] == Some(Verdict::Unsure(Doubt::New));
         let claimants: Vec<usize> = (0..self.nodes.len()).filter(|&at| claims(at)).collect();
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// New work waits while a switchover is under way, or announced, until another node is the primary.
+    /// Sets whether new work waits: while a switchover is under way or announced, until another node is the primary.
     fn plan(&mut self, now_us: u64) {
         self.go_on_with_switchover(now_us);
         let planned = self.announced(now_us).is_some() || self.switchover.is_some();
@@ -231,12 +231,12 @@ impl Cluster {
         self.planned = planned;
     }
 
-    /// It answers, and what it says of itself counts.
+    /// Whether the node has answered recently and is not refused, so that its claim to be the primary counts.
     fn contradicts(&self, at: usize, now_us: u64) -> bool {
         self.is_confirmed(at, now_us) && !matches!(self.nodes[at].state, NodeState::Refused(_))
     }
 
-    /// What a node's own answer says; [`Doubt::New`] of one that says it is the primary.
+    /// Returns the verdict by the node's own answer alone; [`Doubt::New`] for a node that reports to be the primary.
     fn first_look(&self, node: &Node) -> Option<Verdict> {
         let answer = &node.state.member()?.answer;
         let theirs = answer.run.system_identifier;
@@ -251,7 +251,7 @@ impl Cluster {
         })
     }
 
-    /// Which of the nodes on the newest timeline is the primary. If there are several, it is the one that had the role.
+    /// Decides which of the nodes on the newest timeline is the primary. Of several nodes, the one that had the role keeps it.
     fn choose(&self, contenders: &[usize], now_us: u64, verdicts: &mut [Option<Verdict>]) {
         let had =
             self.last.as_ref().and_then(|term| self.nodes.iter().position(|node| node.name == term.node));
@@ -279,12 +279,12 @@ impl Cluster {
         self.member_at(at).map(|member| member.answer.run.timeline)
     }
 
-    /// Its last check succeeded, a short time ago.
+    /// Whether the node's last check succeeded, not longer than `primary_max_age_ms` ago.
     fn is_confirmed(&self, at: usize, now_us: u64) -> bool {
         self.member_at(at).is_some_and(|member| member.failing.is_none() && self.is_fresh(member, now_us))
     }
 
-    /// A check that failed takes no role away before the last word is too old.
+    /// Whether the node keeps the role of the primary: a failed check does not take the role away before the last answer is too old.
     fn keeps_role(&self, at: usize, now_us: u64) -> bool {
         matches!(&self.nodes[at].state, NodeState::Primary(member) if self.is_fresh(member, now_us))
     }
@@ -293,7 +293,7 @@ impl Cluster {
         now_us.saturating_sub(member.heard_us) <= self.limits.primary_max_age_us
     }
 
-    /// They are not copies of the same database.
+    /// Whether these nodes are not all copies of the same database.
     fn are_strangers(&self, claimants: &[usize]) -> bool {
         let mut identifiers = claimants
             .iter()
@@ -302,12 +302,12 @@ impl Cluster {
         identifiers.any(|other| Some(other) != first)
     }
 
-    /// What an administrator should know of a node.
+    /// Returns the problem of a node that SHOW NODES reports; `None` if there is none.
     pub(crate) fn trouble(&self, node: &Node) -> Option<String> {
         node.trouble().or_else(|| self.hides_timeline(node).then(|| TIMELINE_UNKNOWN.to_owned()))
     }
 
-    /// A standby has replayed what the primary wrote on its own timeline, and still names the one before.
+    /// Whether a standby has replayed what the primary wrote on its own timeline, but still reports the previous timeline.
     fn hides_timeline(&self, node: &Node) -> bool {
         let NodeState::Standby(member) = &node.state else { return false };
         let Some(primary) = self.primary().and_then(|node| node.state.member()) else { return false };
@@ -316,7 +316,7 @@ impl Cluster {
             && theirs.replayed.is_some_and(|fork| own.position > Some(fork))
     }
 
-    /// The log is told of a node's state when that is another one than it was told last.
+    /// Writes a message for the log if the node's state is not the one that the log reported last.
     fn remark(&mut self, at: usize) {
         let hides_timeline = self.hides_timeline(&self.nodes[at]);
         let node = &mut self.nodes[at];

@@ -101,7 +101,7 @@ impl Rig {
     }
 }
 
-/// Of the server at this node. A standby that is promoted keeps its process.
+/// Returns an answer of the server at this node. A standby that is promoted keeps its process.
 pub(super) fn answer(in_recovery: bool, timeline: u32, node: usize, identifier: u64) -> Answer {
     let started_us = i64::try_from(node).expect("few nodes");
     Answer {
@@ -439,7 +439,7 @@ fn a_node_with_another_address_is_another_node() {
     assert_eq!(rig.goes_to(), None);
 }
 
-/// What may happen at a node.
+/// An event at a node.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
     Primary(u32),

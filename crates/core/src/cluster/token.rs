@@ -1,4 +1,4 @@
-//! What a client must see: a position in the cluster's history, at or behind everything that it has committed.
+//! The position that a client's reads must see: one in the cluster's history that is not before anything that the client has committed.
 //!
 //! A position is only compared with one of the same timeline. After a promotion nothing is calculated: for a position of an older
 //! timeline the new primary is asked for its position, which is behind everything that has survived.
@@ -15,34 +15,34 @@ pub(crate) struct Position {
     pub(crate) lsn: Lsn,
 }
 
-/// What the next read of a client must see.
+/// The requirement for the next read of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Token {
-    /// Nothing in particular.
+    /// The client's reads may run on any standby.
     #[default]
     Nothing,
-    /// What the primary's position is when this question is answered. Questions of a pool are numbered in the order in which they
-    /// are sent.
+    /// The read must see the primary's position of the time when the question with this number is answered. The questions of a pool are
+    /// numbered in the order in which they are sent.
     Asked(u64),
-    /// This position.
+    /// The read must see this position.
     At(Position),
-    /// What a standby showed that was promoted.
+    /// The read must see a newer history, because the client has already read from a standby that was promoted.
     Beyond(Beyond),
-    /// What its session or its text says, which is no position of this cluster.
+    /// The value of `pgweir.read_after` is not a position of this cluster.
     Refused,
 }
 
-/// What a client says that it must see (`pgweir.read_after`): the primary's position, as it was asked for through any connection.
+/// The value of `pgweir.read_after`: a position of the primary, which the client got through any connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadAfter {
-    /// This position. Without a timeline it is the primary's present one.
+    /// A position. Without a timeline it is of the primary's present one.
     At { timeline: Option<u32>, lsn: Lsn },
-    /// A text that is none.
+    /// A text that is not a position.
     Malformed,
 }
 
 impl ReadAfter {
-    /// Reads `0/404C6B0`, or `00000002-0/404C6B0` with the timeline. Nothing is said by an empty text.
+    /// Reads `0/404C6B0`, or `00000002-0/404C6B0` with the timeline. Returns `None` for an empty text.
     pub(crate) fn parse(text: &[u8]) -> Option<ReadAfter> {
         let text = text.trim_ascii();
         let position = || {
@@ -58,7 +58,7 @@ impl ReadAfter {
         (!text.is_empty()).then(|| position().unwrap_or(ReadAfter::Malformed))
     }
 
-    /// What that comes to in a cluster whose primary has this timeline, as far as is known.
+    /// Returns the token for a cluster whose primary has this timeline; `None` if no primary is known.
     pub(crate) fn token(self, timeline: Option<u32>) -> Token {
         let ReadAfter::At { timeline: said, lsn } = self else { return Token::Refused };
         // While no primary is known: of a timeline before all others, so that the next primary says what is to be seen.
@@ -67,17 +67,18 @@ impl ReadAfter {
     }
 }
 
-/// Something that was shown in a history that is perhaps newer than that of the present primary.
+/// The mark of a client that has read from a promoted standby, whose history may be newer than that of the present primary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Beyond {
-    /// The timeline that was left for it.
+    /// The timeline from which the promotion departed.
     pub(crate) timeline: u32,
-    /// If there is no newer one by then, it is no history of the cluster's (monotonic, µs).
+    /// The time at which the requirement expires, because the promoted standby's history is not the cluster's if no newer timeline has come
+    /// by then (monotonic, µs).
     pub(crate) until_us: u64,
 }
 
 impl Token {
-    /// It waits for a newer history than that of a primary with this timeline.
+    /// Whether the client waits for a newer history than that of a primary with this timeline.
     pub(crate) fn is_beyond(self, primary: Option<u32>, now_us: u64) -> bool {
         match self {
             Token::Beyond(Beyond { timeline, until_us }) => {
@@ -88,36 +89,36 @@ impl Token {
     }
 }
 
-/// The questions of a pool for its primary's position.
+/// The state of a pool's questions for the primary's position.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Asks {
     /// The number of questions that were sent.
     sent: u64,
-    /// The last of them is not answered yet. There is never another one.
+    /// The last question is not answered yet. There is at most one unanswered question.
     is_under_way: bool,
-    /// A client waits for the next one.
+    /// A client waits for the answer to the next question.
     pub(crate) is_wanted: bool,
-    /// Which of them was answered last, and how.
+    /// The number of the question that was answered last, and its answer; `None` before the first answer.
     answered: Option<(u64, Position)>,
 }
 
 impl Asks {
-    /// What a client must see that was answered just now: the next question is sent after its commit.
+    /// Returns the token for a client whose change was answered just now: the next question is sent after that commit.
     pub(crate) fn next(&self) -> Token {
         Token::Asked(self.sent + 1)
     }
 
-    /// The next one is to be sent.
+    /// Whether the next question is to be sent now.
     pub(crate) fn is_due(&self) -> bool {
         self.is_wanted && !self.is_under_way
     }
 
-    /// It is sent.
+    /// Notes that the next question is sent.
     pub(crate) fn send(&mut self) {
         (self.sent, self.is_under_way, self.is_wanted) = (self.sent + 1, true, false);
     }
 
-    /// Its answer; `None` if none came.
+    /// Notes the answer to the question; `None` if there was no answer.
     pub(crate) fn end(&mut self, position: Option<Position>) {
         self.is_under_way = false;
         if let Some(position) = position {
@@ -125,14 +126,14 @@ impl Asks {
         }
     }
 
-    /// Whether a position is so far ahead of what was answered that it is none of this cluster; `None` before the first answer.
+    /// Whether a position is so far ahead of the last answer that it cannot be of this cluster; `None` before the first answer.
     pub(crate) fn is_far_ahead(&self, position: Position) -> Option<bool> {
         let (_, known) = self.answered?;
         Some(position.lsn.0 > known.lsn.0.saturating_add(AHEAD_BYTES_MAX))
     }
 
-    /// A token by what was answered. A client that waits for an earlier question has what it needs, too: a position that was asked
-    /// for later is not before it.
+    /// Returns the position for a token whose question, or a later one, was answered, and any other token unchanged. A later answer will
+    /// do, because a position that was asked for later is not before it.
     pub(crate) fn resolve(&self, token: Token) -> Token {
         match (token, self.answered) {
             (Token::Asked(asked), Some((number, position))) if asked <= number => Token::At(position),
@@ -141,16 +142,16 @@ impl Asks {
     }
 }
 
-/// Bytes of the header of a page of the write-ahead log, and of the first page of a segment.
+/// The size of the header of a page of the write-ahead log; `SEGMENT_HEADER_BYTES` is that of the first page of a segment.
 const PAGE_HEADER_BYTES: u64 = 24;
 const SEGMENT_HEADER_BYTES: u64 = 40;
 
 impl Lsn {
-    /// An insert position as the end of the last record. Behind the header of a page in which no record ends yet, replay stands at
-    /// the page's start for as long as the primary is idle (PostgreSQL's `xlog.c`, `xlog_internal.h`).
+    /// Returns the end of the last record before an insert position. After the header of a page in which no record ends yet, replay stays
+    /// at the page's start for as long as the primary is idle (PostgreSQL's `xlog.c`, `xlog_internal.h`).
     ///
-    /// A standby that has come to the start of a page has replayed a record that ends right behind its header, too: that record
-    /// begins on an earlier page.
+    /// A standby that has reached the start of a page has also replayed a record that ends right after its header: that record begins on an
+    /// earlier page.
     pub(crate) fn at_end_of_record(self, page_bytes: u64) -> Lsn {
         let in_page = self.0 % page_bytes.max(1);
         let is_header = in_page == PAGE_HEADER_BYTES || in_page == SEGMENT_HEADER_BYTES;
@@ -158,15 +159,15 @@ impl Lsn {
     }
 }
 
-/// Asks a primary for its position. It is the *insert* position, as a commit with `synchronous_commit=off` is ahead of what is
-/// written.
+/// The question for a primary's position. The answer is the *insert* position, because a commit with `synchronous_commit=off` is ahead of
+/// the written position.
 pub(crate) const PRIMARY_QUESTION: &str = "SELECT at::pg_catalog.text, pg_catalog.current_setting('wal_block_size'), \
     pg_catalog.substr(pg_catalog.pg_walfile_name(at), 1, 8) FROM pg_catalog.pg_current_wal_insert_lsn() AS at";
 
-/// Asks a standby how far it has replayed. A statement that begins behind its answer sees everything up to there.
+/// The question for a standby's replay position. A statement that begins after the answer sees everything up to that position.
 pub(crate) const STANDBY_QUESTION: &str = "SELECT pg_catalog.pg_last_wal_replay_lsn()::pg_catalog.text";
 
-/// A row of texts, as a server gave it.
+/// The columns of a row as a server sent them; `None` is NULL.
 pub(crate) type Columns = [Option<Box<[u8]>>];
 
 fn text(column: Option<&Option<Box<[u8]>>>) -> Option<&str> {

@@ -1,4 +1,4 @@
-//! A view of a cluster: what every worker knows of it, and goes by.
+//! A view of a cluster: the state that all workers are told, and by which they route clients.
 
 use std::sync::Arc;
 
@@ -9,42 +9,43 @@ use crate::cluster::switchover::Drain;
 use crate::cluster::{Cluster, Run, Term};
 use crate::driver::Endpoint;
 
-/// The share of a standby of weight 1 that is warm.
+/// The share of a warm standby of weight 1.
 pub(crate) const SHARE_WHOLE: u32 = 1000;
 
-/// See the file's head. It is sent to all workers whenever it changes.
+/// The state of a cluster as the workers use it. The worker that watches the cluster sends it to all workers whenever it changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct View {
     pub(crate) cluster: Arc<str>,
     pub(crate) epoch: u64,
-    /// The highest timeline that a node has shown (`Cluster::newest`); 0 if none has. A primary of an older one is deposed, and what it
-    /// says of commits is not passed on.
+    /// The highest timeline that a node has shown (`Cluster::newest`); 0 if none has. A primary of an older timeline is deposed, and its
+    /// answers to commits are not passed on.
     pub(crate) newest: u32,
-    /// The node that everything new goes to; `None` while clients have to wait.
+    /// The node to which all new work is sent; `None` while clients have to wait.
     pub(crate) primary: Option<Target>,
-    /// What that had replayed as a standby of the one before.
+    /// The position up to which the primary, while it was a standby, had replayed the log of the previous primary; `None` if that is not
+    /// known.
     pub(crate) followed: Option<Followed>,
-    /// Since when there is none (monotonic, µs).
+    /// The time since which there is no primary that takes work (monotonic, µs); `None` while there is one.
     pub(crate) held_since_us: Option<u64>,
-    /// The nodes that reads may go to.
+    /// The attached standbys, to which reads may be sent.
     pub(crate) standbys: Vec<Standby>,
-    /// Since when there is none of them (monotonic, µs).
+    /// The time since which no standby takes reads (monotonic, µs); `None` while one does.
     pub(crate) bare_since_us: Option<u64>,
-    /// Nodes of which nothing is known at present: they get nothing new, and keep what they have.
+    /// The names of attached nodes whose role is not known at present. They get no new work, and keep their server connections.
     pub(crate) undecided: Vec<Arc<str>>,
-    /// There is none because a switchover is under way: clients wait, however short `primary_wait` is.
+    /// There is no primary because a switchover is under way: clients wait for it, even if `primary_wait` is shorter.
     pub(crate) is_planned: bool,
-    /// What is done about open transactions.
+    /// The instruction for open transactions during a switchover; `None` if there is no instruction.
     pub(crate) drain: Option<Drain>,
-    /// Nodes that were drained for `drain_timeout`: their servers are closed at once, too.
+    /// The names of nodes whose `drain_timeout` is over. Their server connections are closed at once.
     pub(crate) drained: Vec<Arc<str>>,
-    /// Nodes whose servers are closed at once.
+    /// The names of nodes that are down, refused or gone. Their server connections are closed at once.
     pub(crate) cut_off: Vec<Arc<str>>,
-    /// Why there is no primary, or no standby: each node, and what it is.
+    /// The reason why there is no primary or no standby: each node with its state. Empty if there are both.
     pub(crate) obstacle: String,
 }
 
-/// A node that servers are opened to.
+/// A node to which server connections are opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
     pub(crate) term: Term,
@@ -56,29 +57,29 @@ pub(crate) struct Target {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Standby {
     pub(crate) target: Target,
-    /// Its part of the reads: thousandths of a node of weight 1 that is warm. Zero: none.
+    /// The standby's share of the reads, in thousandths of the share of a warm standby of weight 1; 0 means no reads.
     pub(crate) share: u32,
-    /// It gets none because it is too far behind.
+    /// The standby gets no reads because its lag is over a limit.
     pub(crate) is_behind: bool,
-    /// `prefer_lower_lag`: other standbys lag much less.
+    /// Another standby lags much less; always `false` without `prefer_lower_lag`.
     pub(crate) is_late: bool,
     /// The node's `zone`.
     pub(crate) zone: Arc<str>,
 }
 
-/// An operator's word on a node.
+/// The operator's setting for a node: ATTACH, DRAIN or DETACH NODE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
-    /// It takes part.
+    /// The node is used according to its role.
     Attached,
-    /// Nothing new is sent to it.
+    /// No new work is sent to the node.
     Draining,
-    /// As if it were not there, except that it is watched.
+    /// The node is only checked, and counts for nothing else.
     Detached,
 }
 
 impl Switch {
-    /// As it goes to another process.
+    /// Returns the number by which the value is handed over to another process.
     pub(crate) fn number(self) -> u8 {
         match self {
             Switch::Attached => 0,
@@ -87,7 +88,7 @@ impl Switch {
         }
     }
 
-    /// The other way; of a later version's number nothing is known.
+    /// Returns the value of such a number; `None` for a number that only a later version knows.
     pub(crate) fn of_number(number: u8) -> Option<Switch> {
         [Switch::Attached, Switch::Draining, Switch::Detached]
             .into_iter()
@@ -103,22 +104,22 @@ impl Switch {
     }
 }
 
-/// What becomes of a server connection.
+/// The decision whether a server connection may be kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Retirement {
-    /// It is of the present epoch.
+    /// The connection is of the present epoch and is kept.
     Stays,
-    /// It takes nothing more: it ends with the transaction that it is at.
+    /// The connection takes no new work, and is closed when its open transaction ends.
     Ends,
-    /// Its node is not the primary of the newest history any more. What it would commit is lost, so nothing that it says of a change is
-    /// believed. It ends now, unless it does nothing but answer a read.
+    /// The connection's node is not the primary of the newest history any more. A commit there would be lost, so no answer to a change is
+    /// passed on. The connection is closed at once, unless it only answers a read.
     Deposed,
-    /// It ends now.
+    /// The connection is closed at once.
     Cut,
 }
 
 impl View {
-    /// Nothing is known yet.
+    /// Returns the view of a cluster of which no node has been asked yet.
     pub(crate) fn unknown(cluster: &str, now_us: u64) -> View {
         View {
             cluster: cluster.into(),
@@ -138,9 +139,10 @@ impl View {
         }
     }
 
-    /// The fate of a server of the primary that was opened in this term. `None`: the term is not known.
+    /// Returns what to do with a server connection to the primary that was opened in this term; `None` means that the term is not known.
     ///
-    /// While no primary is known, a server stays unless a newer timeline is: the same primary may be confirmed a moment later.
+    /// While no primary is known, the connection is kept unless a newer timeline is known: the same primary may be confirmed a moment
+    /// later.
     pub(crate) fn retirement(&self, opened_in: Option<&Term>) -> Retirement {
         let Some(term) = opened_in else {
             return if self.primary.is_some() { Retirement::Ends } else { Retirement::Stays };
@@ -157,17 +159,18 @@ impl View {
 }
 
 impl View {
-    /// The standby of this name.
+    /// Returns the standby of this name; `None` if the view has none.
     pub(crate) fn standby(&self, name: &str) -> Option<&Standby> {
         self.standbys.iter().find(|standby| *standby.target.term.node == *name)
     }
 
-    /// The servers of this node are closed, whatever they do.
+    /// Whether the server connections of this node are closed at once, even during a transaction.
     fn is_cut_off(&self, node: &Arc<str>) -> bool {
         self.cut_off.contains(node) || self.drained.contains(node)
     }
 
-    /// What becomes of a server that was opened to a standby. Those of one that is drained, promoted or gone end.
+    /// Returns what to do with a server connection that was opened to a standby. A connection ends if its node was drained, promoted or
+    /// removed.
     pub(crate) fn retirement_at_standby(&self, opened_in: &Term) -> Retirement {
         match self.standby(&opened_in.node) {
             _ if self.is_cut_off(&opened_in.node) => Retirement::Cut,
@@ -177,8 +180,8 @@ impl View {
         }
     }
 
-    /// What becomes of a server that was opened to a standby, if its node was promoted since: in this term, as far as it is known. The server
-    /// takes no further transaction, and nothing of a change is believed once there is a newer primary.
+    /// Returns what to do with a server connection whose standby was promoted in this term. The connection takes no further transaction,
+    /// and no answer to a change is passed on once there is a newer timeline.
     pub(crate) fn retirement_at_promoted(&self, term: &Term) -> Retirement {
         match () {
             () if self.is_cut_off(&term.node) => Retirement::Cut,
@@ -189,14 +192,14 @@ impl View {
 }
 
 impl Target {
-    /// Where to connect to.
+    /// Returns the address to connect to.
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint::of_host(&self.host, self.port)
     }
 }
 
 impl Cluster {
-    /// What the workers are to go by now.
+    /// Returns the present view for the workers.
     pub(crate) fn view(&self) -> View {
         let at = |node: &Node, term| Target { term, host: Arc::clone(&node.host), port: node.port };
         let primary = self.serving().zip(self.last.clone()).map(|(node, term)| at(node, term));
@@ -247,7 +250,7 @@ impl Cluster {
         }
     }
 
-    /// The nodes that reads may go to, and their runs.
+    /// Returns the attached standbys and their runs.
     pub(super) fn standbys(&self) -> impl Iterator<Item = (&Node, Run)> {
         self.nodes.iter().filter_map(|node| match &node.state {
             NodeState::Standby(member) if node.switch == Switch::Attached => Some((node, member.answer.run)),
@@ -255,7 +258,7 @@ impl Cluster {
         })
     }
 
-    /// With `prefer_lower_lag`: the least lag of a standby that takes reads, in time and in bytes.
+    /// Returns the least lag, in time and in bytes, among the standbys that take reads; `None` without `prefer_lower_lag`.
     fn least_lag(&self) -> Option<Lag> {
         let reads = |node: &&Node| node.share(self.limits(), self.decided_us) > 0;
         let lags = self.standbys().map(|(node, _)| node).filter(reads).filter_map(|node| node.lag);

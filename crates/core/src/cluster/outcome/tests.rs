@@ -4,18 +4,18 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What happens in the model.
+/// An event in the model.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// The primary begins a transaction and writes for it. The second transaction is the one that is asked for.
     Begins,
-    /// It commits its oldest open transaction, or rolls it back.
+    /// The primary commits its oldest open transaction, or rolls it back.
     Ends { commits: bool },
-    /// The standby replays so many records.
+    /// The standby replays this number of records.
     Replays(usize),
-    /// The primary crashes where so many of its last records were not on disk, and comes back. `same`: its postmaster lived.
+    /// The primary crashes, loses this number of records that were not on disk, and comes back. `same`: its postmaster survived.
     Crashes { lost: usize, same: bool },
-    /// It is stopped and started in order.
+    /// The primary is stopped cleanly and started.
     Restarts,
     /// The standby is promoted, and a new one is made from it.
     Promotes,
@@ -23,11 +23,11 @@ enum Act {
     Looks,
 }
 
-/// A record of the log: it is one long.
+/// A record of the log; each record has length one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
     xid: u64,
-    /// Which transaction it really is.
+    /// The transaction to which the record really belongs.
     of: usize,
     commits: Option<bool>,
 }
@@ -35,7 +35,7 @@ struct Record {
 #[derive(Clone, Debug)]
 struct Node {
     log: Vec<Record>,
-    /// So many records are on disk for certain: those up to the end of its last recovery.
+    /// The number of records that are certainly on disk: those up to the end of the node's last recovery.
     flushed: usize,
     next: u64,
     run: Run,
@@ -75,9 +75,9 @@ struct World {
     begun: usize,
     /// The transaction that is asked for.
     asked: Option<(Stake, Term)>,
-    /// As the pooler saw it last.
+    /// The standby's state when the pooler saw it last.
     seen: Option<Followed>,
-    /// What it had seen of the present primary as a standby.
+    /// The last state in which the pooler saw the present primary as a standby.
     followed: Option<Followed>,
     /// The primary was started again since the pooler saw it: the standby does not receive from it yet.
     is_new: bool,
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// What the pooler finds out, and what is true.
+    /// Returns the outcome that the pooler finds, and whether the transaction was really committed.
     fn verdict(&self) -> Option<(Outcome, bool)> {
         let (stake, term) = self.asked.as_ref()?;
         let mut committed = self.primary.log.iter().filter(|record| record.of == MINE);

@@ -1,7 +1,7 @@
-//! The source of a cluster: what Patroni, etcd or a name server says of it. The control plane asks it; here is what counts of its
-//! word, and for how long.
+//! The source of a cluster: Patroni, etcd or a name server, which names the nodes and perhaps their roles. The control plane asks the
+//! source; this module decides what its report means, and for how long.
 //!
-//! A source never makes a node the primary. It has a say in whether a node that says so is believed.
+//! A source never makes a node the primary. It only has a say in whether a node that reports to be the primary is believed.
 
 #[cfg(test)]
 mod tests;
@@ -14,25 +14,25 @@ use crate::cluster::node::{Doubt, Node};
 use crate::cluster::{Cluster, Remark};
 use crate::driver::Level;
 
-/// What the control plane found out about a cluster.
+/// The result of one inquiry of the control plane to the source of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceReport {
     /// The cluster's name.
     pub cluster: Arc<str>,
-    /// How it was asked.
+    /// The way of discovery that was used.
     pub discovery: Discovery,
-    /// Its word, or why it could not be asked.
+    /// The source's report, or the reason why there is none.
     pub said: Result<SourceWord, String>,
 }
 
-/// The word of a source.
+/// The report of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceWord {
     /// The address that answered.
     pub by: Arc<str>,
     /// The nodes; at most [`MEMBERS_MAX`].
     pub members: Vec<SourceMember>,
-    /// A switchover that is to begin at once.
+    /// The switchover that the source announces to begin at once; `None` if there is none.
     pub announced: Option<Announced>,
 }
 
@@ -42,66 +42,66 @@ pub const MEMBERS_MAX: usize = 64;
 /// A node in the list of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceMember {
-    /// Its name.
+    /// The node's name.
     pub name: Arc<str>,
-    /// Where its server is.
+    /// The host name or address of the node's server.
     pub host: Arc<str>,
     /// The server's port.
     pub port: u16,
-    /// What it is.
+    /// The node's role.
     pub role: SourceRole,
 }
 
-/// What a source says of the role of a node.
+/// The role of a node in the report of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceRole {
-    /// It is the primary.
+    /// The node is the primary.
     Primary,
-    /// It is not.
+    /// The node is not the primary.
     Other,
-    /// The part of the source that would know did not answer.
+    /// The part of the source that knows the roles did not answer.
     Silent,
-    /// Such a source knows no roles.
+    /// The source does not know roles.
     Untold,
 }
 
 /// The switchover that a source announces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Announced {
-    /// The node that is to become the primary, if that is decided.
+    /// The node that is to become the primary; `None` if that is not decided.
     pub to: Option<Arc<str>>,
 }
 
-/// What the word of the source means for one node that says it is the primary.
+/// The meaning of the source's report for a node that reports to be the primary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
-    /// There is no source, or it knows no roles: the nodes decide.
+    /// There is no source, or it does not know roles: the nodes alone decide.
     NoSay,
-    /// The source says so, too.
+    /// The source names the node as the primary, too.
     Agrees,
-    /// The source says that it is not.
+    /// The source does not name the node as the primary.
     Contradicts,
-    /// The source is silent.
+    /// The source has no recent report about the node's role.
     Silent,
 }
 
-/// What is known of a source.
+/// The source of one cluster, with its last report.
 #[derive(Debug)]
 pub(crate) struct Source {
     discovery: Discovery,
     lost: SourceLost,
-    /// Its last word, and when that came (monotonic, µs).
+    /// The source's last report, and the time at which it came (monotonic, µs); `None` before the first one.
     word: Option<(SourceWord, u64)>,
-    /// Why it could not be asked since.
+    /// The reason why the last inquiry failed; `None` if it succeeded.
     error: Option<String>,
-    /// Since when a switchover is announced (monotonic, µs), and the epoch of then.
+    /// The time since which a switchover is announced (monotonic, µs), and the cluster's epoch at that time; `None` if none is announced.
     announced: Option<(u64, u64)>,
-    /// The log was told that it is silent.
+    /// The log has reported that the source does not answer; reset when the source answers.
     told_silent: bool,
 }
 
 impl Source {
-    /// The source that the configuration names; `None`: there is none, as with `discovery=sql`.
+    /// Returns the source that the configuration names; `None` with `discovery=sql`.
     pub(super) fn of(options: &ClusterOptions) -> Option<Source> {
         (options.discovery != Discovery::Sql).then_some(Source {
             discovery: options.discovery,
@@ -113,7 +113,7 @@ impl Source {
         })
     }
 
-    /// Follows the configuration.
+    /// Takes over the setting `source_lost`.
     pub(super) fn follow(&mut self, options: &ClusterOptions) {
         self.lost = options.source_lost;
     }
@@ -122,22 +122,22 @@ impl Source {
         self.discovery
     }
 
-    /// The address that answered last.
+    /// Returns the address that answered last.
     pub(crate) fn by(&self) -> Option<&str> {
         self.word.as_ref().map(|(word, _)| &*word.by)
     }
 
-    /// When it answered last (monotonic, µs).
+    /// Returns the time at which the source answered last (monotonic, µs); `None` if it never did.
     pub(crate) fn heard_us(&self) -> Option<u64> {
         self.word.as_ref().map(|(_, heard_us)| *heard_us)
     }
 
-    /// Why it could not be asked since it answered last.
+    /// Returns the reason why the last inquiry failed; `None` if it succeeded.
     pub(crate) fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
-    /// The word, if it is not older than this.
+    /// Returns the last report, if it is not older than `age_us_max`.
     fn fresh(&self, now_us: u64, age_us_max: u64) -> Option<&SourceWord> {
         let (word, heard_us) = self.word.as_ref()?;
         (now_us.saturating_sub(*heard_us) <= age_us_max).then_some(word)
@@ -161,7 +161,7 @@ impl Source {
 }
 
 impl Cluster {
-    /// Takes what the control plane found out. Returns the list of nodes, if that is another one than before.
+    /// Takes a report of the control plane. Returns the list of nodes if it differs from the present one; the caller must follow that list.
     pub(crate) fn take_source(&mut self, report: &SourceReport, now_us: u64) -> Option<Vec<SourceMember>> {
         let source = self.source.as_mut().filter(|source| source.discovery == report.discovery)?;
         let word = match &report.said {
@@ -197,14 +197,14 @@ impl Cluster {
         members
     }
 
-    /// The nodes that the source has named last, with the options of their lines.
+    /// Returns the nodes of the source's last report, with the options of their lines in the configuration.
     pub(crate) fn discovered(&self, config: &Config) -> Vec<(Arc<str>, NodeOptions)> {
         let members = self.source.as_ref().and_then(|source| source.word.as_ref());
         let members = members.map(|(word, _)| word.members.as_slice()).unwrap_or_default();
         members.iter().map(|member| (Arc::clone(&member.name), options_of(config, member))).collect()
     }
 
-    /// What the source's word means for this node.
+    /// Returns the meaning of the source's report for this node.
     pub(super) fn standing(&self, node: &Node, now_us: u64) -> Standing {
         match &self.source {
             None => Standing::NoSay,
@@ -212,8 +212,8 @@ impl Cluster {
         }
     }
 
-    /// Why a node that says it is the primary is not believed, as far as the source has a say. `rivals`: another node that
-    /// answers says so, too.
+    /// Returns the reason why a node that reports to be the primary is not believed, as far as the source decides that. `rivals` means that
+    /// another node that answers its checks reports to be the primary, too.
     pub(super) fn doubt_by_source(&self, standing: Standing, rivals: bool) -> Option<Doubt> {
         let holds = self.source.as_ref().is_some_and(|source| source.lost == SourceLost::Hold);
         match standing {
@@ -224,7 +224,8 @@ impl Cluster {
         }
     }
 
-    /// The source has been heard since this node says what it says, and so long after that nothing of its word was older.
+    /// Whether the source has answered at least `check_timeout_ms` after the node began to report its present role, so that no part of the
+    /// source's report can be older.
     pub(super) fn source_heard_since(&self, node: &Node) -> bool {
         let heard_us = self.source.as_ref().and_then(Source::heard_us);
         let since_us = node.state.member().map(|member| member.same_since_us);
@@ -233,7 +234,8 @@ impl Cluster {
         heard_us.zip(since_us).is_some_and(is_later)
     }
 
-    /// The source announces a switchover: nothing new begins, for as long as open transactions may last.
+    /// Returns the switchover that the source announces, during which no new work begins; `None` when it has lasted longer than open
+    /// transactions may (`switchover_drain_ms`), or another primary was found.
     pub(super) fn announced(&self, now_us: u64) -> Option<&Announced> {
         let source = self.source.as_ref()?;
         let (since_us, epoch) = source.announced?;
@@ -242,7 +244,7 @@ impl Cluster {
         word.announced.as_ref().filter(|_| lasts)
     }
 
-    /// When something changes although the source says nothing (monotonic, µs).
+    /// Returns the time at which a decision changes although the source does not answer (monotonic, µs).
     pub(super) fn source_expires_us(&self, now_us: u64) -> Option<u64> {
         let source = self.source.as_ref()?;
         let silent_us = source.heard_us().map(|heard_us| heard_us + self.limits.primary_max_age_us + 1);
@@ -250,7 +252,7 @@ impl Cluster {
         silent_us.into_iter().chain(announced_us).filter(|us| *us > now_us).min()
     }
 
-    /// The log is told once that the source is silent.
+    /// Writes a message for the log, once, if the source does not answer.
     pub(super) fn remark_source(&mut self, now_us: u64) {
         let age_us_max = self.limits.primary_max_age_us;
         let name = Arc::clone(&self.name);
@@ -266,7 +268,7 @@ impl Cluster {
     }
 }
 
-/// What the configuration says of a discovered node: the options of the line with its name, but for the address.
+/// Returns the options of a discovered node: those of the line with its name, with the address that the source reports.
 fn options_of(config: &Config, member: &SourceMember) -> NodeOptions {
     let line = config.nodes.get(&*member.name).cloned().unwrap_or_default();
     NodeOptions { host: member.host.to_string(), port: member.port, ..line }

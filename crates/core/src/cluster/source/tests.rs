@@ -261,7 +261,7 @@ fn another_way_of_discovery_takes_back_nothing() {
     );
 }
 
-/// What may happen.
+/// An event in the property test.
 #[derive(Clone, Debug)]
 enum Step {
     Says(Vec<SourceRole>, bool),

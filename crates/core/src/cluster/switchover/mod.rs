@@ -1,5 +1,5 @@
-//! A planned switchover: its steps, and what each of them waits for. It decides when new work waits and when that ends; the worker counts
-//! open transactions, and the control plane asks Patroni.
+//! A planned switchover: its steps, and the condition that ends each of them. This module decides when new work waits and when that ends;
+//! the workers count open transactions, and the control plane asks Patroni.
 
 #[cfg(test)]
 mod tests;
@@ -14,13 +14,13 @@ use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
 use crate::driver::Level;
 
-/// How long Patroni may take before its answer counts as lost (µs). The control plane gives up a little earlier.
+/// The time after which Patroni's answer counts as lost (µs). The control plane gives up a little earlier.
 const PATRONI_US: u64 = 65_000_000;
 
 /// A switchover that is under way.
 #[derive(Debug)]
 pub(crate) struct Switchover {
-    /// Which of the cluster's it is: answers to an earlier one come too late.
+    /// The switchover's number in its cluster. An answer to an earlier switchover comes too late and is ignored.
     pub(crate) number: u64,
     pub(crate) to: Arc<str>,
     from: Term,
@@ -29,14 +29,14 @@ pub(crate) struct Switchover {
     began_us: u64,
 }
 
-/// Where a switchover stands. Each step has a time at which it is given up (monotonic, µs).
+/// The step of a switchover, and the time at which the step is given up (monotonic, µs).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// New transactions wait, open ones may end.
     Drains { until_us: u64 },
-    /// Those that are still open are cut.
+    /// Transactions that are still open are interrupted (FORCE).
     Cuts { until_us: u64 },
-    /// Patroni was asked to do it.
+    /// Patroni was asked to switch over.
     Patroni { until_us: u64 },
     /// An operator or another program stops the primary and promotes the target.
     Promotion { until_us: u64 },
@@ -52,28 +52,28 @@ impl Step {
     }
 }
 
-/// How a switchover ended; the error says where it stood, and what to do.
+/// The result of a switchover; the error text names the step that failed and what to do next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ended {
     pub(crate) number: u64,
     pub(crate) result: Result<(), String>,
 }
 
-/// What the workers do about open transactions.
+/// The instruction to the workers about open transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Drain {
-    /// The switchover's.
+    /// The number of the switchover.
     pub(crate) number: u64,
-    /// Open transactions are cut.
+    /// Open transactions are interrupted; `false`: they may end.
     pub(crate) cuts: bool,
 }
 
-/// What is to be done once no transaction is open.
+/// The action that follows once no transaction is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
-    /// Patroni is to be asked to make `to` the primary in the place of `from`.
+    /// The control plane must ask Patroni to make `to` the primary instead of `from`.
     AskPatroni { from: Arc<str>, to: Arc<str> },
-    /// Nothing: the promotion comes from elsewhere.
+    /// There is nothing to do: an operator or another program promotes the target.
     Wait,
 }
 
@@ -81,7 +81,7 @@ impl Cluster {
     /// Begins a switchover, if the target is fit for it. Returns its number.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the switchover cannot begin.
     pub(crate) fn begin_switchover(&mut self, to: &str, force: bool, now_us: u64) -> Result<u64, String> {
         self.check_target(to)?;
         let Some(from) = self.last.clone() else {
@@ -103,7 +103,7 @@ impl Cluster {
         Ok(self.switchovers)
     }
 
-    /// Whether the target is a standby that streams and is near enough, and the primary is there.
+    /// Checks that the target is a standby that streams and is near enough, and that there is a primary.
     fn check_target(&self, to: &str) -> Result<(), String> {
         let name = &self.name;
         if let Some(switchover) = &self.switchover {
@@ -154,7 +154,7 @@ impl Cluster {
         self.switchover.as_ref()
     }
 
-    /// What the workers do about open transactions now.
+    /// Returns the present instruction to the workers about open transactions; `None` if no drain is under way.
     pub(super) fn drain(&self) -> Option<Drain> {
         let switchover = self.switchover.as_ref()?;
         match switchover.step {
@@ -164,7 +164,8 @@ impl Cluster {
         }
     }
 
-    /// No transaction is open any more: the act begins.
+    /// Begins the next step, as no transaction is open any more. Returns the action that the caller must start; `None` if the switchover is
+    /// past that step.
     pub(crate) fn switchover_drained(&mut self, number: u64, now_us: u64) -> Option<Act> {
         let discovery = self.source.as_ref().map_or(Discovery::Sql, Source::discovery);
         let wait_us = self.limits.primary_wait_us.max(self.limits.down_after_us);
@@ -196,7 +197,7 @@ impl Cluster {
         Some(act)
     }
 
-    /// Patroni has answered. Its yes is not enough: the target must say that it is the primary.
+    /// Takes Patroni's answer. A success is not enough to end the switchover: the target must report to be the primary.
     pub(crate) fn switchover_answered(&mut self, number: u64, answer: &Result<(), String>, now_us: u64) {
         let wait_us = self.limits.primary_wait_us.max(self.limits.down_after_us);
         let Some(switchover) = self.switchover.as_mut().filter(|switchover| switchover.number == number)
@@ -219,7 +220,7 @@ impl Cluster {
         self.decide(now_us);
     }
 
-    /// An operator ends it. What Patroni was asked to do goes on.
+    /// Ends the switchover on behalf of an operator. A switchover that Patroni has already begun goes on.
     pub(crate) fn cancel_switchover(&mut self, now_us: u64) -> Result<(), String> {
         if self.switchover.is_none() {
             return Err(format!("no switchover of cluster {} is under way", self.name));
@@ -229,7 +230,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Looks whether the step has come to its end. Called whenever the nodes were looked at.
+    /// Checks whether the present step has ended. Called whenever the roles are decided.
     pub(super) fn go_on_with_switchover(&mut self, now_us: u64) {
         let Some(switchover) = &mut self.switchover else { return };
         let (name, to, from) =
@@ -280,12 +281,12 @@ impl Cluster {
         self.ended = Some(Ended { number: switchover.number, result });
     }
 
-    /// The switchover that has ended since the last call.
+    /// Returns the result of a switchover that has ended since the last call.
     pub(crate) fn take_ended(&mut self) -> Option<Ended> {
         self.ended.take()
     }
 
-    /// When the step is given up (monotonic, µs).
+    /// Returns the time at which the present step is given up (monotonic, µs).
     pub(super) fn switchover_expires_us(&self) -> Option<u64> {
         Some(self.switchover.as_ref()?.step.until_us().saturating_add(1))
     }
