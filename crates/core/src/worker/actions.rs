@@ -215,8 +215,8 @@ impl Worker {
         Outcome::Sums(vec![("killed", u64::from(unpooled.is_some() || pooled.is_some()))])
     }
 
-    /// New configuration: pools follow, servers that were made by other rules are recycled, clients of databases that are gone
-    /// are told.
+    /// Follows a new configuration: pools follow it, servers that were made by other rules are recycled, and clients of removed databases
+    /// get an error.
     pub(crate) fn follow_rules<D: Driver>(&mut self, cx: &mut Cx<'_, D>, rules: Rules) {
         let old = std::mem::replace(&mut cx.env.rules, rules);
         let config = Arc::clone(&cx.env.rules.config);
@@ -252,14 +252,14 @@ impl Worker {
         self.follow_clusters(cx);
     }
 
-    /// There is no successor left to hand over to.
+    /// Goes on serving clients, because there is no successor left to hand over to.
     pub(crate) fn serve_on(&mut self, env: &mut Env) {
         if env.stopping == Some(Shutdown::HandOver) {
             env.stopping = Some(Shutdown::WaitForClients);
         }
     }
 
-    /// A shutdown begins, or becomes more urgent.
+    /// Begins a shutdown, or makes it more urgent.
     pub(crate) fn begin_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>, kind: Shutdown) {
         if cx.env.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
             return;
@@ -320,7 +320,7 @@ impl Worker {
     }
 }
 
-/// A shutdown that has begun gives way only to a more urgent one.
+/// Returns the urgency of a shutdown: one that has begun gives way only to a more urgent one.
 fn urgency(kind: Shutdown) -> u8 {
     match kind {
         Shutdown::WaitForClients => 0,
@@ -330,7 +330,7 @@ fn urgency(kind: Shutdown) -> u8 {
     }
 }
 
-/// The list of a reload's diff names this database, or the fallback that it comes from.
+/// Whether the list of a reload's differences names this database, or the fallback from which it was made.
 fn is_among(names: &[String], config: &Config, database: &str) -> bool {
     let listed = config.databases.contains_key(database);
     names.iter().any(|name| name == database || (!listed && name == pgweir_settings::FALLBACK_DATABASE))

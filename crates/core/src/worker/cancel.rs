@@ -10,7 +10,7 @@ use crate::worker::Worker;
 use crate::worker::unpooled::UnpooledState;
 
 impl Worker {
-    /// A client's first packet was CancelRequest.
+    /// Handles a CancelRequest, which was a client's first packet.
     pub(crate) fn cancel_request<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -41,7 +41,7 @@ impl Worker {
         Step::Gone
     }
 
-    /// The client that this key belongs to.
+    /// Returns the client that this key belongs to; `None` if it is not a client of this worker.
     fn shown_by(&self, env: &Env, key: &[u8]) -> Option<KeyOwner> {
         let among_peers = env.rules.config.main.peer_id != 0;
         let key: &[u8] = if among_peers { &own_form(key)? } else { key };
@@ -53,7 +53,7 @@ impl Worker {
         own.is_shown_by(key).then_some(owner)
     }
 
-    /// Another worker received it.
+    /// Handles a cancel request that another worker received.
     pub(crate) fn cancel_by_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, key: &[u8]) {
         if let Some(owner) = self.shown_by(cx.env, key) {
             self.cancel_for(cx, None, owner);

@@ -28,7 +28,7 @@ impl Worker {
         self.in_pool(cx, pool_id, |pool, cx| pool.queue_lookup(cx, lookup));
     }
 
-    /// The client that asked has left. If a server has already got the question, pgweir drops the answer.
+    /// Forgets the question of a client that has left. If a server has already received the question, its answer is dropped.
     pub(crate) fn forget_lookup<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -20,24 +20,24 @@ use crate::worker::Worker;
 use crate::worker::login::inquiry::Obstacle;
 use crate::worker::unpooled::{Asked, Unpooled, UnpooledState};
 
-/// When the next round is due.
+/// The schedule of the rounds.
 pub(crate) struct Rounds {
-    /// Monotonic, µs.
+    /// The time at which the next round is due (monotonic, µs).
     due_us: u64,
     /// The bytes that came during a standstill are handled before the next round.
     catches_up: bool,
 }
 
 impl Rounds {
-    /// The first is due at this time (monotonic, µs).
+    /// Returns a schedule whose first round is due at this time (monotonic, µs).
     pub(crate) fn from(now_us: u64) -> Self {
         Self { due_us: now_us, catches_up: false }
     }
 
-    /// Whether one begins now.
+    /// Returns whether a round begins now, and sets the time of the next one.
     ///
-    /// Not when this process stood still: clients and servers may have sent the awaited bytes long ago, or were waiting for
-    /// us, and would be found late. They get a moment, once: a worker that is always late still has its rounds.
+    /// No round begins right after a standstill of this process: clients and servers may have sent the awaited bytes long ago, or were
+    /// waiting for pgweir, and would be found late. They get a moment, but only once: a worker that is always late still has its rounds.
     pub(crate) fn begin(&mut self, now_us: u64) -> bool {
         if now_us < self.due_us {
             return false;
@@ -48,14 +48,14 @@ impl Rounds {
         !self.catches_up
     }
 
-    /// Monotonic, µs.
+    /// Returns the time at which the next round is due (monotonic, µs).
     pub(crate) fn due_us(&self) -> u64 {
         self.due_us
     }
 }
 
 impl Worker {
-    /// One round.
+    /// Carries out one round.
     pub(crate) fn maintain<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if cx.env.activity != Activity::Suspended {
             self.login_timeouts(cx);
@@ -88,7 +88,7 @@ impl Worker {
         }
     }
 
-    /// Clients that take too long to log in.
+    /// Ends clients that take too long to log in.
     fn login_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let late: Vec<(UnpooledId, Fault)> = self
             .unpooled
@@ -112,8 +112,8 @@ impl Worker {
             .or_else(|| over.then_some(Fault::Timeout("client_login_timeout", SqlState::PROTOCOL_VIOLATION)))
     }
 
-    /// A login that waits for `auth_query` waits for a server as a client of that pool does. It is not told the reason why
-    /// there is no server.
+    /// Returns the error for a login that has waited too long for `auth_query`. Such a login waits for a server as a client of that pool
+    /// does, but is not told the reason why there is no server.
     fn lookup_overdue(&self, env: &Env, asked: &Asked) -> Option<Fault> {
         let Asked::Secret { pool: (database, user), since_us, .. } = asked else { return None };
         let config = &env.rules.config;
@@ -122,7 +122,7 @@ impl Worker {
             .then_some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW))
     }
 
-    /// Cancel requests that are on their way to peers, or wait to be.
+    /// Ends cancel requests that have been on their way to peers, or have waited, for too long.
     fn forward_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let main = &cx.env.rules.config.main;
         let (connect, wait) = (main.server_connect_timeout, main.cancel_wait_timeout);
@@ -133,7 +133,8 @@ impl Worker {
         self.peer_timeouts(cx, |start_us| over(connect, start_us), |start_us| over(wait, start_us));
     }
 
-    /// Databases with a forced user and `min_pool_size` have their pool without any client. One worker sees to each.
+    /// Creates the pools of databases with a forced user and `min_pool_size`, which exist even without any client. One worker is
+    /// responsible for each.
     fn keep_forced_pools<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let config = std::sync::Arc::clone(&cx.env.rules.config);
         for (name, database) in &config.databases {
@@ -182,7 +183,7 @@ impl Worker {
     }
 }
 
-/// A limit is reached, counted from this time (monotonic, µs).
+/// Whether a limit is reached, counted from `start_us` (monotonic, µs); `None` is no limit.
 pub(crate) fn is_over(env: &Env, limit: Option<Duration>, start_us: u64) -> bool {
     let passed = Duration::from_micros(env.now.mono_us.saturating_sub(start_us));
     limit.is_some_and(|limit| passed >= limit)

@@ -2,7 +2,7 @@
 //! each other's cancel requests. A key carries the id of the process that gave it; a request with another process's id is
 //! forwarded there as it came, on a separate connection, which that process closes when it is done.
 //!
-//! Nothing here knows which client's statement is meant: only the other process knows.
+//! This process cannot tell which client's statement is meant: only the other process can.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct Forward {
     peer: u32,
     requester: UnpooledId,
     key: Vec<u8>,
-    /// The peer has the request.
+    /// The request was sent to the peer.
     sent: bool,
     since_us: u64,
     /// The counters of these requests.
@@ -132,7 +132,7 @@ impl Worker {
         );
     }
 
-    /// Peers say nothing on such a connection.
+    /// Ends a request whose peer has sent bytes: peers send nothing on such a connection.
     pub(crate) fn peer_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
         self.end_forward(cx, id, "peer answered a cancel request");
     }

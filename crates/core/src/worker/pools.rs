@@ -1,4 +1,4 @@
-//! The worker's pools: by name, and what they want of each other where a limit spans several of them.
+//! The worker's pools by name, and the requests between pools that share a limit.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::stats::rare_path::RarePath;
 use crate::worker::Worker;
 
 impl Worker {
-    /// The pool of a database and a server user, made if there is none; `None` if there is no such database.
+    /// Returns the pool of a database and a server user, which is created if there is none; `None` if there is no such database.
     pub(crate) fn pool_for<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -104,8 +104,8 @@ impl Worker {
         (0..env.shared.workers()).map(WorkerId).filter(move |&worker| worker != own)
     }
 
-    /// Lets a pool act, and notes whether it has something left to do when the tick ends. What it wants of others is done then, too.
-    /// `None` if there is no such pool.
+    /// Lets a pool act, and notes whether it has work left for the end of the tick. Its requests to other pools are carried out then, too.
+    /// Returns `None` if there is no such pool.
     #[inline]
     pub(crate) fn in_pool<D: Driver, R>(
         &mut self,

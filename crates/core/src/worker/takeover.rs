@@ -52,7 +52,7 @@ impl Worker {
         });
     }
 
-    /// The database is not configured any more.
+    /// Closes a client and a server whose database is not configured any more.
     fn turn_away<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: Option<ConnId>, server: Option<ConnId>) {
         if let Some(conn) = client {
             cx.env.scratch.clear();

@@ -8,15 +8,15 @@ use crate::driver::{Driver, WorkerId};
 use crate::mail::{Mail, Question};
 use crate::worker::Worker;
 
-/// What a worker has said of the transactions that are open at it.
+/// The last number of open transactions that this worker reported for a switchover that drains.
 pub(super) struct Draining {
     pub(super) number: u64,
     pub(super) told: Option<u32>,
-    /// When they are counted again (monotonic, µs).
+    /// The time at which open transactions are counted again (monotonic, µs).
     pub(super) due_us: u64,
 }
 
-/// Open transactions are counted so often.
+/// The time between two counts of open transactions.
 const COUNT_EVERY_US: u64 = 2_000;
 
 impl Worker {
@@ -43,7 +43,7 @@ impl Worker {
         }
     }
 
-    /// So many transactions are open at a worker. When none is anywhere, the switchover goes on.
+    /// Takes the number of transactions that are open at a worker. If no worker has any, the switchover goes on.
     pub(crate) fn count_open<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -31,28 +31,29 @@ use crate::worker::clusters::watch::NodeWatch;
 pub(crate) struct Clusters {
     pub(crate) watched: HashMap<Arc<str>, Watched>,
     watches: SlotMap<WatchId, NodeWatch>,
-    /// When something has to be looked at (monotonic, µs). Each turn asks for it.
+    /// The time at which a check or another action is due next (monotonic, µs).
     pub(crate) due_us: u64,
-    /// Switchovers that drain, whichever worker watches the cluster: what this worker said last of its open transactions.
+    /// The switchovers that drain, by cluster: the number of open transactions that this worker reported last. Another worker may watch the
+    /// cluster.
     drains: HashMap<Arc<str>, Draining>,
-    /// What pools that are gone have counted, by cluster.
+    /// The counters of pools that were removed, by cluster.
     tallies: HashMap<Arc<str>, RouteCounters>,
-    /// The configuration that they follow.
+    /// The configuration that the clusters follow; `None` at the start.
     config: Option<Arc<Config>>,
 }
 
 /// A cluster that this worker watches.
 pub(crate) struct Watched {
     pub(crate) cluster: Cluster,
-    /// What the workers were told last.
+    /// The view that the workers were sent last; `None` before the first one.
     told: Option<Arc<View>>,
-    /// Transactions that are open at each worker, while a switchover drains.
+    /// The number of open transactions at each worker, while a switchover drains.
     open: HashMap<WorkerId, u32>,
-    /// Its source was told to hurry.
+    /// The control plane was asked to query the cluster's source more often.
     source_hurries: bool,
-    /// How the last switchover ended.
+    /// The result of the last switchover; `None` if there was none.
     ended: Option<Ended>,
-    /// When it did (monotonic, µs).
+    /// The time at which the last switchover ended (monotonic, µs).
     ended_us: u64,
 }
 
@@ -94,7 +95,7 @@ impl Watched {
 }
 
 impl Clusters {
-    /// A pool goes: what it has counted stays.
+    /// Adds the counters of a pool that is removed to those of its cluster.
     pub(crate) fn keep_counters(&mut self, pool: &PoolState) {
         if let Some(cluster) = &pool.cluster {
             let kept = self.tallies.entry(Arc::clone(&cluster.view.cluster)).or_default();
@@ -102,7 +103,7 @@ impl Clusters {
         }
     }
 
-    /// Finds out when something has to be looked at.
+    /// Computes the time of the next action.
     fn rearm(&mut self, now_us: u64) {
         let checks = self.watches.values().map(|watch| watch.due_us);
         let terms = self.watched.values().filter_map(|watched| watched.cluster.expires_us(now_us));
@@ -112,7 +113,7 @@ impl Clusters {
 }
 
 impl Worker {
-    /// Watches what the configuration has this worker watch.
+    /// Follows the configuration: watches the clusters that it assigns to this worker.
     pub(crate) fn follow_clusters<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let config = Arc::clone(&cx.env.rules.config);
         if self.clusters.config.as_ref().is_some_and(|known| Arc::ptr_eq(known, &config)) {
@@ -149,7 +150,7 @@ impl Worker {
         self.take_views(cx);
     }
 
-    /// A connection to a cluster's primary failed or ended: its nodes are asked now.
+    /// Checks the nodes of a cluster at once, because a connection to its primary failed or ended.
     pub(crate) fn suspect<D: Driver>(&mut self, cx: &mut Cx<'_, D>, suspicion: Suspicion) {
         let watcher = cx.env.shared.watcher(&suspicion.cluster);
         if watcher != cx.env.worker {

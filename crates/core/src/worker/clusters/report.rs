@@ -14,21 +14,22 @@ use crate::worker::console::command::Outcome;
 use crate::worker::console::report::{Row, cell};
 use crate::worker::console::table::NODES;
 
-/// The places of columns among those of SHOW CLUSTERS.
+/// The index of a column of SHOW CLUSTERS.
 const EPOCH: usize = 2;
-/// The first of the columns that one worker fills.
+/// The index of the first column of SHOW CLUSTERS that only the watching worker fills.
 const OF_WATCHER: usize = 8;
-/// Those that are sums over the workers: held_clients, the reads that fell back, resolving, and what clients at COMMIT were told.
+/// The indexes of the columns that are sums over the workers: held_clients, the reads that fell back, resolving, and the outcomes that
+/// clients were told at COMMIT.
 const COUNTS: [usize; 5 + FellBack::ALL.len()] = [5, 14, 15, 16, 17, 18, 19, 20];
 
-/// The places of columns among those of SHOW NODES.
+/// The index of a column of SHOW NODES.
 const HOST: usize = 2;
-/// The first of those that each worker counts for itself, and their number.
+/// The index of the first column that each worker counts for itself; `COUNTS_AT_NODE` is the number of these columns.
 const AT_NODE: usize = 15;
 const COUNTS_AT_NODE: usize = 6;
 
 impl Worker {
-    /// What this worker knows of each cluster, and how many of its clients wait for a primary.
+    /// Returns this worker's rows of SHOW CLUSTERS, with the number of its clients that wait for a primary.
     pub(crate) fn cluster_rows(&self, env: &Env) -> Vec<Row> {
         let mut views: Vec<_> = env.clusters.views.values().collect();
         views.sort_by(|one, other| one.cluster.cmp(&other.cluster));
@@ -69,7 +70,7 @@ impl Worker {
         rows.collect()
     }
 
-    /// The nodes of the clusters that this worker watches, and what its pools have at the nodes of all.
+    /// Returns this worker's rows of SHOW NODES: the nodes of the clusters that it watches, and the counts of its pools at all nodes.
     pub(crate) fn node_rows(&self, env: &Env) -> Vec<Row> {
         let mut rows = Vec::new();
         for name in env.clusters.views.keys() {
@@ -86,7 +87,7 @@ impl Worker {
         rows
     }
 
-    /// What this worker's pools have at each node of a cluster.
+    /// Returns the counts of this worker's pools at each node of a cluster.
     fn at_nodes(&self, cluster: &Arc<str>) -> BTreeMap<Arc<str>, AtNode> {
         let mut nodes = BTreeMap::new();
         if let Some(counters) = self.clusters.tallies.get(cluster) {
@@ -124,7 +125,7 @@ impl Worker {
     }
 }
 
-/// The workers' rows of SHOW ROUTE.
+/// Joins the workers' rows of SHOW ROUTE.
 pub(crate) fn merged_routes(outcomes: Vec<Outcome>) -> Vec<Row> {
     let mut rows: Vec<Row> = outcomes
         .into_iter()
@@ -171,7 +172,7 @@ fn node_row(env: &Env, cluster: &Cluster, node: &Node, at: AtNode) -> Row {
     ]
 }
 
-/// The row of a node that another worker watches, or that is none any more.
+/// Returns the row of a node that another worker watches, or that was removed.
 fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
     let mut row = vec![None; NODES.len()];
     (row[0], row[1]) = (cell(cluster), cell(node));
@@ -182,7 +183,7 @@ fn counts_row(cluster: &str, node: &str, at: AtNode) -> Row {
     row
 }
 
-/// The workers' rows as one for each node.
+/// Merges the workers' rows into one for each node.
 pub(crate) fn merged_nodes(rows: Vec<Row>) -> Vec<Row> {
     let mut nodes: BTreeMap<(Option<String>, Option<String>), Row> = BTreeMap::new();
     for row in rows {
@@ -207,7 +208,7 @@ fn number(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The workers' rows as one for each cluster: the newest view, and the clients of all.
+/// Merges the workers' rows into one for each cluster: the newest view, and the sums of the counts.
 pub(crate) fn merged_clusters(rows: Vec<Row>) -> Vec<Row> {
     let mut clusters: BTreeMap<Option<String>, Row> = BTreeMap::new();
     let number = |row: &Row, column: usize| number(row.get(column).and_then(|cell| cell.as_deref()));

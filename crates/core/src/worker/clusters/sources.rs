@@ -6,7 +6,8 @@ use crate::driver::Driver;
 use crate::worker::Worker;
 
 impl Worker {
-    /// A source has answered, or could not be asked. All workers are told; the one that watches the cluster goes by it.
+    /// Takes the result of an inquiry to a source. The control plane sends it to all workers; only the one that watches the cluster uses
+    /// it.
     pub(crate) fn take_source<D: Driver>(&mut self, cx: &mut Cx<'_, D>, report: &SourceReport) {
         let Some(watched) = self.clusters.watched.get_mut(&report.cluster) else { return };
         let had = watched.cluster.serving().map(|node| node.id);

@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use crate::worker::clusters::{Clusters, Watched};
 
 impl Clusters {
-    /// How this switchover ended, if it has.
+    /// Returns the result of this switchover; `None` while it is under way.
     pub(crate) fn switched(&self, cluster: &str, number: u64) -> Option<Result<(), String>> {
         let Some(watched) = self.watched.get(cluster) else {
             return Some(Err(format!("cluster {cluster} is not in the configuration any more")));
@@ -18,18 +18,18 @@ impl Clusters {
     }
 }
 
-/// For so long SHOW CLUSTERS says why a switchover did not take place.
+/// The time for which SHOW CLUSTERS shows the reason why a switchover failed.
 const ERROR_SHOWN_US: u64 = 3_600_000_000;
 
 impl Watched {
-    /// Why the last switchover did not take place, for SHOW.
+    /// Returns the reason why the last switchover failed, for SHOW CLUSTERS.
     pub(crate) fn switchover_error(&self, now_us: u64) -> Option<String> {
         let is_shown =
             self.cluster.switchover().is_none() && now_us.saturating_sub(self.ended_us) < ERROR_SHOWN_US;
         self.ended.as_ref().filter(|_| is_shown)?.result.clone().err()
     }
 
-    /// What a switchover is at, for SHOW.
+    /// Returns the progress of a switchover, for SHOW CLUSTERS; `None` if none is under way.
     pub(crate) fn switchover_text(&self) -> Option<String> {
         let Switchover { to, step, .. } = self.cluster.switchover()?;
         let open: u32 = self.open.values().sum();
@@ -43,7 +43,8 @@ impl Watched {
 }
 
 impl Worker {
-    /// SWITCHOVER. `None` as the result: nothing is to be waited for here.
+    /// Carries out SWITCHOVER. A result of `None` means that another worker watches the cluster, or that the caller must wait for the end
+    /// of the switchover.
     pub(crate) fn begin_switchover<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -60,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// What is known of a cluster has changed: its pools follow.
+    /// Takes a changed view of a cluster; the cluster's pools follow it.
     fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
         cx.env.clusters.views.insert(Arc::clone(&view.cluster), Arc::clone(view));
         self.for_pools(cx, |pool, cx| pool.follow_view(cx, view));

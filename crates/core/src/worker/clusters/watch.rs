@@ -21,38 +21,38 @@ use crate::pool::{Failure, Pool, PoolState};
 use crate::shared::Counts;
 use crate::worker::Worker;
 
-/// As [`APART_US_MIN`], for checks on new connections.
+/// The minimum time between two checks of a node if each opens a new connection.
 const RECONNECTS_APART_US_MIN: u64 = 100_000;
 
 /// The watch of one node.
 pub(crate) struct NodeWatch {
     cluster: Arc<str>,
     node: NodeId,
-    /// It has one server at most, and no client.
+    /// The pool of the watch, which has at most one server connection and no client.
     pool: Pool,
     phase: Phase,
-    /// The next check is on a new connection.
+    /// The next check opens a new connection.
     reconnects: bool,
-    /// When something is to be done: to ask, to connect, or to give up waiting (monotonic, µs).
+    /// The time of the next action: to ask, to connect, or to stop waiting (monotonic, µs).
     pub(crate) due_us: u64,
-    /// When the next check begins, while it is asked for its lag (monotonic, µs).
+    /// The time at which the next check begins if the node is being asked for its lag (monotonic, µs).
     next_us: u64,
-    /// When the last check began (monotonic, µs).
+    /// The time at which the last check began (monotonic, µs).
     began_us: u64,
-    /// `lag_command` runs for it.
+    /// `lag_command` is running for this node.
     is_measured: bool,
 }
 
-/// What a watch does.
+/// The present activity of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Nothing, until the next check is due.
+    /// The watch waits until the next check is due.
     Resting,
-    /// It connects, and then asks.
+    /// The watch connects to the node, and then sends the question.
     Connecting,
-    /// It waits for an answer.
+    /// The watch has sent the question and waits for the answer.
     Asking,
-    /// The check is over, and it waits for the answer to `lag_query`: nothing that becomes of that is evidence against the node.
+    /// The check is over, and the watch waits for the answer to `lag_query`. Whatever the answer is, it is no evidence against the node.
     AskingLag,
 }
 
@@ -91,7 +91,7 @@ impl Worker {
         self.check_clusters(cx);
     }
 
-    /// Does what is due.
+    /// Carries out the actions that are due.
     pub(crate) fn check_clusters<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if self.clusters.due_us > cx.env.now.mono_us {
             return;
@@ -108,7 +108,7 @@ impl Worker {
         self.tell_views(cx);
     }
 
-    /// The nodes of a cluster are asked as soon as may be; on new connections if `reconnects`.
+    /// Begins checks of all nodes of a cluster as soon as possible; on new connections if `reconnects`.
     pub(crate) fn hurry_checks(&mut self, env: &Env, cluster: &str, reconnects: bool) {
         let now_us = env.now.mono_us;
         for watch in self.clusters.watches.values_mut() {
@@ -126,7 +126,7 @@ impl Worker {
         self.clusters.rearm(now_us);
     }
 
-    /// Lets the pool of a watch act. Then the worker looks at what came of it.
+    /// Lets the pool of a watch act, and then checks whether the watch has a result.
     pub(crate) fn in_watch<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -140,7 +140,7 @@ impl Worker {
         self.clusters.rearm(cx.env.now.mono_us);
     }
 
-    /// A check begins, or has taken too long.
+    /// Begins a check that is due, or ends one that has taken too long.
     fn act<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
         let now_us = cx.env.now.mono_us;
         let Some(watch) = self.clusters.watches.get_mut(id) else { return };
@@ -172,7 +172,7 @@ impl Worker {
         }
     }
 
-    /// Whether the check of a watch has ended, and how.
+    /// Records the result of a watch's check if the check has ended.
     fn look_at_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
         let Some(watch) = self.clusters.watches.get_mut(id) else { return };
         match (watch.phase, watch.pool.watch_state()) {
@@ -230,7 +230,7 @@ impl Worker {
         }
     }
 
-    /// A check is over: the node may have to be asked for its lag, or `lag_command` to be run for it.
+    /// Asks a node for its lag after a check, with `lag_query` or `lag_command`, if the node is a standby.
     fn ask_lag<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId) {
         let Some(watch) = self.clusters.watches.get_mut(id) else { return };
         let Some(watched) = self.clusters.watched.get(&watch.cluster) else { return };
@@ -257,7 +257,7 @@ impl Worker {
         }
     }
 
-    /// `lag_command` has ended, or was ended. All workers are told; the one that watches the cluster goes by it.
+    /// Takes the result of `lag_command`. The control plane sends it to all workers; only the one that watches the cluster uses it.
     pub(crate) fn take_measured_lag<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -278,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// `lag_query` has been answered, or not in time. The check was over before.
+    /// Takes the result of `lag_query`, or the error that there was no answer in time. The check itself was over before.
     fn lag_told<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: WatchId, told: ToldLag) {
         let now_us = cx.env.now.mono_us;
         let Some(watch) = self.clusters.watches.get_mut(id) else { return };
@@ -317,7 +317,7 @@ impl NodeWatch {
         self.due_us = now_us.saturating_add(timeout_us);
     }
 
-    /// Its connection is another one by the configuration.
+    /// Whether the configuration gives the node's connection other properties than it has now.
     fn has_changed(&self, config: &Config) -> bool {
         let own = &self.pool.state.config;
         let host = own.hosts.first().map(String::as_str).unwrap_or_default();
@@ -325,7 +325,7 @@ impl NodeWatch {
     }
 }
 
-/// What the connection to a node is, in the terms of a database.
+/// Returns the properties of the connection to a node as those of a database.
 fn database_of(config: &Config, cluster: &str, host: &str, port: u16) -> Option<Database> {
     let options = config.clusters.get(cluster)?;
     Some(Database {
@@ -339,7 +339,7 @@ fn database_of(config: &Config, cluster: &str, host: &str, port: u16) -> Option<
     })
 }
 
-/// What a connection that failed says of its node.
+/// Returns the observation that follows from a failed connection to a node.
 fn failed(failure: &Failure) -> Observation {
     let text = failure.text.clone();
     let own = ["Too many open files", "Cannot assign requested address", "No buffer space available"];

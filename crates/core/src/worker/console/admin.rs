@@ -1,5 +1,5 @@
-//! The console's clients, and what their commands do. A command goes to every worker (to this one without mail), each does its
-//! part for its own pools and answers; the worker of the client that typed it puts the answers together.
+//! The console's clients, and the execution of their commands. A command goes to every worker (to this one without mail); each carries it
+//! out for its own pools and answers. The worker of the client that typed it merges the answers.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::worker::console::{self, Rights, table};
 use crate::worker::unpooled::UnpooledState;
 
 impl Worker {
-    /// A client enters the console.
+    /// Begins the console session of a client that has logged in.
     pub(crate) fn open_console<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -134,7 +134,7 @@ impl Worker {
         client.is_some_and(|client| matches!(client.origin.peer, Peer::Unix { same_user: true, .. }))
     }
 
-    /// A process of our own user wants to take our place: it gets this connection, and then everything else.
+    /// Hands this connection over to a process of our own user that is to replace this one, and then everything else.
     fn begin_take_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         if !self.is_house(id) || cx.env.stopping.is_some() || cx.env.activity != Activity::Active {
             let text = "only a process of the same user can take over, while neither a shutdown nor PAUSE nor SUSPEND is in force";

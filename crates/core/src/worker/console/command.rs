@@ -10,7 +10,7 @@ use crate::mail::Shutdown;
 use crate::stats::snapshot::StatementSnapshot;
 use crate::stats::{Stats, Window};
 
-/// What SHOW shows.
+/// The topic of SHOW.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "named as the commands are")]
 pub enum Topic {
@@ -93,10 +93,10 @@ pub(crate) const FIXED_PARAMETERS: [(&str, &str); 5] = [
     ("timezone", "GMT"),
 ];
 
-/// Parameters that drivers set right after connecting. There is nothing on the console that they could change.
+/// Parameters that drivers set right after connecting. They have no meaning on the console.
 const DRIVERS_PARAMETERS: [&str; 2] = ["application_name", "extra_float_digits"];
 
-/// SET of this parameter succeeds, and changes nothing.
+/// Whether SET of this parameter succeeds and changes nothing.
 pub(crate) fn is_ignored(parameter: &str) -> bool {
     let fixed = FIXED_PARAMETERS.iter().map(|(name, _)| *name);
     fixed.chain(DRIVERS_PARAMETERS).any(|name| name.eq_ignore_ascii_case(parameter))
@@ -118,7 +118,7 @@ pub enum Command {
     ShowParameter(usize),
     /// SET of a setting.
     Set {
-        /// Its name.
+        /// The setting's name.
         key: String,
         /// The value as typed.
         value: String,
@@ -141,7 +141,7 @@ pub enum Command {
     WaitClose(Option<String>),
     /// ATTACH, DRAIN or DETACH of a node of a cluster.
     SwitchNode {
-        /// What becomes of it.
+        /// The new state of the node.
         to: Switch,
         /// The cluster.
         cluster: String,
@@ -154,9 +154,9 @@ pub enum Command {
     Switchover {
         /// The cluster.
         cluster: String,
-        /// The node that is to be the primary; `None`: the switchover that is under way is canceled.
+        /// The node that is to become the primary; `None` cancels the switchover that is under way.
         to: Option<String>,
-        /// Transactions that do not end in time are cut.
+        /// FORCE was given: transactions that do not end in time are interrupted.
         force: bool,
     },
     /// SUSPEND.
@@ -169,12 +169,12 @@ pub enum Command {
     Shutdown(Shutdown),
 }
 
-/// Why a text is no command that could be carried out.
+/// The reason why a text is not a command that can be carried out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NoCommand {
-    /// It is no command; the error that every user gets.
+    /// The text is not a command; the error that every user gets.
     Unknown(String),
-    /// It is a command for administrators, and lacks something. A user who is no administrator is told that
+    /// The command is for administrators, and an argument is missing. A user who is no administrator gets the error about missing rights
     /// first.
     Lacking(&'static str),
 }
@@ -250,7 +250,7 @@ impl Command {
         }
     }
 
-    /// The tag of its CommandComplete.
+    /// Returns the tag of the command's CommandComplete.
     pub(crate) fn tag(&self) -> String {
         match self {
             Command::Show(_) | Command::ShowRoute { .. } | Command::ShowParameter(_) => "SHOW".to_owned(),
@@ -273,7 +273,7 @@ impl Command {
         }
     }
 
-    /// The command as it would be typed.
+    /// Returns the command as it would be typed.
     #[must_use]
     pub fn text(&self) -> String {
         match (self, self.database()) {
@@ -289,7 +289,7 @@ impl Command {
         }
     }
 
-    /// The database it is about.
+    /// Returns the database that the command names; `None` if it names none.
     pub(crate) fn database(&self) -> Option<&str> {
         match self {
             Command::Pause(name)
@@ -304,14 +304,14 @@ impl Command {
     }
 }
 
-/// It begins with these two words.
+/// Whether the text begins with the words SHOW ROUTE.
 fn is_show_route(text: &str) -> bool {
     let mut words = text.split_ascii_whitespace();
     let mut is = |word: &str| words.next().is_some_and(|known| known.eq_ignore_ascii_case(word));
     is("show") && is("route")
 }
 
-/// `SHOW ROUTE database 'statement'`.
+/// Reads `SHOW ROUTE database 'statement'`.
 fn show_route(tokens: &[Token]) -> Option<Command> {
     let [_, _, Token::Word(database) | Token::Quoted(database), Token::Text(text)] = tokens else {
         return None;
@@ -320,7 +320,7 @@ fn show_route(tokens: &[Token]) -> Option<Command> {
         .then(|| Command::ShowRoute { database: database.clone(), text: text.clone() })
 }
 
-/// `NODE cluster.node`.
+/// Reads `NODE cluster.node`.
 fn switch_node(to: Switch, words: &[&str]) -> Option<Command> {
     let [keyword, name] = words else { return None };
     let (cluster, node) = name.split_once('.')?;
@@ -328,7 +328,7 @@ fn switch_node(to: Switch, words: &[&str]) -> Option<Command> {
     is_node.then(|| Command::SwitchNode { to, cluster: cluster.to_owned(), node: node.to_owned() })
 }
 
-/// `cluster TO node [FORCE]`, or `cluster CANCEL`.
+/// Reads `cluster TO node [FORCE]`, or `cluster CANCEL`.
 fn switchover(words: &[&str]) -> Option<Command> {
     let is = |word: &str, known: &str| word.eq_ignore_ascii_case(known);
     let (cluster, to, force) = match words {
@@ -361,7 +361,7 @@ fn show(word: &str) -> Option<Command> {
     FIXED_PARAMETERS.iter().position(|(known, _)| is(known)).map(Command::ShowParameter)
 }
 
-/// `SET key = value`, `SET key TO 'value'`.
+/// Reads `SET key = value`, or `SET key TO 'value'`.
 fn parse_set(tokens: &[Token]) -> Option<Command> {
     let [_, Token::Word(key) | Token::Quoted(key), between, rest @ ..] = tokens else { return None };
     let assigns = match between {
@@ -428,7 +428,8 @@ fn tokens(text: &str, bytes_max: usize) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// What stands in quotes, doubled ones undone, and how much of the text that took.
+/// Reads a quoted string at the start of the text, and returns its content, without doubled quotes, and the number of bytes read; `None` if
+/// the closing quote is missing.
 fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
     let mut content = String::new();
     let mut chars = text.char_indices().skip(1).peekable();
@@ -460,9 +461,9 @@ pub enum Outcome {
     Statements(Vec<StatementSnapshot>),
     /// The rows of SHOW LISTS, or of SHOW MEM, to be added up: name and number.
     Sums(Vec<(&'static str, u64)>),
-    /// It failed; what the user is told.
+    /// The command failed; the error text for the user.
     Failed(String),
-    /// It was waited for, and another command undid it in the meantime; what the user is told.
+    /// The awaited state will not come, because another command undid this one; the error text for the user.
     Undone(&'static str),
 }
 
@@ -484,14 +485,14 @@ pub(crate) struct PendingCommand {
     pub(crate) outcomes: Vec<Outcome>,
 }
 
-/// What a worker waits for before it answers a command.
+/// A command that a worker answers only when an event has come.
 pub(crate) struct Task {
     pub(crate) from: WorkerId,
     pub(crate) ticket: u64,
     pub(crate) until: Until,
 }
 
-/// See [`Task`].
+/// The event for which a [`Task`] waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
     /// No server of the database (or of any) is in use: PAUSE.
@@ -502,7 +503,7 @@ pub(crate) enum Until {
     Switched {
         /// The cluster.
         cluster: String,
-        /// Its number.
+        /// The switchover's number.
         number: u64,
     },
     /// Nothing is buffered, or this time has come: SUSPEND.
@@ -512,7 +513,7 @@ pub(crate) enum Until {
     },
 }
 
-/// The order in which tasks are looked at: as they came.
+/// The waiting tasks, in the order in which they came.
 pub(crate) type Tasks = VecDeque<Task>;
 
 #[cfg(test)]

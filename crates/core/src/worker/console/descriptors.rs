@@ -1,5 +1,5 @@
-//! SHOW FDS: every socket of this process by its number, and, for a process of our own user that asks over the unix socket, the
-//! sockets themselves. Secrets (cancel keys, passwords, keys of SCRAM) are not among its columns, as nothing here needs them.
+//! SHOW FDS: every socket of this process by its number, and, for a process of our own user that asks over the unix socket, the sockets
+//! themselves. Secrets (cancel keys, passwords, SCRAM keys) are not among its columns, because a takeover does not need them.
 
 use pgweir_wire::backend;
 use pgweir_wire::error::SqlState;
@@ -19,7 +19,7 @@ type Row = Vec<Option<String>>;
 const SHOWN: [&[u8]; 4] = [b"client_encoding", b"standard_conforming_strings", b"DateStyle", b"TimeZone"];
 
 impl Worker {
-    /// This worker's sockets; the first one names the listeners, too, which all workers share.
+    /// Returns the rows of this worker's sockets; the first worker adds the listeners, which all workers share.
     pub(crate) fn descriptor_rows<D: Driver>(&self, cx: &Cx<'_, D>) -> Vec<Row> {
         let mut rows = Vec::new();
         if cx.env.worker.0 == 0 {
@@ -55,7 +55,7 @@ impl Worker {
             && matches!(console.reply, Reply::Query)
     }
 
-    /// The answer to SHOW FDS, each row with its socket beside it (SCM_RIGHTS).
+    /// Sends the answer to SHOW FDS, each row together with its socket (SCM_RIGHTS).
     pub(crate) fn say_descriptors<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -84,7 +84,7 @@ impl Worker {
     }
 }
 
-/// `None` for a connection that has no socket yet.
+/// Returns the row of a connection; `None` if the connection has no socket yet.
 fn line_row(env: &Env, line: Line<'_>) -> Option<Row> {
     let text = |value: Option<&str>| Some(value.unwrap_or_default().to_owned());
     let mut row = vec![

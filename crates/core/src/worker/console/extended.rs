@@ -27,7 +27,7 @@ impl From<WireError> for Complaint {
 }
 
 impl Worker {
-    /// A message of the extended protocol; `false` if it is none.
+    /// Handles a message of the extended protocol. Returns `false` if the message does not belong to that protocol.
     pub(crate) fn console_extended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -1,5 +1,5 @@
-//! Hosts whose addresses change: the machine gives up servers at an address that their host has left, as they come to rest.
-//! Also the rows of SHOW about names. The driver looks names up.
+//! Hosts whose addresses change: servers at an address that their host no longer has are closed when they become free. Also the rows of
+//! SHOW about names. The driver resolves names.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::worker::Worker;
 type Row = Vec<Option<String>>;
 
 impl Worker {
-    /// Servers of a host that are not at one of these addresses are to be closed.
+    /// Marks the servers of a host that are not at one of these addresses to be closed.
     pub(crate) fn leave_addresses<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -21,7 +21,7 @@ impl Worker {
     }
 }
 
-/// SHOW DNS_HOSTS.
+/// Returns the rows of SHOW DNS_HOSTS.
 pub(crate) fn host_rows(names: &NamesSeen) -> Vec<Row> {
     let row = |host: &crate::driver::HostSeen| {
         let addresses: Vec<String> = host.addresses.iter().map(ToString::to_string).collect();
@@ -34,7 +34,7 @@ pub(crate) fn host_rows(names: &NamesSeen) -> Vec<Row> {
     names.hosts.iter().map(row).collect()
 }
 
-/// SHOW DNS_ZONES.
+/// Returns the rows of SHOW DNS_ZONES.
 pub(crate) fn zone_rows(names: &NamesSeen) -> Vec<Row> {
     let row = |zone: &crate::driver::ZoneSeen| {
         vec![Some(zone.name.to_string()), Some(zone.serial.to_string()), Some(zone.hosts.to_string())]

@@ -1,4 +1,4 @@
-//! What a console sends: text to be read as a command, and what is none.
+//! The messages of a console client: commands as text, and all others.
 
 use pgweir_wire::backend;
 use pgweir_wire::error::SqlState;
@@ -16,7 +16,7 @@ use crate::worker::console::command::Command;
 use crate::worker::unpooled::UnpooledState;
 
 impl Worker {
-    /// A console client has sent bytes.
+    /// Handles bytes that a console client has sent.
     pub(crate) fn console_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

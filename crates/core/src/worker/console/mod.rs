@@ -1,8 +1,8 @@
-//! The console: a virtual database on which commands are typed. It says which commands there are, which users
-//! may use them, and what their answers look like.
+//! The console: a virtual database for commands. This module defines the commands, the users that may give them, and the form of their
+//! answers.
 //!
-//! `input.rs` and `extended.rs` read what is typed, `admin.rs` sends each command to those who carry it out (the worker's
-//! `actions.rs`), `pending.rs` waits for their answers, `say.rs` tells the console.
+//! `input.rs` and `extended.rs` read commands, `admin.rs` sends each command to the workers, which carry it out (`actions.rs`),
+//! `pending.rs` waits for their answers, `say.rs` writes the answer to the client.
 
 pub(crate) mod admin;
 pub mod command;
@@ -23,13 +23,13 @@ use pgweir_settings::{AuthType, CompatibleWith, Config, Main, VersionText};
 /// The database's name, as PgBouncer has it.
 pub(crate) const DATABASE: &str = "pgbouncer";
 
-/// The name it also goes by.
+/// The database's second name.
 const DATABASE_ALIAS: &str = "pgweir";
 
 /// The error of a SET that changes nothing, in PgBouncer's words.
 pub const SET_FAILED: &str = "SET failed";
 
-/// What the console reports as `server_version`: drivers parse it.
+/// Returns the `server_version` that the console reports; drivers parse it.
 #[must_use]
 pub fn server_version(main: &Main) -> String {
     format!("{}/bouncer", main.compatible_with.release())
@@ -61,12 +61,12 @@ pub(crate) fn is_house_name(user: &str) -> bool {
     user == DATABASE || user == DATABASE_ALIAS
 }
 
-/// What a user may do on the console.
+/// The rights of a user on the console.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
-    /// SnapshotRequest.
+    /// The user may read statistics (SHOW).
     Stats,
-    /// SnapshotRequest and act.
+    /// The user may read statistics and give all other commands.
     Admin,
 }
 

@@ -1,4 +1,5 @@
-//! Commands that wait: for the other workers, for an event. When the last part is done, the one who asked is told.
+//! Commands that wait for the other workers or for an event. When the last answer has come, the client that typed the command gets the
+//! answer.
 
 use pgweir_wire::backend;
 use pgweir_wire::error::{Report, SqlState, encode_notice};
@@ -58,7 +59,7 @@ impl Worker {
         }
     }
 
-    /// SUSPEND that could not flush everything in `suspend_timeout`.
+    /// Closes the connections whose data SUSPEND could not flush within `suspend_timeout`.
     pub(crate) fn close_unflushed<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let unpooled = self.unpooled.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
         let stuck: Vec<UnpooledId> = unpooled.map(|(id, _)| id).collect();
@@ -108,7 +109,8 @@ impl Worker {
         }
     }
 
-    /// Why the awaited state will not come: no client may be told that all is at rest when it is not.
+    /// Returns the reason why the awaited state will not come; `None` if it still can. No client may be told that the state is reached when
+    /// it is not.
     pub(crate) fn undone_by(&self, env: &Env, until: &Until) -> Option<&'static str> {
         match until {
             Until::Released(Some(name)) if env.rules.config.database(name).is_none() => {
@@ -123,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// A worker's answer, or the control plane's. `all` ends the command even if answers of other workers are missing.
+    /// Takes the answer of a worker or of the control plane. `all` ends the command even if answers of other workers are missing.
     pub(crate) fn command_done<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -198,7 +200,7 @@ impl Worker {
         self.due.answered.push(id);
     }
 
-    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE, SWITCHOVER): it waits no longer, and the command's effects are
+    /// Handles Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE or SWITCHOVER): the wait ends, and the command's effects are
     /// undone.
     pub(crate) fn cancel_console<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         let Some(ticket) = self.console(id).and_then(|console| console.pending) else { return };

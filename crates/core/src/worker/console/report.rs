@@ -1,4 +1,4 @@
-//! This worker's part of SHOW, as rows of text; and how the workers' rows become one table.
+//! This worker's part of SHOW as rows of text, and the merging of the workers' rows into one table.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(crate) fn cell(value: impl ToString) -> Option<String> {
 }
 
 impl Worker {
-    /// This worker's part of a topic. If all workers have the same rows, they come from the first worker alone.
+    /// Returns this worker's part of a topic. If all workers have the same rows, they come from the first worker alone.
     pub(crate) fn report<D: Driver>(&mut self, cx: &Cx<'_, D>, topic: Topic) -> Outcome {
         let first = cx.env.worker.0 == 0;
         match topic {
@@ -85,7 +85,7 @@ impl Worker {
         self.pools.values().flat_map(|pool| pool.client_rows(cx, sockets, active)).chain(unpooled).collect()
     }
 
-    /// Puts the workers' answers together.
+    /// Merges the workers' answers.
     pub(crate) fn merge(
         &self,
         topic: Topic,
@@ -216,7 +216,7 @@ impl Worker {
         ]
     }
 
-    /// Two numbers a row: the number in use, and the number that there is room for.
+    /// Returns two entries for each row of SHOW MEM: the number in use, and the number that there is room for.
     fn memory_sums(&self, env: &Env) -> Vec<(&'static str, u64)> {
         let first = |count: usize| if env.worker.0 == 0 { count as u64 } else { 0 };
         let users = first(env.rules.users.len());
@@ -391,7 +391,7 @@ impl Worker {
     }
 }
 
-/// Every worker's numbers for the same thing, which the first cell names, become one row.
+/// Adds up the workers' rows that have the same first cell.
 fn sum_rows(rows: Vec<Row>) -> Vec<Row> {
     let number = |cell: &Option<String>| cell.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0u64);
     let mut sums: Vec<Row> = Vec::new();

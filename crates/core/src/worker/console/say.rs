@@ -1,4 +1,4 @@
-//! What a console is told: rows, errors, that it may go on.
+//! The messages to a console client: rows, errors, and ReadyForQuery.
 
 use std::collections::VecDeque;
 
@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// As many rows as the client wants; the other rows wait in the portal.
+    /// Sends as many rows as the client wants; the other rows wait in the portal.
     #[allow(clippy::too_many_arguments, reason = "the parts of one Execute")]
     pub(crate) fn say_part(
         &mut self,

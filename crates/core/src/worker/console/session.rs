@@ -1,4 +1,4 @@
-//! A client of the console: its user, and the prepared statements and portals it has.
+//! A client of the console: its user, prepared statements and portals.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::worker::console::table::Formats;
 /// The user of a console client, and whether its command is still being carried out.
 pub(crate) struct ConsoleSession {
     user: Arc<str>,
-    /// As it named itself in its startup packet.
+    /// The `application_name` of the startup packet; `None` if it had none.
     pub(crate) application: Option<Box<[u8]>>,
-    /// When it last asked for something (monotonic, µs).
+    /// The time of the client's last request (monotonic, µs).
     pub(crate) request_us: u64,
     pub(crate) rights: Rights,
     /// The ticket of the command that is being carried out; commands that are typed in the meantime wait.
@@ -25,24 +25,24 @@ pub(crate) struct ConsoleSession {
     pub(crate) extended: Extended,
 }
 
-/// How the answer to the present command is to look.
+/// The form of the answer to the present command.
 #[derive(Clone, Default, Debug)]
 pub(crate) enum Reply {
-    /// As to a Query: described, and followed by ReadyForQuery.
+    /// The answer to a Query: with RowDescription, and followed by ReadyForQuery.
     #[default]
     Query,
-    /// As to an Execute: rows in the portal's formats, at most so many (0 is all); the rest stays in the portal.
+    /// The answer to an Execute: at most `max_rows` rows (0 means all) in the portal's formats; the other rows stay in the portal.
     Execute { portal: Vec<u8>, formats: Formats, max_rows: usize },
 }
 
-/// What the extended protocol has made.
+/// The state of the extended protocol.
 #[derive(Default)]
 pub(crate) struct Extended {
-    /// By the client's names. `None` is the empty query.
+    /// The prepared statements by their names; `None` is the empty query.
     pub(crate) statements: HashMap<Vec<u8>, Option<Command>>,
-    /// They live until Sync: a console has no transactions.
+    /// The portals by their names. Each lasts until Sync, because a console has no transactions.
     pub(crate) portals: HashMap<Vec<u8>, Portal>,
-    /// After an error, everything up to Sync is ignored.
+    /// The last message failed, so all messages up to Sync are ignored.
     pub(crate) skipping: bool,
 }
 
@@ -53,13 +53,13 @@ pub(crate) struct Portal {
     pub(crate) progress: Progress,
 }
 
-/// How far a portal was executed.
+/// The progress of a portal's execution.
 pub(crate) enum Progress {
-    /// Not at all.
+    /// The portal was not executed yet.
     Fresh,
-    /// These rows were not fetched yet.
+    /// The portal was executed in part: these rows were not fetched yet.
     Rest(VecDeque<Vec<Option<String>>>),
-    /// To its end.
+    /// The portal was executed completely.
     Done,
 }
 

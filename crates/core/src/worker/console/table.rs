@@ -19,7 +19,7 @@ pub(crate) enum Type {
     Int4,
     Int8,
     Numeric,
-    /// Only keys are, and none is ever shown: its values are NULL.
+    /// The type of keys. No key is ever shown: the values are NULL.
     Bytea,
 }
 
@@ -49,10 +49,9 @@ const SOCKET: [(&str, Type); 21] = [
     ("id", Int8),
 ];
 
-/// What CLIENTS_EXTENDED and SERVERS_EXTENDED add. `multiplexed`: 1 for a client with a statement that is
-/// queued on a server after another client's; for a server, the number of these clients. Then why a client
-/// keeps its server between transactions, and since when; the age of the transaction; the fingerprint of the
-/// statement that runs.
+/// The columns that CLIENTS_EXTENDED and SERVERS_EXTENDED add. `multiplexed`: 1 for a client with a statement that is queued on a server
+/// after another client's; for a server, the number of these clients. Then the reason why a client keeps its server between transactions,
+/// and the time since which it does; the age of the transaction; the fingerprint of the running statement.
 const SOCKET_OURS: [(&str, Type); 5] = [
     ("multiplexed", Int4),
     ("pinned", Text),
@@ -61,7 +60,7 @@ const SOCKET_OURS: [(&str, Type); 5] = [
     ("statement", Text),
 ];
 
-/// What CLIENTS_EXTENDED adds besides: in a cluster, where the client's transactions run, and what says so.
+/// The columns that only CLIENTS_EXTENDED adds: in a cluster, the node where the client's transactions run, and the rule that decided it.
 const CLIENTS_OURS: [(&str, Type); 2] = [("route", Text), ("route_by", Text)];
 
 const SOCKET_BUFFERS: [(&str, Type); 7] = [
@@ -155,7 +154,7 @@ const POOLS: [(&str, Type); 17] = [
     ("load_balance_hosts", Text),
 ];
 
-/// What POOLS_EXTENDED adds.
+/// The columns that POOLS_EXTENDED adds.
 const POOLS_OURS: [(&str, Type); 15] = [
     ("sv_short_target", Int4),
     ("sv_short", Int4),
@@ -371,7 +370,7 @@ pub(crate) type Row = Vec<Option<String>>;
 /// The columns of an answer: name and type.
 pub(crate) type Columns = Vec<(&'static str, Type)>;
 
-/// Which columns are wanted in binary format, as Bind says it: none, one value for all, or one for each.
+/// The columns that are requested in binary format, as Bind has it: no value, one value for all columns, or one for each.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Formats(Vec<bool>);
 
@@ -380,7 +379,7 @@ impl Formats {
         Formats(binary.collect())
     }
 
-    /// A number of values that fits an answer with so many columns.
+    /// Whether the number of values fits an answer with this number of columns.
     pub(crate) fn fit(&self, columns: usize) -> bool {
         matches!(self.0.len(), 0 | 1) || self.0.len() == columns
     }

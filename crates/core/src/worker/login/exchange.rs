@@ -1,5 +1,5 @@
-//! How a client proves its user: a state machine for each method, with any number of rounds. A step takes a message of the client, or
-//! an answer of the control plane, and says what comes next. The stored secret that some methods need is fetched before.
+//! The proof of a client's user: a state machine for each method, with any number of rounds. A step takes a message of the client, or an
+//! answer of the control plane, and returns the next step. The stored secret that some methods need is fetched before.
 //!
 //! A new method is a row in [`Way::of`] and a variant of [`Exchange`].
 
@@ -13,15 +13,15 @@ use crate::worker::login::inquiry::{About, Answer, Checker, Obstacle};
 
 /// The steps that a client must take to prove its user.
 pub(crate) enum Way {
-    /// Nothing: any client may pass.
+    /// No proof is needed: any client may pass.
     Free,
-    /// An exchange that its stored secret decides.
+    /// The client must pass an exchange that the user's stored secret decides.
     Secret(Method),
-    /// Have a certificate with its name, or one that a map knows.
+    /// The client must have a certificate with its user's name, or with one that this map allows.
     Certificate(Option<Box<str>>),
-    /// Have the operating system's word, by name or by map.
+    /// The client's operating system user must have the same name, or one that this map allows.
     OsUser(Option<Box<str>>),
-    /// Say a password that an outside service knows.
+    /// The client must send a password that this external service accepts.
     Service(Checker),
 }
 
@@ -45,17 +45,17 @@ impl Way {
 
 /// An exchange between two steps.
 pub(crate) enum Exchange {
-    /// By the client's stored secret.
+    /// The exchange is decided by the user's stored secret.
     Guard(Guard),
-    /// The client is to say its password, which this service checks.
+    /// The client was asked for its password, which this service will check.
     Password(Checker),
-    /// The service checks the password. If it is wrong, this is said.
+    /// The service checks the password. If it is wrong, the client gets this refusal.
     Checking(PlainPassword, Refusal),
-    /// The operating system is asked for the name of the client's user; by which map that name counts.
+    /// The control plane was asked for the name of the client's operating system user, which this map may translate.
     OsUser(Option<Box<str>>),
 }
 
-/// What an exchange gets.
+/// The input of a step.
 pub(crate) enum Input<'a> {
     /// The body of a password or SASL message.
     Message(&'a [u8]),
@@ -63,22 +63,22 @@ pub(crate) enum Input<'a> {
     Answer(Answer),
 }
 
-/// What comes next.
+/// The result of a step.
 pub(crate) enum Next {
-    /// The client gets this and answers.
+    /// These bytes are sent to the client, which must answer.
     Say(Vec<u8>, Exchange),
-    /// The control plane is asked.
+    /// This question is sent to the control plane.
     Ask(About, Exchange),
-    /// The client is this user, or not: what it said, or its secret, decides.
+    /// The exchange is over: the client has proven its user, or was refused.
     Decided(Verdict),
-    /// The operating system's name of the client's user; by which map it counts.
+    /// The name of the client's operating system user, if it has one, and the map that may translate it.
     Named(Option<Arc<str>>, Option<Box<str>>),
-    /// No answer: the client is told that, and the log has the reason.
+    /// The control plane has not answered the question. The client gets this error; the log has the reason.
     Failed(Fault),
 }
 
 impl Exchange {
-    /// A step. `user` is who the client wants to be, `address` where it comes from.
+    /// Takes a step. `user` is the user that the client wants to be, `address` the client's address.
     pub(crate) fn handle(
         self,
         input: Input<'_>,
@@ -119,7 +119,7 @@ impl Exchange {
 }
 
 impl Next {
-    /// A verdict of a guard: either the exchange goes on, or it is decided.
+    /// Turns a verdict of a guard into the next step: the exchange goes on, or it is decided.
     pub(crate) fn of(verdict: Verdict) -> Next {
         match verdict {
             Verdict::Ask(guard, message) => Next::Say(message, Exchange::Guard(guard)),
@@ -128,7 +128,7 @@ impl Next {
     }
 }
 
-/// Why a question was not answered, as the client is told. An answer to another question proves nothing.
+/// Returns the error for a client whose question was not answered. An answer to another question proves nothing.
 pub(crate) fn unavailable(answer: &Answer) -> Fault {
     match answer {
         Answer::Unavailable(Obstacle::Unreachable) => Fault::SecretUnavailable,

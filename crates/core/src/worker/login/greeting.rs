@@ -14,7 +14,7 @@ use crate::worker::Worker;
 use crate::worker::unpooled::{TlsAsked, UnpooledState};
 
 impl Worker {
-    /// One of the packets that have no type byte.
+    /// Handles a packet without a type byte.
     pub(crate) fn greet<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, bytes: &[u8]) -> Step {
         let (packet, used) = match peek_initial(bytes) {
             Ok(Some(found)) => found,
@@ -86,7 +86,7 @@ impl Worker {
         Step::Used(0)
     }
 
-    /// The first byte is that of a TLS record (PostgreSQL 17's sslnegotiation=direct).
+    /// Begins TLS with a client whose first byte is that of a TLS record (PostgreSQL 17's sslnegotiation=direct).
     fn direct_tls<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, bytes: &[u8]) -> Step {
         let may_tls = self.client_may_tls(cx.env, id);
         let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
@@ -99,7 +99,7 @@ impl Worker {
         Step::Used(bytes.len())
     }
 
-    /// The handshake with a client is complete.
+    /// Notes that the TLS handshake with a client is complete.
     pub(crate) fn client_secured(&mut self, id: UnpooledId, info: TlsInfo) {
         let Some(client) = self.unpooled.get_mut(id) else { return };
         if let UnpooledState::Greeting(greeting) = &mut client.state {
@@ -114,7 +114,7 @@ impl Worker {
         over_tcp && env.rules.config.main.client_tls_sslmode != SslMode::Disable
     }
 
-    /// sslmode demands TLS and this client does not use it. Unix sockets never need it.
+    /// Whether the sslmode requires TLS and this client does not use it. Unix sockets never need it.
     fn tls_is_missing(&self, env: &Env, id: UnpooledId) -> bool {
         let demanded = matches!(
             env.rules.config.main.client_tls_sslmode,
@@ -127,12 +127,12 @@ impl Worker {
     }
 }
 
-/// Another party could have put plain text after a request for encryption (CVE-2021-3935).
+/// The error for plain text after a request for encryption: a third party could have inserted it (CVE-2021-3935).
 const BYTES_BEHIND_SSL: &str = "received unencrypted data after SSL request";
 const BYTES_BEHIND_GSS: &str = "received unencrypted data after GSSAPI encryption request";
 
 impl Step {
-    /// A step that went well used this packet.
+    /// Replaces the number of used bytes of a successful step.
     fn map_used(self, used: usize) -> Step {
         match self {
             Step::Used(_) => Step::Used(used),

@@ -1,5 +1,5 @@
-//! What a login asks others: a server of another pool, for the secret of a user (`auth_query`); or the control plane, which may take its
-//! time. The question may go to another worker; the answer comes back to the client's.
+//! The questions of a login: to a server of another pool, for the secret of a user (`auth_query`), or to the control plane, which may take
+//! long. The question may go to another worker; the answer comes back to the client's worker.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use pgweir_auth::{LdapOptions, PlainPassword, Secret};
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
 
-/// Which secret does this user have? To be asked of a server of one pool.
+/// A question for the secret of a user, which a server of one pool answers.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// The worker of the client that logs in ...
+    /// The worker of the client that logs in.
     pub from: WorkerId,
-    /// ... and the client: answers carry it back.
+    /// The client that logs in; answers carry its id.
     pub client: UnpooledId,
     /// The database of the pool that is asked.
     pub database: Arc<str>,
@@ -22,25 +22,25 @@ pub struct Lookup {
     pub auth_user: Arc<str>,
     /// `auth_query`, with one parameter.
     pub query: Arc<str>,
-    /// The parameter's value: the only thing of what an unproven client sent that a server gets to see.
+    /// The parameter's value: the user name, which is the only data from an unproven client that a server receives.
     pub user: Arc<str>,
 }
 
 /// A question to the control plane.
 #[derive(Clone, Debug)]
 pub struct Inquiry {
-    /// As in [`Lookup`].
+    /// The worker of the client that logs in.
     pub from: WorkerId,
-    /// As in [`Lookup`].
+    /// The client that logs in; answers carry its id.
     pub client: UnpooledId,
-    /// What is to be found out.
+    /// The question itself.
     pub about: About,
 }
 
-/// What is to be found out.
+/// The question to the control plane.
 #[derive(Clone, Debug)]
 pub enum About {
-    /// What the operating system calls the user with this id.
+    /// The name of the operating system user with this id.
     OsUser {
         /// The id.
         uid: u32,
@@ -49,37 +49,37 @@ pub enum About {
     Password {
         /// The user.
         user: Arc<str>,
-        /// What the client says.
+        /// The password that the client has sent.
         password: PlainPassword,
         /// The client's address; `None` for the unix socket.
         address: Option<IpAddr>,
-        /// What checks it.
+        /// The service that checks the password.
         by: Checker,
     },
 }
 
-/// What checks passwords that are not stored here.
+/// A service that checks passwords which are not stored here.
 #[derive(Clone, Debug)]
 pub enum Checker {
     /// The modules of the operating system that are configured for the service `pgbouncer`.
     Pam,
-    /// A directory.
+    /// An LDAP directory.
     Ldap(Arc<LdapOptions>),
 }
 
-/// What came of a question.
+/// The answer to a question.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// There is such a user.
+    /// The user exists.
     User {
-        /// The name that counts from here on.
+        /// The user name that counts from now on.
         name: Arc<str>,
-        /// Its secret; if it has none, one that never matches.
+        /// The user's secret; if the user has none, a secret that never matches.
         secret: Secret,
     },
-    /// There is none.
+    /// The user does not exist.
     NoUser,
-    /// The operating system's name, if it has one.
+    /// The name of the operating system user; `None` if the id has no name.
     OsUser(Option<Arc<str>>),
     /// Whether the password was right.
     Password(bool),
@@ -87,15 +87,15 @@ pub enum Answer {
     Unavailable(Obstacle),
 }
 
-/// Why a question has no answer. What exactly went wrong stands in the log: an unproven client need not know.
+/// The reason why a question has no answer. The exact cause is only in the log: an unproven client need not know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Obstacle {
     /// The configuration does not allow an answer: no such database, a query that fails.
     Misconfigured,
     /// The server or directory that would know cannot be reached.
     Unreachable,
-    /// It could not be reached just now, and is not asked again until `server_login_retry` is over.
+    /// The last attempt to reach the server failed, and it is not asked again until `server_login_retry` is over.
     Failing,
-    /// The process ends.
+    /// The process is shutting down.
     ShuttingDown,
 }

@@ -1,4 +1,4 @@
-//! The startup packet: the parameters that a client sends, and those of them that we can honour.
+//! The startup packet: the parameters that a client sends, and those of them that pgweir supports.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::worker::Worker;
 
-/// The newest minor version of protocol 3 that we speak: 3.2, with longer cancel keys.
+/// The newest minor version of protocol 3 that pgweir speaks: 3.2, with longer cancel keys.
 const MINOR_NEWEST: u16 = 2;
 
 /// The contents of a startup packet, before they are judged.
@@ -32,12 +32,12 @@ struct Said<'a> {
     session: Session,
     /// A parameter that is neither tracked nor ignored, for callers that must refuse it; and whether it was in `options`.
     strange: Option<(Vec<u8>, Vec<u8>, bool)>,
-    /// `_pq_.` options: none is known to us.
+    /// The `_pq_.` options of the packet: pgweir knows none.
     extensions: Vec<&'a [u8]>,
 }
 
 impl Worker {
-    /// A startup packet: everything up to the first question of the authentication.
+    /// Handles a startup packet, up to the first question of the authentication.
     pub(crate) fn startup<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -141,8 +141,8 @@ impl Worker {
         Ok(())
     }
 
-    /// If sessions are not kept, a parameter that is neither tracked nor ignored is refused: silently dropping it would
-    /// change the meaning of statements.
+    /// Refuses a parameter that is neither tracked nor ignored, if sessions are not kept: silently dropping it would change the meaning of
+    /// statements.
     fn refuse_strange<D: Driver>(
         &self,
         cx: &mut Cx<'_, D>,
@@ -199,7 +199,7 @@ impl Worker {
         })
     }
 
-    /// `application_name_add_host`: the client's address after its application_name.
+    /// Appends the client's address to its `application_name` (`application_name_add_host`).
     fn add_host(&self, env: &Env, id: UnpooledId, params: &mut Params) {
         let Some(client) = self.unpooled.get(id) else { return };
         let Some(position) = env.tracked.position(b"application_name") else { return };
@@ -213,7 +213,7 @@ impl Worker {
     }
 }
 
-/// User names: PostgreSQL cuts them at 63 bytes, user lists know longer ones.
+/// The maximum length of a user name. PostgreSQL cuts names at 63 bytes, but user lists may have longer ones.
 const USER_BYTES_MAX: usize = 127;
 
 fn name(what: &str, bytes: &[u8], bytes_max: usize) -> Result<Arc<str>, Fault> {
@@ -226,7 +226,7 @@ fn name(what: &str, bytes: &[u8], bytes_max: usize) -> Result<Arc<str>, Fault> {
     }
 }
 
-/// As PostgreSQL's ProcessStartupPacket reads it: `database`, or a boolean.
+/// Reads the value of `replication` as PostgreSQL's ProcessStartupPacket does: `database`, or a boolean.
 fn replication(value: &[u8]) -> Result<Replication, Fault> {
     let is = |word: &[u8]| value.eq_ignore_ascii_case(word);
     if is(b"database") {

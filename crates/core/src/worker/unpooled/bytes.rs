@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use crate::worker::unpooled::UnpooledState;
 
 impl Worker {
-    /// Bytes of a client that is in no pool.
+    /// Handles bytes of a client that is in no pool.
     pub(crate) fn unpooled_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, bytes: &[u8]) {
         let Some(client) = self.unpooled.get_mut(id) else { return };
         if client.inbox.is_empty() {
@@ -22,7 +22,7 @@ impl Worker {
         }
     }
 
-    /// Looks again at bytes that a client sent earlier: its state has changed, or it took what was sent.
+    /// Handles bytes that a client sent earlier, because its state has changed or because it has read what was sent to it.
     pub(crate) fn unpooled_resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         let Some(client) = self.unpooled.get_mut(id) else { return };
         if client.inbox.is_empty() {

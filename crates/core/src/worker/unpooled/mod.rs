@@ -1,5 +1,5 @@
-//! A client that is in no pool: it logs in, or talks to the console, or asked for a statement to be cancelled. Its states, each
-//! with what only that state needs.
+//! A client that is in no pool: it logs in, uses the console, or has sent a cancel request. Each state has the data that only that state
+//! needs.
 
 mod bytes;
 mod moves;
@@ -20,51 +20,51 @@ pub(crate) struct Unpooled {
     /// SHOW's column `id`. A client keeps it in its pool.
     pub(crate) serial: u64,
     pub(crate) state: UnpooledState,
-    /// Received and not yet understood. Empty and unallocated when idle.
+    /// The bytes that were received and not yet handled. Empty and unallocated when idle.
     pub(crate) inbox: Vec<u8>,
-    /// Reads are paused: too much waits here.
+    /// Reads from the client are paused, because too many bytes wait in the inbox.
     pub(crate) reads_paused: bool,
     pub(crate) origin: Origin,
 }
 
-/// The life of a client before it is in a pool. A client that leaves is removed at once; the driver flushes its last words.
+/// The state of a client that is in no pool. A client that leaves is removed at once; the driver flushes the last bytes to it.
 pub(crate) enum UnpooledState {
-    /// Accepted; first packets.
+    /// The client has connected and sends its first packets.
     Greeting(Greeting),
-    /// Proves its identity.
+    /// The client proves its identity.
     Authenticating(Box<Authenticating>),
-    /// Its login waits for an answer: from a server for its secret, or from the control plane.
+    /// The login waits for an answer: from a server for the user's secret, or from the control plane.
     AwaitingAnswer(Box<AwaitingAnswer>),
-    /// Proven; goes to the worker that owns its pool, or into the pool if that is here, as soon as its bytes are gathered.
+    /// The client is proven and goes into its pool, or to the worker that owns it, as soon as its bytes are collected.
     Proven(Box<Proven>),
-    /// Is about to be told why its login failed.
+    /// The login has failed; the client is about to get the error.
     Refused(Box<Login>),
-    /// Asked for another client's statement to be cancelled, and waits until that is done.
+    /// The client has sent a cancel request, and waits until that is done.
     Cancelling,
-    /// Talks to the console.
+    /// The client uses the console.
     Console(Box<ConsoleSession>),
 }
 
-/// First packets: which of the optional requests were made already.
+/// The optional requests that a client has made in its first packets.
 #[derive(Default)]
 pub(crate) struct Greeting {
-    /// SSLRequest was answered (or TLS began directly): a second one is a fault.
+    /// The state of TLS. A second SSLRequest, or one after direct TLS, is an error.
     pub(crate) tls: TlsAsked,
-    /// GSSENCRequest was answered N.
+    /// GSSENCRequest was received and answered with N.
     pub(crate) gss_asked: bool,
 }
 
 /// TLS during greeting.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TlsAsked {
-    /// Not yet.
+    /// TLS was not requested yet.
     #[default]
     No,
-    /// Asked and refused with N.
+    /// TLS was requested and refused with N.
     Refused,
-    /// The handshake runs.
+    /// The TLS handshake is under way.
     Handshake,
-    /// Everything is encrypted.
+    /// The connection is encrypted.
     Established,
 }
 
@@ -74,33 +74,33 @@ pub(crate) struct Authenticating {
     pub(crate) exchange: Exchange,
 }
 
-/// Between the question of a login and its answer.
+/// A login that waits for the answer to its question.
 pub(crate) struct AwaitingAnswer {
     pub(crate) attempt: LoginAttempt,
     pub(crate) asked: Asked,
 }
 
-/// What a server or the control plane was asked for a login.
+/// The question that a login has sent to a server or the control plane.
 pub(crate) enum Asked {
-    /// `auth_query`: the user's secret.
+    /// The user's secret, by `auth_query`.
     Secret {
-        /// The pool: database and user.
+        /// The pool that is asked: database and user.
         pool: (Arc<str>, Arc<str>),
-        /// Since when (monotonic, µs).
+        /// The time at which the question was sent (monotonic, µs).
         since_us: u64,
-        /// What is to be done with it.
+        /// The next step when the secret is known.
         then: Then,
     },
-    /// What an exchange wants to know of the control plane.
+    /// A question of an authentication exchange to the control plane.
     Exchange(Exchange),
 }
 
-/// What to do when a user's secret is known.
+/// The next step when a user's secret is known.
 #[derive(Clone, Copy)]
 pub(crate) enum Then {
-    /// The client has to prove that it knows it, too.
+    /// The client must prove that it knows the secret, too.
     Exchange(Method),
-    /// The client is proven; it is for its servers.
+    /// The client is proven already; the secret is for logging in to servers.
     Admit,
 }
 
@@ -108,33 +108,33 @@ pub(crate) enum Then {
 pub(crate) struct LoginAttempt {
     pub(crate) login: Login,
     pub(crate) counted: Counted,
-    /// What to do when it is proven.
+    /// The destination of the client when it is proven.
     pub(crate) target: Target,
     pub(crate) record: Record,
 }
 
-/// What `auth_query` said of the user.
+/// The result of `auth_query` for the user.
 pub(crate) enum Record {
-    /// It was not asked.
+    /// The query was not sent.
     NotAsked,
-    /// There is no such user.
+    /// The user does not exist.
     Missing,
-    /// Its secret.
+    /// The user exists and has this secret.
     Found(Secret),
 }
 
-/// What a login is for.
+/// The destination of a login.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
-    /// A database we serve.
+    /// A database of the configuration.
     Database,
     /// The console.
     Console,
-    /// No such database: said only after the login succeeded, so that names cannot be guessed.
+    /// A database that does not exist. The client gets that error only after a successful login, so that names cannot be guessed.
     Nowhere,
 }
 
-/// On the way to its pool.
+/// A client that has logged in and is on the way to its pool.
 pub(crate) struct Proven {
     pub(crate) login: Login,
     pub(crate) counted: Counted,
@@ -143,7 +143,7 @@ pub(crate) struct Proven {
 }
 
 impl Unpooled {
-    /// `C-0x12: database/user@host:port` as log lines begin.
+    /// Returns the name with which log lines about the client begin: `C-0x12: database/user@host:port`.
     pub(crate) fn log_name(&self) -> String {
         let (database, user) = match &self.state {
             UnpooledState::Authenticating(exchange) => {
@@ -161,7 +161,7 @@ impl Unpooled {
         log_name(self.serial, database, user, &self.origin.peer)
     }
 
-    /// It has not logged in, and no part of a message waits.
+    /// Whether the client has not logged in, and no part of a message waits.
     pub(crate) fn has_said_nothing(&self) -> bool {
         let before_login = matches!(
             self.state,
@@ -170,7 +170,7 @@ impl Unpooled {
         before_login && self.inbox.is_empty()
     }
 
-    /// Nothing more can be done with its bytes until something else happens.
+    /// Whether the client's bytes cannot be handled until another event has come.
     pub(crate) fn is_stalled(&self) -> bool {
         match &self.state {
             UnpooledState::AwaitingAnswer(_) => true,
@@ -179,7 +179,7 @@ impl Unpooled {
         }
     }
 
-    /// It talks to the console.
+    /// Returns the console session; `None` if the client does not use the console.
     pub(crate) fn console(&self) -> Option<&ConsoleSession> {
         match &self.state {
             UnpooledState::Console(console) => Some(console),

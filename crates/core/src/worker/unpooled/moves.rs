@@ -24,7 +24,8 @@ impl Worker {
         }
     }
 
-    /// Reads from a client again, if nothing speaks against it. SUSPEND keeps no console waiting: it is to say RESUME.
+    /// Reads from a client again, if no reason for the pause is left. A SUSPEND does not stop reads from consoles, because one of them must
+    /// send RESUME.
     pub(crate) fn unpause_unpooled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         let Some(client) = self.unpooled.get_mut(id) else { return };
         let is_suspended = cx.env.activity == Activity::Suspended && client.console().is_none();
@@ -60,7 +61,7 @@ impl Worker {
         Step::Gone
     }
 
-    /// The client said goodbye.
+    /// Removes a client that has sent Terminate.
     pub(crate) fn unpooled_left<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -74,7 +75,7 @@ impl Worker {
         Step::Gone
     }
 
-    /// The client's connection ended.
+    /// Removes a client whose connection has ended.
     pub(crate) fn unpooled_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, why: &Closed) {
         match why {
             Closed::Eof => {
