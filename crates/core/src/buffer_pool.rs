@@ -7,12 +7,12 @@ use crate::limits::{BUFFER_POOL_BYTES_MAX, POOLED_BUFFER_BYTES_MAX};
 #[derive(Default)]
 pub(crate) struct BufferPool {
     buffers: Vec<Vec<u8>>,
-    /// What they hold together.
+    /// The capacity of all buffers together.
     bytes: usize,
 }
 
 impl BufferPool {
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
         self.bytes -= buffer.capacity();
@@ -31,8 +31,8 @@ impl BufferPool {
         }
     }
 
-    /// What is left of `bytes` after `used` of them, as the new content of an inbox. `held` is the buffer that `bytes`
-    /// came from, if they waited in one.
+    /// Returns the rest of `bytes` after the first `used` ones, as the new content of an inbox. `held` is the buffer that `bytes` came
+    /// from, if they waited in one.
     #[inline]
     pub(crate) fn remainder(&mut self, held: Option<Vec<u8>>, bytes: &[u8], used: usize) -> Vec<u8> {
         match held {

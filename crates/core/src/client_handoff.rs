@@ -1,4 +1,4 @@
-//! What a client is, in one form that can move: from the worker that accepted it to the one that owns its pool.
+//! The state of a client in a form that can move: from the worker that accepted the client to the worker that owns its pool.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::shared::Counts;
 
-/// How a connection came to us.
+/// The origin of a client's connection.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// The peer, as the kernel says.
     pub peer: Peer,
-    /// Its TLS session, if any.
+    /// The connection's TLS session; `None` without TLS.
     pub tls: Option<Box<TlsInfo>>,
-    /// When it was accepted.
+    /// The time at which the connection was accepted.
     pub since: Now,
 }
 
-/// What kind of connection a client asked for with the startup parameter `replication`.
+/// The kind of connection that a client requested with the startup parameter `replication`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Replication {
     /// An ordinary session.
@@ -33,7 +33,7 @@ pub enum Replication {
 }
 
 impl Replication {
-    /// As SHOW CLIENTS prints it.
+    /// Returns the name that SHOW CLIENTS prints.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -44,35 +44,35 @@ impl Replication {
     }
 }
 
-/// What a client said of itself in its startup packet, and what its authentication proved.
+/// The data of a client's startup packet, and the result of its authentication.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// The database as the client named it.
     pub database: Arc<str>,
-    /// The user it is.
+    /// The user that the client has proven to be.
     pub user: Arc<str>,
-    /// Tracked parameters it gave.
+    /// The tracked parameters of the startup packet.
     pub params: Params,
-    /// The other ones, as they were given.
+    /// The other parameters of the startup packet, as they were given.
     pub session: Session,
     /// Protocol minor version that was agreed: 0 or 2.
     pub minor: u16,
-    /// The startup parameter of that name.
+    /// The value of the startup parameter `replication`.
     pub replication: Replication,
     /// The raw startup parameter `options`, for replication connections only: passed on to the server.
     pub options: Option<Arc<[u8]>>,
-    /// What the exchange taught us that helps to log in to servers.
+    /// The secrets from the authentication that help to log in to servers.
     pub learned: Learned,
 }
 
 /// The counters in which a client is counted; given back when it leaves.
 #[derive(Default, Debug)]
 pub struct Counted {
-    /// `max_client_conn`.
+    /// The client is counted for `max_client_conn`.
     pub(crate) total: bool,
-    /// `max_db_client_connections`.
+    /// The counters of the database, if the client is counted for `max_db_client_connections`.
     pub(crate) database: Option<Arc<Counts>>,
-    /// `max_user_client_connections`.
+    /// The counters of the user, if the client is counted for `max_user_client_connections`.
     pub(crate) user: Option<Arc<Counts>>,
 }
 
@@ -83,10 +83,10 @@ pub struct ClientHandoff {
     pub serial: u64,
     /// The address that it came from.
     pub origin: Origin,
-    /// Its login: proven.
+    /// The client's login, which is proven.
     pub login: Login,
     /// The counters in which it is counted, and stays counted on the way.
     pub counted: Counted,
-    /// Bytes that were received and not yet understood.
+    /// The bytes that were received and not yet handled.
     pub unread: Vec<u8>,
 }

@@ -1,5 +1,5 @@
-//! What the pools of one worker have in common, and what every method gets to act with: the driver and the worker's
-//! [`Env`]. This file must not know a client or a server.
+//! The state that the pools of one worker have in common, and the argument of every method that acts: the driver and the worker's [`Env`].
+//! This file must not know a client or a server.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -31,7 +31,7 @@ use crate::stats::trace::Sampler;
 use crate::worker::Setup;
 use crate::worker::login::inquiry::Answer;
 
-/// The driver and what the worker's pools have in common, for the time of one event.
+/// The driver and the state that the worker's pools have in common, for the duration of one event.
 pub(crate) struct Cx<'a, D> {
     pub(crate) driver: &'a mut D,
     pub(crate) env: &'a mut Env,
@@ -48,8 +48,8 @@ impl<'a, D: Driver> Cx<'a, D> {
         self.driver.log(level, line);
     }
 
-    /// A key that no other client of this worker has, entered for this one; with the process id of a server, if it is to be
-    /// that.
+    /// Returns a cancel key that no other client of this worker has, and registers it for `owner`. With `pid` the key has the process id of
+    /// a server.
     pub(crate) fn new_cancel_key(&mut self, owner: KeyOwner, minor: u16, pid: Option<u32>) -> CancelKey {
         loop {
             let peer_id = self.env.rules.config.main.peer_id;
@@ -65,7 +65,7 @@ impl<'a, D: Driver> Cx<'a, D> {
     }
 }
 
-/// What the pools of one worker have in common: the time, the configuration, what is known of statements, buffers.
+/// The state that the pools of one worker have in common: the time, the configuration, the knowledge about statements, buffers.
 pub(crate) struct Env {
     /// The worker's number.
     pub(crate) worker: WorkerId,
@@ -76,63 +76,63 @@ pub(crate) struct Env {
     pub(crate) shared: Arc<Shared>,
     pub(crate) clusters: KnownClusters,
     pub(crate) tracked: Arc<Tracked>,
-    /// What each connection is, by its index; with the generation of its name.
+    /// The role of each connection, by its index; with the generation of its name.
     roles: Vec<Option<(u32, Role)>>,
     /// Clients by the head of their cancel key.
     pub(crate) cancel_keys: HashMap<KeyHead, KeyOwner, foldhash::fast::FixedState>,
     pub(crate) statements: Statements,
     pub(crate) parse_contexts: ParseContexts,
-    /// What was found in texts that come again.
+    /// The results of analysing texts that come repeatedly.
     pub(crate) texts: Texts,
     pub(crate) measured: Measured,
     /// Statements that change sessions unseen.
     pub(crate) watched: Watched,
-    /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
+    /// The time at which a client will have waited so long that an idle server is woken for it (monotonic, µs).
     pub(crate) wake_us: Option<u64>,
-    /// For messages that are put together before they are sent.
+    /// A buffer for messages that are put together before they are sent.
     pub(crate) scratch: Vec<u8>,
-    /// What goes ahead of the client's message that is being passed on.
+    /// The messages that are sent to the server ahead of the client's message that is being passed on.
     pub(crate) ahead: Ahead,
     pub(crate) buffers: BufferPool,
     pub(crate) activity: Activity,
     pub(crate) stopping: Option<Shutdown>,
-    /// Answers that need no server.
+    /// The store of known answers, which need no server; `None` if there is none.
     pub(crate) answers: Option<Box<dyn KnownAnswers>>,
-    /// What is counted beside the pools.
+    /// The counters that belong to no pool.
     pub(crate) counters: Counters,
-    /// What pools want of others, in order. The worker carries it out when the pool is done.
+    /// The requests of pools to others, in order. The worker carries them out when the pool has finished its turn.
     pub(crate) effects: Vec<Effect>,
-    /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
+    /// The function that writes a time (seconds since 1970) for people; the machine knows no time zone.
     pub(crate) write_time: Option<WriteTime>,
     /// The version of pgweir itself, for SHOW VERSION; [`crate::Machine::of_version`] sets it.
     pub(crate) version: &'static str,
 }
 
-/// What is known of clusters, by name.
+/// The views of clusters, by name.
 #[derive(Default)]
 pub(crate) struct KnownClusters {
     pub(crate) views: HashMap<Arc<str>, Arc<View>>,
-    /// [`Shared::views_told`] when this worker took those views.
+    /// The value of [`Shared::views_told`] when this worker took those views.
     pub(crate) views_taken: u64,
-    /// What became of COMMITs whose primary was lost.
+    /// The outcomes of COMMITs whose primary was lost, by cluster.
     pub(crate) outcomes: HashMap<Arc<str>, Outcomes>,
 }
 
-/// What was measured of statements.
+/// The measurements of statements.
 pub(crate) struct Measured {
-    /// What they cost.
+    /// The estimated cost of statements.
     pub(crate) estimates: Estimates,
-    /// What they took, by text.
+    /// The time that statements took, by text.
     pub(crate) stats: StatementStats,
     pub(crate) sampler: Sampler,
-    /// The last that took long, the newest last.
+    /// The last slow statements, the newest last.
     pub(crate) slow: VecDeque<SlowSnapshot>,
 }
 
-/// See [`crate::Machine::show_times_by`].
+/// A function that writes a time (seconds since 1970) for people; see [`crate::Machine::show_times_by`].
 pub type WriteTime = Arc<dyn Fn(u64) -> String + Send + Sync>;
 
-/// What a pool wants of the worker, of another pool or of a client that is in none.
+/// A request of a pool to the worker, to another pool or to a client that is in none.
 pub(crate) enum Effect {
     /// A place is free that other pools may have waited for: those that wait look again, here and on other workers.
     NoticeStarving,
@@ -161,14 +161,14 @@ pub struct Suspicion {
     pub(crate) reconnects: bool,
 }
 
-/// What a cancel key belongs to.
+/// The client to which a cancel key belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeyOwner {
     Client(PoolId, ClientId),
     Console(UnpooledId),
 }
 
-/// What a connection is.
+/// The role of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Unpooled(UnpooledId),
@@ -187,7 +187,7 @@ pub(crate) enum Activity {
     Active,
     /// PAUSE: no server is handed out.
     Paused,
-    /// SUSPEND: nothing is read either.
+    /// SUSPEND: no server is handed out, and no bytes are read.
     Suspended,
 }
 
@@ -243,17 +243,17 @@ impl Env {
         }
     }
 
-    /// As it is known to servers, too.
+    /// Returns the client's `application_name` among its tracked parameters; `None` if it has none.
     pub(crate) fn application_name<'a>(&self, params: &'a Params) -> Option<&'a [u8]> {
         params.get(self.tracked.position(b"application_name")?)
     }
 
-    /// A pool wants this of others.
+    /// Adds a request of a pool to others.
     pub(crate) fn want(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
-    /// Looks at this time (monotonic, µs) at what waits for a time to pass.
+    /// Sets a time (monotonic, µs) at which the worker wakes up, unless it wakes up earlier.
     pub(crate) fn wake_at(&mut self, due_us: u64) {
         self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
     }
@@ -283,12 +283,12 @@ impl Env {
     }
 }
 
-/// Numbers of statements: a range for each generation, and in it one for each worker.
+/// Returns the first number for statements: there is a range for each generation, and in it one for each worker.
 fn first_serial(generation: u32, worker: WorkerId) -> u64 {
     u64::from(generation) << 40 | u64::from(worker.0) << 28
 }
 
-/// A duration of the settings in microseconds.
+/// Returns a duration of the settings in microseconds.
 pub(crate) fn duration_us(duration: std::time::Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(duration.subsec_micros()))
 }

@@ -1,4 +1,4 @@
-//! The border between the machine and the world: what the machine asks for, and the types both sides name.
+//! The interface between the machine and the world: the requests of the machine, and the types that both sides use.
 //!
 //! The machine ([`crate::Machine`]) is fed events and the time; through [`Driver`] it asks for bytes to be sent,
 //! connections to be opened and closed, reads to be paused. Two implementations exist: `pgweir-net` (sockets) and
@@ -19,9 +19,9 @@ use crate::stats::rare_path::RarePath;
 /// connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnId {
-    /// Place in the driver's table of connections.
+    /// The connection's place in the driver's table.
     pub index: u32,
-    /// How often that place was used before.
+    /// The number of times that the place was used before.
     pub generation: u32,
 }
 
@@ -32,9 +32,9 @@ pub struct WorkerId(pub u16);
 /// The time as the machine sees it. Both run in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Now {
-    /// Monotonic, from an arbitrary start; never 0 in practice.
+    /// The monotonic clock, from an arbitrary start; never 0 in practice.
     pub mono_us: u64,
-    /// Wall clock, microseconds since 1970-01-01 UTC; only for showing.
+    /// The wall clock, in microseconds since 1970-01-01 UTC; only for showing.
     pub wall_us: u64,
 }
 
@@ -79,7 +79,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// PostgreSQL at a host of the configuration: a name, an address, the directory of a unix socket, or `@name`.
+    /// Returns the address of PostgreSQL at a host of the configuration: a name, an address, the directory of a unix socket, or `@name`.
     pub(crate) fn of_host(host: &str, port: u16) -> Endpoint {
         if host.starts_with('/') || host.starts_with('@') {
             Endpoint::of_socket_in(host, port)
@@ -88,14 +88,14 @@ impl Endpoint {
         }
     }
 
-    /// PostgreSQL's socket in a directory, or with an abstract name.
+    /// Returns the address of PostgreSQL's socket in a directory, or with an abstract name.
     pub(crate) fn of_socket_in(dir: &str, port: u16) -> Endpoint {
         let dir = if dir.is_empty() { "/tmp" } else { dir.trim_end_matches('/') };
         Endpoint::Unix { path: format!("{dir}/.s.PGSQL.{port}").into() }
     }
 }
 
-/// What a driver knows of host names.
+/// The state of a driver's host names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamesSeen {
     /// Hosts that were looked up.
@@ -109,37 +109,37 @@ pub struct NamesSeen {
 /// A host that was looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostSeen {
-    /// Its name, as configured.
+    /// The host's name, as configured.
     pub name: Arc<str>,
-    /// How long that will be remembered, microseconds; 0 when it must be looked up again before its next use.
+    /// The time for which the addresses will be remembered, in microseconds; 0 if the host must be looked up again before its next use.
     pub left_us: u64,
-    /// Its addresses, with port 0; none if there is no such host.
+    /// The host's addresses, with port 0; none if there is no such host.
     pub addresses: Vec<SocketAddr>,
 }
 
 /// A zone of the names of hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ZoneSeen {
-    /// Its name.
+    /// The zone's name.
     pub name: Arc<str>,
-    /// Its serial number, 0 if it was not asked for.
+    /// The zone's serial number; 0 if it was not asked for.
     pub serial: u32,
-    /// Hosts in it that were looked up.
+    /// The number of hosts in the zone that were looked up.
     pub hosts: usize,
 }
 
 /// A listening socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DoorSeen {
-    /// Its number.
+    /// The number of the socket's descriptor.
     pub descriptor: i32,
-    /// Its address; `None` for a unix socket.
+    /// The socket's address; `None` for a unix socket.
     pub address: Option<SocketAddr>,
-    /// Its port, or the one that the unix socket's name carries.
+    /// The socket's port, or the one that the unix socket's name carries.
     pub port: u16,
 }
 
-/// What [`Driver::start_tls`] is to do.
+/// The side of TLS that [`Driver::start_tls`] takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TlsRole {
     /// We are the TLS server: a client asked for it (SSLRequest, or its first byte was a TLS record).
@@ -154,26 +154,26 @@ pub enum TlsRole {
     },
 }
 
-/// What is known once a TLS handshake is complete.
+/// The properties of a TLS connection after the handshake.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TlsInfo {
-    /// As SHOW CLIENTS prints it: `TLSv1.3/TLS_AES_256_GCM_SHA384`.
+    /// The protocol and cipher as SHOW CLIENTS prints them: `TLSv1.3/TLS_AES_256_GCM_SHA384`.
     pub description: String,
     /// Common name and DNS names of a verified peer certificate; empty without one.
     pub peer_names: Vec<String>,
-    /// The hash of the certificate of the TLS server, as `tls-server-end-point` has it (RFC 5929 section 4):
-    /// what a login can be bound to. `None` if the certificate's signature leaves it undefined.
+    /// The hash of the TLS server's certificate, as `tls-server-end-point` has it (RFC 5929 section 4), to which a login can be bound.
+    /// `None` if the certificate's signature leaves it undefined.
     pub end_point: Option<Box<[u8]>>,
 }
 
-/// Why a connection ended without the machine asking for it.
+/// The reason why a connection ended without the machine asking for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Closed {
     /// End of stream: the peer closed in order.
     Eof,
     /// The connection broke (reset, timeout, ...); the text is the operating system's.
     Broken(String),
-    /// It was never established: refused, unreachable.
+    /// The connection was never established: refused, unreachable.
     DialFailed(String),
     /// The host name has no address.
     NameNotResolved(String),
@@ -181,12 +181,12 @@ pub enum Closed {
     Tls(String),
 }
 
-/// How [`Driver::close`] treats what is queued.
+/// The treatment of queued bytes by [`Driver::close`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CloseMode {
-    /// Send what is queued first (bounded by time in the driver), then close.
+    /// The queued bytes are sent first (bounded by time in the driver), then the connection is closed.
     Flush,
-    /// Close now.
+    /// The connection is closed at once.
     Now,
 }
 
@@ -201,13 +201,13 @@ pub enum Level {
     Warning,
     /// Information.
     Log,
-    /// `-v`.
+    /// Details that are logged with `-v`.
     Debug,
-    /// `-vv`.
+    /// Details that are logged with `-vv`.
     Noise,
 }
 
-/// What the machine asks of the world. All calls return at once.
+/// The requests of the machine to the world. All calls return at once.
 ///
 /// After [`Driver::close`] or [`Driver::hand_over`] the driver reports nothing more about that connection, and calls
 /// that name it do nothing. Calls that name a connection that is already gone do nothing either.
@@ -216,37 +216,37 @@ pub trait Driver {
     /// may leave at once if nothing is queued before them. On a TLS connection this is plain text.
     fn send(&mut self, conn: ConnId, bytes: &[u8]);
 
-    /// Bytes queued and not yet accepted by the kernel.
+    /// Returns the number of bytes that are queued and not yet accepted by the kernel.
     fn backlog(&self, conn: ConnId) -> usize;
 
     /// Opens a connection; later `Machine::connected` or `Machine::closed` follows for it, never within this call.
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
 
-    /// The address that a connection reached, as a host's name may have several; `None` for a unix socket.
+    /// Returns the address that a connection reached, as a host's name may have several; `None` for a unix socket.
     fn remote(&self, conn: ConnId) -> Option<SocketAddr> {
         let _ = conn;
         None
     }
 
-    /// The number of a connection's socket, for SHOW FDS; `None` while it has none. A world without sockets has none.
+    /// Returns the number of a connection's socket, for SHOW FDS; `None` while it has none. A driver without sockets returns `None`.
     fn descriptor(&self, conn: ConnId) -> Option<i32> {
         let _ = conn;
         None
     }
 
-    /// The listening sockets.
+    /// Returns the listening sockets.
     fn doors(&self) -> Vec<DoorSeen> {
         Vec::new()
     }
 
-    /// Sends bytes over a unix socket with a descriptor of this process beside them, at once; `false` if that was not possible, and then
-    /// nothing of it was sent.
+    /// Sends bytes over a unix socket together with a descriptor of this process, at once. Returns `false` if that was not possible; then
+    /// no byte was sent.
     fn send_beside(&mut self, conn: ConnId, bytes: &[u8], descriptor: i32) -> bool {
         let _ = (conn, bytes, descriptor);
         false
     }
 
-    /// What is known of host names, for SHOW. A world without names knows none.
+    /// Returns the state of host names, for SHOW. A driver without names returns an empty one.
     fn names(&self) -> NamesSeen {
         NamesSeen::default()
     }
@@ -262,43 +262,41 @@ pub trait Driver {
     /// Reads again; bytes that arrived in the meantime are delivered in a later call, never within this one.
     fn resume_reads(&mut self, conn: ConnId);
 
-    /// Starts TLS. `received` is what the machine had received already and belongs to the TLS stream (the first record of
-    /// direct TLS; empty otherwise). Bytes queued by `send` before this call leave in plain text first.
-    /// `Machine::tls_established` or `Machine::closed` follows.
+    /// Starts TLS. `received` are the bytes that the machine had received already and that belong to the TLS stream (the first record of
+    /// direct TLS; empty otherwise). Bytes queued by `send` before this call leave in plain text first. `Machine::tls_established` or
+    /// `Machine::closed` follows.
     fn start_tls(&mut self, conn: ConnId, role: TlsRole, received: &[u8]);
 
     /// Moves a client's connection, with its TLS state and queued bytes, to another worker.
     /// `Machine::adopted` gets the handoff there.
     fn hand_over(&mut self, conn: ConnId, to: WorkerId, handoff: Box<ClientHandoff>);
 
-    /// Gives a console client that may have everything to the part of the process that runs online restarts:
-    /// the connection leaves the machine, and [`Mail::Shutdown`] with
-    /// [`Shutdown::HandOver`](crate::mail::Shutdown) follows when a successor is ready.
+    /// Gives a console client that may take over the process to the part of the process that runs online restarts: the connection leaves
+    /// the machine, and [`Mail::Shutdown`] with [`Shutdown::HandOver`](crate::mail::Shutdown) follows when a successor is ready.
     fn surrender(&mut self, conn: ConnId);
 
-    /// Hands something over to the process that takes our place. The connections leave the machine.
+    /// Hands a client, a server or other state over to the successor process. The connections leave the machine.
     fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>);
 
-    /// Something that was given away has no new owner yet: it may come back with `Machine::carried`.
+    /// Whether something that was handed over has no new owner yet: it may come back with `Machine::carried`.
     fn is_giving(&self) -> bool {
         false
     }
 
-    /// Passes the key of a cancel request to the process that this one replaces, while that is there. No
-    /// client here has the key; the other process may have clients that could not travel. [`Mail::Cancel`]
-    /// tells its machines.
+    /// Passes the key of a cancel request to the process that this one replaces, while that process exists. No client here has the key, but
+    /// the other process may have clients that could not be handed over. [`Mail::Cancel`] tells its machines.
     fn pass_back(&mut self, key: &[u8]) {
         let _ = key;
     }
 
-    /// Accepts no more clients over TCP, for good. Connections that already stand in the kernel's queue still
-    /// come in (`Machine::accepted`, in this turn). Unix sockets stay.
+    /// Stops accepting clients over TCP permanently. Connections that are already in the kernel's queue are still accepted
+    /// (`Machine::accepted`, in this turn). Unix sockets stay open.
     fn stop_listening(&mut self);
 
     /// Sends a message to another worker's machine (`Machine::mail`), in order per pair of workers.
     fn mail(&mut self, to: WorkerId, mail: Mail);
 
-    /// Asks the control plane; an answer, if there is one, comes as mail.
+    /// Sends a question to the control plane; an answer, if there is one, comes as mail.
     fn ask(&mut self, question: Question);
 
     /// Fills `out` with random bytes fit for keys and nonces.
@@ -307,21 +305,20 @@ pub trait Driver {
     /// Writes a log line. The driver adds time, process id and level.
     fn log(&mut self, level: Level, line: &str);
 
-    /// `false` if no log takes a line of this level: the lines that are logged for every client need not be
-    /// built then.
+    /// Returns `false` if no log takes a line of this level: the lines that are logged for every client need not be built then.
     fn log_reaches_anybody(&self, level: Level) -> bool {
         let _ = level;
         true
     }
 
-    /// The machine takes a rare path. Drivers that test the machine count it; others do nothing.
+    /// Notes that the machine takes a rare path. Drivers that test the machine count it; others do nothing.
     fn reached(&mut self, path: RarePath) {
         let _ = path;
     }
 }
 
 impl Peer {
-    /// The port that the client came in by: of our end, or in the unix socket's name.
+    /// Returns the port that the client connected to: that of the local address, or the one in the unix socket's name.
     #[must_use]
     pub fn port(&self) -> u16 {
         match self {
@@ -330,7 +327,7 @@ impl Peer {
         }
     }
 
-    /// The client's address, `None` for a unix socket.
+    /// Returns the client's address; `None` for a unix socket.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {

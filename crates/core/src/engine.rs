@@ -1,5 +1,5 @@
-//! The machine's verbs as a trait: what an event loop drives, so that the loop can be tested with a toy and the simulator
-//! with a machine that is broken on purpose.
+//! The machine's events as a trait: an event loop calls it, so that the loop can be tested with a toy machine and the simulator with a
+//! machine that is broken on purpose.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use crate::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo};
 use crate::mail::Mail;
 use crate::pool::takeover::carried::Carried;
 
-/// What happens to a machine. Loops are generic over this trait (never `dyn`), so that every call is a direct one.
+/// The events of a machine. Loops are generic over this trait (never `dyn`), so that every call is a direct one.
 ///
 /// All events of a tick come between [`Engine::begin_tick`] and [`Engine::end_tick`].
 pub trait Engine {
@@ -16,10 +16,9 @@ pub trait Engine {
     fn begin_tick(&mut self, now: Now);
     /// A client connected.
     fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer);
-    /// A client of a pool that is here; another worker accepted and authenticated it.
+    /// A client arrived whose pool is here; another worker accepted and authenticated it.
     fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>);
-    /// The process that this one replaces hands over something it has: sockets of a client and a server, as
-    /// far as there are any.
+    /// The process that this one replaces hands over a part of its state, with the sockets of a client and a server if there are any.
     fn carried<D: Driver>(
         &mut self,
         d: &mut D,
@@ -35,9 +34,9 @@ pub trait Engine {
     fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo);
     /// A connection's backlog is 0 again, after the socket was full or after the backlog had become deep.
     fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId);
-    /// A connection ended without the machine asking for it, or could not be opened. Its name is dead already.
+    /// A connection ended without the machine asking for it, or could not be opened. Its [`ConnId`] is no longer valid.
     fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed);
-    /// A host name that servers were reached by has left one of its addresses; `addresses` are those that it has now.
+    /// A host name that servers were reached by no longer has one of its addresses; `addresses` are the present ones.
     fn host_moved<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]);
     /// A message from another worker or from the control plane.
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail);
@@ -45,6 +44,6 @@ pub trait Engine {
     fn timeout<D: Driver>(&mut self, d: &mut D);
     /// All events of the turn were reported; servers are handed out, connections opened. The driver writes afterwards.
     fn end_tick<D: Driver>(&mut self, d: &mut D);
-    /// When [`Engine::timeout`] is to be called, in microseconds of [`Now::mono_us`].
+    /// Returns the time at which [`Engine::timeout`] must be called, in microseconds of [`Now::mono_us`].
     fn deadline(&self) -> Option<u64>;
 }

@@ -5,37 +5,37 @@ use std::borrow::Cow;
 
 use pgweir_wire::error::{Report, SqlState};
 
-/// Why a client is refused or disconnected. All are FATAL: the connection ends.
+/// The reason why a client is refused or disconnected. All are FATAL: the connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The client broke the protocol; says how.
+    /// The client broke the protocol; the text says in which way.
     Protocol(Cow<'static, str>),
-    /// A startup parameter that we cannot honour.
+    /// The startup packet has a parameter that pgweir cannot honour.
     UnsupportedParameter(String),
-    /// The same, inside `options`.
+    /// The startup packet has, inside `options`, a parameter that pgweir cannot honour.
     UnsupportedOption(String),
-    /// A startup parameter that PostgreSQL does not know either; its own text.
+    /// The startup packet has a parameter that PostgreSQL does not know either; the text is PostgreSQL's.
     UnknownParameter(String),
-    /// sslmode demands TLS.
+    /// The client does not use TLS, and `client_tls_sslmode` requires it.
     TlsRequired,
-    /// No user in the startup packet.
+    /// The startup packet has no user.
     NoUser,
     /// The client did not prove itself; the text does not say why.
     Authentication(&'static str, Unproven),
     /// The password could not be checked: the server or directory that knows it cannot be reached. Which one failed, and how, is for the
     /// log alone.
     SecretUnavailable,
-    /// The same, and it is not even asked until `server_login_retry` is over.
+    /// The password could not be checked, and the server that knows it is not asked again until `server_login_retry` is over.
     SecretNotAsked,
     /// PostgreSQL refused the login of a replication client: its own code and text.
     ReplicationRefused(SqlState, String),
-    /// No rule of the HBA file is about this connection, or one that refuses it.
+    /// The HBA file has no rule for this connection, or one that rejects it.
     NotAllowedIn(&'static str),
-    /// auth_type=any without a forced user.
+    /// The database has no forced user, although `auth_type=any` needs one.
     NoForcedUser,
     NoSuchDatabase(String),
     DatabaseDisabled(String),
-    /// DISABLE of the database that `auth_query` is asked in.
+    /// The database in which `auth_query` is asked was disabled (DISABLE).
     AuthDatabaseDisabled(String),
     NotAllowedOnConsole,
     TooManyClients(&'static str),
@@ -43,66 +43,66 @@ pub(crate) enum Fault {
     ServerShuttingDown,
     DatabaseRemoved,
     ForcedDisconnect,
-    /// A timeout of the settings, by the text PgBouncer gives. The SQLSTATE is that of PostgreSQL's own timeout if that one ends the
+    /// A timeout of the settings has passed; the text is PgBouncer's. The SQLSTATE is that of PostgreSQL's own timeout if that one ends the
     /// session, too; else PgBouncer's 08P01.
     Timeout(&'static str, SqlState),
-    /// The same while the client waited for a server; and why the last attempt to open one failed, if it did.
+    /// A timeout has passed while the client waited for a server; with the error of the last attempt to open one, if it failed.
     Unserved(&'static str, SqlState, Option<String>),
-    /// Servers cannot be opened at the moment; what the last attempt said.
+    /// Servers cannot be opened at the moment; the text is the error of the last attempt.
     ServerFailing(String),
-    /// PostgreSQL refused the login: its own code and text.
+    /// PostgreSQL refused the login; with its own code and text.
     ServerRefused(SqlState, String),
     /// The client's session could not be brought to another server: PostgreSQL's code and text.
     SessionNotRestored(SqlState, String),
-    /// The server connection ended under the client.
+    /// The server connection ended while the client used it.
     ServerLost(Cow<'static, str>),
-    /// The same, of a server that the client kept; and what it has lost.
+    /// The server connection ended that the client kept between transactions; the second text names what the client has lost.
     PinnedServerLost(Cow<'static, str>, String),
-    /// The cluster has had no primary for as long as a client may wait; and what each of its nodes is.
+    /// The cluster has had no primary for as long as a client may wait; `nodes` names the state of each node.
     NoPrimary {
         cluster: String,
         nodes: String,
     },
-    /// The same of standbys, for a client whose route is a standby.
+    /// The cluster has had no standby for as long as a client may wait whose route is a standby.
     NoStandby {
         cluster: String,
         nodes: String,
     },
-    /// The connection to the primary ended before what the client asked for was answered.
+    /// The connection to the primary ended before the client's request was answered.
     OutcomeUnknown,
-    /// It ended in a transaction of which nothing was under way.
+    /// The connection to the primary ended in an open transaction, but not during a statement.
     RolledBack,
-    /// The connection that listened for it ended.
+    /// The server connection that listened for the client's notifications ended.
     NotificationsLost,
     /// A notification came in an encoding that is not the client's any more.
     NotificationEncoding,
-    /// It takes its notifications too slowly.
+    /// The client reads its notifications too slowly.
     TooManyNotifications,
-    /// Statement pooling: a transaction was opened.
+    /// The client has opened a transaction, which statement pooling does not allow.
     TransactionInStatementMode,
     SimpleQueryDisabled,
-    /// `session_state = error`: what the client did cannot move to another server, for these reasons.
+    /// The client's session has state that cannot move to another server, for these reasons, and `session_state = error` forbids that.
     CanNotMove(String),
-    /// `max_pinned`: one client more would keep its server, for these reasons.
+    /// The client would have to keep its server, for these reasons, but `max_pinned` clients do so already.
     TooManyPinned(String),
-    /// A limit of ours on what one client may hold.
+    /// The client exceeds a limit of pgweir's for one client.
     TooLarge(Cow<'static, str>),
 }
 
-/// What is known of a user that did not prove itself.
+/// The knowledge about a user that was not proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unproven {
     /// Only the user list was asked.
     Listed,
-    /// `auth_query` found it.
+    /// `auth_query` found the user.
     Found,
     /// `auth_query` found no such user.
     Missing,
 }
 
 impl Fault {
-    /// What PostgreSQL made of a client's startup parameters: its code and text. One that it does not know is named in
-    /// PgBouncer's words, too.
+    /// Returns the error for a client whose startup parameters PostgreSQL refused with this code and text. A parameter that PostgreSQL does
+    /// not know is named in PgBouncer's words, too.
     pub(crate) fn of_startup(code: SqlState, text: String) -> Self {
         if code == SqlState::UNDEFINED_OBJECT && text.starts_with("unrecognized configuration parameter") {
             return Fault::UnknownParameter(text);
@@ -110,7 +110,7 @@ impl Fault {
         Fault::ServerRefused(code, text)
     }
 
-    /// The text, which is also the reason in the log.
+    /// Returns the text, which is also the reason in the log.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Fault::Protocol(text)
@@ -232,7 +232,7 @@ impl Fault {
         }
     }
 
-    /// The reason in the log, if it says more than the client is told.
+    /// Returns the reason in the log, which may say more than the client is told.
     pub(crate) fn reason(&self) -> Cow<'_, str> {
         match self {
             Fault::Authentication(_, Unproven::Missing) => "no such user".into(),
@@ -266,7 +266,7 @@ impl Fault {
         }
     }
 
-    /// The reason why the client's server is closed with it, if it is more than that the client is gone.
+    /// Returns the reason why the client's server is closed with it; `None` if that is only because the client is gone.
     pub(crate) fn ends_server(&self) -> Option<&'static str> {
         match self {
             // Its server has nothing to do.
@@ -337,19 +337,19 @@ impl Fault {
     }
 }
 
-/// PgBouncer's words for a parameter that PostgreSQL's text names.
+/// Returns PgBouncer's text for a parameter that PostgreSQL's text names.
 fn unsupported_parameter(text: &str) -> String {
     format!("unsupported startup parameter: {}", text.split('"').nth(1).unwrap_or_default())
 }
 
-/// Why what a client asked for is given up before a server saw it. These are errors: the session goes on.
+/// The reason why a client's request is refused before a server received it. These are errors: the session goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It was cancelled while it waited for a server.
+    /// The request was canceled while it waited for a server.
     Canceled,
-    /// `max_waiting_clients`: as many wait already as may.
+    /// `max_waiting_clients` clients wait already.
     QueueFull,
-    /// `pgweir.read_after`, or the hint `after=`: it is no position, or so far ahead that it is none of this cluster.
+    /// The value of `pgweir.read_after` or of the hint `after=` is not a position, or so far ahead that it is not one of this cluster.
     NoPosition,
 }
 

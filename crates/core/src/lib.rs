@@ -1,9 +1,8 @@
 //! The pooler as a deterministic machine: clients, servers, pools, the ledger, the console, timers.
 //!
-//! [`Machine`] is fed bytes, events and the time, and asks a [`driver::Driver`] for everything that touches
-//! the world. The same machine runs over sockets (`pgweir-net`) and over a virtual network
-//! (`pgweir-testkit`). Nothing in this crate may open, read, wait, start a thread, ask for the time, or keep
-//! global state.
+//! [`Machine`] gets bytes, events and the time, and asks a [`driver::Driver`] for everything that touches the world. The same machine runs
+//! over sockets (`pgweir-net`) and over a virtual network (`pgweir-testkit`). Nothing in this crate may open, read, wait, start a thread,
+//! ask for the time, or keep global state.
 //!
 //! Begin reading at [`driver`] (the border), `worker.rs` (the verbs) and `pool.rs` (its rooms), then the life of a client in
 //! order: `worker/login`, `pool/client/arrival.rs`, `pool/relay/moments/request.rs`, `pool/choose`, `pool/relay/receive.rs`,

@@ -81,31 +81,30 @@ pub const KEPT_STATEMENT_BYTES_MAX: usize = 64 * 1024;
 /// Parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.
 pub const GREETING_PARAMETERS_MAX: usize = 64;
 
-/// While clients log in, a server confirms at least this often what they are told of its parameters.
+/// The maximum time, while clients log in, between two confirmations by a server of the parameters that clients are told.
 pub const GREETING_CONFIRMED_US: u64 = 3_000_000;
 
-/// A login waits no longer than this until a server has confirmed what the client is told.
+/// The maximum time that a login waits until a server has confirmed the parameters that the client is told.
 pub const GREETING_WAIT_US: u64 = 1_000_000;
 
-/// If no server was free for this long to confirm the greeting, the next free server does so before a waiting client gets it.
+/// The time without a free server after which the next free server confirms the parameters before a waiting client gets it.
 pub const GREETING_LATE_US: u64 = 10_000_000;
 
-/// PostgreSQL servers (each run of one counts) of which a pool remembers what new connections begin with.
+/// Number of PostgreSQL servers (each run of one counts) for which a pool remembers the values with which new connections begin.
 pub const GREETING_ORIGINS_MAX: usize = 16;
 
-/// How often timeouts and pool sizes are looked after.
+/// The time between two checks of timeouts and pool sizes.
 pub const MAINTENANCE_PERIOD_US: u64 = 333_000;
 
-/// If a worker looks at timeouts so much later than it should, it did not run: the process was stopped
-/// (SIGSTOP, the freezer of cgroups), or its computer was asleep or moved, or had no memory. For so long it
-/// then reads what came in the meantime.
+/// The delay of a check of timeouts from which the process counts as having stood still: it was stopped (SIGSTOP, the freezer of cgroups),
+/// or its computer was asleep or moved, or had no memory. The worker then reads for the same time what came in the meantime.
 pub const STANDSTILL_US: u64 = 1_000_000;
 
-/// PostgreSQL is asked to cancel what a client left running so often (µs) ...
+/// The time between two requests to PostgreSQL to cancel a statement that its client has left running (µs).
 pub const CANCEL_AGAIN_US: u64 = 1_000_000;
 
-/// ... and for so long (µs). A statement that PostgreSQL has not ended by then hangs: pgweir closes the server and counts it no longer, as
-/// otherwise a hanging backend would keep its place in a pool.
+/// The time after which a statement that its client has left running counts as hanging (µs): pgweir closes the server and counts it no
+/// longer, because a hanging backend would otherwise keep its place in a pool.
 pub const ABANDONED_US: u64 = 10_000_000;
 
 /// A cancel secret of ours for protocol 3.2 clients; 3.0 clients get 4 bytes, as the protocol says.
@@ -147,9 +146,10 @@ pub const CUSTOM_SETTINGS_MAX: usize = 64;
 /// server.
 pub const ROUTINE_SETTINGS_MAX: usize = 500;
 
-/// Server connections that end so soon after their login, unused, and so many in a row, keep the next one waiting.
+/// The time after login within which the end of an unused server connection is a sign of trouble: after [`STILLBORN_MAX`] such connections
+/// in a row the next one must wait.
 pub const STILLBORN_US: u64 = 1_000_000;
-/// See [`STILLBORN_US`].
+/// The number of consecutive server connections that end within [`STILLBORN_US`] before the next one must wait.
 pub const STILLBORN_MAX: u8 = 3;
 
 /// Settings that a pool's user is known to be able to set. PostgreSQL has fewer that a user would set.
@@ -170,7 +170,7 @@ pub const READINGS_MAX: usize = 256;
 /// Names and values of such settings together; what is prepared under larger ones is not shared.
 pub const READING_BYTES_MAX: usize = 8 * 1024;
 
-/// How often a server is asked what its session holds, or to send a mark, before its client keeps it for that.
+/// The number of times that a server is asked for the state of its session, or to send a mark, before its client keeps it.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 
 /// Routines that are known to ask for drawn values, of a pool; with more, every statement is taken for one that asks. The question for
@@ -181,16 +181,17 @@ pub const ROUTINES_MAX: usize = 1000;
 /// runs such code. The question for them names this number.
 pub const CHANGERS_MAX: usize = 20_000;
 
-/// After so long (µs) the catalog is asked for these again: it reads all bodies.
+/// The time after which the catalog is asked again for names that lead to code that changes sessions (µs): the question reads the bodies of
+/// all routines.
 pub const CHANGERS_AGE_US: u64 = 600_000_000;
 
-/// After an answer, the catalog is not asked again for so many times the time that it took ...
+/// The factor by which the pause after a question to the catalog exceeds the time that the question took.
 pub const CATALOG_REST: u64 = 3;
 
-/// ... and for so long (µs) at most.
+/// The maximum pause after a question to the catalog (µs).
 pub const CATALOG_REST_US_MAX: u64 = 5_000_000;
 
-/// After so long (µs) the catalog may be asked again for routines that ask for drawn values.
+/// The time after which the catalog may be asked again for routines that ask for drawn values (µs).
 pub const ROUTINES_AGE_US: u64 = 60_000_000;
 
 /// Servers that are tried for one request of a client, if they cannot be brought to its session.
@@ -199,15 +200,15 @@ pub const REFUSED_SERVERS_MAX: u8 = 3;
 /// Transactions in which a client drew from a sequence that show whether it asks for the value in a later one.
 pub const DRAWS_TRIED: u8 = 3;
 
-/// Users and application names of a pool that are known to ask so.
+/// Number of pairs of user and application name of a pool whose clients are known to ask for drawn values in a later transaction.
 pub const CURRVAL_CLIENTS_MAX: usize = 256;
 
 /// Statements that a server answered last and that are named if its session is found to be another one than
 /// it should be.
 pub const RECENT_STATEMENTS: usize = 8;
 
-/// If the statement that caused such a difference could not be told, so many releases of the pool are looked
-/// at one by one.
+/// The number of a pool's releases that are checked one by one after a session was found in another state than expected and the statement
+/// that caused it could not be identified.
 pub const LOOKS_ALERT: u32 = 1_000;
 
 /// Statements of a worker's pools that were found to change sessions unseen; with more, the oldest is forgotten.
@@ -233,7 +234,7 @@ pub const APPLICATION_NAMES_SHOWN_MAX: usize = 2_000;
 
 /// Bytes of buffers for partial and waiting messages that a worker keeps for the next use, and the largest one it keeps.
 pub const BUFFER_POOL_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// See [`BUFFER_POOL_BYTES_MAX`].
+/// The largest buffer that a worker keeps for the next use.
 pub const POOLED_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must fit the inbox");
@@ -244,10 +245,10 @@ const _: () = assert!(CANCEL_KEY_BYTES <= 256, "protocol 3.2 allows 4 to 256 byt
 /// outdated, too: then with one that is made for it.
 pub const ASKED_AGAIN_MAX: u8 = 2;
 
-/// A message group that may share a server connection is held until its answer came, to be sent to another
-/// server if this one dies: it is at most this long ...
+/// Maximum size of a message group that may share a server connection. The group is held until its answer came, to be sent to another
+/// server if this one dies.
 pub const GROUP_BYTES_MAX: usize = 8 * 1024;
-/// ... and has at most so many messages.
+/// Maximum number of messages of a group that may share a server connection.
 pub const GROUP_MESSAGES_MAX: usize = 64;
 
 /// An unnamed statement that is kept for a client until it is used; a longer one lasts until the client's transaction is over.
@@ -256,19 +257,20 @@ pub const UNNAMED_BYTES_MAX: usize = 64 * 1024;
 /// Statements for which the time is remembered (24 bytes each).
 pub const ESTIMATES_MAX: usize = 4096;
 
-/// Nothing is queued behind a statement with an answer that is, or is expected to be, larger.
+/// The size of an answer above which no other statement is queued after the statement, whether the answer has that size or is expected to.
 pub const MULTIPLEXED_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// With more bytes than this waiting to be sent to a server, nothing more is queued on it: it does not take what it was sent.
+/// The number of bytes waiting to be sent to a server above which no further statement is queued on it, because the server does not read.
 pub const MULTIPLEXED_BACKLOG_BYTES_MAX: usize = 64 * 1024;
 
 /// Places for queued clients that a server keeps allocated.
 pub const PIPELINED_KEPT: usize = 64;
 
-/// A short statement waits at most this long for a busy server while another one is idle ...
+/// The maximum time that a short statement waits for a busy server while another one is idle.
 pub const WAKE_AFTER_US: u64 = 50_000;
 
-/// ... or this long if it was measured that more busy servers do not help: the host is the bottleneck.
+/// The maximum time that a short statement waits for a busy server while another one is idle, if measurements show that more busy servers
+/// do not help, because the host is the bottleneck.
 pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 
 /// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size; beyond it the
@@ -276,8 +278,8 @@ pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 /// times as much.)
 pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;
 
-/// What a standby says ahead of the first row, or the end, of a read that may run on the primary instead is held back up to this size.
-/// Beyond it the read is the standby's.
+/// The maximum size of a standby's messages ahead of the first row, or the end, of a read that may run on the primary instead: they are
+/// held back up to this size. Beyond it the read stays with the standby.
 pub const UNSHOWN_ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 /// A statement that was known to be short and has run for this long (µs) may wait for a lock: the statements
@@ -287,7 +289,7 @@ pub const RESCUE_AFTER_US: u64 = 100_000;
 /// Names of a database that may do more than read, or are known not to. The question for them names this number.
 pub const REACH_NAMES_MAX: usize = 20_000;
 
-/// Texts that were taken for reads and were none: so many are remembered of a pool.
+/// Number of texts per pool that are remembered because they were taken for reads and were not.
 pub const BARRED_TEXTS_MAX: usize = 64;
 
 /// The bytes of these names; the question bounds their characters.
@@ -301,35 +303,34 @@ const _: () = assert!(FORMS_MAX.is_power_of_two(), "places are found by their lo
 /// Questions for the number of a transaction that a server has not answered.
 pub const NUMBER_QUESTIONS_MAX: usize = 2;
 
-/// How often, a tenth of a second apart, a server is asked for a transaction that it says is still in progress.
+/// The number of times, a tenth of a second apart, that a server is asked for a transaction which it reports as still in progress.
 pub const OUTCOME_QUESTIONS_MAX: u32 = 50;
 
 /// A BEGIN that is answered before it is sent, with all messages that belong to it.
 pub const BEGIN_BYTES_MAX: usize = 512;
 
-/// Texts that came more than once of which it is remembered what was found in them, for each worker.
+/// Number of texts per worker that came more than once and whose analysis is remembered.
 pub const TEXTS_MAX: usize = 512;
 
-/// Texts that came more than once with other literals of which the same is remembered, for each worker.
+/// Number of texts per worker that came more than once with other literals and whose analysis is remembered.
 pub const FORMS_MAX: usize = 512;
 
-/// A text with more literals than these that could be others is looked at each time.
+/// The number of variable literals above which a text is analysed each time.
 pub const FORM_LITERALS_MAX: usize = 64;
 
-/// Longer texts are looked at each time: all that are remembered take at most so much for each of [`TEXTS_MAX`] and
-/// [`FORMS_MAX`].
+/// The length above which a text is analysed each time. It bounds the memory for the [`TEXTS_MAX`] and [`FORMS_MAX`] remembered texts.
 pub const TEXT_BYTES_MAX: usize = 2048;
 
 /// Texts of prepared statements up to this size are looked at; nothing is assumed of longer ones.
 pub const LEXED_BYTES_MAX: usize = 64 * 1024;
 
-/// Of a statement's text without its literals, which statistics keep, and the slow log shows, so much.
+/// The length of a statement's text without its literals that statistics keep and the slow log shows.
 pub const STATEMENT_TEXT_BYTES_MAX: usize = 2048;
 
 /// Statements of the top list that one look, or SHOW STATEMENTS, is shown by each worker.
 pub const STATEMENTS_SHOWN_MAX: usize = 200;
 
-/// How far from its end a text is searched for the comment with its trace.
+/// The number of bytes at the end of a text that are searched for the comment with its trace.
 pub const TRACE_COMMENT_BYTES_MAX: usize = 2048;
 
 /// Slow statements that each worker keeps to be looked up.
@@ -339,5 +340,6 @@ pub const SLOW_STATEMENTS_KEPT: usize = 100;
 /// statistics.
 pub const NAMES_FOLLOWED_MAX: usize = 256;
 
-/// A position that a client says it must see (`pgweir.read_after`), and that is so many bytes ahead of the primary's, is none of its cluster.
+/// The number of bytes by which a position of a client (`pgweir.read_after`) may be ahead of the primary's. A position beyond that is not
+/// one of the cluster.
 pub(crate) const AHEAD_BYTES_MAX: u64 = 1 << 40;

@@ -16,38 +16,38 @@ use crate::stats::trace::TracedStatement;
 use crate::worker::console::command::{Command, Outcome};
 use crate::worker::login::inquiry::{Answer, Inquiry, Lookup};
 
-/// Everything a machine runs by that comes from files: replaced as a whole by RELOAD.
+/// The configuration of a machine that comes from files; RELOAD replaces it as a whole.
 #[derive(Clone)]
 pub struct Rules {
     /// The parsed configuration.
     pub config: Arc<Config>,
     /// The users of `auth_file`.
     pub users: Arc<UserList>,
-    /// What `auth_type = hba` goes by.
+    /// The rules of `auth_type = hba`.
     pub access: Arc<Access>,
     /// Counts up whenever the TLS configuration towards servers changed: pools then recycle their servers.
     pub server_tls_epoch: u64,
 }
 
-/// How the process is to end.
+/// The kind of a shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shutdown {
-    /// At once (SIGQUIT, SHUTDOWN).
+    /// The process ends at once (SIGQUIT, SHUTDOWN).
     Now,
-    /// When all servers are released (SIGINT, SHUTDOWN WAIT_FOR_SERVERS).
+    /// The process ends when all servers are released (SIGINT, SHUTDOWN WAIT_FOR_SERVERS).
     WaitForServers,
-    /// When everything has been handed to a successor (`-R`).
+    /// The process ends when everything has been handed to a successor (`-R`).
     HandOver,
-    /// When all clients have left (SIGTERM, SHUTDOWN WAIT_FOR_CLIENTS).
+    /// The process ends when all clients have left (SIGTERM, SHUTDOWN WAIT_FOR_CLIENTS).
     WaitForClients,
 }
 
-/// By which limit that spans pools servers are scarce.
+/// The limit that spans pools and has been reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Scarce {
     /// `max_db_connections`, of the database of this name.
     Database(Arc<str>),
-    /// The same at a standby of its cluster: the database and the node.
+    /// `max_db_connections` at a standby of the database's cluster: the database and the node.
     Standby(Arc<str>, Arc<str>),
     /// `max_user_connections`, of this server user.
     User(Arc<str>),
@@ -63,14 +63,14 @@ pub enum Mail {
         from: WorkerId,
         /// That worker's number for the question.
         ticket: u64,
-        /// What to do.
+        /// The command.
         command: Command,
     },
     /// A worker's, or the control plane's, answer to a console command.
     Outcome {
-        /// As in [`Mail::Command`].
+        /// The receiver's number for the question, from [`Mail::Command`].
         ticket: u64,
-        /// What came of it.
+        /// The outcome of the command.
         outcome: Outcome,
     },
     /// A CancelRequest for a client that is not on the worker that received it. That worker has closed the
@@ -83,30 +83,30 @@ pub enum Mail {
     LookUp(Box<Lookup>),
     /// The client that a [`Mail::LookUp`] was for has left.
     ForgetLookUp {
-        /// As in the lookup.
+        /// The worker of the client, as in the lookup.
         from: WorkerId,
-        /// As in the lookup.
+        /// The client, as in the lookup.
         client: UnpooledId,
-        /// As in the lookup.
+        /// The database of the pool that was asked, as in the lookup.
         database: Arc<str>,
-        /// As in the lookup.
+        /// The user of that pool, as in the lookup.
         auth_user: Arc<str>,
     },
-    /// What came of a question that a login asked.
+    /// The answer to a question of a login.
     Answered {
         /// The client that logs in.
         client: UnpooledId,
         /// The answer.
         answer: Answer,
     },
-    /// A worker's pool needs a server and a limit that spans pools is reached: an idle one is to be closed by one of the
-    /// others. It goes from worker to worker until one has done so, or it is back.
+    /// A worker's pool needs a server and a limit that spans pools is reached: another worker is to close an idle server. The message goes
+    /// from worker to worker until one has done so, or until it is back.
     Evict {
         /// The worker that asks; told with [`Mail::Room`] when a server is free later.
         from: WorkerId,
         /// The limit that is reached.
         of: Scarce,
-        /// One was closed: this is the answer.
+        /// A server was closed: this message is the answer.
         done: bool,
     },
     /// An evicted server is gone: starving pools may try again.
@@ -115,27 +115,26 @@ pub enum Mail {
     RolesDropped,
     /// SIGUSR2: undo PAUSE or SUSPEND, whichever is in force. The first worker says in the log which it was.
     Continue,
-    /// Stop (signal, or SHUTDOWN on any console).
+    /// The process must end (signal, or SHUTDOWN on any console).
     Shutdown(Shutdown),
     /// The process that this one has replaced hands over nothing more.
     AllArrived,
-    /// The process that took our place is gone before everything was handed over: the clients that are here
-    /// are served here.
+    /// The successor process is gone before everything was handed over: the clients that are still here are served here.
     SuccessorGone,
     /// The view of a cluster has changed: [`Shared::views`](crate::Shared) has the new one.
     Views,
     /// The source of a cluster has answered, or could not be asked.
     Source(Arc<SourceReport>),
-    /// What came of [`Question::MeasureLag`].
+    /// The answer to [`Question::MeasureLag`].
     Lag {
         /// The cluster.
         cluster: Arc<str>,
         /// The standby.
         node: Arc<str>,
-        /// Its lag, or why it is not known.
+        /// The standby's lag, or the reason why it is not known.
         told: Result<Duration, String>,
     },
-    /// A switchover drains: how many transactions are open at the sender. The receiver watches the cluster.
+    /// The number of transactions that are open at the sender while a switchover drains. The receiver watches the cluster.
     OpenTransactions {
         /// The cluster.
         cluster: Arc<str>,
@@ -143,25 +142,25 @@ pub enum Mail {
         number: u64,
         /// The worker that counts.
         from: WorkerId,
-        /// Their number.
+        /// The number of open transactions.
         open: u32,
     },
     /// Patroni has answered [`Question::Switchover`].
     Switched {
         /// The cluster.
         cluster: Arc<str>,
-        /// As in the question.
+        /// The switchover's number, as in the question.
         number: u64,
-        /// Done, or why not.
+        /// The result; the error is the reason why Patroni did not switch over.
         result: Result<(), String>,
     },
     /// A connection to the primary of a cluster that the receiver watches failed or ended.
     Suspect(Suspicion),
-    /// The control plane looks; [`Question::Seen`] answers.
+    /// The control plane requests a part of the worker's state; [`Question::Seen`] answers.
     SnapshotRequest {
         /// The control plane's number for it.
         ticket: u64,
-        /// At what.
+        /// The requested part.
         look: SnapshotRequest,
     },
     /// The control plane gives a console command in an administrator's name, as if it was typed here;
@@ -169,7 +168,7 @@ pub enum Mail {
     Operate {
         /// The control plane's number for it.
         ticket: u64,
-        /// What to do.
+        /// The command.
         command: Command,
     },
 }
@@ -181,44 +180,44 @@ pub struct LagRequest {
     pub cluster: Arc<str>,
     /// The standby.
     pub node: Arc<str>,
-    /// Its host.
+    /// The standby's host.
     pub host: Arc<str>,
-    /// Its port.
+    /// The standby's port.
     pub port: u16,
-    /// `lag_command`
+    /// The value of `lag_command`.
     pub command: String,
-    /// `lag_command_timeout`
+    /// The value of `lag_command_timeout`.
     pub limit: Duration,
 }
 
-/// What came of [`Mail::Operate`]: the rows of a SHOW (none for other commands), or what an administrator at the console
-/// would be told.
+/// The outcome of [`Mail::Operate`]: the rows of a SHOW (none for other commands), or the error that an administrator at the console would
+/// get.
 pub type Operated = Result<Vec<Vec<Option<String>>>, String>;
 
-/// What the machine asks of the control plane.
+/// A question or report of the machine to the control plane.
 #[derive(Debug)]
 pub enum Question {
-    /// Read the files again: [`Mail::Rules`] for every worker if they are good, then [`Mail::Outcome`].
+    /// The control plane must read the files again: [`Mail::Rules`] for every worker if they are good, then [`Mail::Outcome`].
     Reload {
         /// The worker that gets the outcome.
         from: WorkerId,
-        /// See [`Mail::Command`].
+        /// That worker's number for the question.
         ticket: u64,
     },
     /// SET on the console: [`Mail::Rules`] for every worker if it is good, then [`Mail::Outcome`].
     Set {
         /// The worker that gets the outcome.
         from: WorkerId,
-        /// See [`Mail::Command`].
+        /// That worker's number for the question.
         ticket: u64,
         /// The setting.
         key: String,
-        /// Its new value, as text.
+        /// The setting's new value, as text.
         value: String,
     },
-    /// A login has to know something: [`Mail::Answered`] to the worker that asked, when it is known.
+    /// A login has a question: [`Mail::Answered`] goes to the worker that asked when the answer is known.
     Login(Box<Inquiry>),
-    /// Patroni is to make another node the primary: [`Mail::Switched`] when it has, or has not.
+    /// The control plane must ask Patroni to make another node the primary: [`Mail::Switched`] has the result.
     Switchover {
         /// The cluster.
         cluster: Arc<str>,
@@ -226,40 +225,40 @@ pub enum Question {
         number: u64,
         /// The primary.
         from: Arc<str>,
-        /// The node that is to be the primary.
+        /// The node that is to become the primary.
         to: Arc<str>,
     },
-    /// `lag_command` is to be run for a standby: [`Mail::Lag`] when it has ended, or was ended.
+    /// The control plane must run `lag_command` for a standby: [`Mail::Lag`] follows when it has ended, or was ended.
     MeasureLag(Box<LagRequest>),
-    /// A cluster's source is to be asked more often while there is no primary that takes work, or as usual.
+    /// The control plane must query a cluster's source more often while there is no primary that takes work, or at the usual rate.
     HurrySource {
         /// The cluster.
         cluster: Arc<str>,
-        /// More often.
+        /// The source is queried more often; `false`: at the usual rate.
         hurries: bool,
     },
-    /// SHUTDOWN was typed on a console: all workers are to be told.
+    /// A client of the console has given SHUTDOWN: the control plane must tell all workers.
     Shutdown(Shutdown),
-    /// This worker has nothing left that a shutdown waits for.
+    /// The worker has no client or server left for which a shutdown waits.
     Drained(WorkerId),
-    /// A `stats_period` is over on this worker: what happened in it, for the line of `log_stats`.
+    /// The counters of a `stats_period` that is over on this worker, for the line of `log_stats`.
     PeriodOver(Window),
-    /// No question: a statement that is traced was answered.
+    /// A traced statement was answered. No answer is expected.
     Traced(Box<TracedStatement>),
-    /// No question but an answer: to [`Mail::SnapshotRequest`].
+    /// The answer to [`Mail::SnapshotRequest`].
     Seen {
-        /// The worker that gives this view.
+        /// The worker whose state this is.
         worker: WorkerId,
-        /// As in the mail.
+        /// The control plane's number for the request.
         ticket: u64,
-        /// What was seen.
+        /// The requested part of the state.
         snapshot: Snapshot,
     },
-    /// No question but an answer: to [`Mail::Operate`].
+    /// The answer to [`Mail::Operate`].
     Operated {
-        /// As in the mail.
+        /// The control plane's number for the command.
         ticket: u64,
-        /// What came of it.
+        /// The outcome of the command.
         result: Operated,
     },
 }

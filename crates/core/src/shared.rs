@@ -1,6 +1,6 @@
-//! What the workers share: limits that span pools, which worker owns which pool, and the views of clusters. Counters, and maps that are
-//! only looked at on login, on reload, and when a view has changed. A statement looks at one number here: whether a worker has told a
-//! newer view of a cluster. This and the counters that a scrape reads are the only state that two threads see.
+//! The state that the workers share: limits that span pools, the owner of each pool, and the views of clusters. Counters, and maps that are
+//! only read at login, on reload, and when a view has changed. A statement reads one number here: whether a worker has told a newer view of
+//! a cluster. This and the counters that a scrape reads are the only state that two threads see.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -58,18 +58,18 @@ pub struct Switches {
     pub disabled: bool,
 }
 
-/// What all workers of a process share.
+/// The state that all workers of a process share.
 #[derive(Debug)]
 pub struct Shared {
     /// Clients of every kind but the console's, logging in or logged in (`max_client_conn`).
     pub clients: Counter,
     /// Numbers for SHOW's column `id`, for clients and servers alike.
     serial: AtomicU64,
-    /// How often statements began to return something else.
+    /// The number of times that statements began to return something else.
     age: AtomicU64,
-    /// How often routines or triggers were made.
+    /// The number of times that routines or triggers were created.
     routines: AtomicU64,
-    /// Seed of the salts that unknown users are shown; stable while the process lives.
+    /// The seed of the salts that unknown users are shown; stable while the process lives.
     pub mock_seed: [u8; 32],
     workers: u16,
     generation: u32,
@@ -86,7 +86,7 @@ struct Book {
     users: HashMap<String, Arc<Counts>>,
     peers: HashMap<u32, Arc<Counts>>,
     switches: HashMap<String, Switches>,
-    /// What operators said of nodes, by cluster and node.
+    /// The operators' settings of nodes (ATTACH, DRAIN, DETACH), by cluster and node.
     nodes: HashMap<(String, String), Switch>,
     owners: HashMap<(String, String), WorkerId>,
     /// Clients that were placed on each worker and have not left.
@@ -97,7 +97,7 @@ struct Book {
 const FILL_FIRST_CLIENTS: u32 = 64;
 
 impl Shared {
-    /// For a process with so many workers.
+    /// Returns the state of a process with this number of workers.
     #[must_use]
     pub fn new(workers: u16, mock_seed: [u8; 32]) -> Shared {
         let book = Book { load: vec![0; usize::from(workers.max(1))], ..Book::default() };
@@ -115,7 +115,7 @@ impl Shared {
         }
     }
 
-    /// The same for a process that takes another's place: its generation is one more than that one's.
+    /// Sets the generation of a process that replaces another one: one more than that of the other process.
     #[must_use]
     pub fn of_generation(self, generation: u32) -> Shared {
         Shared { generation, ..self }
@@ -127,8 +127,8 @@ impl Shared {
         self.generation
     }
 
-    /// Statements return something else than before: a statement that is prepared from now on is of another
-    /// age.
+    /// Begins a new age of statements, because statements return something else than before: a statement that is prepared from now on is of
+    /// the new age.
     pub fn begin_age(&self) {
         self.age.fetch_add(1, Ordering::AcqRel);
     }
@@ -139,7 +139,7 @@ impl Shared {
         self.age.load(Ordering::Acquire)
     }
 
-    /// Routines or triggers were made, which may not be among those that are known.
+    /// Notes that routines or triggers were created, which may not be among the known ones.
     pub fn begin_routines(&self) {
         self.routines.fetch_add(1, Ordering::AcqRel);
     }
@@ -150,7 +150,7 @@ impl Shared {
         self.routines.load(Ordering::Acquire)
     }
 
-    /// Another view of a cluster counts from here on, in all workers: a worker that gets bytes looks at [`Shared::views_told`] first.
+    /// Replaces the view of a cluster for all workers: a worker that gets bytes looks at [`Shared::views_told`] first.
     pub(crate) fn tell_view(&self, view: &Arc<View>) {
         self.views_book().insert(Arc::clone(&view.cluster), Arc::clone(view));
         self.views_told.fetch_add(1, Ordering::Release);
@@ -167,7 +167,7 @@ impl Shared {
         self.views_book().values().cloned().collect()
     }
 
-    /// A cluster is not watched any more.
+    /// Removes the view of a cluster that is not watched any more.
     pub(crate) fn forget_view(&self, cluster: &str) {
         self.views_book().remove(cluster);
     }
@@ -218,13 +218,13 @@ impl Shared {
         self.book().switches.get(database).copied().unwrap_or_default()
     }
 
-    /// PAUSE or KILL of any database is in force.
+    /// Whether PAUSE or KILL of any database is in force.
     #[must_use]
     pub fn is_any_paused(&self) -> bool {
         self.book().switches.values().any(|switches| switches.paused)
     }
 
-    /// Databases with a switch that is not as it is without any command.
+    /// Returns the databases with a switch that a command has changed.
     #[must_use]
     pub fn all_switches(&self) -> Vec<(String, Switches)> {
         let book = self.book();
@@ -241,22 +241,22 @@ impl Shared {
         before
     }
 
-    /// Databases that are no longer configured lose their switches: under the same name comes another one.
+    /// Removes the switches of databases that are no longer configured: a later database of the same name is another one.
     pub fn keep_switches(&self, is_kept: impl Fn(&str) -> bool) {
         self.book().switches.retain(|name, _| is_kept(name));
     }
 
-    /// An operator's word on a node of a cluster.
+    /// Sets an operator's setting of a node of a cluster.
     pub(crate) fn switch_node(&self, cluster: &str, node: &str, switch: Switch) {
         self.book().nodes.insert((cluster.to_owned(), node.to_owned()), switch);
     }
 
-    /// An operator's last word on a node of a cluster, if there was one.
+    /// Returns an operator's last setting of a node of a cluster; `None` if there was none.
     pub(crate) fn node_switch(&self, cluster: &str, node: &str) -> Option<Switch> {
         self.book().nodes.get(&(cluster.to_owned(), node.to_owned())).copied()
     }
 
-    /// All of them: cluster, node, switch.
+    /// Returns all settings of nodes: cluster, node, switch.
     pub(crate) fn node_switches(&self) -> Vec<(String, String, Switch)> {
         let book = self.book();
         book.nodes.iter().map(|((cluster, node), switch)| (cluster.clone(), node.clone(), *switch)).collect()
@@ -288,7 +288,7 @@ impl Shared {
         self.owner(&format!("\0{cluster}"), "")
     }
 
-    /// A client settled on a worker (`true`) or left it.
+    /// Counts a client that came to a worker (`true`) or left it.
     pub fn note_client(&self, worker: WorkerId, came: bool) {
         if self.workers > 1
             && let Some(load) = self.book().load.get_mut(usize::from(worker.0))
@@ -297,7 +297,7 @@ impl Shared {
         }
     }
 
-    /// A pool is gone; its next incarnation may live on another worker.
+    /// Forgets the owner of a pool that is gone; the next pool of the same name may belong to another worker.
     pub fn forget_owner(&self, database: &str, user: &str) {
         if self.workers > 1 {
             self.book().owners.remove(&(database.to_owned(), user.to_owned()));

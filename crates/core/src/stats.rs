@@ -11,10 +11,10 @@ pub mod trace;
 
 use pgweir_settings::CompatibleWith;
 
-/// What SHOW STATS counts. Times in microseconds.
+/// The counters of SHOW STATS. Times are in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// A server was given to a client.
+    /// The number of times that a server was given to a client.
     pub server_assignments: u64,
     /// Transactions that ended.
     pub xacts: u64,
@@ -24,17 +24,17 @@ pub struct Stats {
     pub received_bytes: u64,
     /// Bytes received from servers.
     pub sent_bytes: u64,
-    /// Time in transactions.
+    /// The time that clients spent in transactions.
     pub xact_us: u64,
-    /// Time in statements.
+    /// The time that servers took for statements.
     pub query_us: u64,
-    /// Time clients waited for a server.
+    /// The time that clients waited for a server.
     pub wait_us: u64,
-    /// Named Parse messages of clients.
+    /// The number of named Parse messages that clients sent.
     pub client_parses: u64,
-    /// Named Parse messages sent to servers.
+    /// The number of named Parse messages that were sent to servers.
     pub server_parses: u64,
-    /// Bind messages of named statements.
+    /// The number of Bind messages for named statements.
     pub binds: u64,
     /// Clients that logged in.
     pub client_logins: u64,
@@ -93,7 +93,7 @@ impl Stats {
         }
     }
 
-    /// Sum of two.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, other: &Stats) -> Stats {
         let (mut sum, other) = (self.columns(), other.columns());
@@ -103,7 +103,7 @@ impl Stats {
         Stats::from_columns(sum)
     }
 
-    /// What was added since `earlier`.
+    /// Returns the counts that were added since `earlier`, a former state of these counters.
     #[must_use]
     pub fn since(&self, earlier: &Stats) -> Stats {
         let (mut change, earlier) = (self.columns(), earlier.columns());
@@ -114,12 +114,12 @@ impl Stats {
     }
 }
 
-/// Averages over a window: what changed, and how long it took.
+/// A period over which averages are computed: its counts and its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// Change in the window.
+    /// The counts of the period.
     pub change: Stats,
-    /// Its length in microseconds; 0 when nothing was measured yet.
+    /// The period's length in microseconds; 0 if no period has been measured yet.
     pub elapsed_us: u64,
 }
 
@@ -142,13 +142,14 @@ impl Window {
         columns
     }
 
-    /// Both, as if one worker had done it all in the longer of the two times.
+    /// Returns the sum of both, as if one worker had done it all in the longer of the two periods.
     #[must_use]
     pub fn plus(&self, other: &Window) -> Window {
         Window { change: self.change.plus(&other.change), elapsed_us: self.elapsed_us.max(other.elapsed_us) }
     }
 
-    /// The line of `log_stats`, in exactly the form of that version: pgBadger 13.2 takes no line with a number that 1.25 does not have.
+    /// Returns the line of `log_stats`, exactly in the form of the version: pgBadger 13.2 does not read a line with a number that PgBouncer
+    /// 1.25 does not have.
     #[must_use]
     pub fn log_line(&self, compatible_with: CompatibleWith) -> String {
         let averages = Stats::from_columns(self.averages());

@@ -1,6 +1,7 @@
-//! A worker: it routes events to its pools and to the clients that are in none, and carries out what pools want of others.
+//! A worker: it routes events to its pools and to the clients that are in none, and carries out the requests of pools to other pools and
+//! workers.
 //!
-//! [`Machine`] is what the driver feeds. Nothing here may block, and nothing here knows how bytes travel.
+//! The driver reports events to [`Machine`]. This module must not block, and must not know how bytes travel.
 
 mod actions;
 mod cancel;
@@ -42,7 +43,7 @@ use crate::worker::unpooled::{Greeting, Unpooled, UnpooledState};
 
 /// The parts that a machine is built from.
 pub struct Setup {
-    /// Its number.
+    /// The worker's number.
     pub worker: WorkerId,
     /// The configuration to begin with.
     pub rules: Rules,
@@ -52,13 +53,14 @@ pub struct Setup {
     pub now: Now,
 }
 
-/// One worker's part of the pooler: what [`crate::Engine`] names happens to it.
+/// One worker's part of the pooler. The methods of [`crate::Engine`] report events to it.
 pub struct Machine {
     env: Env,
     worker: Worker,
 }
 
-/// What a worker has: its pools, and the clients that are in none. It routes events, and carries out what pools want of others.
+/// The state of a worker: its pools, and the clients that are in none. It routes events, and carries out the requests of pools to other
+/// pools and workers.
 pub(crate) struct Worker {
     /// Clients that log in or talk to the console.
     unpooled: SlotMap<UnpooledId, Unpooled>,
@@ -76,7 +78,7 @@ pub(crate) struct Worker {
     notified: Vec<PoolId>,
     /// Clients that have logged in to the console, for SHOW STATS.
     console_logins: u64,
-    /// When that began (monotonic, µs).
+    /// The time at which the shutdown began (monotonic, µs).
     stopping_us: u64,
     /// Console commands that wait for other workers or for an event.
     commands: HashMap<u64, PendingCommand>,
@@ -92,21 +94,21 @@ pub(crate) struct Worker {
     said_drained: bool,
     /// The process that this one has replaced may have more to hand over.
     awaits_arrivals: bool,
-    /// Pools that our successor was told of.
+    /// The pools of which the successor process was told.
     told_pools: ToldPools,
-    /// When to look again whether the queued bytes have left, so that more can be handed over (monotonic, µs).
+    /// The time at which the worker checks again whether the queued bytes have left, so that more can be handed over (monotonic, µs).
     leave_us: Option<u64>,
     rounds: Rounds,
     stats_us: u64,
     due: Due,
 }
 
-/// What is to be done for consoles when the tick ends.
+/// The work for consoles at the end of the tick.
 #[derive(Default)]
 pub(crate) struct Due {
     /// Consoles whose command was answered: they may have sent more.
     pub(crate) answered: Vec<UnpooledId>,
-    /// Commands that undo what was begun by a console that waits no longer, or left.
+    /// Commands that undo the commands of a console that no longer waits, or left.
     pub(crate) undo: Vec<Command>,
 }
 
@@ -118,35 +120,35 @@ impl Due {
 }
 
 impl Machine {
-    /// From now on SHOW writes moments (seconds since 1970) by this function: as local time.
+    /// Sets the function by which SHOW writes a time (seconds since 1970) as local time.
     #[must_use]
     pub fn show_times_by(mut self, write: WriteTime) -> Machine {
         self.env.write_time = Some(write);
         self
     }
 
-    /// From now on SHOW VERSION can say this version of pgweir.
+    /// Sets the version of pgweir for SHOW VERSION.
     #[must_use]
     pub fn of_version(mut self, version: &'static str) -> Machine {
         self.env.version = version;
         self
     }
 
-    /// From now on groups that certainly only read may be answered by this, and their answers go to it.
+    /// Sets the store of known answers. It may answer groups that certainly only read, and gets the answers to them.
     #[must_use]
     pub fn answer_by(mut self, answers: Box<dyn KnownAnswers>) -> Machine {
         self.env.answers = Some(answers);
         self
     }
 
-    /// From now on these limits hold, instead of [`Limits::default`].
+    /// Sets the limits, instead of [`Limits::default`].
     #[must_use]
     pub fn limit_by(mut self, limits: Limits) -> Machine {
         self.env.limits = limits;
         self
     }
 
-    /// A machine without connections.
+    /// Returns a machine without connections.
     #[must_use]
     pub fn new(setup: Setup) -> Machine {
         let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
@@ -178,8 +180,8 @@ impl Machine {
         Machine { env: Env::new(setup), worker }
     }
 
-    /// Takes what another worker has told of clusters, before anything else is done: a primary may be deposed, and then nothing is sent to
-    /// its servers, and what they say counts no longer. The mail that tells of it may still be on its way.
+    /// Takes the views of clusters that other workers have told, before any other action: if a primary is deposed, no bytes are sent to its
+    /// servers, and their answers no longer count. The mail about it may still be on its way.
     #[inline]
     fn follow_views<D: Driver>(&mut self, d: &mut D) {
         if self.env.shared.views_told() != self.env.clusters.views_taken {
@@ -341,7 +343,7 @@ impl Engine for Machine {
 }
 
 impl Worker {
-    /// A client connected.
+    /// Takes a client that has connected.
     fn accepted<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, peer: Peer) {
         let origin = Origin { peer, tls: None, since: cx.env.now };
         let serial = cx.env.shared.next_serial();
@@ -359,7 +361,7 @@ impl Worker {
         }
     }
 
-    /// Does what pools want of others.
+    /// Carries out the requests of pools to other pools and workers.
     #[cold]
     pub(crate) fn carry_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for effect in std::mem::take(&mut cx.env.effects) {
@@ -393,7 +395,7 @@ impl Worker {
         }
     }
 
-    /// Roles were dropped, by a client of any pool.
+    /// Tells all pools that a client of any pool has dropped roles.
     #[cold]
     fn roles_dropped<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         self.for_pools(cx, |pool, cx| pool.roles_dropped(cx));
@@ -411,7 +413,7 @@ impl Worker {
         }
     }
 
-    /// The turn has left something to do.
+    /// Whether there is work for the end of the tick.
     #[inline]
     fn has_work(&self, env: &Env) -> bool {
         !self.noticed.is_empty()
@@ -441,7 +443,7 @@ impl Worker {
         self.check_stopping(cx);
     }
 
-    /// Servers are handed out, and what pools want of others is done. That may give work to further pools (an evicted server was
+    /// Hands out servers, and carries out the requests of pools to others. That may give work to further pools (an evicted server was
     /// another pool's): they get their turn, too.
     fn serve_pools<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         loop {
@@ -464,7 +466,7 @@ impl Worker {
         }
     }
 
-    /// Consoles that are answered go on, and what a console that left had begun is undone.
+    /// Goes on with consoles whose command was answered, and undoes the commands of a console that left.
     #[cold]
     fn serve_consoles<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let Due { answered, undo } = std::mem::take(&mut self.due);
@@ -476,7 +478,7 @@ impl Worker {
         }
     }
 
-    /// A message from another worker or the control plane.
+    /// Handles a message from another worker or the control plane.
     pub(crate) fn take_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, mail: Mail) {
         match mail {
             Mail::Rules(rules) => self.follow_rules(cx, rules),
@@ -508,7 +510,7 @@ impl Worker {
         }
     }
 
-    /// Answers that came in since the last tick: those logins go on.
+    /// Goes on with the logins whose answers came in since the last tick. Returns whether there were any.
     pub(crate) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
         let answers = std::mem::take(&mut self.answers);
         let any = !answers.is_empty();

@@ -1,6 +1,6 @@
-//! What session continuity did for a pool's clients.
+//! The counters of session continuity for a pool's clients.
 
-/// Counters since the pool exists.
+/// Counters since the pool was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Continuity {
     /// Servers that were brought to a client's session in the packet of its statement.
@@ -13,7 +13,7 @@ pub struct Continuity {
     pub pins: u64,
     /// Released servers that were asked what their sessions hold (`session_audit_sample`).
     pub session_checks: u64,
-    /// Of these, servers with a session that was not what it should be: they were closed.
+    /// The number of these servers whose session was not in the expected state; they were closed.
     pub differences: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Errors that clients were sent, counted by the class of their SQLSTATE (PostgreSQL's appendix "Error Codes").
 
-/// Classes that are told apart; PostgreSQL has 43. A server may send any two characters, so there is an end to it.
+/// The maximum number of classes that are counted separately. PostgreSQL has 43, but a server may send any two characters.
 const CLASSES_MAX: usize = 64;
 
-/// The class of what is no SQLSTATE, and of what came when the list was full.
+/// The class of a code that is not a SQLSTATE, and of errors that came when the list was full.
 pub const OTHER: [u8; 2] = *b"??";
 
 /// Counts by class.
@@ -13,7 +13,7 @@ pub struct ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// Counts an error by its code; anything that is no code counts, too.
+    /// Counts an error by its code. A code that is not a SQLSTATE counts as [`OTHER`].
     pub(crate) fn note(&mut self, code: &[u8]) {
         let class = match code {
             [first, second, rest @ ..]
@@ -46,7 +46,7 @@ impl ErrorCounts {
         self.counts.iter().copied()
     }
 
-    /// All of them.
+    /// Returns the number of all errors.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()

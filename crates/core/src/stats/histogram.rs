@@ -1,15 +1,15 @@
-//! How long things took: counts in buckets that grow wider with the value, so that a quantile is exact to
-//! about six per cent whatever its size. Of fixed size; recording is an index and an addition.
+//! Distributions of durations: counts in buckets that grow wider with the value, so that a quantile is exact to about six per cent whatever
+//! its size. The size is fixed; recording is an index and an addition.
 
 /// Values below this have a bucket each.
 const EXACT: u64 = 8;
-/// From there on, each doubling has so many buckets of the same width.
+/// The number of buckets of equal width into which each doubling above [`EXACT`] is divided.
 const STEPS: u64 = 8;
 const STEPS_LOG2: u32 = 3;
-/// The highest doubling that is told apart: up to 2^31 µs, 36 minutes.
+/// The exponent of the highest doubling that has its own buckets: up to 2^31 µs, 36 minutes.
 const TOP_LOG2: u32 = 30;
 
-/// The number of buckets; the last one takes everything above, too.
+/// The number of buckets; the last one also counts all longer durations.
 const BUCKETS: usize = (EXACT + STEPS * (TOP_LOG2 - STEPS_LOG2 + 1) as u64) as usize;
 
 /// Counts of durations in microseconds, by size.
@@ -33,7 +33,7 @@ impl Histogram {
         self.sum_us = self.sum_us.wrapping_add(us);
     }
 
-    /// Counts so many durations of zero, which are not worth a call each.
+    /// Counts this number of durations of zero, which are not worth a call each.
     pub fn record_zeros(&mut self, count: u64) {
         self.counts[0] += count;
     }
@@ -44,19 +44,19 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// All of them together, in microseconds.
+    /// Returns the sum of all durations, in microseconds.
     #[must_use]
     pub fn sum_us(&self) -> u64 {
         self.sum_us
     }
 
-    /// Nothing was counted.
+    /// Whether no duration was counted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|&count| count == 0)
     }
 
-    /// The average, in microseconds; `None` without any.
+    /// Returns the average, in microseconds; `None` if no duration was counted.
     #[must_use]
     pub fn mean_us(&self) -> Option<f64> {
         let count = self.count();
@@ -71,7 +71,7 @@ impl Histogram {
         self.sum_us = self.sum_us.wrapping_add(other.sum_us);
     }
 
-    /// What was counted since `earlier`, a former state of this one.
+    /// Returns the durations that were counted since `earlier`, a former state of this histogram.
     #[must_use]
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let mut change = self.clone();
@@ -82,14 +82,14 @@ impl Histogram {
         change
     }
 
-    /// The value below which this share (0 to 1) of all lies, in microseconds: the middle of the bucket it falls into.
-    /// `None` without any.
+    /// Returns the value below which this share (0 to 1) of all durations lies, in microseconds: the middle of the bucket it falls into.
+    /// `None` if no duration was counted.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         self.quantiles_us([share]).map(|[quantile]| quantile)
     }
 
-    /// The same for several shares, which go up.
+    /// Returns the quantiles for several shares, in ascending order.
     #[must_use]
     pub fn quantiles_us<const N: usize>(&self, shares: [f64; N]) -> Option<[f64; N]> {
         let count = self.count();
@@ -109,7 +109,7 @@ impl Histogram {
         }))
     }
 
-    /// The end of the highest bucket that is not empty, in microseconds; `None` without any.
+    /// Returns the end of the highest bucket that is not empty, in microseconds; `None` if no duration was counted.
     #[must_use]
     pub fn max_us(&self) -> Option<u64> {
         let top = self.counts.iter().rposition(|&count| count > 0)?;
@@ -117,8 +117,8 @@ impl Histogram {
         Some(if high - low <= 1 { low } else { high })
     }
 
-    /// The number of durations shorter than each of these many microseconds, which go up; exact if a bucket
-    /// begins there.
+    /// Returns, for each of these limits in microseconds, in ascending order, the number of shorter durations; exact if a bucket begins at
+    /// the limit.
     #[must_use]
     pub fn counts_below<const N: usize>(&self, us: &[u64; N]) -> [u64; N] {
         let (mut count, mut next) = (0, 0);
@@ -131,7 +131,7 @@ impl Histogram {
     }
 }
 
-/// The same buckets in half the space, for things of which there are many. A count ends at four thousand million.
+/// A histogram with the same buckets in half the space, for objects of which there are many. A count ends at four thousand million.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slim {
     counts: [u32; BUCKETS],
@@ -147,7 +147,7 @@ impl Slim {
         *place = place.saturating_add(1);
     }
 
-    /// All of them, with what they are together.
+    /// Returns a [`Histogram`] with these counts and this sum.
     pub(crate) fn widen(&self, sum_us: u64) -> Histogram {
         Histogram { counts: self.counts.map(u64::from), sum_us }
     }

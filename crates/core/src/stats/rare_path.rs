@@ -3,14 +3,14 @@
 //!
 //! The machine's decisions never depend on these counts.
 
-/// Which runs must take a path.
+/// The test runs that must take a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// 2,000 seeds of the simulator's plan of one server.
+    /// The simulator's plan of one server must take the path within 2,000 seeds.
     Seeds,
-    /// 2,000 seeds of the simulator's plan of a cluster.
+    /// The simulator's plan of a cluster must take the path within 2,000 seeds.
     ClusterSeeds,
-    /// Conversations only: the simulator's clients do not do what leads there.
+    /// Only a scripted conversation takes the path: the simulator's clients do not do what leads to it.
     Conversations,
 }
 
@@ -46,7 +46,7 @@ macro_rules! rare_paths {
 }
 
 rare_paths! {
-    /// The server owes as many answers as it may, and the client is not read until it owes fewer.
+    /// The server owes the maximum number of answers, and pgweir does not read from the client until it owes fewer.
     LedgerFull: Seeds, "a client waited because its server owed too many answers";
     /// The server owes fewer answers, and the client that waited for that goes on.
     LedgerShorter: Seeds, "a client went on because its server owed fewer answers";
@@ -54,9 +54,9 @@ rare_paths! {
     Departed: Seeds, "a client stayed for what it had sent ahead of its Terminate";
     /// A client has left its server while PostgreSQL runs a statement: the server counts until that is over.
     Abandoned: Seeds, "a server was left while it ran a statement";
-    /// PostgreSQL is asked to cancel what a client that is gone has left.
+    /// PostgreSQL is asked to cancel the statement of a client that is gone.
     AbandonedCanceled: Seeds, "a statement without client was canceled";
-    /// The client sent more than is kept for it while it waits, and is not read until it goes on.
+    /// The client sent more than pgweir keeps while the client waits, so pgweir stops reading from it.
     InboxFull: Seeds, "a client was paused because too much of it waited";
     /// The client's server does not read as fast as the client sends.
     ServerBacklog: Seeds, "a client was paused because its server did not read";
@@ -76,17 +76,17 @@ rare_paths! {
     SecondTry: ClusterSeeds, "a read ran on the primary after a standby";
     /// A client has sent BEGIN and, behind it, a group that a standby may run: BEGIN is answered without a server.
     BegunWithGroup: ClusterSeeds, "a transaction whose BEGIN came with its first group could read at a standby";
-    /// Only a part of a transaction's first group is here, which says where the transaction runs.
+    /// Only a part of the transaction's first message group has arrived. The whole group decides where the transaction runs.
     AwaitsFirstGroup: ClusterSeeds, "a client waited for the rest of its transaction's first group";
     /// A transaction that has read at a standby goes on at the primary.
     LeftStandby: ClusterSeeds, "a transaction left its standby for the primary";
     /// The server of a read was lost, and the read runs on another one.
     ReadAfterLoss: ClusterSeeds, "a read ran again after its server was lost";
-    /// The primary was lost at COMMIT, and its outcome is asked for.
+    /// The primary was lost at COMMIT, and the new primary is asked for the outcome.
     OutcomeAsked: ClusterSeeds, "the outcome of a lost COMMIT was asked for";
-    /// The primary is deposed, and what its server is at is lost at once.
+    /// The primary is deposed, and its server is closed at once during a statement.
     ServerDeposed: ClusterSeeds, "a server of a deposed primary was ended at its work";
-    /// The primary is deposed, and its server goes on with a read that its client has seen in part, or with a question of pgweir's.
+    /// The primary is deposed, but its server finishes a read that its client has seen in part, or a question of pgweir's own.
     ReadAtDeposed: Conversations, "a read went on to its end at a deposed primary";
     /// A read is lost with its server and cannot run again: its client has seen a part of it, or has lost too many servers with it.
     ReadInterrupted: ClusterSeeds, "a client was told that its read was interrupted";

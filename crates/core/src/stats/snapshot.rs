@@ -1,5 +1,5 @@
-//! What the control plane sees of a worker when it looks ([`crate::mail::Mail::SnapshotRequest`]): numbers, copied in one go and in
-//! pieces of bounded size, so that a look never holds up a worker for long. How they are shown is the looker's affair.
+//! The state of a worker that the control plane reads ([`crate::mail::Mail::SnapshotRequest`]): numbers, copied at once and in pieces of
+//! bounded size, so that a request never holds up a worker for long. The control plane decides how they are shown.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::stats::errors::ErrorCounts;
 use crate::stats::histogram::Histogram;
 use crate::stats::times::{Split, Times};
 
-/// What to look at.
+/// The part of a worker's state that is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotRequest {
-    /// The worker, and its pools from a place on, at most so many. The order of pools is stable while none comes or goes.
+    /// The worker, and at most `limit` of its pools. The order of pools is stable while none is created or removed.
     Pools {
         /// Pools to pass over.
         skip: usize,
@@ -28,55 +28,55 @@ pub enum SnapshotRequest {
     Statements,
 }
 
-/// What was seen.
+/// The requested part of a worker's state.
 #[derive(Clone, Debug)]
 pub enum Snapshot {
-    /// See [`SnapshotRequest::Pools`].
+    /// The answer to [`SnapshotRequest::Pools`].
     Pools {
         /// The worker; with the first of its pools only.
         worker: Option<Box<WorkerSnapshot>>,
-        /// Its pools.
+        /// The worker's pools.
         pools: Vec<PoolSnapshot>,
-        /// There are more.
+        /// The worker has further pools.
         more: bool,
     },
-    /// See [`SnapshotRequest::ClientCounts`].
+    /// The answer to [`SnapshotRequest::ClientCounts`].
     ClientCounts(Vec<ClientCount>),
-    /// See [`SnapshotRequest::Statements`].
+    /// The answer to [`SnapshotRequest::Statements`].
     Statements {
-        /// The top list: most time first.
+        /// The statements that took most time, in descending order.
         top: Vec<StatementSnapshot>,
-        /// The last ones that took at least `log_min_duration_ms`, the newest last.
+        /// The last statements that took at least `log_min_duration_ms`, the newest last.
         slow: Vec<SlowSnapshot>,
     },
 }
 
-/// A statement in a pool, since it is in the list. Its text has no literals.
+/// The statistics of a statement in a pool, since it was entered in the list. Its text has no literals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatementSnapshot {
     /// The database as clients name it.
     pub database: Arc<str>,
     /// The user the servers are logged in as.
     pub user: Arc<str>,
-    /// Stays the same everywhere; see `pgweir_sql`.
+    /// The fingerprint of the text, which is the same in every process; see `pgweir_sql`.
     pub fingerprint: u64,
-    /// The text.
+    /// The statement's text.
     pub text: Box<str>,
-    /// How often it was answered.
+    /// The number of times that the statement was answered.
     pub calls: u64,
-    /// All its time, in microseconds.
+    /// The total time, in microseconds.
     pub total_us: u64,
-    /// Of that, waiting for a server.
+    /// The part of the total time in which clients waited for a server, in microseconds.
     pub wait_us: u64,
-    /// Of that, held up by clients that did not read.
+    /// The part of the total time in which the server was held up by clients that did not read, in microseconds.
     pub client_us: u64,
-    /// The longest one.
+    /// The longest time, in microseconds.
     pub max_us: u64,
-    /// Half of them took at most so long.
+    /// The median time, in microseconds.
     pub p50_us: f64,
-    /// 95 of 100.
+    /// The 95th percentile of the time, in microseconds.
     pub p95_us: f64,
-    /// 99 of 100.
+    /// The 99th percentile of the time, in microseconds.
     pub p99_us: f64,
     /// Rows that were returned or changed.
     pub rows: u64,
@@ -87,13 +87,13 @@ pub struct StatementSnapshot {
 }
 
 impl StatementSnapshot {
-    /// Its time at the server, in microseconds.
+    /// Returns the total time at the server, in microseconds.
     #[must_use]
     pub fn server_us(&self) -> u64 {
         self.total_us.saturating_sub(self.wait_us).saturating_sub(self.client_us)
     }
 
-    /// Its average time, in microseconds.
+    /// Returns the average time, in microseconds.
     #[must_use]
     pub fn mean_us(&self) -> u64 {
         self.total_us.checked_div(self.calls).unwrap_or(0)
@@ -103,45 +103,45 @@ impl StatementSnapshot {
 /// A statement that took long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowSnapshot {
-    /// When it was answered: microseconds since 1970.
+    /// The time at which the statement was answered (µs since 1970).
     pub at_us: u64,
     /// The database as clients name it.
     pub database: Arc<str>,
     /// The user the client logged in as.
     pub user: Arc<str>,
-    /// Its `application_name`.
+    /// The client's `application_name`.
     pub application_name: String,
-    /// Its text without literals; `None` if statements are not followed.
+    /// The statement's text without literals; `None` if statements are not followed.
     pub text: Option<Box<str>>,
-    /// Where its time went.
+    /// The parts of the statement's time.
     pub split: Split,
     /// Rows that were returned or changed.
     pub rows: u64,
-    /// Bytes of its answer.
+    /// The size of the answer in bytes.
     pub bytes: u64,
-    /// It failed.
+    /// The statement failed.
     pub failed: bool,
 }
 
-/// What a worker counts that belongs to no pool. Since the start of the process.
+/// The counters of a worker that belong to no pool, since the start of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// From accepting a client to its first ReadyForQuery.
+    /// The times from accepting a client to its first ReadyForQuery.
     pub login: Histogram,
-    /// From dialing a server to its first ReadyForQuery.
+    /// The times from dialing a server to its first ReadyForQuery.
     pub connect: Histogram,
     /// Connections to servers that could not be opened.
     pub connect_failures: u64,
     /// Cancel requests of clients.
     pub cancel_requests: u64,
-    /// Errors that clients were sent, by servers or by us.
+    /// The errors that clients were sent, by servers or by pgweir.
     pub errors: ErrorCounts,
 }
 
 /// A worker as a whole.
 #[derive(Clone, Debug)]
 pub struct WorkerSnapshot {
-    /// What it counts.
+    /// The worker's counters.
     pub counters: Counters,
     /// Clients at the console.
     pub consoles: u32,
@@ -153,20 +153,20 @@ pub struct WorkerSnapshot {
     pub suspended: bool,
     /// A shutdown has begun.
     pub stopping: Option<Shutdown>,
-    /// Texts of prepared statements that are kept.
+    /// The number of texts of prepared statements that are kept.
     pub prepared_statements: u32,
-    /// Statements that are followed by their texts.
+    /// The numbers of the statements that are followed by their texts.
     pub followed: FollowedNumbers,
 }
 
-/// Statements that are followed by their texts, for SHOW STATEMENTS.
+/// The numbers of the statements that are followed by their texts, for SHOW STATEMENTS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowedNumbers {
-    /// Their number.
+    /// The number of followed statements.
     pub count: u64,
-    /// The memory they take.
+    /// The memory that the statements take, in bytes.
     pub bytes: u64,
-    /// The number that was given up in favour of other statements.
+    /// The number of statements that were dropped in favour of other statements.
     pub forgotten: u64,
 }
 
@@ -177,64 +177,64 @@ pub struct PoolSnapshot {
     pub database: Arc<str>,
     /// The user the servers are logged in as.
     pub user: Arc<str>,
-    /// Its mode.
+    /// The pool mode.
     pub mode: PoolMode,
     /// PAUSE or KILL of its database is in force.
     pub paused: bool,
     /// The number of servers that the pool may have: `pool_size` at each node that it uses; 0 is no limit.
     pub size: u32,
-    /// Its clients.
+    /// The numbers of the pool's clients.
     pub clients: ClientNumbers,
-    /// Its servers.
+    /// The numbers of the pool's servers.
     pub servers: ServerNumbers,
-    /// Short statements that share servers.
+    /// The numbers of short statements that share servers.
     pub multiplexing: MultiplexNumbers,
-    /// What session continuity did.
+    /// The counters of session continuity.
     pub continuity: Continuity,
-    /// How long the client that waits longest has waited, in microseconds.
+    /// The time that the longest waiting client has waited, in microseconds.
     pub wait_oldest_us: u64,
-    /// What SHOW STATS counts.
+    /// The counters of SHOW STATS.
     pub stats: Stats,
-    /// Errors that its clients were sent.
+    /// The number of errors that the pool's clients were sent.
     pub errors: u64,
-    /// How long its statements took; `None` if nothing was added since the last look.
+    /// The times of the pool's statements; `None` if no time was added since the last snapshot.
     pub times: Option<Box<Times>>,
-    /// The last connection to a server failed, and none succeeded since.
+    /// The last failure to connect to a server; `None` if a connection has succeeded since.
     pub failure: Option<ConnectFailure>,
 }
 
-/// Why a pool cannot connect to its server.
+/// The reason why a pool cannot connect to its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectFailure {
-    /// What clients are told.
+    /// The error text that clients get.
     pub text: String,
-    /// When the pool may try again, in microseconds from now; 0: as soon as a client needs a server.
+    /// The time until the pool may try again, in microseconds; 0 means as soon as a client needs a server.
     pub retry_in_us: u64,
 }
 
 /// Clients of a pool, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientNumbers {
-    /// Have a server.
+    /// The number of clients that have a server.
     pub linked: u32,
-    /// Of these, keep it between their transactions.
+    /// The number of linked clients that keep their server between their transactions.
     pub pinned: u32,
-    /// Of these, have a transaction open and have sent nothing since its last statement ended.
+    /// The number of clients with a server that have an open transaction and have sent nothing since its last statement ended.
     pub idle_in_transaction: u32,
-    /// Wait for a server, or for their turn on one.
+    /// The number of clients that wait for a server, or for their turn on one.
     pub waiting: u32,
-    /// Of these, clients with a statement that is queued on a server behind another client's.
+    /// The number of waiting clients with a statement that is queued on a server after another client's.
     pub queued_behind: u32,
-    /// Ask for nothing.
+    /// The number of clients without a request.
     pub idle: u32,
-    /// Their cancel requests that were sent on.
+    /// The number of the clients' cancel requests that were sent to a server.
     pub cancels_sent: u32,
-    /// Their cancel requests that wait for a connection.
+    /// The number of the clients' cancel requests that wait for a connection.
     pub cancels_waiting: u32,
 }
 
 impl ClientNumbers {
-    /// All of them; requests to cancel are no clients of a pool.
+    /// Returns the number of all clients; cancel requests are no clients of a pool.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.linked + self.waiting + self.idle
@@ -244,58 +244,58 @@ impl ClientNumbers {
 /// Servers of a pool, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerNumbers {
-    /// Have a client.
+    /// The number of servers that have a client.
     pub active: u32,
-    /// Connections that carry a cancel request.
+    /// The number of connections that carry a cancel request.
     pub active_cancel: u32,
-    /// Held because a cancel request may still reach them.
+    /// The number of servers that are held back because a cancel request may still reach them.
     pub being_canceled: u32,
-    /// Free.
+    /// The number of free servers.
     pub idle: u32,
-    /// Free for longer than `server_check_delay`.
+    /// The number of servers that have been free for longer than `server_check_delay`.
     pub used: u32,
-    /// Being reset or checked.
+    /// The number of servers that are being reset or checked.
     pub tested: u32,
-    /// Being opened.
+    /// The number of servers that are being opened.
     pub login: u32,
 }
 
 impl ServerNumbers {
-    /// All of them, without those that carry a cancel request.
+    /// Returns the number of all servers, without connections that carry a cancel request.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.active + self.being_canceled + self.idle + self.used + self.tested + self.login
     }
 }
 
-/// Short statements that share servers, in a pool.
+/// The numbers of short statements that share servers, in a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MultiplexNumbers {
-    /// The number of servers that are to be busy with short statements.
+    /// The number of servers that should be busy with short statements.
     pub target: u32,
-    /// The number of servers that are busy with them.
+    /// The number of servers that are busy with short statements.
     pub busy: u32,
-    /// How often the target was looked at again.
+    /// The number of times that the target was decided again.
     pub decisions: u64,
-    /// Statements that were queued behind another client's.
+    /// The number of statements that were queued after another client's.
     pub multiplexed: u64,
-    /// The number of these that had to run on another server.
+    /// The number of queued statements that had to run on another server.
     pub requeued: u64,
-    /// Statements that did what they were certain not to do.
+    /// The number of statements that had an effect that their analysis had excluded.
     pub violations: u64,
 }
 
-/// So many clients are alike in this.
+/// The number of clients that have the same database, user, `application_name` and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCount {
     /// The database.
     pub database: Arc<str>,
-    /// The user they logged in as.
+    /// The user that the clients logged in as.
     pub user: Arc<str>,
-    /// Their `application_name`.
+    /// The clients' `application_name`.
     pub application_name: String,
-    /// As in SHOW CLIENTS.
+    /// The clients' state, as in SHOW CLIENTS.
     pub state: &'static str,
-    /// Their number.
+    /// The number of these clients.
     pub count: u32,
 }

@@ -1,8 +1,7 @@
-//! What statements took, by their texts without literals: the top list of SHOW STATEMENTS.
+//! The cost of statements, by their texts without literals: the top list of SHOW STATEMENTS.
 //!
-//! What this file is for: to keep, in a bounded number of bytes, the numbers of those statements that matter most. It never
-//! sees a literal: texts come here without them. In the steady state it allocates nothing, and a statement costs a look at
-//! its place and some additions.
+//! The table keeps, in a bounded number of bytes, the numbers of the statements that matter most. It never sees a literal: texts come here
+//! without them. In the steady state it allocates nothing, and recording a statement takes one look-up and some additions.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -13,11 +12,11 @@ use crate::stats::histogram::{Histogram, Slim};
 use crate::stats::snapshot::FollowedNumbers;
 use crate::stats::times::Split;
 
-/// What is known of a statement in a pool.
+/// The statistics of a statement in a pool.
 pub(crate) struct Known {
     pub(crate) pool: PoolId,
     pub(crate) fingerprint: u64,
-    /// Its text, without literals.
+    /// The statement's text, without literals.
     pub(crate) text: Box<str>,
     pub(crate) calls: u64,
     pub(crate) total_us: u64,
@@ -28,12 +27,12 @@ pub(crate) struct Known {
     pub(crate) bytes: u64,
     pub(crate) errors: u64,
     totals: Slim,
-    /// Its time, of which each search for a place takes half: what it is worth to keep it.
+    /// The priority of keeping the statement: its total time, halved by each search for a place that passes it.
     worth: u64,
 }
 
 impl Known {
-    /// How long it took, all in all.
+    /// Returns the distribution of the statement's total times.
     pub(crate) fn totals(&self) -> Histogram {
         self.totals.widen(self.total_us)
     }
@@ -42,36 +41,36 @@ impl Known {
         Self::OVERHEAD_BYTES + self.text.len()
     }
 
-    /// The place, and its entry in the index.
+    /// The size of a place and of its entry in the index.
     const OVERHEAD_BYTES: usize = size_of::<Known>() + 2 * size_of::<(u64, u32)>();
 }
 
-/// What a statement is worth that has not been answered yet: as if it took a second, so that a long one is still there
-/// when it ends.
+/// The priority of a statement that has not been answered yet: as if it took a second, so that a long statement is still in the table when
+/// it ends.
 const UNTRIED: u64 = 1_000_000;
 
-/// A statement that a server is at.
+/// The statement that a server runs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Running {
-    /// The statement in its pool; 0 while that is not known.
+    /// The key of the statement in its pool; 0 while it is not known.
     key: u64,
     place: u32,
-    /// It only begins a transaction: what follows in the same group says more.
+    /// The statement only begins a transaction, so a later statement of the same group replaces it.
     light: bool,
     pub(crate) failed: bool,
     pub(crate) rows: u64,
-    /// What the server had sent before it.
+    /// The number of bytes that the server had sent before the statement.
     pub(crate) from_bytes: u64,
 }
 
 impl Running {
-    /// Nothing is known of it yet. Its place stays: most often it is the same statement again.
+    /// Begins a statement that is not known yet. The place is kept, because most often it is the same statement again.
     #[inline]
     pub(crate) fn begin(&mut self, from_bytes: u64) {
         *self = Running { place: self.place, from_bytes, ..Running::default() };
     }
 
-    /// Its text was seen.
+    /// Whether the statement is known, and does more than begin a transaction.
     #[inline]
     pub(crate) fn is_named(&self) -> bool {
         self.key != 0 && !self.light
@@ -81,7 +80,7 @@ impl Running {
 /// The statements that a server answered last, to find the one that may have changed its session.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Recent {
-    /// Key and place of each.
+    /// The key and the place of each statement.
     last: [(u64, u32); RECENT_STATEMENTS],
     next: usize,
 }
@@ -99,11 +98,11 @@ impl Recent {
 pub(crate) struct Seen<'a> {
     pub(crate) pool: PoolId,
     pub(crate) fingerprint: u64,
-    /// As the client wrote it.
+    /// The text as the client wrote it.
     pub(crate) text: &'a [u8],
 }
 
-/// What a session prepared on its server by itself, by name: the fingerprints.
+/// The fingerprints of the statements that a session prepared on its server without pgweir's help, by name.
 #[derive(Default)]
 pub(crate) struct Followed {
     unnamed: Prepared,
@@ -113,14 +112,14 @@ pub(crate) struct Followed {
 /// A statement that was prepared.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Prepared {
-    /// 0 if it is not known.
+    /// The statement's fingerprint; 0 if it is not known.
     pub(crate) fingerprint: u64,
-    /// It only begins a transaction.
+    /// The statement only begins a transaction.
     pub(crate) light: bool,
 }
 
 impl Followed {
-    /// Another client has the server.
+    /// Forgets the statements, because another client has the server.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.unnamed = Prepared::default();
@@ -143,7 +142,7 @@ impl Followed {
     }
 }
 
-/// The table.
+/// The table of a worker's statements.
 pub(crate) struct StatementStats {
     bytes_max: usize,
     bytes: usize,
@@ -152,7 +151,7 @@ pub(crate) struct StatementStats {
     keys: Vec<u64>,
     free: Vec<u32>,
     index: HashMap<u64, u32, BuildHasherDefault<Spread>>,
-    /// Clients choose texts, and so fingerprints; they do not choose which of them collide.
+    /// A random number that is mixed into the keys. Clients choose texts, and so fingerprints, but cannot choose which of them collide.
     seed: u64,
     /// The place at which the next search goes on.
     hand: usize,
@@ -160,7 +159,7 @@ pub(crate) struct StatementStats {
 }
 
 impl StatementStats {
-    /// An empty one; 0 bytes is none at all.
+    /// Returns an empty table; with 0 bytes it stays empty.
     pub(crate) fn new(bytes_max: usize) -> StatementStats {
         StatementStats {
             bytes_max,
@@ -175,7 +174,7 @@ impl StatementStats {
         }
     }
 
-    /// From now on it may have so many bytes.
+    /// Changes the number of bytes that the table may take; 0 empties it.
     pub(crate) fn resize(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
         if bytes_max == 0 {
@@ -205,7 +204,7 @@ impl StatementStats {
         (fingerprint ^ pool.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
     }
 
-    /// A server is at this statement, if it is known here.
+    /// Notes that a server runs this statement. Returns `false` if the statement is not in the table.
     #[inline]
     pub(crate) fn name_known(
         &self,
@@ -230,7 +229,7 @@ impl StatementStats {
         self.places.get(place)?.as_ref().filter(|_| is_there).map(|known| known.fingerprint)
     }
 
-    /// From now on it is known here, if there is room.
+    /// Enters a statement in the table. Returns `None` if it is in the table already, or too large.
     #[cold]
     pub(crate) fn make(&mut self, seen: Seen<'_>) -> Option<()> {
         let key = self.key(seen.pool, seen.fingerprint);
@@ -269,7 +268,7 @@ impl StatementStats {
         Some(())
     }
 
-    /// Gives up statements until so many bytes more fit.
+    /// Drops statements until this number of further bytes fits.
     fn make_room(&mut self, size: usize) {
         while self.bytes + size > self.bytes_max && !self.index.is_empty() {
             let Some(least) = self.least_of_some() else { return };
@@ -278,8 +277,8 @@ impl StatementStats {
         }
     }
 
-    /// The statement that is worth least, of a few: those that are looked at and stay are worth less the next
-    /// time, so that one that was common once does not stay forever.
+    /// Returns the place with the lowest priority among a few. The priority of each of these is halved, so that a statement that was common
+    /// once does not stay forever.
     fn least_of_some(&mut self) -> Option<usize> {
         const LOOKED_AT: usize = 8;
         let (mut least, mut looked_at) = (None, 0);
@@ -305,7 +304,7 @@ impl StatementStats {
         self.free.push(place as u32);
     }
 
-    /// A pool is gone, and its name with it.
+    /// Drops the statements of a pool that is gone.
     pub(crate) fn forget_pool(&mut self, pool: PoolId) {
         for place in 0..self.places.len() {
             if self.places[place].as_ref().is_some_and(|known| known.pool == pool) {
@@ -314,7 +313,7 @@ impl StatementStats {
         }
     }
 
-    /// The statement is answered, with so many bytes. Returns what is known of it.
+    /// Records that the statement was answered with this number of bytes. Returns its statistics.
     #[inline]
     pub(crate) fn note(&mut self, running: &Running, split: Split, bytes: u64) -> Option<&Known> {
         if running.key == 0 || self.keys.get(running.place as usize) != Some(&running.key) {
@@ -335,7 +334,7 @@ impl StatementStats {
         Some(known)
     }
 
-    /// Fingerprints and texts of the recent statements that are known here, the last one first.
+    /// Returns the fingerprints and texts of the recent statements that are in the table, the last one first.
     pub(crate) fn recent(&self, recent: &Recent) -> Vec<(u64, Box<str>)> {
         let mut found: Vec<(u64, Box<str>)> = Vec::new();
         for back in 1..=RECENT_STATEMENTS {
@@ -351,7 +350,7 @@ impl StatementStats {
         found
     }
 
-    /// The statements that took most time, the first first.
+    /// Returns the statements that took most time, in descending order.
     pub(crate) fn top(&self, limit: usize) -> Vec<&Known> {
         let mut all: Vec<&Known> =
             self.places.iter().flatten().map(|known| &**known).filter(|known| known.calls > 0).collect();
@@ -361,7 +360,7 @@ impl StatementStats {
     }
 }
 
-/// A text without its literals, as it may be shown: bounded, on one line, without control characters.
+/// Returns a text without its literals, as it may be shown: bounded, on one line, without control characters.
 pub(crate) fn shown_text(sql: &[u8]) -> Box<str> {
     use crate::limits::STATEMENT_TEXT_BYTES_MAX;
     let mut bytes = Vec::new();
@@ -379,7 +378,7 @@ pub(crate) fn shown_text(sql: &[u8]) -> Box<str> {
     shown.into_boxed_str()
 }
 
-/// The keys are hashes already, and seeded.
+/// A hasher that returns the key itself: the keys are hashes already, and seeded.
 #[derive(Default)]
 struct Spread(u64);
 

@@ -1,8 +1,9 @@
-//! Where the time of a pool's statements goes, and of its logins: histograms that are filled when something ends.
+//! The times of a pool's statements, by their parts, and of its transactions: histograms that are filled when a statement or transaction
+//! ends.
 
 use crate::stats::histogram::Histogram;
 
-/// What a pool's statements and transactions took.
+/// The distributions of the times of a pool's statements and transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Each statement: waiting, at the server, and held up by its client.
@@ -20,16 +21,16 @@ pub struct Times {
 /// A statement's time, by its parts, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// In the queue for a server.
+    /// The time in the queue for a server.
     pub wait_us: u64,
-    /// At the server.
+    /// The time at the server.
     pub server_us: u64,
-    /// The server had to stop because the client did not read.
+    /// The time in which the server had to stop because the client did not read.
     pub client_us: u64,
 }
 
 impl Split {
-    /// All of it.
+    /// Returns the sum of the parts.
     #[must_use]
     pub fn total_us(self) -> u64 {
         self.wait_us + self.server_us + self.client_us
@@ -37,7 +38,7 @@ impl Split {
 }
 
 impl Times {
-    /// A statement ended.
+    /// Records a statement that ended.
     #[inline]
     pub(crate) fn statement(&mut self, split: Split) {
         self.total.record(split.total_us());
@@ -50,25 +51,25 @@ impl Times {
         }
     }
 
-    /// A transaction ended.
+    /// Records a transaction that ended.
     #[inline]
     pub(crate) fn transaction(&mut self, us: u64) {
         self.transaction.record(us);
     }
 
-    /// The statements' waits for a server; those within a transaction that has its server already are zero.
+    /// Returns the statements' waits for a server; a wait is zero within a transaction that has its server already.
     #[must_use]
     pub fn wait(&self) -> Histogram {
         with_zeros(&self.some_wait, self.total.count())
     }
 
-    /// How long the statements' answers were held up by their clients; mostly zero.
+    /// Returns the times in which the statements' answers were held up by their clients; most are zero.
     #[must_use]
     pub fn client(&self) -> Histogram {
         with_zeros(&self.some_client, self.total.count())
     }
 
-    /// Adds another's.
+    /// Adds the times of another pool or worker.
     pub fn add(&mut self, other: &Times) {
         self.total.add(&other.total);
         self.server.add(&other.server);
@@ -77,7 +78,7 @@ impl Times {
         self.some_client.add(&other.some_client);
     }
 
-    /// What came since `earlier`, a former state of this one.
+    /// Returns the times that were recorded since `earlier`, a former state of these times.
     #[must_use]
     pub fn since(&self, earlier: &Times) -> Times {
         Times {
@@ -89,7 +90,7 @@ impl Times {
         }
     }
 
-    /// Its histograms by name, as SHOW PERCENTILES and the metrics list them.
+    /// Returns the histograms by name, as SHOW PERCENTILES and the metrics list them.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, Histogram); 5] {
         [

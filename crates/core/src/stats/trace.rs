@@ -1,4 +1,4 @@
-//! Traces: the context that a statement's comment brings along, and what is told of a statement that is traced.
+//! Traces: the context in a statement's comment, and the report of a traced statement.
 //!
 //! The context is that of the W3C's recommendation "Trace Context" (`traceparent`), in a comment as sqlcommenter writes it:
 //! `/*action='pay',traceparent='00-...-...-01'*/`. A comment is a client's claim, and decides nothing but the name of a trace.
@@ -10,50 +10,50 @@ use pgweir_settings::Main;
 use crate::limits::TRACE_COMMENT_BYTES_MAX;
 use crate::stats::times::Split;
 
-/// Which trace a statement belongs to, and which span of it asked.
+/// The trace to which a statement belongs, and the span that sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceContext {
-    /// `trace-id`
+    /// The `trace-id`.
     pub trace: [u8; 16],
-    /// `parent-id`
+    /// The `parent-id`.
     pub parent: [u8; 8],
 }
 
 /// A statement that was traced, once it is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracedStatement {
-    /// `None`: it came without one and begins a new trace.
+    /// The statement's context; `None` if it came without one and begins a new trace.
     pub context: Option<TraceContext>,
-    /// When it was answered: microseconds since 1970.
+    /// The time at which the statement was answered (µs since 1970).
     pub at_us: u64,
-    /// Where its time went.
+    /// The parts of the statement's time.
     pub split: Split,
     /// The database as clients name it.
     pub database: Arc<str>,
     /// The database's host, as configured; empty for a unix socket.
     pub host: String,
-    /// Its port.
+    /// The port of the database's host.
     pub port: u16,
-    /// Its text without literals, if that is known.
+    /// The statement's text without literals; `None` if it is not known.
     pub text: Option<Box<str>>,
     /// Rows that were returned or changed.
     pub rows: u64,
-    /// It failed.
+    /// The statement failed.
     pub failed: bool,
 }
 
-/// A server's statement is traced.
+/// The mark of a server's statement that is traced.
 pub(crate) struct Traced {
     pub(crate) context: Option<TraceContext>,
 }
 
-/// Which statements are traced.
+/// The choice of the statements that are traced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sampler {
     on: bool,
-    /// Of those without a context, one in so many; 0: none.
+    /// One in this number of statements without a context is traced; 0: none is.
     one_in: u32,
-    /// Until the next one of them.
+    /// The number of statements without a context until the next one that is traced.
     left: u32,
 }
 
@@ -68,7 +68,7 @@ impl Sampler {
         self.on
     }
 
-    /// Whether this statement is traced. It is not, if its context says that its trace is not recorded.
+    /// Returns a mark if this statement is traced. It is not if its context says that its trace is not recorded.
     pub(crate) fn choose(&mut self, text: Option<&[u8]>) -> Option<Traced> {
         if !self.on {
             return None;
@@ -88,7 +88,7 @@ impl Sampler {
     }
 }
 
-/// The context in the last comment of a text, and whether its trace is recorded.
+/// Returns the context in the last comment of a text, and whether its trace is recorded.
 fn context_in_comment(text: &[u8]) -> Option<(TraceContext, bool)> {
     const KEY: &[u8] = b"traceparent='";
     let tail = &text[text.len().saturating_sub(TRACE_COMMENT_BYTES_MAX)..];

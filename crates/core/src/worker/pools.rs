@@ -37,7 +37,7 @@ impl Worker {
         Some(id)
     }
 
-    /// Has every pool with waiting clients looked at.
+    /// Marks every pool with waiting clients to be looked at when the tick ends.
     pub(crate) fn notice_starving<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         self.for_pools(cx, |pool, _| {
             if pool.state.is_starving() {

@@ -43,8 +43,8 @@ impl Watched {
 }
 
 impl Worker {
-    /// Carries out SWITCHOVER. A result of `None` means that another worker watches the cluster, or that the caller must wait for the end
-    /// of the switchover.
+    /// Carries out SWITCHOVER. A result of `None` means that there is nothing to wait for: another worker watches the cluster, or a
+    /// switchover was canceled.
     pub(crate) fn begin_switchover<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -495,20 +495,20 @@ pub(crate) struct Task {
 /// The event for which a [`Task`] waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
-    /// No server of the database (or of any) is in use: PAUSE.
+    /// PAUSE: the task waits until no server of the database (or of any) is in use.
     Released(Option<String>),
-    /// No server of the database (or of any) is marked to be closed: WAIT_CLOSE.
+    /// WAIT_CLOSE: the task waits until no server of the database (or of any) is marked to be closed.
     Closed(Option<String>),
-    /// The switchover of this number has ended.
+    /// SWITCHOVER: the task waits until the switchover of this number has ended.
     Switched {
         /// The cluster.
         cluster: String,
         /// The switchover's number.
         number: u64,
     },
-    /// Nothing is buffered, or this time has come: SUSPEND.
+    /// SUSPEND: the task waits until no bytes are buffered, or until the deadline.
     Flushed {
-        /// Monotonic, µs.
+        /// The deadline (monotonic, µs).
         deadline_us: u64,
     },
 }

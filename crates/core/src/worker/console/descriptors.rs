@@ -1,5 +1,5 @@
 //! SHOW FDS: every socket of this process by its number, and, for a process of our own user that asks over the unix socket, the sockets
-//! themselves. Secrets (cancel keys, passwords, SCRAM keys) are not among its columns, because a takeover does not need them.
+//! themselves. Secrets (cancel keys, passwords, SCRAM keys) are not among its columns, because they are not needed here.
 
 use pgweir_wire::backend;
 use pgweir_wire::error::SqlState;
