@@ -26,9 +26,9 @@ pub enum Replication {
     /// An ordinary session.
     #[default]
     None,
-    /// `replication=true`: the walsender's own commands only.
+    /// The client has `replication=true`: it may send the walsender's own commands only.
     Physical,
-    /// `replication=database`: walsender commands and SQL.
+    /// The client has `replication=database`: it may send walsender commands and SQL.
     Logical,
 }
 

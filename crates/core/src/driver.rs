@@ -45,7 +45,7 @@ pub enum Peer {
     Tcp {
         /// The client's end.
         remote: SocketAddr,
-        /// Our end.
+        /// The local address.
         local: SocketAddr,
     },
     /// A unix socket, with the credentials the kernel reports (SO_PEERCRED).
@@ -98,11 +98,11 @@ impl Endpoint {
 /// The state of a driver's host names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamesSeen {
-    /// Hosts that were looked up.
+    /// The hosts that were looked up.
     pub hosts: Vec<HostSeen>,
     /// The zones that they are in.
     pub zones: Vec<ZoneSeen>,
-    /// Hosts and zones that are being looked up.
+    /// The number of hosts and zones that are being looked up.
     pub asked: usize,
 }
 
@@ -199,7 +199,7 @@ pub enum Level {
     Error,
     /// An administrator should look at it.
     Warning,
-    /// Information.
+    /// The line is for information.
     Log,
     /// Details that are logged with `-v`.
     Debug,

@@ -5,12 +5,13 @@
 /// tested. A limit that moves here from the constants below is read from `Env::limits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Bytes that a client may have waiting for a server before pgweir stops reading from it: more than [`HOLD_MESSAGE_BYTES`], as the rest
-    /// of a message that is held until it is whole must still be read.
+    /// Maximum number of bytes that a client may have waiting for a server before pgweir stops reading from it: more than
+    /// [`HOLD_MESSAGE_BYTES`], because the rest of a message that is held until it is whole must still be read.
     pub inbox_bytes: usize,
-    /// Bytes queued for one connection above which pgweir stops reading from the connection that they come from.
+    /// The number of bytes queued for one connection above which pgweir stops reading from the connection that they come from.
     pub backlog_bytes: usize,
-    /// Answers that one server may owe. The messages of a client that pipelines more wait in its inbox until the server owes half of that.
+    /// Maximum number of answers that one server may owe. The messages of a client that pipelines more wait in its inbox until the server
+    /// owes half of that.
     pub ledger_entries: usize,
 }
 
@@ -39,7 +40,8 @@ pub const PARSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// that sends more ends, with 08P01.
 pub const SMALL_BODY_BYTES_MAX: usize = 10_000 - 4;
 
-/// Portal and statement names at the front of Bind, and Describe and Close as a whole: a name of 16 kB, and what is around it.
+/// Maximum size of the portal and statement names at the front of Bind, and of Describe and Close as a whole: a name of 16 kB, and the
+/// bytes around it.
 pub const NAMES_BYTES_MAX: usize = 16 * 1024 + 64;
 
 /// The default of [`Limits::backlog_bytes`].
@@ -58,27 +60,27 @@ pub const PASSWORD_BYTES_MAX: usize = 65_535;
 /// A row of `auth_query`: a name and a secret. PgBouncer's longest secret has 65,530 bytes.
 pub const LOOKUP_ROW_BYTES_MAX: usize = 66_000;
 
-/// Database, user and application names in a startup packet; the packet itself is bounded by the wire crate.
+/// Maximum length of database, user and application names in a startup packet; the packet itself is bounded by the wire crate.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// Names in a startup packet that are not identifiers (application_name before PostgreSQL cuts it, option values).
+/// Maximum length of names in a startup packet that are not identifiers (application_name before PostgreSQL cuts it, option values).
 pub const PARAMETER_BYTES_MAX: usize = 8 * 1024;
 
-/// Prepared statements one client may have; SQLSTATE 54000 beyond it.
+/// Maximum number of prepared statements of one client; SQLSTATE 54000 beyond it.
 pub const CLIENT_STATEMENTS_MAX: usize = 10_000;
 
-/// Names, texts and parameter types of one client's prepared statements together; SQLSTATE 54000 beyond it. One text of the longest
-/// kind fits.
+/// Maximum size of the names, texts and parameter types of one client's prepared statements together; SQLSTATE 54000 beyond it. One text of
+/// the longest kind fits.
 pub const CLIENT_STATEMENTS_BYTES_MAX: usize = PARSE_BYTES_MAX;
 
-/// Texts and parameter types of the prepared statements that a pool's clients have prepared, each counted once however many clients and
-/// servers have it; SQLSTATE 54000 beyond it, for a text that is not among them.
+/// Maximum size of the texts and parameter types of the prepared statements that a pool's clients have prepared, each counted once even if
+/// several clients and servers have it; SQLSTATE 54000 beyond it, for a new text.
 pub const POOL_STATEMENTS_BYTES_MAX: usize = 4 * PARSE_BYTES_MAX;
 
-/// A statement of this size that no client has any more is forgotten; servers keep smaller ones for the next client.
+/// The size from which a statement that no client has any more is forgotten; servers keep smaller ones for the next client.
 pub const KEPT_STATEMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// Parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.
+/// Maximum number of parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.
 pub const GREETING_PARAMETERS_MAX: usize = 64;
 
 /// The maximum time, while clients log in, between two confirmations by a server of the parameters that clients are told.
@@ -90,7 +92,7 @@ pub const GREETING_WAIT_US: u64 = 1_000_000;
 /// The time without a free server after which the next free server confirms the parameters before a waiting client gets it.
 pub const GREETING_LATE_US: u64 = 10_000_000;
 
-/// Number of PostgreSQL servers (each run of one counts) for which a pool remembers the values with which new connections begin.
+/// Maximum number of PostgreSQL servers (each run of one counts) for which a pool remembers the values with which new connections begin.
 pub const GREETING_ORIGINS_MAX: usize = 16;
 
 /// The time between two checks of timeouts and pool sizes.
@@ -110,40 +112,40 @@ pub const ABANDONED_US: u64 = 10_000_000;
 /// A cancel secret of ours for protocol 3.2 clients; 3.0 clients get 4 bytes, as the protocol says.
 pub const CANCEL_KEY_BYTES: usize = 32;
 
-/// One console command; more is refused.
+/// Maximum length of one console command; a longer one is refused.
 pub const CONSOLE_QUERY_BYTES_MAX: usize = 4096;
 
-/// Prepared statements, and portals, of one console client; SQLSTATE 54000 beyond it.
+/// Maximum number of prepared statements, and of portals, of one console client; SQLSTATE 54000 beyond it.
 pub const CONSOLE_STATEMENTS_MAX: usize = 100;
 
-/// Text of a server's error that is repeated to clients while the server is not asked again.
+/// Maximum length of a server's error text that is repeated to clients while the server is not asked again.
 pub const CACHED_ERROR_BYTES_MAX: usize = 512;
 
-/// Sets of parameters that a pool remembers, so that clients and servers that have the same share one object.
+/// Maximum number of sets of parameters that a pool remembers, so that clients and servers that have the same share one object.
 pub const KNOWN_PARAMS_MAX: usize = 16;
 
-/// Sessions that a pool remembers, so that clients and servers that have the same share one object.
+/// Maximum number of sessions that a pool remembers, so that clients and servers that have the same share one object.
 pub const KNOWN_SESSIONS_MAX: usize = 64;
 
-/// Settings that a transaction names and that are asked for one by one. With more, its client keeps its server, unless PostgreSQL lists
-/// them.
+/// Maximum number of settings that a transaction names and that are asked for one by one. With more, the client keeps its server, unless
+/// PostgreSQL lists them.
 pub const TOUCHED_NAMES_MAX: usize = 64;
 
-/// Texts of SET statements that a pool remembers, with their effects; with more, it begins again.
+/// Maximum number of texts of SET statements that a pool remembers, with their effects; when it is reached, all are forgotten.
 pub const KNOWN_SETS_MAX: usize = 512;
 
 /// The longest SET statement that is remembered.
 pub const SET_BYTES_MAX: usize = 512;
 
-/// SET statements of one transaction that are kept as texts until it ends; with more, its server is asked.
+/// Maximum number of SET statements of one transaction that are kept as texts until it ends; with more, the server is asked.
 pub const TOUCHED_SETS_MAX: usize = 8;
 
-/// Custom settings (`a.b`), which no list of PostgreSQL shows, that follow a client from server to server.
-/// With more, it keeps its server.
+/// Maximum number of custom settings (`a.b`), which no list of PostgreSQL shows, that follow a client from server to server. With more, the
+/// client keeps its server.
 pub const CUSTOM_SETTINGS_MAX: usize = 64;
 
-/// Settings of the users' own that the routines of a database are known to set. With more, a client that calls such a routine keeps its
-/// server.
+/// Maximum number of custom settings that the routines of a database are known to set. With more, a client that calls such a routine keeps
+/// its server.
 pub const ROUTINE_SETTINGS_MAX: usize = 500;
 
 /// The time after login within which the end of an unused server connection is a sign of trouble: after [`STILLBORN_MAX`] such connections
@@ -152,33 +154,32 @@ pub const STILLBORN_US: u64 = 1_000_000;
 /// The number of consecutive server connections that end within [`STILLBORN_US`] before the next one must wait.
 pub const STILLBORN_MAX: u8 = 3;
 
-/// Settings that a pool's user is known to be able to set. PostgreSQL has fewer that a user would set.
+/// Maximum number of settings that a pool's user is known to be able to set. PostgreSQL has fewer that a user would set.
 pub const SETTABLE_MAX: usize = 256;
 
-/// A name of a setting; a client that names a longer one keeps its server.
+/// Maximum length of the name of a setting; a client that names a longer one keeps its server.
 pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
 
-/// Bytes of a session's state (names and values of settings, texts of prepared statements) that can move to another server;
-/// with more, the client keeps its server.
+/// Maximum size of a session's state (names and values of settings, texts of prepared statements) that can move to another server; with
+/// more, the client keeps its server.
 pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 
-/// ParseContexts (settings under which clients prepare) that a worker tells apart; with more, the parse_contexts that
-/// were not used for longest are forgotten, and statements that were prepared under them are not shared any
-/// more.
+/// Maximum number of parse contexts (settings under which clients prepare) that a worker distinguishes. With more, the contexts that were
+/// not used for longest are forgotten, and statements that were prepared under them are not shared any more.
 pub const READINGS_MAX: usize = 256;
 
-/// Names and values of such settings together; what is prepared under larger ones is not shared.
+/// Maximum size of the names and values of a parse context's settings; statements that are prepared under larger ones are not shared.
 pub const READING_BYTES_MAX: usize = 8 * 1024;
 
 /// The number of times that a server is asked for the state of its session, or to send a mark, before its client keeps it.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 
-/// Routines that are known to ask for drawn values, of a pool; with more, every statement is taken for one that asks. The question for
-/// them names this number.
+/// Maximum number of a pool's routines that are known to ask for drawn values; with more, every statement is taken for one that asks. The
+/// question for them names this number.
 pub const ROUTINES_MAX: usize = 1000;
 
-/// Names of a pool's database that are known to lead to code that changes sessions; with more, every statement is taken for one that
-/// runs such code. The question for them names this number.
+/// Maximum number of names of a pool's database that are known to lead to code that changes sessions; with more, every statement is taken
+/// for one that runs such code. The question for them names this number.
 pub const CHANGERS_MAX: usize = 20_000;
 
 /// The time after which the catalog is asked again for names that lead to code that changes sessions (µs): the question reads the bodies of
@@ -194,45 +195,45 @@ pub const CATALOG_REST_US_MAX: u64 = 5_000_000;
 /// The time after which the catalog may be asked again for routines that ask for drawn values (µs).
 pub const ROUTINES_AGE_US: u64 = 60_000_000;
 
-/// Servers that are tried for one request of a client, if they cannot be brought to its session.
+/// Maximum number of servers that are tried for one request of a client, if they cannot be brought to its session.
 pub const REFUSED_SERVERS_MAX: u8 = 3;
 
-/// Transactions in which a client drew from a sequence that show whether it asks for the value in a later one.
+/// The number of transactions in which a client draws from a sequence that show whether it asks for the value in a later transaction.
 pub const DRAWS_TRIED: u8 = 3;
 
-/// Number of pairs of user and application name of a pool whose clients are known to ask for drawn values in a later transaction.
+/// Maximum number of pairs of user and application name of a pool whose clients are known to ask for drawn values in a later transaction.
 pub const CURRVAL_CLIENTS_MAX: usize = 256;
 
-/// Statements that a server answered last and that are named if its session is found to be another one than
-/// it should be.
+/// The number of statements that a server answered last and that are named if its session is found in another state than expected.
 pub const RECENT_STATEMENTS: usize = 8;
 
 /// The number of a pool's releases that are checked one by one after a session was found in another state than expected and the statement
 /// that caused it could not be identified.
 pub const LOOKS_ALERT: u32 = 1_000;
 
-/// Statements of a worker's pools that were found to change sessions unseen; with more, the oldest is forgotten.
+/// Maximum number of statements of a worker's pools that were found to change sessions unseen; with more, the oldest is forgotten.
 pub const WATCHED_STATEMENTS_MAX: usize = 256;
 
-/// Sets of startup parameters that a pool remembers, with their outcomes.
+/// Maximum number of sets of startup parameters that a pool remembers, with their outcomes.
 pub const STARTUP_CHECKS_MAX: usize = 64;
 
-/// Notifications that wait for one client: for the end of its transaction, or because it does not read. SQLSTATE 54000 beyond it.
+/// Maximum size of the notifications that wait for one client: for the end of its transaction, or because it does not read. SQLSTATE 54000
+/// beyond it.
 pub const NOTIFICATIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Notices of a server's login that are kept for its first client; later ones are dropped.
+/// Maximum size of the notices of a server's login that are kept for its first client; later ones are dropped.
 pub const LOGIN_NOTICES_BYTES_MAX: usize = 8 * 1024;
 
-/// Startup parameters that one client may give, besides the tracked ones.
+/// Maximum number of startup parameters that one client may give, besides the tracked ones.
 pub const STARTUP_PARAMETERS_MAX: usize = 128;
-/// Pools that one look of the control plane is shown: with their times they are 10 kB each, so that copying these takes
-/// a fraction of a millisecond.
+/// Maximum number of pools in one snapshot for the control plane: with their times they are 10 kB each, so that copying these takes a
+/// fraction of a millisecond.
 pub const POOLS_SHOWN_MAX: usize = 64;
 
-/// Groups of clients with the same database, user, application_name and state that are told apart in the metrics.
+/// Maximum number of groups of clients with the same database, user, application_name and state that are counted separately in the metrics.
 pub const APPLICATION_NAMES_SHOWN_MAX: usize = 2_000;
 
-/// Bytes of buffers for partial and waiting messages that a worker keeps for the next use, and the largest one it keeps.
+/// Maximum size of the buffers for partial and waiting messages that a worker keeps for the next use.
 pub const BUFFER_POOL_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The largest buffer that a worker keeps for the next use.
 pub const POOLED_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -241,8 +242,8 @@ const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must
 const _: () = assert!(NAMES_BYTES_MAX <= HOLD_MESSAGE_BYTES, "names are looked for in held messages");
 const _: () = assert!(CANCEL_KEY_BYTES <= 256, "protocol 3.2 allows 4 to 256 bytes");
 
-/// A group with an outdated prepared statement is asked again, with a statement of this age. That one may be
-/// outdated, too: then with one that is made for it.
+/// Maximum number of times that a group is sent again because its prepared statement is outdated: first with another statement of the
+/// present age; if that is outdated, too, with one that is made for the group.
 pub const ASKED_AGAIN_MAX: u8 = 2;
 
 /// Maximum size of a message group that may share a server connection. The group is held until its answer came, to be sent to another
@@ -254,7 +255,7 @@ pub const GROUP_MESSAGES_MAX: usize = 64;
 /// An unnamed statement that is kept for a client until it is used; a longer one lasts until the client's transaction is over.
 pub const UNNAMED_BYTES_MAX: usize = 64 * 1024;
 
-/// Statements for which the time is remembered (24 bytes each).
+/// Maximum number of statements for which the time is remembered (24 bytes each).
 pub const ESTIMATES_MAX: usize = 4096;
 
 /// The size of an answer above which no other statement is queued after the statement, whether the answer has that size or is expected to.
@@ -263,7 +264,7 @@ pub const MULTIPLEXED_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// The number of bytes waiting to be sent to a server above which no further statement is queued on it, because the server does not read.
 pub const MULTIPLEXED_BACKLOG_BYTES_MAX: usize = 64 * 1024;
 
-/// Places for queued clients that a server keeps allocated.
+/// Maximum number of places for queued clients that a server keeps allocated.
 pub const PIPELINED_KEPT: usize = 64;
 
 /// The maximum time that a short statement waits for a busy server while another one is idle.
@@ -286,13 +287,13 @@ pub const UNSHOWN_ANSWER_BYTES_MAX: usize = 16 * 1024;
 /// queued behind it on its server run on another one.
 pub const RESCUE_AFTER_US: u64 = 100_000;
 
-/// Names of a database that may do more than read, or are known not to. The question for them names this number.
+/// Maximum number of names of a database that may do more than read, or are known not to. The question for them names this number.
 pub const REACH_NAMES_MAX: usize = 20_000;
 
-/// Number of texts per pool that are remembered because they were taken for reads and were not.
+/// Maximum number of texts per pool that are remembered because they were taken for reads and were not.
 pub const BARRED_TEXTS_MAX: usize = 64;
 
-/// The bytes of these names; the question bounds their characters.
+/// Maximum size of the names of a database that may do more than read, or are known not to; the question bounds their characters.
 pub const REACH_NAMES_BYTES_MAX: usize = 1024 * 1024;
 
 const _: () = assert!(GROUP_BYTES_MAX < INBOX_BYTES_MAX, "a held group must fit the inbox");
@@ -300,19 +301,19 @@ const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by thei
 const _: () = assert!(TEXTS_MAX.is_power_of_two(), "places are found by their low bits");
 const _: () = assert!(FORMS_MAX.is_power_of_two(), "places are found by their low bits");
 
-/// Questions for the number of a transaction that a server has not answered.
+/// Maximum number of unanswered questions to a server for the number of a transaction.
 pub const NUMBER_QUESTIONS_MAX: usize = 2;
 
 /// The number of times, a tenth of a second apart, that a server is asked for a transaction which it reports as still in progress.
 pub const OUTCOME_QUESTIONS_MAX: u32 = 50;
 
-/// A BEGIN that is answered before it is sent, with all messages that belong to it.
+/// Maximum size of a BEGIN that is answered before it is sent, with all messages that belong to it.
 pub const BEGIN_BYTES_MAX: usize = 512;
 
-/// Number of texts per worker that came more than once and whose analysis is remembered.
+/// Maximum number of texts per worker that came more than once and whose analysis is remembered.
 pub const TEXTS_MAX: usize = 512;
 
-/// Number of texts per worker that came more than once with other literals and whose analysis is remembered.
+/// Maximum number of texts per worker that came more than once with other literals and whose analysis is remembered.
 pub const FORMS_MAX: usize = 512;
 
 /// The number of variable literals above which a text is analysed each time.
@@ -321,23 +322,23 @@ pub const FORM_LITERALS_MAX: usize = 64;
 /// The length above which a text is analysed each time. It bounds the memory for the [`TEXTS_MAX`] and [`FORMS_MAX`] remembered texts.
 pub const TEXT_BYTES_MAX: usize = 2048;
 
-/// Texts of prepared statements up to this size are looked at; nothing is assumed of longer ones.
+/// The length up to which texts of prepared statements are analysed; nothing is assumed of longer ones.
 pub const LEXED_BYTES_MAX: usize = 64 * 1024;
 
 /// The length of a statement's text without its literals that statistics keep and the slow log shows.
 pub const STATEMENT_TEXT_BYTES_MAX: usize = 2048;
 
-/// Statements of the top list that one look, or SHOW STATEMENTS, is shown by each worker.
+/// Maximum number of statements of the top list that each worker returns for one snapshot or SHOW STATEMENTS.
 pub const STATEMENTS_SHOWN_MAX: usize = 200;
 
 /// The number of bytes at the end of a text that are searched for the comment with its trace.
 pub const TRACE_COMMENT_BYTES_MAX: usize = 2048;
 
-/// Slow statements that each worker keeps to be looked up.
+/// Maximum number of slow statements that each worker keeps to be looked up.
 pub const SLOW_STATEMENTS_KEPT: usize = 100;
 
-/// Statements that one session has prepared by name without the pooler's help (in session pooling), and that are told apart in the
-/// statistics.
+/// Maximum number of statements that one session has prepared by name without pgweir's help (in session pooling), and that are counted
+/// separately in the statistics.
 pub const NAMES_FOLLOWED_MAX: usize = 256;
 
 /// The number of bytes by which a position of a client (`pgweir.read_after`) may be ahead of the primary's. A position beyond that is not

@@ -45,11 +45,11 @@ pub enum Shutdown {
 /// The limit that spans pools and has been reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Scarce {
-    /// `max_db_connections`, of the database of this name.
+    /// The limit `max_db_connections` of the database of this name.
     Database(Arc<str>),
-    /// `max_db_connections` at a standby of the database's cluster: the database and the node.
+    /// The limit `max_db_connections` at a standby of the database's cluster: the database and the node.
     Standby(Arc<str>, Arc<str>),
-    /// `max_user_connections`, of this server user.
+    /// The limit `max_user_connections` of this server user.
     User(Arc<str>),
 }
 

@@ -40,12 +40,12 @@ impl Counter {
     }
 }
 
-/// Connections counted for one database or one user.
+/// The numbers of connections of one database or one user.
 #[derive(Default, Debug)]
 pub struct Counts {
-    /// Server connections.
+    /// The number of server connections.
     pub servers: Counter,
-    /// Clients, from the time their names are known.
+    /// The number of clients, from the time their names are known.
     pub clients: Counter,
 }
 
@@ -54,16 +54,16 @@ pub struct Counts {
 pub struct Switches {
     /// PAUSE or KILL: no server is handed out.
     pub paused: bool,
-    /// DISABLE: no new client.
+    /// DISABLE: no new client is accepted.
     pub disabled: bool,
 }
 
 /// The state that all workers of a process share.
 #[derive(Debug)]
 pub struct Shared {
-    /// Clients of every kind but the console's, logging in or logged in (`max_client_conn`).
+    /// The number of clients of every kind but the console's, logging in or logged in (`max_client_conn`).
     pub clients: Counter,
-    /// Numbers for SHOW's column `id`, for clients and servers alike.
+    /// The last number that was given out for SHOW's column `id`, for clients and servers alike.
     serial: AtomicU64,
     /// The number of times that statements began to return something else.
     age: AtomicU64,
@@ -89,11 +89,11 @@ struct Book {
     /// The operators' settings of nodes (ATTACH, DRAIN, DETACH), by cluster and node.
     nodes: HashMap<(String, String), Switch>,
     owners: HashMap<(String, String), WorkerId>,
-    /// Clients that were placed on each worker and have not left.
+    /// The number of clients that were placed on each worker and have not left.
     load: Vec<u32>,
 }
 
-/// Clients a worker is given before the next one is used: few clients batch better on one worker.
+/// The number of clients that a worker is given before the next one is used: few clients batch better on one worker.
 const FILL_FIRST_CLIENTS: u32 = 64;
 
 impl Shared {

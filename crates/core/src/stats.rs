@@ -16,13 +16,13 @@ use pgweir_settings::CompatibleWith;
 pub struct Stats {
     /// The number of times that a server was given to a client.
     pub server_assignments: u64,
-    /// Transactions that ended.
+    /// The number of transactions that ended.
     pub xacts: u64,
-    /// Statements, or whole pipelines, that ended.
+    /// The number of statements, or whole pipelines, that ended.
     pub queries: u64,
-    /// Bytes received from clients.
+    /// The number of bytes received from clients.
     pub received_bytes: u64,
-    /// Bytes received from servers.
+    /// The number of bytes received from servers.
     pub sent_bytes: u64,
     /// The time that clients spent in transactions.
     pub xact_us: u64,
@@ -36,7 +36,7 @@ pub struct Stats {
     pub server_parses: u64,
     /// The number of Bind messages for named statements.
     pub binds: u64,
-    /// Clients that logged in.
+    /// The number of clients that logged in.
     pub client_logins: u64,
 }
 

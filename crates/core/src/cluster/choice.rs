@@ -9,7 +9,7 @@ pub(crate) struct Candidate {
     /// The last connection to it failed.
     pub(crate) is_failing: bool,
     pub(crate) nearness: Nearness,
-    /// Clients that it serves, or that wait for it.
+    /// The number of clients that the standby serves, or that wait for it.
     pub(crate) load: u32,
     /// The standby's share of the reads, in thousandths; a standby with share 0 is never chosen.
     pub(crate) share: u32,

@@ -3,15 +3,15 @@
 /// Counters since the pool was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Continuity {
-    /// Servers that were brought to a client's session in the packet of its statement.
+    /// The number of times that a server was brought to a client's session in the packet of its statement.
     pub replays: u64,
-    /// Servers that were asked what their session holds, because their client may have changed it.
+    /// The number of times that a server was asked for the state of its session, because its client may have changed it.
     pub audits: u64,
     /// Changes of sessions that needed no question: the same statement was asked about before.
     pub remembered: u64,
-    /// Clients that began to keep their server.
+    /// The number of times that a client began to keep its server.
     pub pins: u64,
-    /// Released servers that were asked what their sessions hold (`session_audit_sample`).
+    /// The number of released servers that were asked for the state of their sessions (`session_audit_sample`).
     pub session_checks: u64,
     /// The number of these servers whose session was not in the expected state; they were closed.
     pub differences: u64,

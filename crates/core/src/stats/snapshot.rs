@@ -17,12 +17,12 @@ use crate::stats::times::{Split, Times};
 pub enum SnapshotRequest {
     /// The worker, and at most `limit` of its pools. The order of pools is stable while none is created or removed.
     Pools {
-        /// Pools to pass over.
+        /// The number of pools to skip.
         skip: usize,
-        /// Pools to show.
+        /// The maximum number of pools to return.
         limit: usize,
     },
-    /// Clients, counted by what they have in common.
+    /// The numbers of clients that have the same database, user, `application_name` and state.
     ClientCounts,
     /// The statements that took most time, and the last slow ones.
     Statements,
@@ -78,9 +78,9 @@ pub struct StatementSnapshot {
     pub p95_us: f64,
     /// The 99th percentile of the time, in microseconds.
     pub p99_us: f64,
-    /// Rows that were returned or changed.
+    /// The number of rows that were returned or changed.
     pub rows: u64,
-    /// Bytes of the answers.
+    /// The size of the answers in bytes.
     pub bytes: u64,
     /// The number of statements that failed.
     pub errors: u64,
@@ -115,7 +115,7 @@ pub struct SlowSnapshot {
     pub text: Option<Box<str>>,
     /// The parts of the statement's time.
     pub split: Split,
-    /// Rows that were returned or changed.
+    /// The number of rows that were returned or changed.
     pub rows: u64,
     /// The size of the answer in bytes.
     pub bytes: u64,
@@ -130,9 +130,9 @@ pub struct Counters {
     pub login: Histogram,
     /// The times from dialing a server to its first ReadyForQuery.
     pub connect: Histogram,
-    /// Connections to servers that could not be opened.
+    /// The number of connections to servers that could not be opened.
     pub connect_failures: u64,
-    /// Cancel requests of clients.
+    /// The number of clients' cancel requests.
     pub cancel_requests: u64,
     /// The errors that clients were sent, by servers or by pgweir.
     pub errors: ErrorCounts,
@@ -143,9 +143,9 @@ pub struct Counters {
 pub struct WorkerSnapshot {
     /// The worker's counters.
     pub counters: Counters,
-    /// Clients at the console.
+    /// The number of clients that use the console.
     pub consoles: u32,
-    /// Clients that have not logged in yet.
+    /// The number of clients that have not logged in yet.
     pub logging_in: u32,
     /// PAUSE without a database is in force.
     pub paused: bool,
@@ -212,7 +212,7 @@ pub struct ConnectFailure {
     pub retry_in_us: u64,
 }
 
-/// Clients of a pool, by state.
+/// The numbers of a pool's clients, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientNumbers {
     /// The number of clients that have a server.
@@ -241,7 +241,7 @@ impl ClientNumbers {
     }
 }
 
-/// Servers of a pool, by state.
+/// The numbers of a pool's servers, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerNumbers {
     /// The number of servers that have a client.

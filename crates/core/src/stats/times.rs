@@ -6,15 +6,15 @@ use crate::stats::histogram::Histogram;
 /// The distributions of the times of a pool's statements and transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Each statement: waiting, at the server, and held up by its client.
+    /// The total time of each statement: waiting, at the server, and held up by its client.
     pub total: Histogram,
-    /// Each statement at the server: from its first byte to the server until ReadyForQuery, without `client`.
+    /// The time of each statement at the server: from its first byte to the server until ReadyForQuery, without `client`.
     pub server: Histogram,
-    /// Each transaction at the server.
+    /// The time of each transaction at the server.
     pub transaction: Histogram,
-    /// Each wait for a server that took any time. See [`Times::wait`] for all.
+    /// The waits for a server that took any time. See [`Times::wait`] for all.
     some_wait: Histogram,
-    /// Each statement with an answer that was held up by its client. See [`Times::client`] for all.
+    /// The times in which an answer was held up by its client. See [`Times::client`] for all statements.
     some_client: Histogram,
 }
 

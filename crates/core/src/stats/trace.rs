@@ -36,7 +36,7 @@ pub struct TracedStatement {
     pub port: u16,
     /// The statement's text without literals; `None` if it is not known.
     pub text: Option<Box<str>>,
-    /// Rows that were returned or changed.
+    /// The number of rows that were returned or changed.
     pub rows: u64,
     /// The statement failed.
     pub failed: bool,

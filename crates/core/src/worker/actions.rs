@@ -295,7 +295,7 @@ impl Worker {
         });
     }
 
-    /// Says, once, that nothing is left that the shutdown waits for.
+    /// Reports to the control plane, once, that nothing is left for which the shutdown waits.
     pub(crate) fn check_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let done = match cx.env.stopping {
             None | Some(Shutdown::Now) => return,

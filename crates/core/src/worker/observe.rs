@@ -16,7 +16,7 @@ use crate::pool::show::snapshot::{count, shown_state};
 type Alike<'a> = (&'a str, &'a str, &'a [u8], &'static str);
 
 impl Worker {
-    /// Answers a look of the control plane.
+    /// Answers a request of the control plane for a snapshot.
     pub(crate) fn look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, look: &SnapshotRequest) {
         let snapshot = match *look {
             SnapshotRequest::Pools { skip, limit } => {

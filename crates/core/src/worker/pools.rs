@@ -58,8 +58,8 @@ impl Worker {
         }
     }
 
-    /// Another worker's pool needs a server, or a question of this worker came back. A worker that has a server to close
-    /// answers; a worker that has none asks the next.
+    /// Takes a request to close a free server: another worker's pool needs a place, or a request of this worker came back. A worker that
+    /// has a server to close answers; a worker that has none asks the next.
     pub(crate) fn asked_to_evict<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

@@ -93,7 +93,7 @@ impl Rig {
         view.primary.is_none() && view.is_planned
     }
 
-    /// How it ended, if it has.
+    /// Returns the result of the switchover, if it has ended.
     fn result(&mut self) -> Option<Result<(), String>> {
         self.cluster.take_ended().map(|ended| ended.result)
     }

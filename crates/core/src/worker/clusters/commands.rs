@@ -29,7 +29,7 @@ impl Worker {
         }
     }
 
-    /// ATTACH, DRAIN, DETACH NODE.
+    /// Carries out ATTACH, DRAIN or DETACH NODE.
     pub(crate) fn switch_node<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -54,7 +54,7 @@ impl Worker {
         Outcome::Done
     }
 
-    /// RECHECK: what was known of the nodes counts no longer, and all are asked.
+    /// Carries out RECHECK: everything known of the nodes is forgotten, and all nodes are asked.
     pub(crate) fn recheck<D: Driver>(&mut self, cx: &mut Cx<'_, D>, name: &str) -> Outcome {
         if let Some(watched) = self.clusters.watched.get_mut(name) {
             watched.cluster.forget(cx.env.now.mono_us);

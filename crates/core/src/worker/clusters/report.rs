@@ -107,7 +107,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// SHOW ROUTE: where a statement would run for the clients of each of this worker's pools of a database.
+    /// Returns the rows of SHOW ROUTE: the node where a statement would run for the clients of each of this worker's pools of a database.
     pub(crate) fn route_rows(&self, env: &Env, database: &str, text: &str) -> Outcome {
         let of_database = |pool: &&Pool| *pool.state.database == *database;
         let rows = self.pools.values().filter(of_database).map(|pool| {

@@ -67,7 +67,7 @@ impl Worker {
         Ok(number)
     }
 
-    /// Patroni has answered.
+    /// Takes Patroni's answer to a switchover.
     pub(crate) fn switched<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,

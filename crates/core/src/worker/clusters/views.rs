@@ -45,7 +45,7 @@ impl Worker {
         self.take_views(cx);
     }
 
-    /// Views of clusters were told: the pools follow those that are new here.
+    /// Takes the views of clusters that were told; the pools follow those that are new here.
     #[cold]
     pub(crate) fn take_views<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         // First the number: a view that is told in between is taken twice, and not left out.

@@ -163,7 +163,7 @@ pub enum Command {
     Suspend,
     /// RELOAD.
     Reload,
-    /// Another pgweir takes our place (`-R`); not for people.
+    /// Another pgweir takes over from this process (`-R`); not for people.
     TakeOver,
     /// SHUTDOWN, of any kind.
     Shutdown(Shutdown),
@@ -380,9 +380,9 @@ fn parse_set(tokens: &[Token]) -> Option<Command> {
 #[derive(Debug, PartialEq, Eq)]
 enum Token {
     Word(String),
-    /// `"name"`.
+    /// A name in double quotes.
     Quoted(String),
-    /// `'text'`.
+    /// A text in single quotes.
     Text(String),
     Equals,
 }
@@ -396,10 +396,10 @@ impl Token {
     }
 }
 
-/// Longest command word.
+/// Maximum length of a command word.
 const VERB_BYTES_MAX: usize = 15;
 
-/// Longest value that SET takes, and longest word.
+/// Maximum length of a value that SET takes, and of any other word.
 const TOKEN_BYTES_MAX: usize = 255;
 
 fn tokens(text: &str, bytes_max: usize) -> Result<Vec<Token>, String> {
@@ -449,13 +449,13 @@ fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
 /// One worker's share of the answer to a command.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Done.
+    /// The command is done.
     Done,
-    /// Done, with a remark for the user: a NOTICE.
+    /// The command is done; the text is a NOTICE for the user.
     Noted(&'static str),
-    /// Rows of the topic's table, in text form.
+    /// The rows of the topic's table, in text form.
     Rows(Vec<Vec<Option<String>>>),
-    /// Per database: totals, and the last period's change.
+    /// The totals and the change in the last period of each database.
     Stats(Vec<(String, Stats, Window)>),
     /// The statements that took most time.
     Statements(Vec<StatementSnapshot>),

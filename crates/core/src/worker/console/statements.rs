@@ -36,7 +36,8 @@ impl Worker {
         shown.collect()
     }
 
-    /// SHOW PERCENTILES: the time of the last whole period's statements, by its parts, and of the statements since then.
+    /// Returns the rows of SHOW PERCENTILES: the time of the last whole period's statements, by its parts, and of the statements since
+    /// then.
     pub(crate) fn percentile_rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for pool in self.pools.values() {
@@ -57,7 +58,7 @@ impl Worker {
     }
 }
 
-/// SHOW STATEMENTS, of all workers: most time first.
+/// Returns the rows of SHOW STATEMENTS of all workers, in descending order of time.
 pub(crate) fn statement_rows(mut statements: Vec<StatementSnapshot>) -> Vec<Row> {
     statements.sort_by_key(|statement| std::cmp::Reverse(statement.total_us));
     statements.truncate(STATEMENTS_SHOWN_MAX);

@@ -14,7 +14,7 @@ struct Counter {
     average: &'static str,
     in_totals: &'static str,
     in_averages: &'static str,
-    /// Without the prefix of its row in SHOW TOTALS.
+    /// The counter's row in SHOW TOTALS, without the prefix.
     row: &'static str,
 }
 

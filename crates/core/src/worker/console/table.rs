@@ -317,7 +317,7 @@ impl Type {
         }
     }
 
-    /// Type OID and length, as in pg_type.dat.
+    /// Returns the type's OID and length, as in pg_type.dat.
     fn wire(self) -> (u32, i16) {
         match self {
             Text => (25, -1),
@@ -329,8 +329,8 @@ impl Type {
     }
 }
 
-/// numeric_send: digits of base 10,000, the first one's weight, the sign, and the number of decimal places
-/// that are shown.
+/// Returns a number in the format of PostgreSQL's numeric_send: digits of base 10,000, the first one's weight, the sign, and the number of
+/// decimal places that are shown.
 fn binary_numeric(text: &str) -> Vec<u8> {
     const BASE_DIGITS: usize = 4;
     const NEGATIVE: u16 = 0x4000;
@@ -403,7 +403,7 @@ pub(crate) fn columns_of(command: &Command, compatible_with: CompatibleWith) -> 
     }
 }
 
-/// RowDescription.
+/// Appends the RowDescription.
 pub(crate) fn encode_columns(out: &mut Vec<u8>, columns: &Columns, formats: &Formats) {
     let described: Vec<Column<'_>> = columns
         .iter()
@@ -416,7 +416,7 @@ pub(crate) fn encode_columns(out: &mut Vec<u8>, columns: &Columns, formats: &For
     encode_row_description(out, &described);
 }
 
-/// DataRow. Values come as text, and are converted if binary ones are wanted.
+/// Appends a DataRow. Values come as text, and are converted if binary ones are requested.
 pub(crate) fn encode_row(out: &mut Vec<u8>, columns: &Columns, formats: &Formats, row: &[Option<String>]) {
     debug_assert_eq!(row.len(), columns.len(), "a row has a value for each column");
     let cells: Vec<Option<Cow<'_, [u8]>>> = row

@@ -53,7 +53,8 @@ impl Worker {
         }
     }
 
-    /// Our own operating system user, over the unix socket, as `pgbouncer`: may enter the console without a password.
+    /// Whether the client is a process of our own operating system user, over the unix socket, as `pgbouncer`: it may enter the console
+    /// without a password.
     fn is_house_user(&self, id: UnpooledId, login: &Login) -> bool {
         let same_user = self
             .unpooled

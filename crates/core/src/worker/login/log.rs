@@ -14,7 +14,7 @@ use crate::worker::Worker;
 use crate::worker::unpooled::UnpooledState;
 
 impl Worker {
-    /// `login attempt`: the client and the database and user it asks for, before any proof.
+    /// Logs `login attempt`: the client and the database and user it asks for, before any proof.
     pub(crate) fn log_attempt<D: Driver>(&self, cx: &mut Cx<'_, D>, id: UnpooledId, login: &Login) {
         if !cx.env.rules.config.main.log_connections || !cx.driver.log_reaches_anybody(Level::Log) {
             return;
@@ -31,7 +31,7 @@ impl Worker {
         self.log_of_login(cx, id, login, &line);
     }
 
-    /// `login failed`, with the part of the reason that only the log may know.
+    /// Logs `login failed`, with the part of the reason that only the log may know.
     pub(crate) fn log_refusal<D: Driver>(
         &self,
         cx: &mut Cx<'_, D>,

@@ -429,5 +429,5 @@ impl Worker {
     }
 }
 
-/// PgBouncer's words.
+/// The error of a peer login that is rejected, in PgBouncer's words.
 const PEER_REJECTED: &str = "unix socket login rejected";

@@ -17,7 +17,7 @@ use crate::worker::login::exchange::Exchange;
 /// A client connection that is in no pool.
 pub(crate) struct Unpooled {
     pub(crate) conn: ConnId,
-    /// SHOW's column `id`. A client keeps it in its pool.
+    /// The client's number in SHOW's column `id`. A client keeps it in its pool.
     pub(crate) serial: u64,
     pub(crate) state: UnpooledState,
     /// The bytes that were received and not yet handled. Empty and unallocated when idle.
@@ -54,7 +54,7 @@ pub(crate) struct Greeting {
     pub(crate) gss_asked: bool,
 }
 
-/// TLS during greeting.
+/// The state of TLS during the greeting.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TlsAsked {
     /// TLS was not requested yet.
