@@ -77,7 +77,7 @@ pub const CLIENT_STATEMENTS_BYTES_MAX: usize = PARSE_BYTES_MAX;
 /// several clients and servers have it; SQLSTATE 54000 beyond it, for a new text.
 pub const POOL_STATEMENTS_BYTES_MAX: usize = 4 * PARSE_BYTES_MAX;
 
-/// The size from which a statement that no client has any more is forgotten; servers keep smaller ones for the next client.
+/// The size above which a statement that no client has any more is forgotten; servers keep smaller ones for the next client.
 pub const KEPT_STATEMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// Maximum number of parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.

@@ -24,9 +24,9 @@ pub struct Stats {
     pub received_bytes: u64,
     /// The number of bytes received from servers.
     pub sent_bytes: u64,
-    /// The time that clients spent in transactions.
+    /// The time that transactions took.
     pub xact_us: u64,
-    /// The time that servers took for statements.
+    /// The time that statements took.
     pub query_us: u64,
     /// The time that clients waited for a server.
     pub wait_us: u64,

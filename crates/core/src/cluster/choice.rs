@@ -79,7 +79,7 @@ pub(crate) fn passed(candidate: &Candidate) -> u64 {
     candidate.pass.saturating_add(STRIDE * 1000 / u64::from(candidate.share.max(1)))
 }
 
-/// The load in thousandths by which a client's present standby may exceed the best one before the client leaves it.
+/// The load in thousandths by which a client's present standby may exceed 150 % of the best one's load before the client leaves it.
 const HOME_SLACK: u64 = 2_000;
 
 /// Whether a client stays at the standby that served it last: that standby is as near as the best one, and at most about 50 % more loaded.

@@ -56,7 +56,7 @@ impl Positions {
         self.seen.push_back((position, now_us));
     }
 
-    /// Forgets all positions because there is another primary, or another run of it: positions that were not written again will never be
+    /// Forgets all positions because there is another primary, or another run of it: a position that it has not written will never be
     /// replayed.
     pub(crate) fn forget(&mut self) {
         self.seen.clear();

@@ -402,7 +402,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the time between the end of a node's check and the next one (µs).
+    /// Returns the time from the start of a check of a node to the start of the next one (µs).
     pub(crate) fn pause_us(&self, id: NodeId, now_us: u64) -> u64 {
         let interval_us = self.limits.interval_us;
         if self.is_planned() || self.may_be_next(id, now_us) {

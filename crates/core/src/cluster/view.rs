@@ -88,7 +88,7 @@ impl Switch {
         }
     }
 
-    /// Returns the value of such a number; `None` for a number that only a later version knows.
+    /// Returns the value that has this [`Switch::number`]; `None` for a number that only a later version knows.
     pub(crate) fn of_number(number: u8) -> Option<Switch> {
         [Switch::Attached, Switch::Draining, Switch::Detached]
             .into_iter()

@@ -74,7 +74,7 @@ rare_paths! {
     StrangersCancel: Conversations, "a statement ran again after a stranger's cancel request";
     /// A read that a standby refused, or did not answer, runs on the primary.
     SecondTry: ClusterSeeds, "a read ran on the primary after a standby";
-    /// A client has sent BEGIN and, behind it, a group that a standby may run: BEGIN is answered without a server.
+    /// A client has sent BEGIN and, after it, a group that a standby may run: pgweir answers BEGIN without a server.
     BegunWithGroup: ClusterSeeds, "a transaction whose BEGIN came with its first group could read at a standby";
     /// Only a part of the transaction's first message group has arrived. The whole group decides where the transaction runs.
     AwaitsFirstGroup: ClusterSeeds, "a client waited for the rest of its transaction's first group";

@@ -61,7 +61,7 @@ impl Worker {
         Step::Gone
     }
 
-    /// Removes a client that has sent Terminate.
+    /// Removes a client that has sent Terminate, or whose connection is closed without an error message.
     pub(crate) fn unpooled_left<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
