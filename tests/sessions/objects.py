@@ -237,6 +237,8 @@ class Hunt:
         look = LOOKS.get(effect, "select false")
         self._want(effect)
         wanted = self._direct(chain.statement, look)
+        # A server that has run the statement before has its plans, in which calls of IMMUTABLE functions are values already.
+        pooler.admin("RECONNECT")
         self.met += wanted[0] is None and (wanted[3] == [["t"]] or wanted[2] > 0 or effect == "nothing")
         with pooler.raw(DATABASE) as caller, pooler.raw(DATABASE) as other:
             before = self._written()
