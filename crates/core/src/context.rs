@@ -14,6 +14,7 @@ use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId, WatchId};
 use crate::limits::Limits;
 use crate::mail::{Rules, Scarce, Shutdown};
+use crate::pool::cache::QueryCache;
 use crate::pool::cancel_key::{CancelKey, KeyHead};
 use crate::pool::checks::schedule::Watched;
 use crate::pool::multiplex::estimate::Estimates;
@@ -21,7 +22,6 @@ use crate::pool::prepared::parse_contexts::ParseContexts;
 use crate::pool::prepared::statements::Statements;
 use crate::pool::prepared::texts::Texts;
 use crate::pool::relay::ahead::Ahead;
-use crate::pool::relay::known_answers::KnownAnswers;
 use crate::pool::session::params::{Params, Tracked};
 use crate::pool::show::measure::share_bytes;
 use crate::shared::Shared;
@@ -96,8 +96,8 @@ pub(crate) struct Env {
     pub(crate) buffers: BufferPool,
     pub(crate) activity: Activity,
     pub(crate) stopping: Option<Shutdown>,
-    /// The store of known answers, which need no server; `None` if there is none.
-    pub(crate) answers: Option<Box<dyn KnownAnswers>>,
+    /// The answers that are given again without a server; `None` if none is kept.
+    pub(crate) cache: Option<Box<QueryCache>>,
     /// The counters that belong to no pool.
     pub(crate) counters: Counters,
     /// The requests of pools to others, in order. The worker carries them out when the pool has finished its turn.
@@ -200,6 +200,7 @@ impl Env {
             sampler: Sampler::new(&setup.rules.config.main),
             slow: VecDeque::new(),
         };
+        let cache = QueryCache::of(&setup.rules.config, &setup.shared);
         let first_serial = first_serial(setup.shared.generation(), setup.worker);
         Env {
             worker: setup.worker,
@@ -223,7 +224,7 @@ impl Env {
             activity: Activity::Active,
             stopping: None,
             counters: Counters::default(),
-            answers: None,
+            cache,
             effects: Vec::new(),
             write_time: None,
             version: "",

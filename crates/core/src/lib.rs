@@ -27,7 +27,7 @@ pub use cluster::{source, view};
 pub use context::{Suspicion, WriteTime};
 pub use engine::Engine;
 pub use pool::catalog::reach;
-pub use pool::relay::{known_answers, ledger, own_settings};
+pub use pool::relay::{ledger, own_settings};
 pub use pool::session::content as session;
 pub use pool::session::{pairs, params};
 pub use pool::takeover::carried;

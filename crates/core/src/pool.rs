@@ -7,6 +7,7 @@
 //! `listen`, `sequences`, and `begin`. `show` reports, `takeover` hands over to another process.
 
 pub(crate) mod begin;
+pub(crate) mod cache;
 pub(crate) mod cancel;
 pub(crate) mod cancel_key;
 pub(crate) mod catalog;

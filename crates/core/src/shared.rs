@@ -69,6 +69,8 @@ pub struct Shared {
     age: AtomicU64,
     /// The number of times that routines or triggers were created.
     routines: AtomicU64,
+    /// How often objects, rights or roles were changed.
+    changes: AtomicU64,
     /// The seed of the salts that unknown users are shown; stable while the process lives.
     pub mock_seed: [u8; 32],
     workers: u16,
@@ -106,6 +108,7 @@ impl Shared {
             serial: AtomicU64::new(0),
             age: AtomicU64::new(0),
             routines: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             mock_seed,
             workers: workers.max(1),
             generation: 0,
@@ -148,6 +151,17 @@ impl Shared {
     #[must_use]
     pub fn routines(&self) -> u64 {
         self.routines.load(Ordering::Acquire)
+    }
+
+    /// Objects, rights or roles were changed through pgweir: answers that were given before may not be given again.
+    pub fn begin_changes(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The number of such changes.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Replaces the view of a cluster for all workers: a worker that gets bytes looks at [`Shared::views_told`] first.

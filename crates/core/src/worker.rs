@@ -34,7 +34,6 @@ use crate::ids::{PoolId, UnpooledId};
 use crate::limits::Limits;
 use crate::mail::{Mail, Rules, Scarce};
 use crate::pool::Pool;
-use crate::pool::relay::known_answers::KnownAnswers;
 use crate::pool::takeover::carried::Carried;
 use crate::shared::Shared;
 use crate::worker::console::command::{Command, PendingCommand, Tasks};
@@ -131,13 +130,6 @@ impl Machine {
     #[must_use]
     pub fn of_version(mut self, version: &'static str) -> Machine {
         self.env.version = version;
-        self
-    }
-
-    /// Sets the store of known answers. It may answer groups that certainly only read, and gets the answers to them.
-    #[must_use]
-    pub fn answer_by(mut self, answers: Box<dyn KnownAnswers>) -> Machine {
-        self.env.answers = Some(answers);
         self
     }
 

@@ -61,6 +61,16 @@ choice! {
 }
 
 choice! {
+    /// Whether answers are kept and given again without a server.
+    QueryCache {
+        /// None is.
+        Off = "off",
+        /// Those of statements that a line of `[cache]` names.
+        On = "on",
+    }
+}
+
+choice! {
     /// The node on which a transaction begins, with `route=auto`, if its BEGIN does not say READ ONLY.
     BeginUndeclared {
         /// The primary.

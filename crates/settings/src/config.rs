@@ -8,7 +8,8 @@ use crate::error::{LoadError, SetError, Warning};
 use crate::overlay::{HandedOver, LayerEffect};
 use crate::password::masked;
 use crate::table::{
-    Change, ClusterOptions, Database, MAIN_ROWS, Main, NodeOptions, Peer, RouteLine, UserOptions, row,
+    CacheRule, Change, ClusterOptions, Database, MAIN_ROWS, Main, NodeOptions, Peer, RouteLine, UserOptions,
+    row,
 };
 
 /// Maximum length of a database's name in bytes: PostgreSQL's limit for names.
@@ -31,6 +32,8 @@ pub struct Config {
     pub nodes: BTreeMap<String, NodeOptions>,
     /// The lines of `[routes]`, in the order of the file.
     pub routes: Vec<RouteLine>,
+    /// The lines of `[cache]`, in the order of the file.
+    pub cache: Vec<CacheRule>,
     /// The `*` entry: what databases without their own entry are made from.
     pub fallback: Option<Database>,
     /// Warnings for the administrator about this configuration.
@@ -47,6 +50,8 @@ pub struct Config {
     pub node_places: BTreeMap<String, Place>,
     /// The places of the lines of `[routes]`.
     pub route_places: BTreeMap<String, Place>,
+    /// Where the lines of `[cache]` are.
+    pub cache_places: BTreeMap<String, Place>,
     /// The sources that were read after the file, in that order, each with its changes.
     pub overlay: Vec<LayerEffect>,
     /// The sources, for a process that replaces this one.

@@ -20,15 +20,15 @@ mod pages;
 mod password;
 mod reload;
 mod route;
-mod routes;
+mod rules;
 mod syntax;
 mod table;
 
 pub use auto::AutoCount;
 pub use choice::{
     Anonymous, AuthType, Balance, BeginUndeclared, CausalReads, CommitOutcome, CompatibleWith, DeferBegin,
-    Discovery, LoadBalanceHosts, LogFormat, PoolMode, SequenceAffinity, ServerProtocol, SessionState,
-    SourceLost, SslMode, VersionText, WorkerScheduling,
+    Discovery, LoadBalanceHosts, LogFormat, PoolMode, QueryCache, SequenceAffinity, ServerProtocol,
+    SessionState, SourceLost, SslMode, VersionText, WorkerScheduling,
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};
@@ -39,14 +39,16 @@ pub use pages::reference::reference_markdown;
 pub use password::Password;
 pub use reload::Diff;
 pub use route::Route;
-pub use routes::RouteSubject;
+pub use rules::cache::{CacheFollow, CacheSubject};
+pub use rules::routes::RouteSubject;
 pub use syntax::hosts::{SourceUrl, is_allowed_host};
 pub use syntax::ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
 pub use syntax::number::SECONDS_MAX;
 pub use syntax::slips::did_you_mean;
 pub use table::{
-    CLUSTER_ROWS, Change, ClusterOptions, DATABASE_ROWS, Database, Kind, MAIN_ROWS, Main, NODE_ROWS,
-    NodeOptions, Origin, PEER_ROWS, Peer, ROUTE_ROWS, RouteLine, Row, Status, USER_ROWS, UserOptions, row,
+    CACHE_ROWS, CLUSTER_ROWS, CacheRule, Change, ClusterOptions, DATABASE_ROWS, Database, Kind, MAIN_ROWS,
+    Main, NODE_ROWS, NodeOptions, Origin, PEER_ROWS, Peer, ROUTE_ROWS, RouteLine, Row, Status, USER_ROWS,
+    UserOptions, row,
 };
 
 /// The name of the console's database, which no entry of `[databases]` may take.

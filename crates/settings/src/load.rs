@@ -8,7 +8,7 @@ use crate::config::{Config, Place};
 use crate::error::{LoadError, Warning};
 use crate::overlay::{Changed, Layer, LayerEffect};
 use crate::password::masked;
-use crate::routes;
+use crate::rules::{cache, routes};
 use crate::syntax::connstr;
 use crate::syntax::entries::{self, Entry, Outcome, not_yet};
 use crate::syntax::ini::{self, Visitor};
@@ -61,14 +61,17 @@ impl Config {
         let mut errors = loader.errors;
         errors.extend(clusters::faults(&config));
         errors.extend(routes::faults(&config));
+        errors.extend(cache::faults(&config));
         let warnings = clusters::warnings(&config);
+        config.warnings.extend(warnings);
+        let warnings = cache::warnings(&config);
         config.warnings.extend(warnings);
         (config, errors)
     }
 }
 
-const SECTIONS: [&str; 8] =
-    ["databases", "users", "clusters", "nodes", "routes", "peers", "pgbouncer", "pgweir"];
+const SECTIONS: [&str; 9] =
+    ["databases", "users", "clusters", "nodes", "routes", "cache", "peers", "pgbouncer", "pgweir"];
 
 /// The section that the next entries belong to.
 #[derive(Clone, Copy)]
@@ -83,6 +86,7 @@ enum Section {
     Clusters,
     Nodes,
     Routes,
+    Cache,
     Peers,
 }
 
@@ -118,10 +122,11 @@ impl Visitor for Loader {
             "clusters" => Section::Clusters,
             "nodes" => Section::Nodes,
             "routes" => Section::Routes,
+            "cache" => Section::Cache,
             "peers" => Section::Peers,
             _ => {
                 let known =
-                    "there are databases, users, clusters, nodes, routes, peers, pgbouncer and pgweir";
+                    "there are databases, users, clusters, nodes, routes, cache, peers, pgbouncer and pgweir";
                 let meant = did_you_mean(name, SECTIONS.into_iter());
                 let text = format!("invalid section \"{name}\" in configuration ({place}): {known}{meant}");
                 let problem = format!("unknown section \"{name}\": {known}{meant}");
@@ -175,20 +180,26 @@ impl Visitor for Loader {
             }
             Section::Routes => {
                 if let Some(line) = self.keep(entries::route(&entry)) {
-                    let is_replaced = self.effect.is_some();
-                    match self.config.routes.iter_mut().find(|known| known.name == key) {
-                        // A layer replaces the line in its place: the order of routes decides.
-                        Some(known) if is_replaced => *known = line,
-                        Some(_) => {
-                            let other = self.config.route_places.get(&key).cloned();
-                            let other = other.map_or_else(String::new, |other| other.to_string());
-                            let reason = format!("there is a route of this name in {other} already");
-                            self.errors.push(entry.fault(value, &reason));
-                            return;
+                    let is_layer = self.effect.is_some();
+                    match put_line(&mut self.config.routes, line, is_layer, |line| &line.name) {
+                        Ok(()) => drop(self.config.route_places.insert(key, place)),
+                        Err(Twice) => {
+                            let fault = twice(&entry, "route", self.config.route_places.get(&key));
+                            self.errors.push(fault);
                         }
-                        None => self.config.routes.push(line),
                     }
-                    self.config.route_places.insert(key, place);
+                }
+            }
+            Section::Cache => {
+                if let Some(rule) = self.keep(entries::cache_rule(&entry)) {
+                    let is_layer = self.effect.is_some();
+                    match put_line(&mut self.config.cache, rule, is_layer, |rule| &rule.name) {
+                        Ok(()) => drop(self.config.cache_places.insert(key, place)),
+                        Err(Twice) => {
+                            let fault = twice(&entry, "rule", self.config.cache_places.get(&key));
+                            self.errors.push(fault);
+                        }
+                    }
                 }
             }
             Section::Peers => {
@@ -222,6 +233,24 @@ impl Visitor for Loader {
     }
 }
 
+/// There is a line of this name in the same source already.
+struct Twice;
+
+/// Puts a line of a section whose lines have an order into its place. A layer's line replaces the one of its name.
+fn put_line<T>(lines: &mut Vec<T>, line: T, is_layer: bool, name: fn(&T) -> &str) -> Result<(), Twice> {
+    match lines.iter().position(|known| name(known) == name(&line)) {
+        Some(at) if is_layer => lines[at] = line,
+        Some(_) => return Err(Twice),
+        None => lines.push(line),
+    }
+    Ok(())
+}
+
+fn twice(entry: &Entry<'_>, what: &str, other: Option<&Place>) -> LoadError {
+    let other = other.map_or_else(String::new, ToString::to_string);
+    entry.fault(entry.value, &format!("there is a {what} of this name in {other} already"))
+}
+
 impl Section {
     /// The name of a section whose lines are entries with keys.
     fn name(self) -> Option<&'static str> {
@@ -232,6 +261,7 @@ impl Section {
             Section::Clusters => Some("clusters"),
             Section::Nodes => Some("nodes"),
             Section::Routes => Some("routes"),
+            Section::Cache => Some("cache"),
             Section::Peers => Some("peers"),
         }
     }
@@ -287,8 +317,8 @@ impl Loader {
     fn note_entry(&mut self, section: &'static str, key: &str, value: &str, place: &Place) {
         let known = self.written.insert((section, key.to_owned()), (value.to_owned(), place.clone()));
         let (before, replaced) = known.unzip();
-        // Two lines of one name in `[routes]` are an error of their own.
-        if section != "routes" {
+        // Two lines of one name in `[routes]` or `[cache]` are an error of their own.
+        if !matches!(section, "routes" | "cache") {
             self.note_twice(&format!("[{section}] \"{key}\""), replaced.as_ref(), place);
         }
         if let Some(effect) = &mut self.effect

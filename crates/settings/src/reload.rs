@@ -43,6 +43,8 @@ pub struct Diff {
     pub nodes: Vec<String>,
     /// `true` if lines of `[routes]` are new, changed, gone or in another order.
     pub routes: bool,
+    /// Whether lines of `[cache]` are new, changed, gone or in another order.
+    pub cache: bool,
     /// Warnings for the administrator: those of the new file, and one for each setting that could not be
     /// changed.
     pub warnings: Vec<Warning>,
@@ -62,6 +64,7 @@ impl Diff {
             && self.clusters.is_empty()
             && self.nodes.is_empty()
             && !self.routes
+            && !self.cache
     }
 
     /// Returns whether a TLS setting changed. The contents of certificate files can change without that.
@@ -86,6 +89,7 @@ impl Config {
             clusters: changed_keys(&self.clusters, &new.clusters),
             nodes: changed_keys(&self.nodes, &new.nodes),
             routes: self.routes != new.routes,
+            cache: self.cache != new.cache,
             warnings: new.warnings.clone(),
         };
         self.diff_main(&mut diff);

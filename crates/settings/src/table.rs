@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 
 use crate::syntax::number;
 
+mod cache;
 mod clusters;
 mod databases;
 mod nodes;
@@ -16,6 +17,7 @@ mod pgbouncer;
 mod routes;
 mod users;
 
+pub use cache::{CACHE_ROWS, CacheRule};
 pub use clusters::{CLUSTER_ROWS, ClusterOptions};
 pub use databases::{DATABASE_ROWS, Database};
 pub use nodes::{NODE_ROWS, NodeOptions};

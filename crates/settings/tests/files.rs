@@ -348,7 +348,7 @@ fn problems_are_told_without_their_place() {
         ("[pgbouncer]\nnosuch = 1\n", "unknown setting \"nosuch\""),
         (
             "[pgbouncer]\n[database]\n",
-            "unknown section \"database\": there are databases, users, clusters, nodes, routes, peers, pgbouncer and pgweir; did you mean \"databases\"?",
+            "unknown section \"database\": there are databases, users, clusters, nodes, routes, cache, peers, pgbouncer and pgweir; did you mean \"databases\"?",
         ),
         (
             "[pgbouncer]\nauth_type = md6\n",

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use pgweir_settings::{
-    CLUSTER_ROWS, Config, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, PEER_ROWS, ROUTE_ROWS, USER_ROWS,
+    CACHE_ROWS, CLUSTER_ROWS, Config, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, PEER_ROWS, ROUTE_ROWS, USER_ROWS,
     ini_man_page, packaged_ini, reference_markdown,
 };
 
@@ -68,6 +68,7 @@ fn each_setting_has_its_line() {
     let names =
         names.chain(CLUSTER_ROWS.iter().map(|row| row.name)).chain(NODE_ROWS.iter().map(|row| row.name));
     let names = names.chain(ROUTE_ROWS.iter().map(|row| row.name));
+    let names = names.chain(CACHE_ROWS.iter().map(|row| row.name));
     let names = names.chain(PEER_ROWS.iter().map(|row| row.name));
     let mut lines = page.lines().filter(|line| line.starts_with("| `"));
     for name in names {

@@ -71,6 +71,7 @@ fn each_setting_is_either_taken_or_kept() {
             "error",
             "json",
             "off",
+            "on",
             "prompt",
             "1.26",
             "pgweir",

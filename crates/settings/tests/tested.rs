@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pgweir_settings::{
-    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, PEER_ROWS, ROUTE_ROWS, Status, USER_ROWS,
+    CACHE_ROWS, CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, PEER_ROWS, ROUTE_ROWS, Status, USER_ROWS,
 };
 
 fn root() -> PathBuf {
@@ -49,6 +49,7 @@ fn settings() -> Vec<(&'static str, &'static str, bool)> {
     all.extend(CLUSTER_ROWS.iter().map(|row| ("clusters", row.name, in_effect(row.status))));
     all.extend(NODE_ROWS.iter().map(|row| ("nodes", row.name, in_effect(row.status))));
     all.extend(ROUTE_ROWS.iter().map(|row| ("routes", row.name, in_effect(row.status))));
+    all.extend(CACHE_ROWS.iter().map(|row| ("cache", row.name, in_effect(row.status))));
     all.extend(PEER_ROWS.iter().map(|row| ("peers", row.name, in_effect(row.status))));
     all
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use common::load;
 use pgweir_settings::{
-    CLUSTER_ROWS, Change, Config, DATABASE_ROWS, Kind, MAIN_ROWS, Main, NODE_ROWS, Origin, PEER_ROWS,
-    ROUTE_ROWS, Row, SetOutcome, Status, USER_ROWS, row,
+    CACHE_ROWS, CLUSTER_ROWS, Change, Config, DATABASE_ROWS, Kind, MAIN_ROWS, Main, NODE_ROWS, Origin,
+    PEER_ROWS, ROUTE_ROWS, Row, SetOutcome, Status, USER_ROWS, row,
 };
 
 /// A text that a setting of this kind takes, that is not its default, and what `SHOW CONFIG` makes of it.
@@ -65,6 +65,10 @@ fn the_counts_are_those_of_pgbouncer() {
         "multiplex_servers",
         "otlp_endpoint",
         "pin_warn_after",
+        "query_cache",
+        "query_cache_bytes",
+        "query_cache_max_answer",
+        "query_cache_ttl_ms",
         "sequence_affinity",
         "sequence_affinity_ms",
         "server_protocol",
@@ -89,6 +93,7 @@ fn the_counts_are_those_of_pgbouncer() {
     assert_eq!(CLUSTER_ROWS.len(), 37);
     assert_eq!(NODE_ROWS.len(), 5);
     assert_eq!(ROUTE_ROWS.len(), 6);
+    assert_eq!(CACHE_ROWS.len(), 6);
     assert_eq!(USER_ROWS.len(), 22);
     assert_eq!(PEER_ROWS.len(), 3);
 }
@@ -108,6 +113,7 @@ fn names_are_unique_and_documented() {
     check(CLUSTER_ROWS);
     check(NODE_ROWS);
     check(ROUTE_ROWS);
+    check(CACHE_ROWS);
     check(PEER_ROWS);
 }
 

@@ -39,7 +39,8 @@ pub use marks::{Marks, keeps_parse_context};
 pub use prepared::{NameUse, prepared_names};
 pub use questions::{Question, questions};
 pub use reach::{
-    AtStandby, NameRole, at_standby, certainly_reads, doubtful_part, find_name, name_hash, sets_locally,
+    AtStandby, NameRole, at_standby, certainly_reads, doubtful_part, find_name, name_hash, names_only_tables,
+    names_varying, sets_locally,
 };
 pub use setting_names::SettingNames;
 pub use traits::{Statements, Traits, Verb, traits};

@@ -8,12 +8,16 @@
 mod built_in;
 mod locals;
 mod one_server;
+mod tables;
+mod varying;
 
 use crate::lexer::{Kind, Lexer};
 use built_in::{FUNCTIONS, KEYWORDS};
 
 pub use locals::sets_locally;
 pub use one_server::{AtStandby, at_standby};
+pub use tables::names_only_tables;
+pub use varying::names_varying;
 
 #[cfg(test)]
 mod tests;

@@ -112,6 +112,7 @@ const ACTS: [(&str, &[&str]); 9] = [
             "lose_server",
             "move_waiting",
             "pass",
+            "purge_known",
             "refuse_client",
             "release_server",
             "requeue",
@@ -131,7 +132,10 @@ const ACTS: [(&str, &[&str]); 9] = [
     // The notify listener is a server of its own: nothing else opens, asks or closes it.
     ("listen", &["audit_over", "close_server", "refuse_client", "send_hidden", "set_server_state"]),
     // A queued client's turn is a move.
-    ("multiplex", &["begin_tap", "leave_short", "requeue", "server_unpause", "set_server_state", "take_off"]),
+    (
+        "multiplex",
+        &["begin_capture", "leave_short", "requeue", "server_unpause", "set_server_state", "take_off"],
+    ),
     // What is asked at the end of a transaction, and a replay's end.
     ("session", &["send_hidden", "send_hidden_aside", "send_sync"]),
     // A server that is asked for a login is free again, or its client is refused.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use pgweir_core::snapshot::{
-    ClientNumbers, Counters, FollowedNumbers, MultiplexNumbers, PoolSnapshot, ServerNumbers, WorkerSnapshot,
+    CacheNumbers, ClientNumbers, Counters, FollowedNumbers, MultiplexNumbers, PoolSnapshot, ServerNumbers,
+    WorkerSnapshot,
 };
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::continuity::Continuity;
@@ -105,6 +106,7 @@ pub(super) struct Sum {
     pub(super) clients: ClientNumbers,
     pub(super) servers: ServerNumbers,
     pub(super) multiplexing: MultiplexNumbers,
+    pub(super) cache: CacheNumbers,
     pub(super) stats: Stats,
     pub(super) continuity: Continuity,
     pub(super) errors: u64,
@@ -139,20 +141,22 @@ impl Sum {
         own.login += their.login;
         self.multiplexing.target += pool.multiplexing.target;
         self.multiplexing.busy += pool.multiplexing.busy;
+        self.cache.answers += pool.cache.answers;
+        self.cache.bytes += pool.cache.bytes;
         self.size += u64::from(pool.size);
         self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);
-        self.add_counters(&pool.multiplexing, &pool.stats, &pool.continuity, pool.errors);
+        self.add_counters((&pool.multiplexing, &pool.cache), &pool.stats, &pool.continuity, pool.errors);
     }
 
     /// Adds the counters of pools that are gone.
     pub(super) fn add_past(&mut self, past: &Sum) {
-        self.add_counters(&past.multiplexing, &past.stats, &past.continuity, past.errors);
+        self.add_counters((&past.multiplexing, &past.cache), &past.stats, &past.continuity, past.errors);
     }
 
     /// Adds the numbers that only grow.
     fn add_counters(
         &mut self,
-        multiplexing: &MultiplexNumbers,
+        (multiplexing, cache): (&MultiplexNumbers, &CacheNumbers),
         stats: &Stats,
         continuity: &Continuity,
         errors: u64,
@@ -161,6 +165,12 @@ impl Sum {
         self.multiplexing.multiplexed += multiplexing.multiplexed;
         self.multiplexing.requeued += multiplexing.requeued;
         self.multiplexing.violations += multiplexing.violations;
+        self.cache.hits += cache.hits;
+        self.cache.misses += cache.misses;
+        self.cache.fills += cache.fills;
+        self.cache.too_long += cache.too_long;
+        self.cache.unfit += cache.unfit;
+        self.cache.evicted += cache.evicted;
         self.stats = self.stats.plus(stats);
         self.continuity = self.continuity.plus(continuity);
         self.errors += errors;
@@ -176,7 +186,7 @@ pub(super) struct Past {
 
 impl Past {
     fn add(&mut self, pool: PoolSnapshot) {
-        self.sum.add_counters(&pool.multiplexing, &pool.stats, &pool.continuity, pool.errors);
+        self.sum.add_counters((&pool.multiplexing, &pool.cache), &pool.stats, &pool.continuity, pool.errors);
         match (&mut self.times, pool.times) {
             (Some(all), Some(its)) => all.add(&its),
             (none, its) => *none = none.take().or(its),

@@ -7,6 +7,7 @@ use pgweir_settings::{Config, Database};
 
 use crate::context::Env;
 use crate::ids::ClientId;
+use crate::pool::cache::PoolCache;
 use crate::pool::catalog::reach::Reach;
 use crate::pool::catalog::routines::Routines;
 use crate::pool::checks::schedule::SessionChecks;
@@ -44,6 +45,7 @@ pub(crate) struct PoolState {
     pub(crate) queue: Queue,
     pub(crate) count: ClientCounts,
     pub(crate) numbers: Numbers,
+    pub(crate) cache: PoolCache,
     pub(crate) due: Due,
     pub(crate) known: Known,
     /// The parameters of new servers: those of the newest server are told to every client that logs in.
@@ -133,6 +135,7 @@ impl PoolState {
             queue: Queue::default(),
             count: ClientCounts::default(),
             numbers: Numbers::from(now_us),
+            cache: PoolCache::default(),
             due: Due::default(),
             known: Known::default(),
             greeting: None,

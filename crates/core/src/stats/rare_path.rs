@@ -98,6 +98,12 @@ rare_paths! {
     AuditAgain: Conversations, "a session was audited again after an error";
     /// A free server of another pool is closed for a limit that both share.
     ServerEvicted: Seeds, "a free server was closed for another pool";
+    /// Kept answers give way to a newer one.
+    CacheEvicted: Conversations, "a kept answer gave way to another one";
+    /// The answer to a statement of a rule is too long to be kept.
+    CacheTooLong: Conversations, "an answer was too long to be kept";
+    /// The answer to a statement of a rule is an error, or has a message in it that was not asked for.
+    CacheUnfit: Conversations, "an answer was not fit to be kept";
 }
 
 #[cfg(test)]

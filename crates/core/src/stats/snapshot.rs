@@ -189,6 +189,8 @@ pub struct PoolSnapshot {
     pub servers: ServerNumbers,
     /// The numbers of short statements that share servers.
     pub multiplexing: MultiplexNumbers,
+    /// Answers that are given again.
+    pub cache: CacheNumbers,
     /// The counters of session continuity.
     pub continuity: Continuity,
     /// The time that the longest waiting client has waited, in microseconds.
@@ -283,6 +285,27 @@ pub struct MultiplexNumbers {
     pub requeued: u64,
     /// The number of statements that had an effect that their analysis had excluded.
     pub violations: u64,
+}
+
+/// The query cache, as far as a pool uses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheNumbers {
+    /// Answers that are kept now.
+    pub answers: u64,
+    /// The memory that they take.
+    pub bytes: u64,
+    /// Statements that were answered without a server.
+    pub hits: u64,
+    /// Statements of a rule of `[cache]` that needed a server.
+    pub misses: u64,
+    /// Answers that were kept.
+    pub fills: u64,
+    /// Answers that were longer than `query_cache_max_answer`.
+    pub too_long: u64,
+    /// Answers with an error, a notice or another message that was not asked for.
+    pub unfit: u64,
+    /// Kept answers that gave way to others.
+    pub evicted: u64,
 }
 
 /// The number of clients that have the same database, user, `application_name` and state.

@@ -10,6 +10,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, UnpooledId};
 use crate::mail::{Question, Rules, Shutdown};
 use crate::pool::ServerKind;
+use crate::pool::cache::QueryCache;
 use crate::pool::client::state::{Client, ClientState};
 use crate::stats::trace::Sampler;
 use crate::worker::Worker;
@@ -51,6 +52,10 @@ impl Worker {
             }
             Command::Kill(database) => {
                 self.kill(cx, database.as_deref());
+                Outcome::Done
+            }
+            Command::PurgeCache(database) => {
+                self.purge_cache(cx, database.as_deref());
                 Outcome::Done
             }
             Command::KillClient(serial) => self.kill_client(cx, serial),
@@ -249,7 +254,27 @@ impl Worker {
                 pool.place_again(cx);
             });
         }
+        self.follow_cache(cx);
         self.follow_clusters(cx);
+    }
+
+    /// The query cache follows a new configuration.
+    fn follow_cache<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let config = Arc::clone(&cx.env.rules.config);
+        let new = QueryCache::of(&config, &cx.env.shared);
+        if let (Some(cache), Some(_)) = (cx.env.cache.as_deref_mut(), &new) {
+            cache.follow(&config, &cx.env.shared);
+        } else if cx.env.cache.is_some() || new.is_some() {
+            cx.env.cache = new;
+            self.for_pools(cx, |pool, _| pool.begin_caching());
+        }
+    }
+
+    /// CACHE PURGE.
+    fn purge_cache<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
+        for id in self.pool_ids_of(database) {
+            self.in_pool(cx, id, |pool, cx| pool.purge_known(cx.env));
+        }
     }
 
     /// Goes on serving clients, because there is no successor left to hand over to.

@@ -165,6 +165,7 @@ impl Worker {
             self.clusters.keep_counters(&pool);
             cx.env.measured.stats.forget_pool(id);
             cx.env.watched.forget_pool(id);
+            cx.env.cache.iter_mut().for_each(|cache| cache.store.forget_pool(id));
             cx.env.shared.forget_owner(&pool.database, &pool.user);
             self.pool_names.remove(&(pool.database, pool.user));
         }

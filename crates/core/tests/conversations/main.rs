@@ -8,6 +8,7 @@ mod allocations;
 mod auth_query;
 mod basics;
 mod begin;
+mod cache;
 mod cancel;
 mod catalog;
 mod causal_reads;
@@ -33,7 +34,7 @@ mod ends;
 mod greetings;
 mod hba;
 mod hosts;
-mod known_answers;
+
 mod listening;
 mod locks;
 mod login;

@@ -14,7 +14,6 @@ use pgweir_auth::{Access, Hba, IdentMaps, UserList};
 use pgweir_core::carried::Carried;
 use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
-use pgweir_core::known_answers::KnownAnswers;
 use pgweir_core::limits::Limits;
 use pgweir_core::mail::{Mail, Question, Rules, Shutdown};
 use pgweir_core::{Engine, Machine, Setup, Shared};
@@ -140,13 +139,6 @@ impl Rig {
             look: Some(Vec::new()),
             describes: false,
         }
-    }
-
-    /// From now on the first worker's groups that only read may be answered by this.
-    pub(crate) fn answer_by(mut self, answers: Box<dyn KnownAnswers>) -> Rig {
-        let Worker { machine, driver } = self.workers.remove(0);
-        self.workers.insert(0, Worker { machine: machine.answer_by(answers), driver });
-        self
     }
 
     /// From now on these limits hold on the first worker.

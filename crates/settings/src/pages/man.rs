@@ -3,9 +3,10 @@
 
 use std::fmt::Write;
 
-use crate::pages::reference::{CLUSTERS, DATABASES, HEAD, NODES, PEERS, ROUTES, USERS, change_word};
+use crate::pages::reference::{CACHE, CLUSTERS, DATABASES, HEAD, NODES, PEERS, ROUTES, USERS, change_word};
 use crate::table::{
-    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS, Row, Status, USER_ROWS,
+    CACHE_ROWS, CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS, Row,
+    Status, USER_ROWS,
 };
 
 const NAME: &str = "pgweir.ini \\- configuration of pgweir, a PostgreSQL connection pooler";
@@ -31,6 +32,7 @@ pub fn ini_man_page() -> String {
     section(&mut page, CLUSTERS, CLUSTER_ROWS);
     section(&mut page, NODES, NODE_ROWS);
     section(&mut page, ROUTES, ROUTE_ROWS);
+    section(&mut page, CACHE, CACHE_ROWS);
     section(&mut page, PEERS, PEER_ROWS);
     page.push_str(".SH SEE ALSO\n.BR pgweir (1)\n");
     page

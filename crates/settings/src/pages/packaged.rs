@@ -6,7 +6,8 @@ use std::fmt::Write;
 
 use crate::pages::reference::change_word;
 use crate::table::{
-    CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS, Row, Status, USER_ROWS,
+    CACHE_ROWS, CLUSTER_ROWS, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS, Row,
+    Status, USER_ROWS,
 };
 
 /// Columns of a line.
@@ -68,6 +69,15 @@ const ROUTES: &str = "
 ;
 ";
 
+const CACHE: &str = "
+; Which reads' answers are kept and given again, with query_cache=on: the first rule that a statement matches counts.
+[cache]
+;dashboards = user=grafana ttl_ms=10000
+;
+; Each line can have these options, separated by spaces:
+;
+";
+
 const PEERS: &str = "
 ; The other pgweir processes behind the same address, for cancel requests.
 [peers]
@@ -101,6 +111,7 @@ pub fn packaged_ini() -> String {
     options(&mut page, CLUSTERS, CLUSTER_ROWS);
     options(&mut page, NODES, NODE_ROWS);
     options(&mut page, ROUTES, ROUTE_ROWS);
+    options(&mut page, CACHE, CACHE_ROWS);
     options(&mut page, PEERS, PEER_ROWS);
     page.push_str(MAIN);
     for rows in MAIN_ROWS.chunk_by(|one, next| one.group == next.group) {

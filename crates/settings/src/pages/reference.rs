@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use crate::table::{
-    CLUSTER_ROWS, Change, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS, Row, Status,
-    USER_ROWS,
+    CACHE_ROWS, CLUSTER_ROWS, Change, DATABASE_ROWS, MAIN_ROWS, NODE_ROWS, Origin, PEER_ROWS, ROUTE_ROWS,
+    Row, Status, USER_ROWS,
 };
 
 pub(crate) const HEAD: &str = r#"# Settings
@@ -33,7 +33,7 @@ pool_mode = transaction
 ```
 
 - The sections are `[pgbouncer]` (needed; `[pgweir]` is the same), `[databases]`, `[users]`, `[clusters]`, `[nodes]`,
-  `[routes]` and `[peers]`.
+  `[routes]`, `[cache]` and `[peers]`.
 - A value is the rest of its line. There are no comments after it, no quotes around it and no second line.
 - A name is made of letters, digits and `_ . - *`; any other name must be enclosed in single or double quotes.
 - `%include file` inserts another file at this point, up to 10 files deep. A relative path starts at the working
@@ -111,6 +111,14 @@ a client matches counts. It goes before the `route` of users, databases and clus
 
 "#;
 
+pub(crate) const CACHE: &str = r#"
+## [cache]
+
+`name = key=value ...`. The statements whose answers are kept with `query_cache=on`: the first rule in the file that a statement matches
+counts. See [configure/query-cache.md](configure/query-cache.md).
+
+"#;
+
 pub(crate) const PEERS: &str = r#"
 ## [peers]
 
@@ -133,6 +141,8 @@ pub fn reference_markdown() -> String {
     table(&mut page, NODE_ROWS);
     page.push_str(ROUTES);
     table(&mut page, ROUTE_ROWS);
+    page.push_str(CACHE);
+    table(&mut page, CACHE_ROWS);
     page.push_str(PEERS);
     table(&mut page, PEER_ROWS);
     page

@@ -8,8 +8,9 @@ use crate::password::masked_pairs;
 use crate::syntax::connstr;
 use crate::syntax::slips::did_you_mean;
 use crate::table::{
-    CLUSTER_ROWS, ClusterOptions, DATABASE_ROWS, Database, Kind, NODE_ROWS, NodeOptions, PEER_ID_MAX,
-    PEER_ROWS, Peer, ROUTE_ROWS, RouteLine, Row, Status, USER_ROWS, UserOptions, row,
+    CACHE_ROWS, CLUSTER_ROWS, CacheRule, ClusterOptions, DATABASE_ROWS, Database, Kind, NODE_ROWS,
+    NodeOptions, PEER_ID_MAX, PEER_ROWS, Peer, ROUTE_ROWS, RouteLine, Row, Status, USER_ROWS, UserOptions,
+    row,
 };
 use crate::{ADMIN_DATABASE, Discovery};
 
@@ -175,6 +176,11 @@ pub(crate) fn node(entry: &Entry<'_>) -> Outcome<NodeOptions> {
 pub(crate) fn route(entry: &Entry<'_>) -> Outcome<RouteLine> {
     let empty = RouteLine { name: entry.name.to_owned(), ..RouteLine::default() };
     options(entry, empty, ROUTE_ROWS, "route")
+}
+
+pub(crate) fn cache_rule(entry: &Entry<'_>) -> Outcome<CacheRule> {
+    let empty = CacheRule { name: entry.name.to_owned(), ..CacheRule::default() };
+    options(entry, empty, CACHE_ROWS, "rule")
 }
 
 /// Returns a fault if a name has other characters than console commands can take, which name a node as

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
 use crate::{
-    Anonymous, AuthType, AutoCount, CompatibleWith, DeferBegin, LogFormat, Password, PoolMode,
+    Anonymous, AuthType, AutoCount, CompatibleWith, DeferBegin, LogFormat, Password, PoolMode, QueryCache,
     SequenceAffinity, ServerProtocol, SessionState, SslMode, VersionText, WorkerScheduling,
 };
 
@@ -207,6 +207,19 @@ settings! {
         /// transaction pooling, no server is taken before the first statement either, so a client that pauses
         /// between the two holds none. `off`: BEGIN is sent when it comes.
         defer_begin: DeferBegin = "packet", Kind::Choice(DeferBegin::WORDS), Reload, Ours, InEffect;
+    }
+
+    group "Query cache" {
+        /// Whether answers of reads that a line of `[cache]` names are kept and given again without a server
+        /// (docs/configure/query-cache.md). `off`: none is.
+        query_cache: QueryCache = "off", Kind::Choice(QueryCache::WORDS), Reload, Ours, InEffect;
+        /// The memory that kept answers may use, in bytes, over all workers, their keys and answers under way included. Each worker has an
+        /// equal share of it.
+        query_cache_bytes: u32 = "67108864", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// The longest answer that is kept, in bytes.
+        query_cache_max_answer: u32 = "65536", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// `ttl_ms` of the lines of `[cache]` that have none, in milliseconds. 0: each line needs its own.
+        query_cache_ttl_ms: Duration = "0", Kind::Milliseconds, Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {

@@ -26,10 +26,47 @@ pub(super) fn write(page: &mut Page, model: &Model, groups: &[Group<'_>], versio
     page.gauge("pgweir_build_info", "Version of pgweir");
     page.labelled(&[("version", version)], 1_u32);
     pools(page, groups);
+    cache(page, groups);
     sessions(page, groups);
     times(page, groups);
     whole(page, model);
     workers(page, model);
+}
+
+/// Name, help and value of a family.
+type Family = (&'static str, &'static str, fn(&Sum) -> Number);
+
+fn cache(page: &mut Page, groups: &[Group<'_>]) {
+    let gauges: [Family; 2] = [
+        ("pgweir_cache_answers", "Answers that the query cache has", |sum| sum.cache.answers.into()),
+        ("pgweir_cache_bytes", "The memory that they take", |sum| sum.cache.bytes.into()),
+    ];
+    for (name, help, value) in gauges {
+        page.gauge(name, help);
+        groups.iter().for_each(|group| page.value(&group.labels, value(&group.sum)));
+    }
+    let counters: [Family; 6] = [
+        ("pgweir_cache_hits_total", "Statements that were answered without a server", |sum| {
+            sum.cache.hits.into()
+        }),
+        ("pgweir_cache_misses_total", "Statements of a rule of [cache] that needed a server", |sum| {
+            sum.cache.misses.into()
+        }),
+        ("pgweir_cache_fills_total", "Answers that were kept", |sum| sum.cache.fills.into()),
+        ("pgweir_cache_too_long_total", "Answers that were longer than query_cache_max_answer", |sum| {
+            sum.cache.too_long.into()
+        }),
+        ("pgweir_cache_unfit_total", "Answers that were not kept for an error or a notice", |sum| {
+            sum.cache.unfit.into()
+        }),
+        ("pgweir_cache_evicted_total", "Kept answers that gave way to others", |sum| {
+            sum.cache.evicted.into()
+        }),
+    ];
+    for (name, help, value) in counters {
+        page.counter(name, help);
+        groups.iter().for_each(|group| page.value(&group.labels, value(&group.sum)));
+    }
 }
 
 fn pools(page: &mut Page, groups: &[Group<'_>]) {

@@ -16,6 +16,7 @@ pub(in crate::web) fn pool(database: &str, user: &str, queries: u64, times: Opti
         clients: ClientNumbers { linked: 1, idle: 2, ..ClientNumbers::default() },
         servers: ServerNumbers { active: 1, ..ServerNumbers::default() },
         multiplexing: MultiplexNumbers::default(),
+        cache: CacheNumbers::default(),
         continuity: pgweir_core::stats::continuity::Continuity::default(),
         wait_oldest_us: 7,
         stats: Stats { queries, xacts: queries, ..Stats::default() },

@@ -42,7 +42,7 @@ pub(super) struct PipelineSurvey {
 impl Pool {
     /// The group that a client asks for, if that may share a server with other clients.
     pub(crate) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
-        if self.multiplex_limits().is_none() && env.answers.is_none() && !self.state.balances_reads() {
+        if self.multiplex_limits().is_none() && env.cache.is_none() && !self.state.balances_reads() {
             return None;
         }
         self.look_at_group(env, id, bytes)

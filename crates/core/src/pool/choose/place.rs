@@ -10,6 +10,7 @@ use crate::context::Cx;
 use crate::driver::{ConnId, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner};
+use crate::pool::cache::capture::SentAt;
 use crate::pool::client::state::{ClientState, First, Link, QueuedBehind};
 use crate::pool::cluster::change;
 use crate::pool::multiplex::pipelined::QueuedClient;
@@ -86,7 +87,8 @@ impl Pool {
         let Some(group) = waiting.group else { return };
         let inbox = std::mem::take(&mut client.inbox);
         client.account.draws.use_server(id, server_id, &mut server.users);
-        let queued_behind = QueuedBehind { server: server_id, group };
+        let sent = cx.env.cache.as_ref().map(|_| SentAt::now(cx.env));
+        let queued_behind = QueuedBehind { server: server_id, group, sent };
         let pool = &mut self.state;
         pool.move_client(client, ClientState::QueuedBehind(queued_behind));
         pool.numbers.multiplexing.multiplexed += 1;

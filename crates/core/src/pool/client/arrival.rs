@@ -70,6 +70,8 @@ impl Pool {
                 routing: None,
                 must_see: None,
                 parse_context: None,
+                wrote_us: 0,
+                reader: None,
                 draws: crate::pool::sequences::state::Draws::default(),
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
                 request: Request { since_us: now_us, ..Request::default() },

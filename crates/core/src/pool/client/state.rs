@@ -10,6 +10,8 @@ use crate::context::Env;
 use crate::driver::{ConnId, Peer};
 use crate::ids::{ServerId, StatementId};
 use crate::pool::Branch;
+use crate::pool::cache::Reader;
+use crate::pool::cache::capture::SentAt;
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
 use crate::pool::cluster::causal::must_see::MustSee;
@@ -68,6 +70,11 @@ pub(crate) struct Account {
     pub(crate) unnamed: Option<Box<Unnamed>>,
     /// The context in which the client's texts are parsed, as last found.
     pub(crate) parse_context: Option<parse_contexts::Known>,
+    /// When its last group that may have changed something was answered, or later (monotonic, µs), as far as the query cache has to know;
+    /// [`WRITING`](crate::pool::cache::WRITING): such a group was sent since the cache was last asked.
+    pub(crate) wrote_us: u64,
+    /// What the query cache knows of it; `None` before it was asked for anything.
+    pub(crate) reader: Option<Box<Reader>>,
     /// The client's use of sequences, as far as pgweir knows it.
     pub(crate) draws: Draws,
     /// The client's channels in transaction pooling, and the notifications that it must still be sent. `None` if it does not listen.
@@ -190,6 +197,8 @@ impl First {
 pub(crate) struct QueuedBehind {
     pub(crate) server: ServerId,
     pub(crate) group: Group,
+    /// When the group was sent, for the query cache; `None` if there was none.
+    pub(crate) sent: Option<SentAt>,
 }
 
 /// The state of a client between BEGIN, which pgweir has answered, and the transaction's first statement.

@@ -51,6 +51,7 @@ impl Pool {
         cluster.is_refused = false;
         if before.epoch != view.epoch {
             self.state.node.begin_role();
+            self.purge_known(cx.env);
         }
         self.state.set_paused(self.state.gate == Gate::Paused);
         self.state.nodes_mut().for_each(NodePool::forget_failures);

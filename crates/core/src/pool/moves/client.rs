@@ -64,7 +64,7 @@ impl Pool {
             && let Some(server) = self.servers.get_mut(link.server)
         {
             // Its group runs elsewhere.
-            server.incoming.taps.retain(|tap| !tap.is_of(id));
+            server.incoming.capture.take_if(|capture| capture.client == id);
         }
         self.state.move_client(client, state);
     }

@@ -129,7 +129,7 @@ impl Pool {
             return false;
         }
         let waited_us = now_us.saturating_sub(client.account.request.since_us);
-        let group = queued.group;
+        let (group, sent_at) = (queued.group, queued.sent);
         let from_bytes = server.work.running.from_bytes;
         server.note_begin(now_us);
         server.work.running.from_bytes = from_bytes;
@@ -147,7 +147,7 @@ impl Pool {
         pool.pass_server_on(id, server, client_id);
         let is_first_try = !server.branch.is_primary();
         self.measure_group(cx.env, client_id, id, &group, None);
-        self.begin_tap(cx.env, client_id, id, &group, None);
+        self.begin_capture(cx.env, (client_id, id), &group, None, sent_at);
         if is_first_try {
             self.begin_first_try(cx.env, client_id);
         }

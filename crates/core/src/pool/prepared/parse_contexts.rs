@@ -30,6 +30,11 @@ impl ParseContext {
         ParseContext(NonZeroU64::MIN | (1 << 63 | serial << 1))
     }
 
+    /// Its number, which no other one has.
+    pub(crate) fn number(self) -> u64 {
+        self.0.get()
+    }
+
     /// The parse context of a statement for which it is not known yet.
     pub(crate) const UNDETERMINED: ParseContext = ParseContext(NonZeroU64::MAX);
 }
@@ -63,6 +68,8 @@ pub(crate) struct ParseContexts {
     last: u64,
     /// The buffer in which settings are written to be compared.
     scratch: Vec<u8>,
+    /// Settings that change no text's meaning count, too: sessions are the same if all their settings are.
+    is_of_all: bool,
 }
 
 struct Entry {
@@ -74,6 +81,11 @@ struct Entry {
 }
 
 impl ParseContexts {
+    /// Those in which each setting counts.
+    pub(crate) fn of_all_settings() -> ParseContexts {
+        ParseContexts { is_of_all: true, ..ParseContexts::default() }
+    }
+
     /// Returns a new parse context that no other session has.
     pub(crate) fn alone(&mut self) -> ParseContext {
         self.last += 1;
@@ -92,7 +104,8 @@ impl ParseContexts {
         let mut content = std::mem::take(&mut self.scratch);
         content.clear();
         content.extend_from_slice(&pool.data().as_ffi().to_be_bytes());
-        write(&mut content, tracked, params, session);
+        let leaves_out = |name: &[u8]| !self.is_of_all && keeps_parse_context(name);
+        write(&mut content, (tracked, params), session, leaves_out);
         let parse_context = (content.len() <= READING_BYTES_MAX).then(|| self.of_content(&content));
         content.shrink_to(READING_BYTES_MAX);
         self.scratch = content;
@@ -119,18 +132,23 @@ impl ParseContexts {
 }
 
 /// Writes names and values, each with its length, as they can hold any bytes.
-fn write(out: &mut Vec<u8>, tracked: &Tracked, params: &Params, session: &Session) {
+fn write(
+    out: &mut Vec<u8>,
+    (tracked, params): (&Tracked, &Params),
+    session: &Session,
+    leaves_out: impl Fn(&[u8]) -> bool,
+) {
     let mut put = |bytes: &[u8]| {
         out.extend_from_slice(&bytes.len().to_be_bytes());
         out.extend_from_slice(bytes);
     };
     for (position, name) in tracked.names().enumerate() {
-        if let Some(value) = params.get(position).filter(|_| !keeps_parse_context(name.as_bytes())) {
+        if let Some(value) = params.get(position).filter(|_| !leaves_out(name.as_bytes())) {
             put(name.as_bytes());
             put(value);
         }
     }
-    for setting in session.settings().filter(|setting| !keeps_parse_context(&setting.name)) {
+    for setting in session.settings().filter(|setting| !leaves_out(&setting.name)) {
         put(&setting.name);
         put(&setting.value);
     }

@@ -89,6 +89,21 @@ const OFTEN_TEMPORARY: [&[u8]; 4] = [b"CREATE TABLE", b"CREATE VIEW", b"CREATE S
 /// The tag of DROP ROLE, DROP USER and DROP GROUP.
 const DROP_ROLE: &[u8] = b"DROP ROLE";
 
+/// The tag of a command that makes, alters or drops an object, gives or takes rights, or renews a materialized view: answers that were given
+/// before may not be given again. All tags that the functions here look for are among them.
+#[inline]
+pub(crate) fn changes_answers(tag: &[u8]) -> bool {
+    match tag.first() {
+        Some(b'A') => tag.starts_with(b"ALTER "),
+        Some(b'C') => tag.starts_with(b"CREATE "),
+        Some(b'D') => tag.starts_with(b"DROP "),
+        Some(b'G') => tag.starts_with(b"GRANT"),
+        Some(b'I') => tag.starts_with(b"IMPORT "),
+        Some(b'R') => [&b"REVOKE"[..], b"REASSIGN", b"REFRESH"].iter().any(|verb| tag.starts_with(verb)),
+        _ => false,
+    }
+}
+
 /// Whether this is the tag of a command that can change the results of statements.
 #[inline]
 pub(crate) fn is_schema_change(tag: &[u8]) -> bool {
@@ -162,16 +177,20 @@ pub(crate) enum AttemptOver {
 impl Pool {
     /// Handles a CommandComplete. A change counts for other clients when its transaction is over.
     pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
-        if !matches!(tag.first(), Some(b'A' | b'C' | b'D' | b'I')) {
+        if !changes_answers(tag) {
             return;
         }
-        let drops = DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id);
-        let makes = makes_routines(tag) && !self.makes_temporary(id, tag);
+        let may_drop_temporary = DROPS.iter().any(|drop| tag.starts_with(drop));
+        let drops = may_drop_temporary && self.drops_lasting(id);
+        let makes_temporary = self.makes_temporary(id, tag);
+        let makes = makes_routines(tag) && !makes_temporary;
+        let is_temporary = makes_temporary || may_drop_temporary && !drops;
         let Some(server) = self.servers.get_mut(id) else { return };
         let changes = &mut server.work.changes;
         changes.add(SchemaChanges::STATEMENTS, drops || is_schema_change(tag));
         changes.add(SchemaChanges::ROUTINES, makes);
         changes.add(SchemaChanges::ROLES, tag.starts_with(DROP_ROLE));
+        changes.add(SchemaChanges::ANSWERS, !is_temporary);
     }
 
     /// Whether an object that the client of this server drops is not temporary, as far as pgweir knows.
@@ -199,6 +218,9 @@ impl Pool {
     pub(crate) fn note_schema_change(&mut self, env: &mut Env, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
         let changes = std::mem::take(&mut server.work.changes);
+        if changes.has(SchemaChanges::ANSWERS) {
+            env.shared.begin_changes();
+        }
         if changes.has(SchemaChanges::ROUTINES) {
             env.shared.begin_routines();
         }

@@ -130,6 +130,18 @@ impl Group {
         self.traits.has(GroupTraits::ASKS)
     }
 
+    /// Whether the group certainly is one statement whose answer follows from the data and the session's settings alone: it neither asks for what
+    /// the session did before nor uses two prepared statements.
+    pub(crate) fn is_pure_read(&self) -> bool {
+        const OTHERS: u16 = GroupTraits::MAY_WRITE.0
+            | GroupTraits::MAY_TOUCH.0
+            | GroupTraits::DRAWS.0
+            | GroupTraits::ASKS.0
+            | GroupTraits::SEVERAL.0
+            | GroupTraits::NAMES_SEVERAL.0;
+        !self.traits.has(GroupTraits(OTHERS)) && self.is_one_statement()
+    }
+
     /// Whether the group executes exactly one statement (Describe and Close do not count). Only `true` is reliable: a group of one
     /// statement can return `false`.
     pub(crate) fn is_one_statement(&self) -> bool {

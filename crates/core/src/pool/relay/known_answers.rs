@@ -1,92 +1,43 @@
-//! The two seams for answers that need no server: a known answer may be given at once, and a listener (a *tap*) may read the answers of
-//! servers. Nothing in this crate uses them yet; a query cache will. A worker without [`KnownAnswers`] pays one branch.
+//! Answers that need no server: where the query cache (`pool/cache`) meets the messages. A group that a client asks for is looked up before it
+//! needs a server; if it needs one, its answer is copied as it passes, and kept.
+//!
+//! A worker without a cache pays one branch at each of these places. Nothing is given in doubt: what is not known to hold sends the group to a
+//! server.
+//!
+//! Which answers a client may be given: those of its pool to the same messages, from a session with the same settings, of the primary; if the
+//! statement was sent less than the rule's time ago, after the client's own last change was answered, and after the last change of tables,
+//! rights and roles through pgweir.
 
-use pgweir_wire::backend::tag;
-use pgweir_wire::header::Header;
+use std::sync::Arc;
+
+use pgweir_sql::names_varying;
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::Client;
+use crate::pool::cache::capture::{Heard, SentAt};
+use crate::pool::cache::key::{Asked, asked, write_key};
+use crate::pool::cache::{QueryCache, WRITING};
+use crate::pool::client::state::{Client, ClientState};
 use crate::pool::relay::group::Group;
-use crate::pool::session::content::Session;
-use crate::pool::session::params::Params;
-use crate::pool::{Pool, PoolState, Step};
+use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
+use crate::pool::{Pool, Step};
+use crate::stats::rare_path::RarePath;
 
-/// A group of messages that a client asks for outside of a transaction, and that certainly only reads.
-pub struct Asked<'a> {
-    /// The database as clients name it.
-    pub database: &'a str,
-    /// The user that servers run it as.
-    pub user: &'a str,
-    /// The messages of the group, up to the end of a Query or Sync.
-    pub messages: &'a [u8],
-    /// The client's tracked parameters. An answer depends on them.
-    pub params: &'a Params,
-    /// The rest of what the client's session holds. An answer depends on it.
-    pub session: &'a Session,
-}
-
-/// Answers that need no server, and listeners to those that servers give.
-pub trait KnownAnswers: Send {
-    /// Returns the whole answer to a group, up to and with ReadyForQuery (idle), if it is known.
-    fn answer(&mut self, asked: &Asked<'_>) -> Option<Vec<u8>>;
-
-    /// Asks whether the answer to a group that goes to a server is wanted. Returns the number under which [`KnownAnswers::answered`] gets
-    /// the answer, and the largest size of the answer in bytes.
-    fn tap(&mut self, asked: &Asked<'_>) -> Option<(u64, usize)>;
-
-    /// Takes an answer that was wanted, whole and in order, as the client got it: up to and with ReadyForQuery. The answer may be an error,
-    /// and hold messages that servers send unasked (NoticeResponse, NotificationResponse, ParameterStatus). An answer that is too long, or
-    /// whose server is lost meanwhile, never comes.
-    fn answered(&mut self, number: u64, answer: &[u8]);
-}
-
-/// A listener to the answer of one group.
-pub(crate) struct Tap {
-    client: ClientId,
-    number: u64,
-    bytes_max: usize,
-    bytes: Vec<u8>,
-    /// The offset in `bytes` at which the next header begins.
-    next: usize,
-}
-
-/// The state of a tap after it has heard further bytes.
-#[derive(PartialEq, Eq, Debug)]
-enum Heard {
-    More,
-    Whole,
-    TooLong,
-}
-
-impl Tap {
-    /// Whether the tap listens to the answer of this client.
-    pub(crate) fn is_of(&self, client: ClientId) -> bool {
-        self.client == client
-    }
-
-    /// Takes further bytes of the answer. Bytes after its end belong to the next answer.
-    fn hear(&mut self, bytes: &[u8]) -> Heard {
-        self.bytes.extend_from_slice(bytes);
-        while let Ok(Some(header)) = Header::peek(self.bytes.get(self.next..).unwrap_or_default()) {
-            let end = self.next + header.total();
-            if header.tag != tag::READY {
-                self.next = end;
-                continue;
-            }
-            if end > self.bytes.len() {
-                break;
-            }
-            self.bytes.truncate(end);
-            return if end <= self.bytes_max { Heard::Whole } else { Heard::TooLong };
-        }
-        if self.bytes.len() > self.bytes_max { Heard::TooLong } else { Heard::More }
-    }
+/// What the cache says of a group.
+enum Lookup {
+    /// It is not the cache's affair.
+    NotAsked,
+    /// No answer that the client may be given.
+    Miss,
+    /// It is answered.
+    Hit,
+    /// It is, when the client has taken what it was sent before.
+    Later,
 }
 
 impl Pool {
-    /// Answers a group instead of a server, at the moment *request*. Returns `None` if a server must answer it.
+    /// The moment "request": answers a group in place of a server. `None`: a server must.
     #[inline]
     pub(crate) fn answer_known<D: Driver>(
         &mut self,
@@ -95,102 +46,231 @@ impl Pool {
         group: Option<&Group>,
         bytes: &[u8],
     ) -> Option<Step> {
-        cx.env.answers.as_ref()?;
-        let group = group.filter(|group| group.certainly_reads())?;
-        let client = self.clients.get(id)?;
-        let asked = asked(&self.state, client, group, bytes)?;
-        let answer = cx.env.answers.as_mut()?.answer(&asked)?;
-        cx.driver.send(client.conn, &answer);
-        self.state.numbers.stats.queries += 1;
-        Some(Step::Used(group.len as usize))
+        cx.env.cache.as_ref()?;
+        self.answer_from_cache(cx, id, group?, bytes)
     }
 
-    /// Begins to listen to the answer of a linked client's group, if the answer is wanted. The caller has sent the whole group, or the
-    /// group's turn has come.
-    #[inline]
-    pub(crate) fn begin_tap(
+    fn answer_from_cache<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        group: &Group,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        let mut cache = cx.env.cache.take()?;
+        let found = self.look_up(cx, &mut cache, id, group, bytes);
+        cx.env.cache = Some(cache);
+        match found {
+            Lookup::NotAsked => None,
+            Lookup::Miss => {
+                self.state.cache.numbers.misses += 1;
+                None
+            }
+            Lookup::Hit => {
+                self.state.numbers.stats.queries += 1;
+                self.state.numbers.stats.xacts += 1;
+                Some(Step::Used(group.len as usize))
+            }
+            Lookup::Later => Some(Step::Wait),
+        }
+    }
+
+    fn look_up<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        cache: &mut QueryCache,
+        id: ClientId,
+        group: &Group,
+        bytes: &[u8],
+    ) -> Lookup {
+        if !self.state.may_answer_known(cx.env) {
+            return Lookup::NotAsked;
+        }
+        let messages = bytes.get(..group.len as usize);
+        let found = messages.and_then(|messages| self.ask_cache(cx.env, cache, id, group, messages));
+        let Some((ttl_us, _)) = found else { return Lookup::NotAsked };
+        let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
+        let now_us = cx.env.now.mono_us;
+        if client.account.wrote_us == WRITING {
+            // Its last change was answered before now: a statement that is sent from now on sees it.
+            client.account.wrote_us = now_us.saturating_sub(1);
+        }
+        let floor_us = client.account.wrote_us.max(self.state.cache.floor_us);
+        let Some(kept) = cache.store.get(&cache.key) else { return Lookup::Miss };
+        let age_us = now_us.saturating_sub(kept.sent.at_us);
+        if age_us >= ttl_us || kept.sent.at_us <= floor_us || !kept.sent.is_current(cx.env) {
+            return Lookup::Miss;
+        }
+        if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
+            return Lookup::Later;
+        }
+        kept.note_hit();
+        cx.driver.send(client.conn, &kept.answer);
+        self.state.cache.numbers.hits += 1;
+        self.state.cache.ages.get_or_insert_default().record(age_us);
+        Lookup::Hit
+    }
+
+    /// Whether a rule says that the answer to a group may be given to this client: the age (µs) up to which, and the statement's text. The
+    /// group's key is [`QueryCache::key`] then.
+    fn ask_cache<'a>(
+        &mut self,
+        env: &'a Env,
+        cache: &mut QueryCache,
+        id: ClientId,
+        group: &Group,
+        messages: &'a [u8],
+    ) -> Option<(u64, &'a [u8])> {
+        if !group.is_pure_read() {
+            return None;
+        }
+        let account = &mut self.clients.get_mut(id)?.account;
+        // What a client must see of a cluster's primary is not compared.
+        if account.unnamed.is_some() || account.must_see.is_some() {
+            return None;
+        }
+        let settings = cache.settings_of(env, self.id, account)?;
+        let text = match asked(messages)? {
+            Asked::Text(text) => text,
+            Asked::Named(name) => &env.statements.get(account.statement(name)?)?.query,
+        };
+        let ttl_us = self.state.cache_ttl_us(env, cache.version(), account, text)?;
+        write_key(&mut cache.key, (self.id, settings), messages, |name| account.statement(name))?;
+        (ttl_us > 0).then_some((ttl_us, text))
+    }
+
+    /// A linked client's bytes are about to be sent. What was captured of its server's answers before has no owner any more; and unless the
+    /// bytes are one group that certainly only reads, they may change something that the client must see from then on. Returns the group whose
+    /// answer may be captured, if the bytes are one. `group` is the one that they begin with, if that is known.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_sending(
         &mut self,
         env: &mut Env,
         id: ClientId,
         server_id: ServerId,
+        group: Option<Group>,
+        bytes: &[u8],
+    ) -> Option<Group> {
+        if let Some(server) = self.servers.get_mut(server_id) {
+            server.incoming.capture = None;
+        }
+        let found = group.or_else(|| self.look_at_group(env, id, bytes));
+        let found = found.filter(|group| group.certainly_reads() && group.len as usize == bytes.len());
+        let client = self.clients.get_mut(id)?;
+        if found.is_none() {
+            client.account.wrote_us = WRITING;
+        }
+        // A group that follows the client's settings is looked at message by message, and is its link's first one, too.
+        let is_first = |client: &Client| matches!(&client.state, ClientState::Linked(link) if matches!(link.phase, LinkPhase::Exchange(Preamble::Sent(Ahead::Session, Part::Open))));
+        found.filter(|_| group.is_some() || is_first(client))
+    }
+
+    /// A linked client's group was sent as a whole, or is the server's next one: its answer may be captured. `bytes`: the group that is sent
+    /// now; `None`: it was sent before, and is the server's attempt.
+    #[inline]
+    pub(crate) fn begin_capture(
+        &mut self,
+        env: &mut Env,
+        (id, server_id): (ClientId, ServerId),
         group: &Group,
         bytes: Option<&[u8]>,
+        sent: Option<SentAt>,
     ) {
-        if env.answers.is_some() && group.certainly_reads() {
-            self.ask_for_tap(env, id, server_id, group, bytes);
+        if env.cache.is_some()
+            && let Some(sent) = sent.filter(|_| group.certainly_reads())
+        {
+            self.capture_answer(env, (id, server_id), group, bytes, sent);
         }
     }
 
     #[cold]
-    fn ask_for_tap(
+    #[inline(never)]
+    fn capture_answer(
         &mut self,
         env: &mut Env,
-        id: ClientId,
-        server_id: ServerId,
+        ids: (ClientId, ServerId),
         group: &Group,
         bytes: Option<&[u8]>,
+        sent: SentAt,
     ) {
-        let Some(answers) = env.answers.as_mut() else { return };
-        let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get_mut(server_id)) else {
+        let Some(mut cache) = env.cache.take() else { return };
+        self.capture_with(env, &mut cache, ids, group, bytes, sent);
+        env.cache = Some(cache);
+    }
+
+    fn capture_with(
+        &mut self,
+        env: &Env,
+        cache: &mut QueryCache,
+        (id, server_id): (ClientId, ServerId),
+        group: &Group,
+        bytes: Option<&[u8]>,
+        sent: SentAt,
+    ) -> Option<()> {
+        let server = self.servers.get_mut(server_id)?;
+        server.incoming.capture = None;
+        // A standby may be behind: its answer would be older than it looks.
+        if !server.branch.is_primary() || self.state.cache_obstacle(env).is_some() {
+            return None;
+        }
+        let queued = server.attempt.kept().filter(|_| bytes.is_none()).map(|kept| kept.bytes.clone());
+        let messages = bytes.or(queued.as_deref())?.get(..group.len as usize)?;
+        let (_, text) = self.ask_cache(env, cache, id, group, messages)?;
+        if !names_varying(text) {
+            let capture = cache.capture(env, id, messages, sent);
+            self.servers.get_mut(server_id)?.incoming.capture = Some(Box::new(capture));
+        }
+        Some(())
+    }
+
+    /// These bytes of a server go to a client, and an answer of the server is captured.
+    #[cold]
+    pub(crate) fn hear_answer<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client: ClientId,
+        bytes: &[u8],
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let Some(mut capture) = server.incoming.capture.take_if(|capture| capture.client == client) else {
             return;
         };
-        let asked = asked(&self.state, client, group, bytes.unwrap_or(&client.inbox));
-        if let Some((number, bytes_max)) = asked.and_then(|asked| answers.tap(&asked)) {
-            server.incoming.taps.retain(|tap| tap.client != id && self.clients.contains_key(tap.client));
-            server.incoming.taps.push(Tap { client: id, number, bytes_max, bytes: Vec::new(), next: 0 });
+        let Some(cache) = cx.env.cache.as_deref_mut() else { return };
+        let numbers = &mut self.state.cache.numbers;
+        match capture.hear(bytes) {
+            Heard::More => server.incoming.capture = Some(capture),
+            Heard::Plain => {
+                numbers.fills += 1;
+                let (key, sent) = (Arc::clone(&capture.key), capture.sent);
+                let evicted = cache.store.keep(key, self.id, capture.answer(), sent);
+                if evicted > 0 {
+                    cx.driver.reached(RarePath::CacheEvicted);
+                }
+            }
+            Heard::Unfit => {
+                numbers.unfit += 1;
+                cx.driver.reached(RarePath::CacheUnfit);
+            }
+            Heard::TooLong => {
+                numbers.too_long += 1;
+                cx.driver.reached(RarePath::CacheTooLong);
+            }
         }
     }
 
-    /// Passes bytes that a server sends to this client to the client's tap, if there is one.
-    #[cold]
-    pub(crate) fn tap(&mut self, env: &mut Env, id: ServerId, client: ClientId, bytes: &[u8]) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let Some(place) = server.incoming.taps.iter().position(|tap| tap.client == client) else { return };
-        let heard = server.incoming.taps[place].hear(bytes);
-        if heard == Heard::More {
-            return;
-        }
-        let tap = server.incoming.taps.remove(place);
-        if let (Heard::Whole, Some(answers)) = (heard, env.answers.as_mut()) {
-            answers.answered(tap.number, &tap.bytes);
-        }
-    }
-}
-
-fn asked<'a>(pool: &'a PoolState, client: &'a Client, group: &Group, bytes: &'a [u8]) -> Option<Asked<'a>> {
-    Some(Asked {
-        database: &pool.database,
-        user: &pool.user,
-        messages: bytes.get(..group.len as usize)?,
-        params: &client.account.params,
-        session: &client.account.session,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ANSWER: &[u8] = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I";
-
-    fn tap(bytes_max: usize) -> Tap {
-        Tap { client: ClientId::default(), number: 1, bytes_max, bytes: Vec::new(), next: 0 }
-    }
-
-    #[test]
-    fn an_answer_ends_with_its_ready_for_query() {
-        for piece in 1..ANSWER.len() {
-            let mut tap = tap(100);
-            let bytes = [ANSWER, b"C\0\0"].concat();
-            let whole = bytes.chunks(piece).any(|piece| tap.hear(piece) == Heard::Whole);
-            assert!(whole && tap.bytes == ANSWER, "{piece}");
+    /// Answers to statements that were sent until now are not given any more.
+    pub(crate) fn purge_known(&mut self, env: &mut Env) {
+        self.state.cache.floor_us = env.now.mono_us;
+        if let Some(cache) = env.cache.as_deref_mut() {
+            cache.store.drop_pool(self.id);
         }
     }
 
-    #[test]
-    fn what_is_too_long_is_not_heard() {
-        assert_eq!(tap(ANSWER.len() - 1).hear(ANSWER), Heard::TooLong);
-        assert_eq!(tap(8).hear(&ANSWER[..10]), Heard::TooLong);
-        assert_eq!(tap(ANSWER.len()).hear(ANSWER), Heard::Whole);
+    /// The cache was switched on, or off: nothing was noted of what is under way.
+    pub(crate) fn begin_caching(&mut self) {
+        self.servers.values_mut().for_each(|server| server.incoming.capture = None);
+        self.clients.values_mut().for_each(|client| client.account.wrote_us = WRITING);
     }
 }

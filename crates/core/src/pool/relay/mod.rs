@@ -8,7 +8,7 @@ pub(crate) mod asynchronous;
 pub(crate) mod attempt;
 pub(crate) mod group;
 pub(crate) mod hidden;
-pub mod known_answers;
+pub(crate) mod known_answers;
 pub mod ledger;
 pub(crate) mod moments;
 pub mod own_settings;

@@ -15,7 +15,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{Client, ClientState, OwnNames};
 use crate::pool::cluster::first_try::FirstTry;
-use crate::pool::prepared::schema_version::{is_schema_change, makes_routines};
+use crate::pool::prepared::schema_version::{changes_answers, is_schema_change};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::receive::Run;
 use crate::pool::relay::route::{Route, route};
@@ -111,8 +111,8 @@ impl Pool {
         if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             self.pause_server(cx, id);
         }
-        if self.servers.get(id).is_some_and(|server| !server.incoming.taps.is_empty()) {
-            self.tap(cx.env, id, to, bytes);
+        if self.servers.get(id).is_some_and(|server| server.incoming.capture.is_some()) {
+            self.hear_answer(cx, id, to, bytes);
         }
     }
 }
@@ -164,8 +164,7 @@ fn is_telling(command: &[u8]) -> bool {
         || command.starts_with(b"DISCARD")
         || command == DEALLOCATED
         || command == ROLLED_BACK
-        || changes_objects(command)
-        || makes_routines(command)
+        || changes_answers(command)
 }
 
 /// Whether this is the tag of a command that changes or drops a table, a view or a similar object.

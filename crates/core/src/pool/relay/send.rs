@@ -9,6 +9,7 @@ use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::HOLD_MESSAGE_BYTES;
+use crate::pool::cache::capture::SentAt;
 use crate::pool::client::state::{ClientState, Link, Waits};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
@@ -120,6 +121,10 @@ impl Pool {
         group: Option<Group>,
     ) -> Step {
         debug_assert!(cx.env.ahead.is_empty(), "a feature's messages were not sent");
+        let kept = match cx.env.cache {
+            Some(_) => self.note_sending(cx.env, id, server_id, group, bytes),
+            None => None,
+        };
         // A group that others may follow has no BEGIN ahead of it.
         if group.is_none() {
             if let Some(step) = self.begin_with_server(cx, id, server_id, bytes) {
@@ -163,7 +168,10 @@ impl Pool {
             group.filter(|group| group.len as usize == bytes.len() && cursor.at == bytes.len())
         {
             self.begin_pipeline(cx.env, server_id, &group);
-            self.begin_tap(cx.env, id, server_id, &group, Some(bytes));
+        }
+        if let Some(group) = kept.filter(|_| cursor.at == bytes.len()) {
+            let sent = SentAt::now(cx.env);
+            self.begin_capture(cx.env, (id, server_id), &group, Some(bytes), Some(sent));
         }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }

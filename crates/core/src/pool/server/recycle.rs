@@ -40,6 +40,7 @@ impl Pool {
     /// Closes the present servers when they next become idle, and forgets what is known of them and of failures.
     pub(crate) fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
         self.state.greeting = None;
+        self.purge_known(cx.env);
         // New connections may begin with other settings, such as another isolation level.
         self.state.routines.doubt();
         self.state.nodes_mut().for_each(NodePool::forget_failures);

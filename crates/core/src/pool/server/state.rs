@@ -9,12 +9,12 @@ use pgweir_wire::backend::TxStatus;
 use crate::cluster::Term;
 use crate::driver::{ConnId, Endpoint, Level, Now};
 use crate::ids::ClientId;
+use crate::pool::cache::capture::Capture;
 use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::attempt::Attempt;
-use crate::pool::relay::known_answers::Tap;
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::sequences::state::Users;
 use crate::pool::server::abandoned::Abandoned;
@@ -83,8 +83,8 @@ pub(crate) struct Incoming {
     pub(crate) streaming: Option<Streaming>,
     /// The time since which the server is not read because its client does not keep up (monotonic, µs). `None` while it is read.
     pub(crate) paused_us: Option<u64>,
-    /// The listeners that wait for answers of this server.
-    pub(crate) taps: Vec<Tap>,
+    /// The answer to the client's last group, while it may be kept.
+    pub(crate) capture: Option<Box<Capture>>,
     /// The parameter types that the server has told of the statement that it is about to describe, four bytes each. Empty unless pgweir
     /// looks at the description.
     pub(crate) described_params: Box<[u8]>,
@@ -158,6 +158,9 @@ impl SchemaChanges {
     pub(crate) const ROUTINES: SchemaChanges = SchemaChanges(2);
     /// The transaction has dropped roles.
     pub(crate) const ROLES: SchemaChanges = SchemaChanges(4);
+
+    /// It has changed what statements find, or may read.
+    pub(crate) const ANSWERS: SchemaChanges = SchemaChanges(8);
 
     /// Adds the other changes to the set if `is_so` is true.
     pub(crate) fn add(&mut self, other: SchemaChanges, is_so: bool) {

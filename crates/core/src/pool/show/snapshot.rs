@@ -18,6 +18,7 @@ impl Pool {
         let wait_oldest_us = self.wait_oldest_us(env);
         let cancels_sent = self.cancels.len();
         let clients = count(self.clients.len());
+        let cache = self.cache_numbers(env);
         let pool = &mut self.state;
         let awaiting = pool.at_login();
         let busy = pool.waiting() + awaiting + pool.count.linked + pool.count.queued_behind;
@@ -65,6 +66,7 @@ impl Pool {
                 requeued: pool.numbers.multiplexing.requeued,
                 violations: pool.numbers.multiplexing.violations,
             },
+            cache,
             continuity: pool.numbers.continuity,
             wait_oldest_us,
             stats: pool.numbers.stats,

@@ -177,6 +177,9 @@ impl Pool {
             own: _,
             // The successor reads its prepared statements as no other client's.
             parse_context: _,
+            // The successor has no answers of this process.
+            wrote_us: _,
+            reader: _,
             // A server that has travelled is not known to be used by this client alone.
             draws: _,
             listener,

@@ -15,6 +15,7 @@ use crate::stats::{Stats, Window};
 #[allow(missing_docs, reason = "named as the commands are")]
 pub enum Topic {
     ActiveSockets,
+    Cache,
     Clients,
     ClientsExtended,
     Clusters,
@@ -49,8 +50,9 @@ pub enum Topic {
 }
 
 /// Every topic by its word.
-pub(crate) const TOPICS: [(&str, Topic); 32] = [
+pub(crate) const TOPICS: [(&str, Topic); 33] = [
     ("active_sockets", Topic::ActiveSockets),
+    ("cache", Topic::Cache),
     ("clients", Topic::Clients),
     ("clients_extended", Topic::ClientsExtended),
     ("clusters", Topic::Clusters),
@@ -133,6 +135,8 @@ pub enum Command {
     Enable(String),
     /// RECONNECT, of one database or all.
     Reconnect(Option<String>),
+    /// CACHE PURGE, of one database or all.
+    PurgeCache(Option<String>),
     /// KILL, of one database or all.
     Kill(Option<String>),
     /// KILL_CLIENT, by SHOW CLIENTS' `id`.
@@ -206,6 +210,9 @@ impl Command {
         if verb == "switchover" {
             return switchover(words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
         }
+        if verb == "cache" {
+            return purge_cache(words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
+        }
         let argument = words.next();
         if argument.is_some_and(|argument| argument.len() > NAME_BYTES_MAX) {
             return Err(too_long());
@@ -260,6 +267,7 @@ impl Command {
             Command::Disable(_) => "DISABLE".to_owned(),
             Command::Enable(_) => "ENABLE".to_owned(),
             Command::Reconnect(_) => "RECONNECT".to_owned(),
+            Command::PurgeCache(_) => "CACHE PURGE".to_owned(),
             Command::Kill(_) => "KILL".to_owned(),
             Command::KillClient(_) => "KILL_CLIENT".to_owned(),
             Command::WaitClose(_) => "WAIT_CLOSE".to_owned(),
@@ -296,6 +304,7 @@ impl Command {
             | Command::Resume(name)
             | Command::Reconnect(name)
             | Command::Kill(name)
+            | Command::PurgeCache(name)
             | Command::WaitClose(name) => name.as_deref(),
             Command::Disable(name) | Command::Enable(name) => Some(name),
             Command::ShowRoute { database, .. } => Some(database),
@@ -318,6 +327,17 @@ fn show_route(tokens: &[Token]) -> Option<Command> {
     };
     (database.len() <= NAME_BYTES_MAX)
         .then(|| Command::ShowRoute { database: database.clone(), text: text.clone() })
+}
+
+/// `PURGE [database]`.
+fn purge_cache(words: &[&str]) -> Option<Command> {
+    let (keyword, database) = match words {
+        [keyword] => (keyword, None),
+        [keyword, database] => (keyword, Some((*database).to_owned())),
+        _ => return None,
+    };
+    let is_named = database.as_ref().is_none_or(|name: &String| name.len() <= NAME_BYTES_MAX);
+    (keyword.eq_ignore_ascii_case("purge") && is_named).then_some(Command::PurgeCache(database))
 }
 
 /// Reads `NODE cluster.node`.

@@ -53,6 +53,7 @@ impl Worker {
             Topic::Mem => Outcome::Sums(self.memory_sums(cx.env)),
             Topic::PeerPools => Outcome::Rows(self.peer_pool_rows(cx.env)),
             Topic::Percentiles => Outcome::Rows(self.percentile_rows()),
+            Topic::Cache => Outcome::Rows(self.pools.values().map(|pool| pool.cache_row(cx.env)).collect()),
             Topic::Statements => Outcome::Statements(self.top_statements(cx.env)),
             Topic::Fds => Outcome::Rows(self.descriptor_rows(cx)),
             Topic::DnsHosts => Outcome::Rows(host_rows(&cx.driver.names())),
@@ -128,7 +129,7 @@ impl Worker {
             Topic::Clusters => merged_clusters(rows),
             Topic::Statements => statement_rows(statements),
             Topic::Nodes => merged_nodes(rows),
-            Topic::Pools | Topic::PoolsExtended | Topic::Percentiles => {
+            Topic::Pools | Topic::PoolsExtended | Topic::Percentiles | Topic::Cache => {
                 rows.sort();
                 rows
             }

@@ -150,7 +150,7 @@ const HELP: &str = "\n\
     \tSHOW DNS_HOSTS|DNS_ZONES\n\
     \tSHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS\n\
     \tSHOW POOLS_EXTENDED|CLIENTS_EXTENDED|SERVERS_EXTENDED|STATS_EXTENDED|CONFIG_EXTENDED\n\
-    \tSHOW PERCENTILES|STATEMENTS\n\
+    \tSHOW PERCENTILES|STATEMENTS|CACHE\n\
     \tSHOW CLUSTERS|NODES|OVERLAY\n\
     \tSHOW ROUTE <db> '<statement>'\n\
     \tSET key = arg\n\
@@ -160,6 +160,7 @@ const HELP: &str = "\n\
     \tDISABLE <db>\n\
     \tENABLE <db>\n\
     \tRECONNECT [<db>]\n\
+    \tCACHE PURGE [<db>]\n\
     \tKILL [<db>]\n\
     \tKILL_CLIENT <client_id>\n\
     \tATTACH|DRAIN|DETACH NODE <cluster>.<node>\n\
@@ -212,7 +213,7 @@ mod tests {
                 tags.push(command.unwrap_or_else(|_| panic!("{words:?} is no command")).tag());
             }
         }
-        let verbs = "SHOW SET RELOAD PAUSE RESUME DISABLE ENABLE RECONNECT KILL KILL_CLIENT ATTACH DRAIN DETACH RECHECK \
+        let verbs = "SHOW SET RELOAD PAUSE RESUME DISABLE ENABLE RECONNECT CACHE KILL KILL_CLIENT ATTACH DRAIN DETACH RECHECK \
                      SWITCHOVER SUSPEND SHUTDOWN WAIT_CLOSE";
         for verb in verbs.split(' ').filter(|verb| !verb.is_empty()) {
             assert!(tags.iter().any(|tag| tag.split(' ').next() == Some(verb)), "{verb} is not in SHOW HELP");

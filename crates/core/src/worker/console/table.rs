@@ -235,6 +235,22 @@ const PERCENTILES: [(&str, Type); 10] = [
     ("max_us", Numeric),
 ];
 
+const CACHE: [(&str, Type); 13] = [
+    ("database", Text),
+    ("user", Text),
+    ("state", Text),
+    ("answers", Numeric),
+    ("bytes", Numeric),
+    ("hits", Numeric),
+    ("misses", Numeric),
+    ("fills", Numeric),
+    ("too_long", Numeric),
+    ("unfit", Numeric),
+    ("evicted", Numeric),
+    ("age_p50_ms", Numeric),
+    ("age_max_ms", Numeric),
+];
+
 const STATEMENTS: [(&str, Type); 16] = [
     ("database", Text),
     ("user", Text),
@@ -262,6 +278,7 @@ fn columns(topic: Topic, compatible_with: CompatibleWith) -> Vec<(&'static str, 
         Topic::ClientsExtended => [&SOCKET[..], &SOCKET_OURS, &CLIENTS_OURS].concat(),
         Topic::ServersExtended => [&SOCKET[..], &SOCKET_OURS].concat(),
         Topic::Sockets | Topic::ActiveSockets => [&SOCKET[..], &SOCKET_BUFFERS].concat(),
+        Topic::Cache => CACHE.to_vec(),
         Topic::Clusters => CLUSTERS.to_vec(),
         Topic::Config => CONFIG.to_vec(),
         Topic::ConfigExtended => [&CONFIG[..], &[("source", Text)]].concat(),

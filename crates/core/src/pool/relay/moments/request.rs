@@ -6,7 +6,7 @@
 //!    it comes before the parts that look at one message.
 //! 2. Sync and Flush: no server owes anything to a client that has none.
 //! 3. `prepared`: Parse of a statement that a server has prepared before, and Close.
-//! 4. `known_answers`: a whole group that only reads. It comes last: the group must be one that a server would run, and
+//! 4. `known_answers`: a whole group that only reads, whose answer is known. It comes last: the group must be one that a server would run, and
 //!    looking at it takes longest.
 //!
 //! A message that no feature answers needs a server, once enough of it is here: `choose` finds one.

@@ -55,7 +55,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 /// Returns whether a text matches a pattern, in which `*` matches any text.
-fn fits(pattern: &[u8], text: &[u8]) -> bool {
+pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     // The state to return to if the pattern after the last `*` does not match: that star takes one more byte.
     let mut again = None;

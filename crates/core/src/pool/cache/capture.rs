@@ -1,0 +1,250 @@
+//! An answer while it passes from a server to its client, copied so that it can be kept.
+//!
+//! An answer is kept only if it is exactly what the group's messages ask for: no error, notice, parameter or notification in it, and the
+//! transaction status idle at its end.
+
+use std::sync::Arc;
+
+use pgweir_wire::backend::tag as answer_tag;
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::context::Env;
+use crate::ids::ClientId;
+use crate::pool::cache::store::Underway;
+use crate::pool::relay::group::whole_messages;
+
+/// When a statement was sent to a server, and what was known of the database then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SentAt {
+    /// Monotonic, µs. The statement ran after it.
+    pub(crate) at_us: u64,
+    /// [`Shared::age`](crate::shared::Shared::age) at that time.
+    pub(crate) age: u64,
+    /// [`Shared::changes`](crate::shared::Shared::changes) at that time.
+    pub(crate) changes: u64,
+}
+
+impl SentAt {
+    /// For a statement that is sent now.
+    pub(crate) fn now(env: &Env) -> SentAt {
+        SentAt { at_us: env.now.mono_us, age: env.shared.age(), changes: env.shared.changes() }
+    }
+
+    /// Whether no table, right or role was changed through pgweir since.
+    pub(crate) fn is_current(self, env: &Env) -> bool {
+        self.age == env.shared.age() && self.changes == env.shared.changes()
+    }
+}
+
+/// Listens to one group's answer.
+pub(crate) struct Capture {
+    pub(crate) client: ClientId,
+    pub(crate) key: Arc<[u8]>,
+    pub(crate) sent: SentAt,
+    /// The tags of the group's messages.
+    asked: Box<[u8]>,
+    bytes_max: usize,
+    bytes: Vec<u8>,
+    /// The next header begins there.
+    next: usize,
+    underway: Underway,
+}
+
+/// What became of a capture.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Heard {
+    More,
+    /// The answer is whole, and may be kept.
+    Plain,
+    /// The answer is whole, and is one that is not kept.
+    Unfit,
+    TooLong,
+}
+
+impl Capture {
+    /// Of the answer to the group that is `messages`, if it has no more than `bytes_max` bytes.
+    pub(crate) fn new(
+        client: ClientId,
+        (key, sent): (Arc<[u8]>, SentAt),
+        messages: &[u8],
+        bytes_max: usize,
+        underway: &Underway,
+    ) -> Capture {
+        Capture {
+            client,
+            key,
+            sent,
+            asked: whole_messages(messages).map(|message| message.tag()).collect(),
+            bytes_max,
+            bytes: Vec::new(),
+            next: 0,
+            underway: underway.clone(),
+        }
+    }
+
+    /// The answer, as far as it came.
+    pub(crate) fn answer(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Further bytes of the answer. Those after its end are the next one's.
+    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Heard {
+        let room = self.bytes_max.saturating_add(1).saturating_sub(self.bytes.len());
+        let taken = &bytes[..bytes.len().min(room)];
+        self.bytes.extend_from_slice(taken);
+        self.underway.add(taken.len());
+        while let Ok(Some(header)) = Header::peek(self.bytes.get(self.next..).unwrap_or_default()) {
+            let end = self.next + header.total();
+            if end > self.bytes.len() {
+                break;
+            }
+            self.next = end;
+            if header.tag == answer_tag::READY {
+                if end > self.bytes_max {
+                    return Heard::TooLong;
+                }
+                self.underway.take(self.bytes.len() - end);
+                self.bytes.truncate(end);
+                return if is_plain_answer(&self.asked, &self.bytes) { Heard::Plain } else { Heard::Unfit };
+            }
+        }
+        if self.bytes.len() > self.bytes_max { Heard::TooLong } else { Heard::More }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.underway.take(self.bytes.len());
+    }
+}
+
+/// Whether `answer` has, for each message that was asked, what PostgreSQL answers to it if all is well, and nothing else.
+fn is_plain_answer(asked: &[u8], answer: &[u8]) -> bool {
+    let mut rest = answer;
+    let mut next = || {
+        let header = Header::peek(rest).ok()??;
+        let body = rest.get(HEADER_LEN..header.total())?;
+        rest = rest.get(header.total()..)?;
+        Some((header.tag, body))
+    };
+    let mut asked = asked.iter().copied().peekable();
+    while let Some(message) = asked.next() {
+        let mut is_next = |wanted: &[u8]| next().is_some_and(|(tag, _)| wanted.contains(&tag));
+        let is_answered = match message {
+            tag::PARSE => is_next(&[answer_tag::PARSE_COMPLETE]),
+            tag::BIND => is_next(&[answer_tag::BIND_COMPLETE]),
+            tag::CLOSE => is_next(&[answer_tag::CLOSE_COMPLETE]),
+            tag::DESCRIBE => match next() {
+                Some((answer_tag::PARAMETER_DESCRIPTION, _)) => {
+                    matches!(next(), Some((answer_tag::ROW_DESCRIPTION | answer_tag::NO_DATA, _)))
+                }
+                Some((tag, _)) => matches!(tag, answer_tag::ROW_DESCRIPTION | answer_tag::NO_DATA),
+                None => false,
+            },
+            tag::EXECUTE => is_rows_and_end(&mut next),
+            tag::QUERY => {
+                is_next(&[answer_tag::ROW_DESCRIPTION]) && is_rows_and_end(&mut next) && is_idle(next())
+            }
+            tag::SYNC => asked.peek().is_none() && is_idle(next()),
+            _ => false,
+        };
+        if !is_answered {
+            return false;
+        }
+    }
+    next().is_none()
+}
+
+/// Rows, and CommandComplete.
+fn is_rows_and_end<'a>(next: &mut impl FnMut() -> Option<(u8, &'a [u8])>) -> bool {
+    loop {
+        match next() {
+            Some((answer_tag::DATA_ROW, _)) => {}
+            Some((answer_tag::COMMAND_COMPLETE, _)) => return true,
+            _ => return false,
+        }
+    }
+}
+
+fn is_idle(message: Option<(u8, &[u8])>) -> bool {
+    message == Some((answer_tag::READY, b"I"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+        [&[tag][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+    }
+
+    /// An answer of such messages; of ReadyForQuery the last one has this status.
+    fn answer(tags: &str, status: u8) -> Vec<u8> {
+        let body = |tag: u8| if tag == b'Z' { vec![status] } else { b"x".to_vec() };
+        tags.bytes().flat_map(|tag| message(tag, &body(tag))).collect()
+    }
+
+    fn capture(asked: &str, bytes_max: usize) -> (Capture, Underway) {
+        let messages: Vec<u8> = asked.bytes().flat_map(|tag| message(tag, b"x\0")).collect();
+        let (underway, sent) = (Underway::default(), SentAt { at_us: 1, age: 0, changes: 0 });
+        let what = (Arc::from(&b"key"[..]), sent);
+        (Capture::new(ClientId::default(), what, &messages, bytes_max, &underway), underway)
+    }
+
+    #[test]
+    fn an_answer_ends_with_its_ready_for_query() {
+        let whole = answer("TDDCZ", b'I');
+        for piece in 1..whole.len() {
+            let (mut capture, _) = capture("Q", 100);
+            let bytes = [&whole[..], b"C\0\0"].concat();
+            assert!(bytes.chunks(piece).any(|piece| capture.hear(piece) == Heard::Plain), "{piece}");
+            assert_eq!(capture.answer(), whole);
+        }
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_kept() {
+        for (asked, tags, expected) in [
+            ("Q", "TCZ", true),
+            ("Q", "TDNDCZ", false),
+            ("Q", "TDSCZ", false),
+            ("Q", "ATDCZ", false),
+            ("Q", "TDEZ", false),
+            ("Q", "EZ", false),
+            ("Q", "CZ", false),
+            ("Q", "TDCTDCZ", false),
+            ("PBDES", "12TDDCZ", true),
+            ("PBDES", "12nCZ", true),
+            ("PBES", "12DCZ", true),
+            ("PBES", "2DCZ", false),
+            ("PBES", "12DsZ", false),
+            ("BES", "2DCZ", true),
+            ("BDES", "2DCZ", false),
+            ("DBES", "tT2DCZ", true),
+            ("BESBES", "2DCZ", false),
+        ] {
+            let (mut capture, _) = capture(asked, 1000);
+            let heard = capture.hear(&answer(tags, b'I'));
+            assert_eq!(heard, if expected { Heard::Plain } else { Heard::Unfit }, "{asked} {tags}");
+        }
+        let (mut capture, _) = capture("Q", 1000);
+        assert_eq!(capture.hear(&answer("TDCZ", b'T')), Heard::Unfit, "a transaction is open");
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_heard_and_takes_no_room() {
+        let whole = answer("TDCZ", b'I');
+        let (mut fits, underway) = capture("Q", whole.len());
+        assert_eq!(fits.hear(&whole), Heard::Plain);
+        assert!(!underway.is_empty());
+        drop(fits);
+        assert!(underway.is_empty());
+        let (mut long, underway) = capture("Q", whole.len() - 1);
+        assert_eq!(long.hear(&whole), Heard::TooLong);
+        drop(long);
+        let (mut row, _) = capture("Q", 8);
+        assert_eq!(row.hear(&whole[..10]), Heard::TooLong);
+        assert!(underway.is_empty());
+    }
+}

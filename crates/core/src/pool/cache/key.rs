@@ -1,0 +1,137 @@
+//! The key of an answer: everything on which the answer to a group depends but the data. Keys are compared whole.
+//!
+//! It is the pool (database and user), how the client's session is set in every setting, and the group's messages as the client sent them; a
+//! prepared statement's name is replaced by the statement that it stands for. So formats, the wish for a Describe, and values are in it as
+//! they stand there.
+
+use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
+use slotmap::Key as _;
+
+use crate::ids::{PoolId, StatementId};
+use crate::pool::prepared::parse_contexts::ParseContext;
+use crate::pool::relay::group::whole_messages;
+
+/// A Bind of a named statement, and a Describe of one, in a key.
+const BIND_OF: u8 = b'b';
+const DESCRIBE_OF: u8 = b'd';
+
+/// Writes the key of the group that is `messages`. `None`: a name stands for no statement that is known by content.
+pub(crate) fn write_key(
+    out: &mut Vec<u8>,
+    (pool, settings): (PoolId, ParseContext),
+    messages: &[u8],
+    statement: impl Fn(&[u8]) -> Option<StatementId>,
+) -> Option<()> {
+    out.clear();
+    out.extend_from_slice(&pool.data().as_ffi().to_be_bytes());
+    out.extend_from_slice(&settings.number().to_be_bytes());
+    let mut end = 0;
+    for message in whole_messages(messages) {
+        end = message.end();
+        let body = message.body();
+        let rest = match message.tag() {
+            tag::BIND => match BindHead::parse_prefix(body)? {
+                BindHead { statement: b"", .. } => None,
+                BindHead { portal, statement: name, tail } => {
+                    out.push(BIND_OF);
+                    out.extend_from_slice(&statement(name)?.data().as_ffi().to_be_bytes());
+                    out.extend_from_slice(portal);
+                    out.push(0);
+                    Some(&body[tail..])
+                }
+            },
+            tag::DESCRIBE => match Describe::parse(body).ok()? {
+                Describe { target: Target::Statement, name } if !name.is_empty() => {
+                    out.push(DESCRIBE_OF);
+                    out.extend_from_slice(&statement(name)?.data().as_ffi().to_be_bytes());
+                    Some(&body[..0])
+                }
+                Describe { .. } => None,
+            },
+            _ => None,
+        };
+        if let Some(rest) = rest {
+            out.extend_from_slice(&rest.len().to_be_bytes());
+            out.extend_from_slice(rest);
+        } else {
+            out.extend_from_slice(message.bytes);
+        }
+    }
+    (end == messages.len()).then_some(())
+}
+
+/// The text that a group of one statement executes, or the name of the prepared statement that it executes.
+pub(crate) enum Asked<'a> {
+    Text(&'a [u8]),
+    Named(&'a [u8]),
+}
+
+/// What a group of one statement executes.
+pub(crate) fn asked(messages: &[u8]) -> Option<Asked<'_>> {
+    let mut unnamed = None;
+    for message in whole_messages(messages) {
+        let body = message.body();
+        match message.tag() {
+            tag::QUERY => return Query::parse(body).ok().map(|query| Asked::Text(query.text)),
+            tag::PARSE => unnamed = Some(Parse::parse(body).ok()?.query),
+            tag::BIND => {
+                return match BindHead::parse_prefix(body)?.statement {
+                    b"" => unnamed.map(Asked::Text),
+                    name => Some(Asked::Named(name)),
+                };
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use pgweir_wire::frontend;
+
+    use super::*;
+
+    fn key(settings: u64, messages: &[u8]) -> Option<Vec<u8>> {
+        let statement = |name: &[u8]| match name {
+            b"s" | b"same" => Some(StatementId::from(slotmap::KeyData::from_ffi(1))),
+            b"other" => Some(StatementId::from(slotmap::KeyData::from_ffi(2))),
+            _ => None,
+        };
+        let mut out = vec![1, 2, 3];
+        let settings = ParseContext::of_statement(settings);
+        write_key(&mut out, (PoolId::default(), settings), messages, statement)?;
+        Some(out)
+    }
+
+    fn bind(name: &str, value: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let tail = [&[0, 0, 0, 1][..], &(value.len() as u32).to_be_bytes(), value, &[0, 0]].concat();
+        frontend::encode_bind_head(&mut out, b"", name.as_bytes(), tail.len());
+        out.extend(tail);
+        out.extend([b'S', 0, 0, 0, 4]);
+        out
+    }
+
+    #[test]
+    fn a_statement_counts_by_its_content_and_all_else_by_its_bytes() {
+        let of = |name: &str, value: &[u8]| key(1, &bind(name, value));
+        assert!(of("s", b"x").is_some());
+        assert_eq!(of("s", b"x"), of("same", b"x"));
+        assert_ne!(of("s", b"x"), of("other", b"x"));
+        assert_ne!(of("s", b"x"), of("s", b"y"));
+        assert_ne!(of("s", b"x"), key(2, &bind("s", b"x")), "another session");
+        assert_eq!(of("unknown", b"x"), None);
+        assert_eq!(key(1, &bind("s", b"x")[..10]), None, "it is not whole");
+    }
+
+    #[test]
+    fn the_text_of_a_group_is_found() {
+        let mut parse = Vec::new();
+        frontend::encode_parse(&mut parse, b"", b"select 1", &[]);
+        let both = [&parse[..], &bind("", b"")].concat();
+        assert!(matches!(asked(&both), Some(Asked::Text(b"select 1"))));
+        assert!(matches!(asked(&bind("s", b"")), Some(Asked::Named(b"s"))));
+        assert!(asked(&bind("", b"")).is_none());
+    }
+}

@@ -1,0 +1,386 @@
+//! The answers that a worker keeps, within a number of bytes. What is evicted first is decided by S3-FIFO (Yang and others, SOSP 2023): a new
+//! answer enters a small queue; if nobody asks for it there, it leaves first. One that was asked for, or that comes again soon after it
+//! left, is in the main queue. A hit moves nothing.
+//!
+//! This file compares whole keys and counts bytes. Whether an answer may still be given is its caller's decision.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::ids::PoolId;
+use crate::pool::cache::capture::SentAt;
+
+/// What an answer takes besides the bytes of its key and of itself: its places in the index and in a queue, and allocations.
+const OVERHEAD_BYTES: usize = 256;
+/// One out of so many bytes is for the small queue.
+const SMALL_SHARE: usize = 10;
+/// Hits of an answer are counted up to this number.
+const HITS_MAX: u8 = 3;
+
+/// An answer.
+pub(crate) struct Kept {
+    /// The messages, up to and with ReadyForQuery.
+    pub(crate) answer: Box<[u8]>,
+    /// When the statement was sent, and what was known of the database then.
+    pub(crate) sent: SentAt,
+    pool: PoolId,
+    hits: u8,
+    queue: Queue,
+    /// Its place in a queue has this number: another place of the same key is one that was left.
+    serial: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Small,
+    Main,
+}
+
+/// What a pool has in the store.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    pub(crate) answers: u64,
+    pub(crate) bytes: u64,
+    /// Answers that gave way to others.
+    pub(crate) evicted: u64,
+}
+
+/// Bytes of answers that are on their way: they count in the store's bound.
+#[derive(Clone, Default)]
+pub(crate) struct Underway(Arc<AtomicUsize>);
+
+impl Underway {
+    pub(crate) fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes() == 0
+    }
+}
+
+type Place = (Arc<[u8]>, u64);
+
+/// See the file's head.
+pub(crate) struct Store {
+    bytes_max: usize,
+    bytes: usize,
+    small_bytes: usize,
+    kept: HashMap<Arc<[u8]>, Kept>,
+    small: VecDeque<Place>,
+    main: VecDeque<Place>,
+    /// Keys, by hash, that left the small queue last.
+    ghosts: VecDeque<u64>,
+    is_ghost: HashSet<u64>,
+    hasher: RandomState,
+    held: HashMap<PoolId, Held>,
+    underway: Underway,
+    serial: u64,
+}
+
+impl Store {
+    pub(crate) fn new(bytes_max: usize) -> Store {
+        Store {
+            bytes_max,
+            bytes: 0,
+            small_bytes: 0,
+            kept: HashMap::new(),
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghosts: VecDeque::new(),
+            is_ghost: HashSet::new(),
+            hasher: RandomState::new(),
+            held: HashMap::new(),
+            underway: Underway::default(),
+            serial: 0,
+        }
+    }
+
+    /// The counter of the bytes that are on their way.
+    pub(crate) fn underway(&self) -> &Underway {
+        &self.underway
+    }
+
+    /// What the pool has here.
+    pub(crate) fn held(&self, pool: PoolId) -> Held {
+        self.held.get(&pool).copied().unwrap_or_default()
+    }
+
+    /// The answer under this key. [`Kept::note_hit`] is called if it is given.
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<&mut Kept> {
+        self.kept.get_mut(key)
+    }
+
+    /// Keeps an answer, in place of an older one under the same key. Returns the number of answers that gave way.
+    pub(crate) fn keep(&mut self, key: Arc<[u8]>, pool: PoolId, answer: &[u8], sent: SentAt) -> usize {
+        let bytes = cost(&key, answer);
+        if bytes > self.bytes_max {
+            return 0;
+        }
+        if let Some(kept) = self.kept.get_mut(&key) {
+            // The slower of two statements may have been sent first.
+            if kept.sent.at_us > sent.at_us {
+                return 0;
+            }
+            let (before, queue) = (cost(&key, &kept.answer), kept.queue);
+            (kept.answer, kept.sent) = (answer.into(), sent);
+            self.count(pool, queue, before, bytes);
+            return self.shrink();
+        }
+        self.serial += 1;
+        let serial = self.serial;
+        let hash = self.hasher.hash_one(&*key);
+        let queue = if self.is_ghost.remove(&hash) { Queue::Main } else { Queue::Small };
+        match queue {
+            Queue::Small => self.small.push_back((Arc::clone(&key), serial)),
+            Queue::Main => self.main.push_back((Arc::clone(&key), serial)),
+        }
+        self.kept.insert(key, Kept { answer: answer.into(), sent, pool, hits: 0, queue, serial });
+        self.count(pool, queue, 0, bytes);
+        self.held.entry(pool).or_default().answers += 1;
+        self.shrink()
+    }
+
+    /// From now on answers take at most so many bytes. Returns the number of answers that gave way.
+    pub(crate) fn resize(&mut self, bytes_max: usize) -> usize {
+        self.bytes_max = bytes_max;
+        self.shrink()
+    }
+
+    /// Drops all answers of a pool.
+    pub(crate) fn drop_pool(&mut self, pool: PoolId) {
+        let of_pool = |kept: &Kept| kept.pool == pool;
+        let keys: Vec<Arc<[u8]>> =
+            self.kept.iter().filter(|(_, kept)| of_pool(kept)).map(|(key, _)| Arc::clone(key)).collect();
+        keys.iter().for_each(|key| self.remove(key));
+        let Store { kept, small, main, .. } = self;
+        let is_there =
+            |(key, serial): &Place| kept.get(key).is_some_and(|known: &Kept| known.serial == *serial);
+        small.retain(is_there);
+        main.retain(is_there);
+        self.forget_ghosts();
+    }
+
+    /// The pool is gone.
+    pub(crate) fn forget_pool(&mut self, pool: PoolId) {
+        self.drop_pool(pool);
+        self.held.remove(&pool);
+    }
+
+    fn count(&mut self, pool: PoolId, queue: Queue, before: usize, now: usize) {
+        self.bytes = self.bytes - before + now;
+        if queue == Queue::Small {
+            self.small_bytes = self.small_bytes - before + now;
+        }
+        let held = self.held.entry(pool).or_default();
+        held.bytes = held.bytes - before as u64 + now as u64;
+    }
+
+    fn remove(&mut self, key: &Arc<[u8]>) {
+        if let Some(Kept { answer, pool, queue, .. }) = self.kept.remove(key) {
+            self.count(pool, queue, cost(key, &answer), 0);
+            self.held.entry(pool).or_default().answers -= 1;
+        }
+    }
+
+    fn shrink(&mut self) -> usize {
+        let before = self.kept.len();
+        while self.bytes + self.underway.bytes() > self.bytes_max && !self.kept.is_empty() {
+            if self.small_bytes > self.bytes_max / SMALL_SHARE || self.main.is_empty() {
+                self.evict_from_small();
+            } else {
+                self.evict_from_main();
+            }
+        }
+        self.forget_ghosts();
+        before - self.kept.len()
+    }
+
+    /// The oldest of the small queue leaves, or moves to the main one if it was asked for.
+    fn evict_from_small(&mut self) {
+        let Some((key, serial)) = self.small.pop_front() else { return self.evict_from_main() };
+        let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.serial == serial) else { return };
+        if kept.hits > 0 {
+            (kept.hits, kept.queue) = (0, Queue::Main);
+            self.small_bytes -= cost(&key, &kept.answer);
+            self.main.push_back((key, serial));
+            return;
+        }
+        let hash = self.hasher.hash_one(&*key);
+        self.evict(&key);
+        if self.is_ghost.insert(hash) {
+            self.ghosts.push_back(hash);
+        }
+    }
+
+    /// There are no more of them than answers.
+    fn forget_ghosts(&mut self) {
+        while self.ghosts.len() > self.kept.len().max(1) {
+            let oldest = self.ghosts.pop_front();
+            self.is_ghost.remove(&oldest.unwrap_or_default());
+        }
+    }
+
+    /// The oldest of the main queue leaves, or goes to its end if it was asked for.
+    fn evict_from_main(&mut self) {
+        let Some((key, serial)) = self.main.pop_front() else { return };
+        let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.serial == serial) else { return };
+        if kept.hits > 0 {
+            kept.hits -= 1;
+            self.main.push_back((key, serial));
+        } else {
+            self.evict(&key);
+        }
+    }
+
+    fn evict(&mut self, key: &Arc<[u8]>) {
+        if let Some(kept) = self.kept.get(key) {
+            self.held.entry(kept.pool).or_default().evicted += 1;
+        }
+        self.remove(key);
+    }
+}
+
+impl Kept {
+    /// The answer is given.
+    pub(crate) fn note_hit(&mut self) {
+        self.hits = (self.hits + 1).min(HITS_MAX);
+    }
+}
+
+fn cost(key: &[u8], answer: &[u8]) -> usize {
+    key.len() + answer.len() + OVERHEAD_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use slotmap::SlotMap;
+
+    use super::*;
+
+    const ANSWER: &[u8] = &[0; 44];
+
+    fn key(number: u32) -> Arc<[u8]> {
+        number.to_be_bytes().into()
+    }
+
+    fn sent(at_us: u64) -> SentAt {
+        SentAt { at_us, age: 0, changes: 0 }
+    }
+
+    /// Room for so many answers with such keys.
+    fn store(answers: usize) -> Store {
+        Store::new(answers * cost(&key(0), ANSWER))
+    }
+
+    fn keep(store: &mut Store, number: u32) -> usize {
+        store.keep(key(number), PoolId::default(), ANSWER, sent(1))
+    }
+
+    fn has(store: &mut Store, number: u32) -> bool {
+        store.get(&key(number)).is_some()
+    }
+
+    #[test]
+    fn what_is_asked_for_outlives_what_comes_once() {
+        let mut store = store(20);
+        keep(&mut store, 0);
+        for number in 1..1000 {
+            store.get(&key(0)).expect("it is asked for").note_hit();
+            keep(&mut store, number);
+        }
+        assert!(has(&mut store, 0) && has(&mut store, 999) && !has(&mut store, 1));
+        assert_eq!(store.held(PoolId::default()).answers, 20);
+        assert_eq!(store.held(PoolId::default()).evicted, 980);
+    }
+
+    #[test]
+    fn what_comes_again_soon_stays() {
+        let mut store = store(20);
+        for number in 0..21 {
+            keep(&mut store, number);
+        }
+        assert!(!has(&mut store, 0), "it was the oldest");
+        keep(&mut store, 0);
+        for number in 100..118 {
+            keep(&mut store, number);
+        }
+        assert!(has(&mut store, 0), "it came again, so it is not in the small queue");
+    }
+
+    #[test]
+    fn a_newer_answer_replaces_an_older_one_and_no_other() {
+        let mut store = store(5);
+        let pool = PoolId::default();
+        store.keep(key(1), pool, b"new", sent(5));
+        store.keep(key(1), pool, b"old", sent(4));
+        assert_eq!(&*store.get(&key(1)).expect("it is kept").answer, b"new");
+        store.keep(key(1), pool, b"newer", sent(6));
+        assert_eq!(&*store.get(&key(1)).expect("it is kept").answer, b"newer");
+        assert_eq!(store.held(pool), Held { answers: 1, bytes: cost(&key(1), b"newer") as u64, evicted: 0 });
+    }
+
+    #[test]
+    fn answers_under_way_take_room() {
+        let mut store = store(4);
+        (0..4).for_each(|number| assert_eq!(keep(&mut store, number), 0));
+        store.underway().add(2 * cost(&key(0), ANSWER));
+        assert_eq!(keep(&mut store, 5), 3);
+        store.underway().take(2 * cost(&key(0), ANSWER));
+        assert_eq!(store.keep(key(9), PoolId::default(), &[0; 4000], sent(1)), 0, "it would never fit");
+        assert!(!has(&mut store, 9));
+    }
+
+    #[test]
+    fn a_pool_is_dropped_alone() {
+        let mut pools = SlotMap::<PoolId, ()>::with_key();
+        let [one, two] = [pools.insert(()), pools.insert(())];
+        let mut store = store(10);
+        store.keep(key(1), one, ANSWER, sent(1));
+        store.keep(key(2), two, ANSWER, sent(1));
+        store.drop_pool(one);
+        assert!(!has(&mut store, 1) && has(&mut store, 2));
+        assert_eq!((store.held(one), store.held(two).answers), (Held::default(), 1));
+        assert_eq!(store.resize(0), 1);
+        assert_eq!(store.bytes, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_bound_is_kept_and_bytes_are_those_of_the_answers(
+            steps in prop::collection::vec((0u32..60, 0usize..600, 0u8..5), 1..400)
+        ) {
+            let mut store = Store::new(8_000);
+            for (number, len, what) in steps {
+                match what {
+                    0 => store.drop_pool(PoolId::default()),
+                    1 | 2 => store.get(&key(number)).into_iter().for_each(Kept::note_hit),
+                    _ => {
+                        store.keep(key(number), PoolId::default(), &vec![0; len], sent(1));
+                    }
+                }
+                let sum: usize = store.kept.iter().map(|(key, kept)| cost(key, &kept.answer)).sum();
+                let small = store.kept.iter().filter(|(_, kept)| kept.queue == Queue::Small);
+                let small: usize = small.map(|(key, kept)| cost(key, &kept.answer)).sum();
+                prop_assert_eq!((store.bytes, store.small_bytes), (sum, small));
+                prop_assert!(store.bytes <= 8_000);
+                prop_assert!(store.ghosts.len() <= store.kept.len().max(1));
+                prop_assert!(store.small.len() + store.main.len() >= store.kept.len());
+                let held = store.held(PoolId::default());
+                prop_assert_eq!((held.answers, held.bytes), (store.kept.len() as u64, sum as u64));
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `[cache]`: which statements of which clients a rule is about, and what must be right in the rules.
+
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::error::{LoadError, Warning};
+use crate::rules::routes::fits;
+use crate::syntax::value::Value;
+use crate::table::CacheRule;
+use crate::{Kind, QueryCache};
+
+/// When an answer ends to be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheFollow {
+    /// After a time.
+    Time,
+}
+
+impl CacheFollow {
+    /// The words that may stand in the file.
+    pub const WORDS: &'static [&'static str] = &["time"];
+}
+
+impl Value for CacheFollow {
+    fn parse(text: &str, _: Kind) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "time" => Ok(CacheFollow::Time),
+            "wal" | "own" | "coalesce" => {
+                Err("this version keeps answers for a time only: it must be time".to_owned())
+            }
+            _ => Err("it must be time".to_owned()),
+        }
+    }
+
+    fn show(&self, _: Kind) -> Option<String> {
+        Some("time".to_owned())
+    }
+
+    fn unset() -> Self {
+        CacheFollow::Time
+    }
+}
+
+/// The client whose statement the rules are asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheSubject<'a> {
+    /// The database that the client asked for.
+    pub database: &'a str,
+    /// The user that it logged in as.
+    pub user: &'a str,
+    /// Its `application_name`; bytes, as it is the client's.
+    pub application_name: &'a [u8],
+}
+
+impl CacheRule {
+    /// Whether the rule is about statements of this client, as far as its `tables` match.
+    pub fn is_about(&self, client: CacheSubject<'_>) -> bool {
+        let fits = |pattern: &Option<String>, text: &[u8]| {
+            pattern.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), text))
+        };
+        fits(&self.database, client.database.as_bytes())
+            && fits(&self.user, client.user.as_bytes())
+            && fits(&self.application_name, client.application_name)
+    }
+
+    /// Whether the rule can be about clients of this database.
+    pub fn may_name_database(&self, database: &str) -> bool {
+        self.database.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), database.as_bytes()))
+    }
+
+    /// Whether the rule's `tables` name this table. `schema` is empty if the statement names none.
+    pub fn names_table(&self, schema: &[u8], table: &[u8]) -> bool {
+        self.tables.iter().any(|pattern| {
+            let (in_schema, name) =
+                pattern.rsplit_once('.').map_or((None, &**pattern), |(s, t)| (Some(s), t));
+            in_schema.is_none_or(|own| own.as_bytes() == schema) && fits_front(name.as_bytes(), table)
+        })
+    }
+
+    /// The age at which its answers are not given any more.
+    pub fn ttl(&self, config: &Config) -> Duration {
+        self.ttl_ms.unwrap_or(config.main.query_cache_ttl_ms)
+    }
+}
+
+/// Whether a name is what a pattern says, in which `*` at the end stands for any rest.
+fn fits_front(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.strip_suffix(b"*") {
+        Some(front) => name.starts_with(front),
+        None => pattern == name,
+    }
+}
+
+/// Every fault of the rules.
+pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
+    let mut faults = Vec::new();
+    for rule in &config.cache {
+        let Some(place) = config.cache_places.get(&rule.name) else { continue };
+        let mut say = |reason: String| {
+            let problem = format!("rule \"{}\" of [cache]: {reason}", rule.name);
+            faults.push(place.error(format!("{problem} ({place})"), problem));
+        };
+        if rule.ttl(config).is_zero() {
+            say("it needs ttl_ms, or query_cache_ttl_ms must be set".to_owned());
+        }
+        for pattern in &rule.tables {
+            let front = pattern.strip_suffix('*').unwrap_or(pattern);
+            let parts = front.split('.').count();
+            if front.contains('*') || parts > 2 || pattern.starts_with('.') || pattern.ends_with('.') {
+                say(format!("\"{pattern}\" in tables is no name of a table, with or without its schema"));
+            }
+        }
+    }
+    let (bytes, answer) = (config.main.query_cache_bytes, config.main.query_cache_max_answer);
+    if config.main.query_cache == QueryCache::On
+        && answer > bytes / 4
+        && let Some(place) = ["query_cache_max_answer", "query_cache_bytes", "query_cache"]
+            .iter()
+            .find_map(|name| config.given.get(name))
+    {
+        let problem = format!(
+            "query_cache_max_answer is {answer}, which is more than a quarter of query_cache_bytes ({bytes})"
+        );
+        faults.push(place.error(format!("{problem} ({place})"), problem));
+    }
+    faults
+}
+
+/// What an administrator should know of the cache.
+pub(crate) fn warnings(config: &Config) -> Vec<Warning> {
+    let is_without_rules = config.main.query_cache == QueryCache::On && config.cache.is_empty();
+    let place = config.given.get("query_cache").filter(|_| is_without_rules);
+    place
+        .map(|place| place.warning("query_cache=on has no effect without a line in [cache]".to_owned()))
+        .into_iter()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_named_with_its_schema_or_without() {
+        let rule = |tables: &[&str]| CacheRule {
+            tables: tables.iter().map(|name| (*name).to_owned()).collect(),
+            ..CacheRule::default()
+        };
+        for (tables, schema, table, expected) in [
+            (&["a", "b"][..], "", "b", true),
+            (&["a", "b"], "public", "b", true),
+            (&["a"], "", "ab", false),
+            (&["a*"], "", "ab", true),
+            (&["s.a"], "s", "a", true),
+            (&["s.a"], "", "a", false),
+            (&["s.*"], "s", "x", true),
+            (&["s.*"], "t", "x", false),
+            (&[], "", "a", false),
+        ] {
+            let names = rule(tables).names_table(schema.as_bytes(), table.as_bytes());
+            assert_eq!(names, expected, "{tables:?} {schema}.{table}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+"""The query cache against a real PostgreSQL: what is answered without it, and how old that may be."""
+
+import asyncio
+import time
+
+import asyncpg
+import psycopg
+import pytest
+
+from harness.cluster import PASSWORDS
+from harness.machine import eventually
+from test_pgbench import pgbench
+
+TTL_S = 1.0
+RULES = f"[cache]\nall = ttl_ms={int(TTL_S * 1000)}\n"
+
+
+@pytest.fixture
+def counted(pg):
+    """A PostgreSQL with a table that has one number."""
+    pg.sql("drop table if exists counted")
+    pg.sql("create table counted (id int primary key, value bigint)")
+    pg.sql("insert into counted values (1, 0)")
+    pg.sql("grant all on counted to public")
+    yield pg
+    pg.sql("drop table counted")
+
+
+def cached(pooled, rules=RULES, **settings):
+    """A pooler with the cache on."""
+    return pooled(pool_mode="transaction", query_cache="on", ini_tail=rules, **settings)
+
+
+def row(pooler, database="app", user="alice"):
+    """The pool's row of SHOW CACHE."""
+    return pooler.show("CACHE", database=database, user=user)[0]
+
+
+READ = "select value, clock_timestamp()::text from counted where id = 1"
+
+
+def test_an_answer_is_given_again_and_not_beyond_its_time(pooled, counted):
+    """Two clients share an answer; past the pooler the table changes, and within the rule's time the change is seen."""
+    pooler = cached(pooled)
+    with pooler.connect() as one, pooler.connect() as two:
+        eventually(lambda: one.execute(READ).fetchone() == two.execute(READ).fetchone(), "both get one answer")
+        counted.sql("update counted set value = 7")
+        began = time.monotonic()
+        eventually(lambda: two.execute(READ).fetchone()[0] == 7, "the change is seen")
+        assert time.monotonic() - began < TTL_S + 5
+    shown = row(pooler)
+    assert shown["state"] == "on" and int(shown["hits"]) > 0 and int(shown["fills"]) > 0
+    assert int(shown["age_max_ms"]) <= TTL_S * 1100
+
+
+@pytest.mark.parametrize("way", ["simple", "extended", "prepared"])
+def test_no_answer_is_older_than_its_time_and_own_changes_are_seen(pooled, counted, way):
+    """A writer past the pooler counts on; each answer is at least what it was `ttl_ms` before, and of each own change at least that."""
+    pooler = cached(pooled)
+    written = [(time.monotonic(), 0)]
+    with counted.connect() as outside, pooler.connect() as client, pooler.connect() as other:
+        cursor = psycopg.ClientCursor(client) if way == "simple" else client.cursor()
+        text = "select value from counted where id = 1" if way == "simple" else "select value from counted where id = %s"
+        read = [text] if way == "simple" else [text, [1]]
+        options = {} if way == "simple" else {"prepare": way == "prepared"}
+        end = time.monotonic() + 4
+        number = 0
+        while time.monotonic() < end:
+            number += 1
+            writer = (outside, client, other)[number % 3]
+            writer.execute("update counted set value = %s where id = 1", [number])
+            written.append((time.monotonic(), number))
+            if writer is client:
+                assert cursor.execute(*read, **options).fetchone()[0] == number, "an own change was missed"
+            for _ in range(5):
+                asked = time.monotonic()
+                value = cursor.execute(*read, **options).fetchone()[0]
+                known = [number for at, number in written if at <= asked - TTL_S]
+                assert value >= max(known, default=0), "an answer is older than its time"
+    assert int(row(pooler)["hits"]) > 0
+
+
+def test_another_user_role_or_setting_never_gets_the_answer(pooled, counted):
+    """Row security by role and by a setting of the session holds, although the texts are the same."""
+    counted.sql("create table secrets (owner text, tenant text)")
+    counted.sql("insert into secrets values ('alice', 'a'), ('bob', 'b')")
+    counted.sql("alter table secrets enable row level security")
+    counted.sql("create policy own on secrets using (owner = current_user and coalesce(current_setting('app.tenant', true), '') in ('', tenant))")
+    counted.sql("grant select on secrets to public")
+    try:
+        pooler = cached(pooled)
+        with pooler.connect() as alice, pooler.connect(user="bob") as bob:
+            for _ in range(5):
+                assert alice.execute("select owner from secrets", prepare=False).fetchall() == [("alice",)]
+                assert bob.execute("select owner from secrets", prepare=False).fetchall() == [("bob",)]
+            alice.execute("set app.tenant = 'b'")
+            for _ in range(5):
+                assert alice.execute("select owner from secrets", prepare=False).fetchall() == []
+            alice.execute("reset app.tenant")
+            for _ in range(5):
+                assert alice.execute("select owner from secrets", prepare=False).fetchall() == [("alice",)]
+        assert int(row(pooler)["hits"]) > 0
+    finally:
+        counted.sql("drop table secrets")
+
+
+def test_rights_and_definitions_that_change_through_the_pooler_count_at_once(pooled, counted):
+    """After REVOKE and ALTER TABLE through the pooler no old answer is given."""
+    pooler = cached(pooled, rules="[cache]\nall = ttl_ms=600000\n")
+    with pooler.connect() as alice, pooler.connect(user="postgres") as owner:
+        read = lambda: alice.execute("select * from counted", prepare=False).fetchall()
+        eventually(lambda: read() and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        owner.execute("alter table counted add more int")
+        assert read() == [(1, 0, None)]
+        eventually(lambda: read() and int(row(pooler)["answers"]) > 0, "it is kept again")
+        owner.execute("revoke all on counted from public")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            read()
+
+
+def test_purge_and_off(pooled, counted):
+    """CACHE PURGE drops what is kept, and a RELOAD that switches the cache off ends it."""
+    pooler = cached(pooled, rules="[cache]\nall = ttl_ms=600000\n")
+    with pooler.connect() as client:
+        read = lambda: client.execute("select value from counted", prepare=False).fetchone()[0]
+        eventually(lambda: read() == 0 and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        counted.sql("update counted set value = 3")
+        assert read() == 0
+        pooler.admin("CACHE PURGE app")
+        assert read() == 3
+        counted.sql("update counted set value = 4")
+        assert read() == 3
+        pooler.admin("SET query_cache = off")
+        assert read() == 4
+        assert row(pooler)["state"] == "off: query_cache=off"
+
+
+def test_asyncpg_prepares_by_name(pooled, counted):
+    """A driver that prepares everything by name is answered, too, and each connection by its own names."""
+    pooler = cached(pooled, rules="[cache]\nall = ttl_ms=600000\n")
+
+    async def talk():
+        options = {"host": "127.0.0.1", "port": pooler.port, "user": "alice", "password": PASSWORDS.get("alice"), "database": "app"}
+        connections = [await asyncpg.connect(**options) for _ in range(3)]
+        for _ in range(10):
+            for connection in connections:
+                assert await connection.fetchval("select value from counted where id = $1", 1) == 0
+                assert await connection.fetchval("select value from counted where id = $1", 2) is None
+        for connection in connections:
+            await connection.close()
+
+    asyncio.run(talk())
+    assert int(row(pooler)["hits"]) >= 20
+
+
+@pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
+def test_pgbench_reads_from_the_cache(poolers, bench, protocol):
+    """pgbench's reads by a few keys: nothing fails, and most are answered without PostgreSQL."""
+    pooler = poolers(
+        {"bench": bench.at("bench")}, pool_mode="transaction", default_pool_size=5, query_cache="on", ini_tail="[cache]\nall = tables=pgbench_accounts ttl_ms=60000\n"
+    )
+    script = pooler.folder / "hot.sql"
+    script.write_text("\\set aid random(1, 50)\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n")
+    processed, failed = pgbench(pooler, "-f", str(script), "-M", protocol, "-c", "10", "-j", "2", "-t", "200")
+    assert (processed, failed) == (2000, 0)
+    shown = row(pooler, "bench")
+    assert int(shown["hits"]) > 1000 and int(shown["answers"]) <= 50
