@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A password in clear text. It is cheap to clone, is cleared when the last clone is dropped, and is never
 /// printed.
 ///
-/// It keeps the SCRAM keys of its last few derivations, because those cost milliseconds (PBKDF2) and the same
+/// The value keeps the SCRAM keys of its last few derivations, because those cost milliseconds (PBKDF2) and the same
 /// salt comes again: at each login of that user, and at each new connection to the same server. All clones
 /// share these keys, so a password in a [`UserList`](crate::UserList) is derived once.
 #[derive(Clone)]

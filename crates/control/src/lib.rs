@@ -1,6 +1,6 @@
 //! The control plane: everything that may block, kept off the data plane's threads.
 //!
-//! It reads the files (configuration, user list, certificates), owns the log, handles signals, the pid file
+//! The control plane reads the files (configuration, user list, certificates), owns the log, handles signals, the pid file
 //! and the process's privileges, and answers the questions of the workers' machines. It must never touch a
 //! client's or server's connection: it communicates with the workers by messages only.
 

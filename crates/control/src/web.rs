@@ -1,7 +1,7 @@
 //! The HTTP server: metrics for Prometheus, the API (`docs/openapi.yaml`), the dashboard. It has one thread
 //! with its own loop, apart from the control loop, so that a page is answered while files are read.
 //!
-//! It sees the workers only through snapshots ([`pgweir_core::snapshot`]): a snapshot copies numbers in
+//! The HTTP server sees the workers only through snapshots ([`pgweir_core::snapshot`]): a snapshot copies numbers in
 //! bounded pieces, everything else happens here. It must never hold up a worker, and it must never show an
 //! anonymous reader more than `http_anonymous` says.
 

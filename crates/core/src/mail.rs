@@ -61,7 +61,7 @@ pub enum Mail {
     Command {
         /// The worker with the console client that asked.
         from: WorkerId,
-        /// That worker's number for the question.
+        /// The number that the worker gave to the question.
         ticket: u64,
         /// The command.
         command: Command,
@@ -201,14 +201,14 @@ pub enum Question {
     Reload {
         /// The worker that gets the outcome.
         from: WorkerId,
-        /// That worker's number for the question.
+        /// The number that the worker gave to the question.
         ticket: u64,
     },
     /// SET on the console: [`Mail::Rules`] for every worker if it is good, then [`Mail::Outcome`].
     Set {
         /// The worker that gets the outcome.
         from: WorkerId,
-        /// That worker's number for the question.
+        /// The number that the worker gave to the question.
         ticket: u64,
         /// The setting.
         key: String,

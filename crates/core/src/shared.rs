@@ -69,7 +69,7 @@ pub struct Shared {
     age: AtomicU64,
     /// The number of times that routines or triggers were created.
     routines: AtomicU64,
-    /// How often objects, rights or roles were changed.
+    /// The number of changes of objects, rights and roles through pgweir.
     changes: AtomicU64,
     /// The seed of the salts that unknown users are shown; stable while the process lives.
     pub mock_seed: [u8; 32],
@@ -153,12 +153,12 @@ impl Shared {
         self.routines.load(Ordering::Acquire)
     }
 
-    /// Objects, rights or roles were changed through pgweir: answers that were given before may not be given again.
+    /// Counts a change of an object, a right or a role through pgweir. Answers from before the change are not given again.
     pub fn begin_changes(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The number of such changes.
+    /// Returns the number of changes that [`Shared::begin_changes`] has counted.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)

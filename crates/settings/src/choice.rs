@@ -61,11 +61,11 @@ choice! {
 }
 
 choice! {
-    /// Whether answers are kept and given again without a server.
+    /// Whether pgweir keeps answers and gives them again without a server.
     QueryCache {
-        /// None is.
+        /// pgweir keeps no answer.
         Off = "off",
-        /// Those of statements that a line of `[cache]` names.
+        /// pgweir keeps the answers to statements that match a rule of `[cache]`.
         On = "on",
     }
 }

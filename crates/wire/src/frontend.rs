@@ -163,7 +163,7 @@ impl<'a> BindTail<'a> {
     ///
     /// # Errors
     ///
-    /// They are not exactly formats, parameters and formats.
+    /// The bytes are not exactly formats, parameters and formats.
     pub fn parse(tail: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("Bind", tail);
         let formats = reader.u16("number of parameter formats")?;

@@ -1,6 +1,6 @@
 //! The five bytes at the start of every message: a tag and a length.
 //!
-//! This is the hottest code of the product: a pooler reads each header and little else. It allocates nothing
+//! Headers are the hottest code of the product: a pooler reads each header and little else. The code allocates nothing
 //! and must never read past its input.
 //!
 //! Encoders (here and in [`crate::frontend`], [`crate::backend`]) cannot fail, because their callers bound

@@ -6,7 +6,7 @@
 //! and a client to its servers. It follows
 //! <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 //!
-//! It must never wait, read a socket, know a clock, keep state between messages, or panic on a peer's bytes.
+//! The crate must never wait, read a socket, know a clock, keep state between messages, or panic on a peer's bytes.
 //! Every length is checked before it is used, and every limit is named in [`limits`]. Values that may be
 //! secret (passwords, keys, statement texts) are not in `Debug` output, and no error repeats a peer's text.
 //!

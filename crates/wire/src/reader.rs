@@ -1,6 +1,6 @@
 //! Reads a message's body, field by field. Every parser of this crate goes through here.
 //!
-//! It never reads past the body, and each error names the message and the field.
+//! The reader never reads past the body, and each error names the message and the field.
 
 use crate::error::WireError;
 use crate::limits::CANCEL_KEY_LEN_MAX;

@@ -1,6 +1,6 @@
 //! Appends fields to a message. Every encoder of this crate goes through here.
 //!
-//! It never fails and never lets one field run into the next; see [`crate::header`].
+//! The writer never fails and never lets one field run into the next; see [`crate::header`].
 
 use crate::reader::split_text;
 

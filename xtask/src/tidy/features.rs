@@ -26,7 +26,7 @@ const ROOMS: [&str; 11] = [
     "session",
     "startup",
 ];
-/// What a room may call in other ones, with the reason.
+/// The functions of other rooms that a room may call, with the reason.
 const ALLOWED: [(&str, &[&str], &str); 15] = [
     ("listen", &["quote_identifier"], "a function of a name alone"),
     ("sequences", &["executed_name"], "a function of a text alone"),
@@ -88,7 +88,7 @@ const ALLOWED: [(&str, &[&str], &str); 15] = [
 
 /// Where it is acted on what features answer.
 const ACTING: [&str; 4] = ["relay", "moves", "client", "server"];
-/// What a room calls there.
+/// The functions that a room calls there.
 const ACTS: [(&str, &[&str]); 9] = [
     // It answers a client in place of a server, and the server may leave.
     ("begin", &["answer_message", "client_left", "send_sync", "server_rests", "set_client_state"]),

@@ -7,7 +7,7 @@ use crate::tidy::Problem;
 use crate::tidy::source::Source;
 
 pub(super) const LIST: &str = "tests/invariant-tests.txt";
-/// What an invariant begins with in ARCHITECTURE.md. It ends with the bold words.
+/// The beginning of an invariant in ARCHITECTURE.md. The invariant ends with the bold words.
 const BEGINNING: &str = "**Invariant: ";
 
 /// Invariants without a test, tests without an invariant, and names of tests that no source has.

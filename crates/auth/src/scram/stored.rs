@@ -11,7 +11,7 @@ use std::fmt;
 /// The secret that a server stores for a SCRAM user: enough to check a client and to prove itself, not enough
 /// to log in.
 ///
-/// Its text form (`pg_authid.rolpassword`) is `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`,
+/// The text form (`pg_authid.rolpassword`) is `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`,
 /// with salt and keys in base64.
 #[derive(Clone)]
 pub struct ScramSecret {

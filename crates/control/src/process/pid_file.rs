@@ -40,7 +40,7 @@ pub enum Standing {
     Stale,
 }
 
-/// This process's pid file. It is removed when this value is dropped.
+/// The pid file of this process. The file is removed when the value is dropped.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,

@@ -2,7 +2,7 @@
 //! each other's cancel requests. A key carries the id of the process that gave it; a request with another process's id is
 //! forwarded there as it came, on a separate connection, which that process closes when it is done.
 //!
-//! This process cannot tell which client's statement is meant: only the other process can.
+//! Only the other process can tell which client's statement is meant.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

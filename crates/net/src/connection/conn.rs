@@ -15,9 +15,9 @@ use crate::tls::stream::{TLS_PIECE_BYTES, TlsStream};
 /// The side that began the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// A client connected to this process.
+    /// A connection that a client opened to this process.
     Accepted,
-    /// This process connected to a server.
+    /// A connection that this process opened to a server.
     Dialed,
 }
 

@@ -19,7 +19,7 @@ const READ_BUDGET_BYTES: usize = 256 * 1024;
 /// The result of reading once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// This number of bytes came; there may be more.
+    /// The number of bytes that came; there may be more.
     More(usize),
     /// No more bytes for now.
     Dry,

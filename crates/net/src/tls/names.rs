@@ -1,6 +1,6 @@
 //! Names and dates in a certificate, read from its DER by a small bounded parser (RFC 5280).
 //!
-//! It is used on certificates that were verified, or that are compared byte for byte with configured ones.
+//! The check is used on certificates that were verified, or that are compared byte for byte with configured ones.
 //! Still, for any bytes its worst result must be "nothing found".
 
 use aws_lc_rs::digest;

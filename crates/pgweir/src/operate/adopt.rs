@@ -21,7 +21,7 @@ const NOTHING_FOUND: u8 = 1;
 /// Exit code: the arguments cannot be used.
 pub(crate) const UNUSABLE: u8 = 2;
 
-/// What `adopt -h` prints.
+/// The text of `adopt -h`.
 pub(crate) const ADOPT_HELP: &str = "\
 pgweir adopt: find the PgBouncer of this container or host, and print the one
 line that puts pgweir in its place.
@@ -42,7 +42,7 @@ Options:
 Exit code: 0 PgBouncer was found; 1 it was not; 2 the arguments are wrong.
 ";
 
-/// What the arguments ask for.
+/// The command that the arguments give.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AdoptCommand {
     /// Look, and print what is there.

@@ -1,4 +1,4 @@
-//! `[cache]`: which statements of which clients a rule is about, and what must be right in the rules.
+//! The rules of `[cache]`: the clients and tables that a rule matches, and the checks of the rules.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::syntax::value::Value;
 use crate::table::CacheRule;
 use crate::{Kind, QueryCache};
 
-/// When an answer ends to be given.
+/// The condition under which an answer is not given any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheFollow {
-    /// After a time.
+    /// The answer has reached the age `ttl_ms`.
     Time,
 }
 
 impl CacheFollow {
-    /// The words that may stand in the file.
+    /// The words that the configuration file may have.
     pub const WORDS: &'static [&'static str] = &["time"];
 }
 
@@ -46,14 +46,14 @@ impl Value for CacheFollow {
 pub struct CacheSubject<'a> {
     /// The database that the client asked for.
     pub database: &'a str,
-    /// The user that it logged in as.
+    /// The user that the client logged in as.
     pub user: &'a str,
-    /// Its `application_name`; bytes, as it is the client's.
+    /// The client's `application_name`, in the encoding of the client.
     pub application_name: &'a [u8],
 }
 
 impl CacheRule {
-    /// Whether the rule is about statements of this client, as far as its `tables` match.
+    /// Returns whether the rule matches this client. Its `tables` are compared with each statement.
     pub fn is_about(&self, client: CacheSubject<'_>) -> bool {
         let fits = |pattern: &Option<String>, text: &[u8]| {
             pattern.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), text))
@@ -63,35 +63,27 @@ impl CacheRule {
             && fits(&self.application_name, client.application_name)
     }
 
-    /// Whether the rule can be about clients of this database.
+    /// Returns whether the rule matches this database.
     pub fn may_name_database(&self, database: &str) -> bool {
         self.database.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), database.as_bytes()))
     }
 
-    /// Whether the rule's `tables` name this table. `schema` is empty if the statement names none.
+    /// Returns whether the rule's `tables` name this table. `schema` is empty if the statement names none.
     pub fn names_table(&self, schema: &[u8], table: &[u8]) -> bool {
         self.tables.iter().any(|pattern| {
             let (in_schema, name) =
                 pattern.rsplit_once('.').map_or((None, &**pattern), |(s, t)| (Some(s), t));
-            in_schema.is_none_or(|own| own.as_bytes() == schema) && fits_front(name.as_bytes(), table)
+            in_schema.is_none_or(|own| own.as_bytes() == schema) && fits(name.as_bytes(), table)
         })
     }
 
-    /// The age at which its answers are not given any more.
+    /// Returns the age from which on answers are not given.
     pub fn ttl(&self, config: &Config) -> Duration {
         self.ttl_ms.unwrap_or(config.main.query_cache_ttl_ms)
     }
 }
 
-/// Whether a name is what a pattern says, in which `*` at the end stands for any rest.
-fn fits_front(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern.strip_suffix(b"*") {
-        Some(front) => name.starts_with(front),
-        None => pattern == name,
-    }
-}
-
-/// Every fault of the rules.
+/// Returns every fault of the rules.
 pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
     let mut faults = Vec::new();
     for rule in &config.cache {
@@ -126,7 +118,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
     faults
 }
 
-/// What an administrator should know of the cache.
+/// Returns the warnings about the cache.
 pub(crate) fn warnings(config: &Config) -> Vec<Warning> {
     let is_without_rules = config.main.query_cache == QueryCache::On && config.cache.is_empty();
     let place = config.given.get("query_cache").filter(|_| is_without_rules);

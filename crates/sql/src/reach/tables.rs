@@ -1,13 +1,13 @@
-//! The tables that a query names. It says of a text that it names no others than some; in doubt it says no. What a view or a function
-//! reads does not stand in the text.
+//! The tables that a query names. The scanner tells whether a text names only tables of a list; in doubt the answer is no. Tables that a view
+//! or a function reads are not in the text.
 
 use super::NAME_BYTES_MAX;
 use crate::lexer::{Kind, Lexer};
 
-/// Parentheses that are told apart.
+/// The largest depth of parentheses that the scanner follows.
 const DEPTH_MAX: u32 = 64;
 
-/// Functions in whose parentheses FROM is a part of the call.
+/// The functions whose syntax has the word FROM inside of the parentheses.
 const CALLS_WITH_FROM: [&[u8]; 4] = [b"extract", b"overlay", b"substring", b"trim"];
 
 /// Words that end the list of tables of a FROM.
@@ -26,8 +26,8 @@ const CLAUSES: [&[u8]; 12] = [
     b"window",
 ];
 
-/// Whether `sql`, a single query, certainly names no other tables and views than those that `allows` says yes of: it is told the schema,
-/// empty if the text names none, and the name. Names that WITH gives are tables here. Functions are not.
+/// Returns whether `sql`, a single query, certainly names only tables and views that `allows` accepts. `allows` gets the schema, empty if the
+/// text names none, and the name. A name that WITH gives counts as a table, a function does not.
 ///
 /// Takes time linear in the length of `sql` and allocates nothing.
 #[must_use]
@@ -61,15 +61,15 @@ pub fn names_only_tables(sql: &[u8], allows: impl FnMut(&[u8], &[u8]) -> bool) -
 /// The place of the next lexeme.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// No table is named here.
+    /// No table can come next.
     Elsewhere,
     /// A table, a function or an opening parenthesis follows.
     Relation,
-    /// After a table's name, or a part of it.
+    /// A table's name, or a part of it, was read.
     Name,
-    /// After a dot in a table's name.
+    /// A dot in a table's name was read.
     DotOfName,
-    /// After another dot.
+    /// A dot outside of a table's name was read.
     Dot,
 }
 

@@ -1,8 +1,8 @@
-//! Functions of which each call is to have another result: numbers drawn by chance, and names that nothing else has.
+//! Functions whose calls must each have another result: random numbers, and unique names.
 
 use super::find_name;
 
-/// In the order of the alphabet; functions of the extensions uuid-ossp and pgcrypto among them.
+/// The functions in alphabetical order, with those of the extensions uuid-ossp and pgcrypto.
 const VARYING: [&str; 12] = [
     "array_sample",
     "array_shuffle",
@@ -18,7 +18,7 @@ const VARYING: [&str; 12] = [
     "uuidv7",
 ];
 
-/// Whether `sql` names such a function, so that its answer must not be given to another statement.
+/// Returns whether `sql` names such a function. The answer must then not be given to another statement.
 #[must_use]
 pub fn names_varying(sql: &[u8]) -> bool {
     find_name(sql, |name| VARYING.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))).is_some()

@@ -553,6 +553,12 @@ impl Plan {
         place.and_then(|place| routes.get(place).copied()).or(Some("primary"))
     }
 
+    /// Returns whether transactions that do not say what they do may begin at a standby (`begin_undeclared=first`).
+    #[must_use]
+    pub fn begins_undeclared(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.begin_undeclared == "first")
+    }
+
     /// The configuration as the pooler reads it.
     #[must_use]
     pub fn ini(&self) -> String {

@@ -1,6 +1,6 @@
 //! The HTTP server: its connections, with TLS or without, and their number.
 //!
-//! It must never know the meaning of a request.
+//! The server must never know the meaning of a request.
 
 pub(in crate::web) mod connection_slots;
 pub(in crate::web) mod serve;

@@ -1,69 +1,71 @@
-//! An answer while it passes from a server to its client, copied so that it can be kept.
+//! Captures: copies of answers, made while they pass from a server to its client, so that the query cache can keep them.
 //!
-//! An answer is kept only if it is exactly what the group's messages ask for: no error, notice, parameter or notification in it, and the
-//! transaction status idle at its end.
+//! The cache keeps an answer only if it has exactly the messages that PostgreSQL sends for the group if all is well. An error, a notice, a
+//! parameter or a notification in it, or an open transaction at its end, makes it unfit.
 
 use std::sync::Arc;
 
+use pgweir_wire::Messages;
 use pgweir_wire::backend::tag as answer_tag;
 use pgweir_wire::frontend::tag;
-use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::cache::store::Underway;
 use crate::pool::relay::group::whole_messages;
 
-/// When a statement was sent to a server, and what was known of the database then.
+/// The time at which a statement was sent to a server, with the state of the database's objects and rights at that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SentAt {
-    /// Monotonic, µs. The statement ran after it.
+    /// The time (monotonic, µs). PostgreSQL has run the statement after it.
     pub(crate) at_us: u64,
-    /// [`Shared::age`](crate::shared::Shared::age) at that time.
+    /// The value of [`Shared::age`](crate::shared::Shared::age) at that time.
     pub(crate) age: u64,
-    /// [`Shared::changes`](crate::shared::Shared::changes) at that time.
+    /// The value of [`Shared::changes`](crate::shared::Shared::changes) at that time.
     pub(crate) changes: u64,
 }
 
 impl SentAt {
-    /// For a statement that is sent now.
+    /// Returns the value for a statement that is sent now.
     pub(crate) fn now(env: &Env) -> SentAt {
         SentAt { at_us: env.now.mono_us, age: env.shared.age(), changes: env.shared.changes() }
     }
 
-    /// Whether no table, right or role was changed through pgweir since.
+    /// Returns `true` if no object, right or role was changed through pgweir since the statement was sent.
     pub(crate) fn is_current(self, env: &Env) -> bool {
         self.age == env.shared.age() && self.changes == env.shared.changes()
     }
 }
 
-/// Listens to one group's answer.
+/// The copy of one group's answer, as far as the answer has arrived.
 pub(crate) struct Capture {
     pub(crate) client: ClientId,
     pub(crate) key: Arc<[u8]>,
     pub(crate) sent: SentAt,
-    /// The tags of the group's messages.
+    /// The types of the group's messages, in their order.
     asked: Box<[u8]>,
     bytes_max: usize,
     bytes: Vec<u8>,
-    /// The next header begins there.
+    /// The position in `bytes` of the next message.
     next: usize,
     underway: Underway,
 }
 
-/// What became of a capture.
+/// The state of a capture after more bytes of the answer.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Heard {
+    /// The end of the answer is still to come.
     More,
     /// The answer is whole, and may be kept.
     Plain,
-    /// The answer is whole, and is one that is not kept.
+    /// The answer is whole, and must not be kept: it has a message that the group did not ask for.
     Unfit,
+    /// The answer has more bytes than are kept. The rest of it is not needed.
     TooLong,
 }
 
 impl Capture {
-    /// Of the answer to the group that is `messages`, if it has no more than `bytes_max` bytes.
+    /// Returns an empty capture for the answer to the group `messages`. An answer of more than `bytes_max` bytes is given up.
     pub(crate) fn new(
         client: ClientId,
         (key, sent): (Arc<[u8]>, SentAt),
@@ -83,31 +85,29 @@ impl Capture {
         }
     }
 
-    /// The answer, as far as it came.
+    /// Returns the answer, as far as it has arrived.
     pub(crate) fn answer(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Further bytes of the answer. Those after its end are the next one's.
+    /// Takes further bytes of the server. Bytes after the end of this answer belong to the next one, and are dropped.
     pub(crate) fn hear(&mut self, bytes: &[u8]) -> Heard {
         let room = self.bytes_max.saturating_add(1).saturating_sub(self.bytes.len());
         let taken = &bytes[..bytes.len().min(room)];
         self.bytes.extend_from_slice(taken);
         self.underway.add(taken.len());
-        while let Ok(Some(header)) = Header::peek(self.bytes.get(self.next..).unwrap_or_default()) {
-            let end = self.next + header.total();
-            if end > self.bytes.len() {
+        let mut is_over = false;
+        for message in Messages::from(&self.bytes, self.next).whole() {
+            self.next = message.end();
+            is_over = message.tag() == answer_tag::READY;
+            if is_over {
                 break;
             }
-            self.next = end;
-            if header.tag == answer_tag::READY {
-                if end > self.bytes_max {
-                    return Heard::TooLong;
-                }
-                self.underway.take(self.bytes.len() - end);
-                self.bytes.truncate(end);
-                return if is_plain_answer(&self.asked, &self.bytes) { Heard::Plain } else { Heard::Unfit };
-            }
+        }
+        if is_over && self.next <= self.bytes_max {
+            self.underway.take(self.bytes.len() - self.next);
+            self.bytes.truncate(self.next);
+            return if is_plain_answer(&self.asked, &self.bytes) { Heard::Plain } else { Heard::Unfit };
         }
         if self.bytes.len() > self.bytes_max { Heard::TooLong } else { Heard::More }
     }
@@ -119,15 +119,10 @@ impl Drop for Capture {
     }
 }
 
-/// Whether `answer` has, for each message that was asked, what PostgreSQL answers to it if all is well, and nothing else.
+/// Returns whether `answer` has, for each message of the group (`asked`), the messages that PostgreSQL sends if all is well, and no other.
 fn is_plain_answer(asked: &[u8], answer: &[u8]) -> bool {
-    let mut rest = answer;
-    let mut next = || {
-        let header = Header::peek(rest).ok()??;
-        let body = rest.get(HEADER_LEN..header.total())?;
-        rest = rest.get(header.total()..)?;
-        Some((header.tag, body))
-    };
+    let mut messages = Messages::of(answer).whole();
+    let mut next = || messages.next().map(|message| (message.tag(), message.body()));
     let mut asked = asked.iter().copied().peekable();
     while let Some(message) = asked.next() {
         let mut is_next = |wanted: &[u8]| next().is_some_and(|(tag, _)| wanted.contains(&tag));
@@ -156,7 +151,7 @@ fn is_plain_answer(asked: &[u8], answer: &[u8]) -> bool {
     next().is_none()
 }
 
-/// Rows, and CommandComplete.
+/// Returns whether the next messages are rows and a CommandComplete.
 fn is_rows_and_end<'a>(next: &mut impl FnMut() -> Option<(u8, &'a [u8])>) -> bool {
     loop {
         match next() {
@@ -179,7 +174,7 @@ mod tests {
         [&[tag][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
     }
 
-    /// An answer of such messages; of ReadyForQuery the last one has this status.
+    /// An answer of messages with these types; each ReadyForQuery tells this status.
     fn answer(tags: &str, status: u8) -> Vec<u8> {
         let body = |tag: u8| if tag == b'Z' { vec![status] } else { b"x".to_vec() };
         tags.bytes().flat_map(|tag| message(tag, &body(tag))).collect()

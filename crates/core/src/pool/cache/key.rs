@@ -1,8 +1,8 @@
-//! The key of an answer: everything on which the answer to a group depends but the data. Keys are compared whole.
+//! The key of an answer: all that the answer to a group depends on, except the data. Keys are compared whole, never by a hash alone.
 //!
-//! It is the pool (database and user), how the client's session is set in every setting, and the group's messages as the client sent them; a
-//! prepared statement's name is replaced by the statement that it stands for. So formats, the wish for a Describe, and values are in it as
-//! they stand there.
+//! The key has the pool (database and user), the value of each setting of the client's session, and the group's messages as the client sent
+//! them. The name of a prepared statement is replaced by the number of the statement. Formats, values and a Describe are part of the messages,
+//! and so of the key.
 
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 use slotmap::Key as _;
@@ -11,11 +11,12 @@ use crate::ids::{PoolId, StatementId};
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::relay::group::whole_messages;
 
-/// A Bind of a named statement, and a Describe of one, in a key.
+/// The types that a Bind and a Describe of a named statement have in a key.
 const BIND_OF: u8 = b'b';
 const DESCRIBE_OF: u8 = b'd';
 
-/// Writes the key of the group that is `messages`. `None`: a name stands for no statement that is known by content.
+/// Writes the key of the group `messages` to `out`. `statement` finds a prepared statement by the client's name. Returns `None` if it finds
+/// none: the group has no key then.
 pub(crate) fn write_key(
     out: &mut Vec<u8>,
     (pool, settings): (PoolId, ParseContext),
@@ -66,7 +67,8 @@ pub(crate) enum Asked<'a> {
     Named(&'a [u8]),
 }
 
-/// What a group of one statement executes.
+/// Returns the statement that a group of one statement executes; `None` if the group executes a statement that was prepared without a name
+/// before.
 pub(crate) fn asked(messages: &[u8]) -> Option<Asked<'_>> {
     let mut unnamed = None;
     for message in whole_messages(messages) {

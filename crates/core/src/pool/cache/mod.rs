@@ -1,7 +1,7 @@
 //! The query cache: answers to reads, given again without a server (`query_cache`; for users: docs/configure/query-cache.md).
 //!
-//! A rule of `[cache]` says of which statements of which clients, and up to which age. This room has the values: the answers of a worker
-//! ([`store`]), their keys, and the captures of answers on their way. It answers no client and sends nothing: `relay/known_answers.rs` acts.
+//! A rule of `[cache]` names clients, tables and an age. This room has the values: the answers of a worker ([`store`]), their keys ([`key`]),
+//! and the captures of answers on their way ([`capture`]). It answers no client and sends nothing: `relay/known_answers.rs` does.
 
 pub(crate) mod capture;
 pub(crate) mod key;
@@ -24,39 +24,40 @@ use crate::stats::snapshot::CacheNumbers;
 /// The query cache of a worker.
 pub(crate) struct QueryCache {
     pub(crate) store: Store,
-    /// The settings of clients' sessions, all of them, by number.
+    /// The numbers of sessions by their settings: two sessions have the same number if all their settings are the same.
     pub(crate) settings: ParseContexts,
-    /// The key of the group that is looked at.
+    /// The key of the group that was looked at last.
     pub(crate) key: Vec<u8>,
-    /// Rises with each change of the rules.
+    /// The version of the rules, which rises with each reload.
     version: u64,
 }
 
-/// What the cache knows of a client.
+/// The facts about a client on which its keys and rules depend, as last found.
 pub(crate) struct Reader {
     settings: Known,
     version: u64,
-    /// The rules that are about the client, as far as their tables match: their places among the rules of the configuration.
+    /// The positions of the rules that match the client, among the rules of the configuration. Their `tables` are compared for each
+    /// statement.
     rules: Box<[u16]>,
 }
 
-/// What a pool has of the cache.
+/// The state of a pool that the query cache needs.
 #[derive(Default)]
 pub(crate) struct PoolCache {
-    /// Answers to statements that were sent at this time (monotonic, µs) or before are not given: the pool's database, or its primary, may
-    /// be another one since, or the operator has purged them.
+    /// A time (monotonic, µs): answers to statements that were sent at this time or before are not given. It moves when the primary or the
+    /// database's server changes, and with CACHE PURGE.
     pub(crate) floor_us: u64,
-    /// What is counted; what is kept now is the store's knowledge.
+    /// The counters of the pool. Its fields for the present number and size of answers stay 0: the store has them.
     pub(crate) numbers: CacheNumbers,
-    /// How old the answers were that were given; `None` without any.
+    /// The ages of the answers that were given; `None` if none was.
     pub(crate) ages: Option<Box<Histogram>>,
 }
 
-/// [`Account::wrote_us`] of a client whose last change may not have been answered.
+/// The value of [`Account::wrote_us`] for a client whose last change may not be answered yet.
 pub(crate) const WRITING: u64 = u64::MAX;
 
 impl QueryCache {
-    /// The cache of a worker, if the configuration has one.
+    /// Returns the cache of a worker; `None` if the configuration has none.
     pub(crate) fn of(config: &Config, shared: &Shared) -> Option<Box<QueryCache>> {
         is_on(config).then(|| {
             Box::new(QueryCache {
@@ -68,18 +69,18 @@ impl QueryCache {
         })
     }
 
-    /// The configuration has changed, and has a cache still. Returns the number of answers that gave way.
+    /// Follows a new configuration, which has a cache, too. Returns the number of answers that were evicted.
     pub(crate) fn follow(&mut self, config: &Config, shared: &Shared) -> usize {
         self.version += 1;
         self.store.resize(share_bytes(config, shared))
     }
 
-    /// The number of the rules' present version.
+    /// Returns the present version of the rules.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// The number of the settings of the client's session. `None`: they are too long to be compared.
+    /// Returns the number of the client's session; `None` if its settings are too long to be compared.
     pub(crate) fn settings_of(
         &mut self,
         env: &Env,
@@ -97,7 +98,7 @@ impl QueryCache {
         number
     }
 
-    /// Capture of the answer to the group that is `messages`, whose key is [`QueryCache::key`].
+    /// Returns a capture for the answer to the group `messages`. The caller has written its key to [`QueryCache::key`].
     pub(crate) fn capture(&self, env: &Env, client: ClientId, messages: &[u8], sent: SentAt) -> Capture {
         let bytes_max = env.rules.config.main.query_cache_max_answer as usize;
         let what = (self.key.as_slice().into(), sent);
@@ -105,18 +106,18 @@ impl QueryCache {
     }
 }
 
-/// Whether answers are kept at all.
+/// Returns whether the configuration keeps answers at all.
 fn is_on(config: &Config) -> bool {
     config.main.query_cache == Switch::On && !config.cache.is_empty()
 }
 
-/// Each worker has an equal share.
+/// Returns the number of bytes for one worker: all workers have equal shares.
 fn share_bytes(config: &Config, shared: &Shared) -> usize {
     config.main.query_cache_bytes as usize / usize::from(shared.workers()).max(1)
 }
 
 impl PoolState {
-    /// Why no client of this pool is answered from the cache, and no answer to one is kept. `None`: some may be.
+    /// Returns the reason why the cache is not used in this pool, as SHOW CACHE tells it; `None` if it may be used.
     pub(crate) fn cache_obstacle(&self, env: &Env) -> Option<&'static str> {
         let config = &env.rules.config;
         let is_named = || config.cache.iter().any(|rule| rule.may_name_database(&self.database));
@@ -129,7 +130,7 @@ impl PoolState {
         }
     }
 
-    /// Statements of its clients may be answered now. PAUSE holds them, as if a server were needed.
+    /// Returns whether clients of the pool may be answered from the cache now. PAUSE holds their statements, as if a server were needed.
     pub(crate) fn may_answer_known(&self, env: &Env) -> bool {
         self.gate == Gate::Open
             && env.activity == Activity::Active
@@ -138,7 +139,7 @@ impl PoolState {
             && !self.policy.keeps_server()
     }
 
-    /// The age (µs) at which an answer to this text is not given to the client any more, by the first rule that it matches.
+    /// Returns the age (µs) from which on an answer to this text is not given to the client; `None` if the text matches no rule.
     pub(crate) fn cache_ttl_us(
         &self,
         env: &Env,

@@ -1,8 +1,8 @@
-//! The answers that a worker keeps, within a number of bytes. What is evicted first is decided by S3-FIFO (Yang and others, SOSP 2023): a new
-//! answer enters a small queue; if nobody asks for it there, it leaves first. One that was asked for, or that comes again soon after it
-//! left, is in the main queue. A hit moves nothing.
+//! The answers that a worker keeps, within a number of bytes. S3-FIFO (Yang and others, SOSP 2023) decides which answer is evicted first: a
+//! new answer enters a small queue, and leaves it first if no client asks for it there. An answer that was asked for, or that comes again
+//! soon after it left, enters the main queue. A hit moves no answer.
 //!
-//! This file compares whole keys and counts bytes. Whether an answer may still be given is its caller's decision.
+//! The store compares whole keys and counts bytes. It does not decide whether an answer may still be given: `relay/known_answers.rs` does.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -12,23 +12,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::ids::PoolId;
 use crate::pool::cache::capture::SentAt;
 
-/// What an answer takes besides the bytes of its key and of itself: its places in the index and in a queue, and allocations.
+/// The number of bytes that an answer counts for besides its key and its messages: places in the index and in a queue, allocations.
 const OVERHEAD_BYTES: usize = 256;
-/// One out of so many bytes is for the small queue.
+/// The share of the small queue: one of this number of bytes.
 const SMALL_SHARE: usize = 10;
-/// Hits of an answer are counted up to this number.
+/// The number up to which the hits of an answer are counted.
 const HITS_MAX: u8 = 3;
 
-/// An answer.
+/// An answer that is kept.
 pub(crate) struct Kept {
-    /// The messages, up to and with ReadyForQuery.
+    /// The messages of the answer, up to and with ReadyForQuery.
     pub(crate) answer: Box<[u8]>,
-    /// When the statement was sent, and what was known of the database then.
+    /// The time at which the statement was sent, with the state of the database at that time.
     pub(crate) sent: SentAt,
     pool: PoolId,
     hits: u8,
     queue: Queue,
-    /// Its place in a queue has this number: another place of the same key is one that was left.
+    /// The number of the answer's place in a queue. A place of the same key with another number is out of date.
     serial: u64,
 }
 
@@ -38,16 +38,16 @@ enum Queue {
     Main,
 }
 
-/// What a pool has in the store.
+/// The answers of one pool in the store, in numbers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
     pub(crate) answers: u64,
     pub(crate) bytes: u64,
-    /// Answers that gave way to others.
+    /// The number of answers that were evicted, since the pool exists.
     pub(crate) evicted: u64,
 }
 
-/// Bytes of answers that are on their way: they count in the store's bound.
+/// The number of bytes in captures. They count in the store's bound, so that answers on their way and answers that are kept have one limit.
 #[derive(Clone, Default)]
 pub(crate) struct Underway(Arc<AtomicUsize>);
 
@@ -72,7 +72,7 @@ impl Underway {
 
 type Place = (Arc<[u8]>, u64);
 
-/// See the file's head.
+/// The answers of a worker, by key.
 pub(crate) struct Store {
     bytes_max: usize,
     bytes: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Store {
     kept: HashMap<Arc<[u8]>, Kept>,
     small: VecDeque<Place>,
     main: VecDeque<Place>,
-    /// Keys, by hash, that left the small queue last.
+    /// The hashes of the keys that left the small queue last, the oldest first.
     ghosts: VecDeque<u64>,
     is_ghost: HashSet<u64>,
     hasher: RandomState,
@@ -107,22 +107,22 @@ impl Store {
         }
     }
 
-    /// The counter of the bytes that are on their way.
+    /// Returns the counter of the bytes in captures. Each capture shares it.
     pub(crate) fn underway(&self) -> &Underway {
         &self.underway
     }
 
-    /// What the pool has here.
+    /// Returns the number and size of the pool's answers.
     pub(crate) fn held(&self, pool: PoolId) -> Held {
         self.held.get(&pool).copied().unwrap_or_default()
     }
 
-    /// The answer under this key. [`Kept::note_hit`] is called if it is given.
+    /// Returns the answer with this key. The caller calls [`Kept::note_hit`] if it gives the answer to a client.
     pub(crate) fn get(&mut self, key: &[u8]) -> Option<&mut Kept> {
         self.kept.get_mut(key)
     }
 
-    /// Keeps an answer, in place of an older one under the same key. Returns the number of answers that gave way.
+    /// Keeps an answer, instead of an older one with the same key. Returns the number of answers that were evicted.
     pub(crate) fn keep(&mut self, key: Arc<[u8]>, pool: PoolId, answer: &[u8], sent: SentAt) -> usize {
         let bytes = cost(&key, answer);
         if bytes > self.bytes_max {
@@ -152,7 +152,7 @@ impl Store {
         self.shrink()
     }
 
-    /// From now on answers take at most so many bytes. Returns the number of answers that gave way.
+    /// Sets the number of bytes that answers may take together. Returns the number of answers that were evicted.
     pub(crate) fn resize(&mut self, bytes_max: usize) -> usize {
         self.bytes_max = bytes_max;
         self.shrink()
@@ -172,7 +172,7 @@ impl Store {
         self.forget_ghosts();
     }
 
-    /// The pool is gone.
+    /// Drops all answers of a pool that is gone, and its numbers.
     pub(crate) fn forget_pool(&mut self, pool: PoolId) {
         self.drop_pool(pool);
         self.held.remove(&pool);
@@ -207,7 +207,7 @@ impl Store {
         before - self.kept.len()
     }
 
-    /// The oldest of the small queue leaves, or moves to the main one if it was asked for.
+    /// Evicts the oldest answer of the small queue, or moves it to the main queue if a client has asked for it.
     fn evict_from_small(&mut self) {
         let Some((key, serial)) = self.small.pop_front() else { return self.evict_from_main() };
         let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.serial == serial) else { return };
@@ -224,7 +224,7 @@ impl Store {
         }
     }
 
-    /// There are no more of them than answers.
+    /// Forgets the oldest hashes, so that there are no more of them than answers.
     fn forget_ghosts(&mut self) {
         while self.ghosts.len() > self.kept.len().max(1) {
             let oldest = self.ghosts.pop_front();
@@ -232,7 +232,7 @@ impl Store {
         }
     }
 
-    /// The oldest of the main queue leaves, or goes to its end if it was asked for.
+    /// Evicts the oldest answer of the main queue, or moves it to the end if a client has asked for it.
     fn evict_from_main(&mut self) {
         let Some((key, serial)) = self.main.pop_front() else { return };
         let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.serial == serial) else { return };
@@ -253,7 +253,7 @@ impl Store {
 }
 
 impl Kept {
-    /// The answer is given.
+    /// Counts a hit: the answer is given to a client.
     pub(crate) fn note_hit(&mut self) {
         self.hits = (self.hits + 1).min(HITS_MAX);
     }
@@ -280,7 +280,7 @@ mod tests {
         SentAt { at_us, age: 0, changes: 0 }
     }
 
-    /// Room for so many answers with such keys.
+    /// A store with room for this number of answers.
     fn store(answers: usize) -> Store {
         Store::new(answers * cost(&key(0), ANSWER))
     }

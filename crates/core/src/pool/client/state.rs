@@ -70,10 +70,11 @@ pub(crate) struct Account {
     pub(crate) unnamed: Option<Box<Unnamed>>,
     /// The context in which the client's texts are parsed, as last found.
     pub(crate) parse_context: Option<parse_contexts::Known>,
-    /// When its last group that may have changed something was answered, or later (monotonic, µs), as far as the query cache has to know;
-    /// [`WRITING`](crate::pool::cache::WRITING): such a group was sent since the cache was last asked.
+    /// A time (monotonic, µs) at which the client's last group that may have changed data was answered already. The query cache gives the
+    /// client no answer to a statement that was sent before it. [`WRITING`](crate::pool::cache::WRITING) if such a group was sent since the
+    /// cache was last asked.
     pub(crate) wrote_us: u64,
-    /// What the query cache knows of it; `None` before it was asked for anything.
+    /// The facts that the query cache needs about the client. `None` before the client's first statement that is looked up.
     pub(crate) reader: Option<Box<Reader>>,
     /// The client's use of sequences, as far as pgweir knows it.
     pub(crate) draws: Draws,
@@ -197,7 +198,7 @@ impl First {
 pub(crate) struct QueuedBehind {
     pub(crate) server: ServerId,
     pub(crate) group: Group,
-    /// When the group was sent, for the query cache; `None` if there was none.
+    /// The time at which the group was sent, for the query cache; `None` if there is no cache.
     pub(crate) sent: Option<SentAt>,
 }
 

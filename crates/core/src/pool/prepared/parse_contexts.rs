@@ -30,7 +30,7 @@ impl ParseContext {
         ParseContext(NonZeroU64::MIN | (1 << 63 | serial << 1))
     }
 
-    /// Its number, which no other one has.
+    /// Returns the number of the context. Equal contexts have equal numbers.
     pub(crate) fn number(self) -> u64 {
         self.0.get()
     }
@@ -68,7 +68,7 @@ pub(crate) struct ParseContexts {
     last: u64,
     /// The buffer in which settings are written to be compared.
     scratch: Vec<u8>,
-    /// Settings that change no text's meaning count, too: sessions are the same if all their settings are.
+    /// Whether all settings count, also those that change no text's meaning.
     is_of_all: bool,
 }
 
@@ -81,7 +81,7 @@ struct Entry {
 }
 
 impl ParseContexts {
-    /// Those in which each setting counts.
+    /// Returns an empty table in which all settings count.
     pub(crate) fn of_all_settings() -> ParseContexts {
         ParseContexts { is_of_all: true, ..ParseContexts::default() }
     }

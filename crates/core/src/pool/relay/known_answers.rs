@@ -1,11 +1,10 @@
-//! Answers that need no server: where the query cache (`pool/cache`) meets the messages. A group that a client asks for is looked up before it
-//! needs a server; if it needs one, its answer is copied as it passes, and kept.
+//! Answers that need no server: the places at which messages meet the query cache (`pool/cache`). pgweir looks a group up before it asks for
+//! a server. If the group needs one, pgweir copies the answer as it passes, and keeps it.
 //!
-//! A worker without a cache pays one branch at each of these places. Nothing is given in doubt: what is not known to hold sends the group to a
-//! server.
+//! A worker without a cache pays one branch at each of these places. In doubt the group goes to a server.
 //!
-//! Which answers a client may be given: those of its pool to the same messages, from a session with the same settings, of the primary; if the
-//! statement was sent less than the rule's time ago, after the client's own last change was answered, and after the last change of tables,
+//! A client may get an answer that the primary gave to the same messages, in the same pool, to a session with the same settings. The statement
+//! must have been sent less than the rule's time ago, after the client's own last change was answered, and after the last change of objects,
 //! rights and roles through pgweir.
 
 use std::sync::Arc;
@@ -24,20 +23,20 @@ use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::{Pool, Step};
 use crate::stats::rare_path::RarePath;
 
-/// What the cache says of a group.
+/// The result of looking a group up in the cache.
 enum Lookup {
-    /// It is not the cache's affair.
+    /// No rule matches the group, or the cache must not be used now.
     NotAsked,
-    /// No answer that the client may be given.
+    /// A rule matches, and there is no answer that the client may get.
     Miss,
-    /// It is answered.
+    /// The client was sent an answer.
     Hit,
-    /// It is, when the client has taken what it was sent before.
+    /// There is an answer, but the client must first read what it was sent before.
     Later,
 }
 
 impl Pool {
-    /// The moment "request": answers a group in place of a server. `None`: a server must.
+    /// Answers a group instead of a server, in the moment *request*. Returns `None` if the group needs a server.
     #[inline]
     pub(crate) fn answer_known<D: Driver>(
         &mut self,
@@ -111,8 +110,8 @@ impl Pool {
         Lookup::Hit
     }
 
-    /// Whether a rule says that the answer to a group may be given to this client: the age (µs) up to which, and the statement's text. The
-    /// group's key is [`QueryCache::key`] then.
+    /// Returns the age (µs) up to which the answer to a group may be given to this client, and the statement's text; `None` if no rule
+    /// matches. With `Some`, the group's key is in [`QueryCache::key`].
     fn ask_cache<'a>(
         &mut self,
         env: &'a Env,
@@ -139,9 +138,9 @@ impl Pool {
         (ttl_us > 0).then_some((ttl_us, text))
     }
 
-    /// A linked client's bytes are about to be sent. What was captured of its server's answers before has no owner any more; and unless the
-    /// bytes are one group that certainly only reads, they may change something that the client must see from then on. Returns the group whose
-    /// answer may be captured, if the bytes are one. `group` is the one that they begin with, if that is known.
+    /// Prepares for bytes of a linked client that are about to be sent. An unfinished capture of the server ends. Unless the bytes are one
+    /// group that certainly only reads, they count as a change, which the client must see from then on. `group` is the group at the front of
+    /// the bytes, if it is known. Returns the group whose answer may be captured.
     #[cold]
     #[inline(never)]
     pub(crate) fn note_sending(
@@ -166,8 +165,8 @@ impl Pool {
         found.filter(|_| group.is_some() || is_first(client))
     }
 
-    /// A linked client's group was sent as a whole, or is the server's next one: its answer may be captured. `bytes`: the group that is sent
-    /// now; `None`: it was sent before, and is the server's attempt.
+    /// Begins to capture the answer to a linked client's group, if a rule matches. `bytes` are those of the group; `None` if the group was sent
+    /// while the client was queued: its bytes are the server's attempt then.
     #[inline]
     pub(crate) fn begin_capture(
         &mut self,
@@ -224,7 +223,7 @@ impl Pool {
         Some(())
     }
 
-    /// These bytes of a server go to a client, and an answer of the server is captured.
+    /// Gives bytes that a server sent for a client to the capture of that client's answer, and keeps the answer when it is whole.
     #[cold]
     pub(crate) fn hear_answer<D: Driver>(
         &mut self,
@@ -260,7 +259,7 @@ impl Pool {
         }
     }
 
-    /// Answers to statements that were sent until now are not given any more.
+    /// Drops the answers of the pool, and those that are on their way.
     pub(crate) fn purge_known(&mut self, env: &mut Env) {
         self.state.cache.floor_us = env.now.mono_us;
         if let Some(cache) = env.cache.as_deref_mut() {
@@ -268,7 +267,7 @@ impl Pool {
         }
     }
 
-    /// The cache was switched on, or off: nothing was noted of what is under way.
+    /// Forgets what was noted before the cache was switched on or off. All clients count as having a change under way.
     pub(crate) fn begin_caching(&mut self) {
         self.servers.values_mut().for_each(|server| server.incoming.capture = None);
         self.clients.values_mut().for_each(|client| client.account.wrote_us = WRITING);

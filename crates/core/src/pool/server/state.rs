@@ -159,7 +159,7 @@ impl SchemaChanges {
     /// The transaction has dropped roles.
     pub(crate) const ROLES: SchemaChanges = SchemaChanges(4);
 
-    /// It has changed what statements find, or may read.
+    /// The transaction has changed an object or a right, so that the same statement may have another answer.
     pub(crate) const ANSWERS: SchemaChanges = SchemaChanges(8);
 
     /// Adds the other changes to the set if `is_so` is true.

@@ -1,7 +1,7 @@
 //! The session after a transaction that is committed and set only settings that the same SET statements were found to set before: its
 //! server need not be asked.
 //!
-//! This rests on a fact: a SET statement of the simple protocol runs once; if neither it nor any later statement failed or was rolled back,
+//! The method rests on a fact: a SET statement of the simple protocol runs once; if neither it nor any later statement failed or was rolled back,
 //! its value is the session's. PostgreSQL was asked for the meaning of the text; it is not guessed.
 
 use std::sync::Arc;

@@ -26,7 +26,7 @@ impl Pool {
         row
     }
 
-    /// What the pool has counted of the cache, and what it has there.
+    /// Returns the pool's counters of the query cache, with the present number and size of its answers.
     pub(crate) fn cache_numbers(&self, env: &Env) -> CacheNumbers {
         let held = env.cache.as_deref().map(|cache| cache.store.held(self.id)).unwrap_or_default();
         let Held { answers, bytes, evicted } = held;

@@ -1,4 +1,4 @@
-//! This worker's part of SHOW as rows of text, and the merging of the workers' rows into one table.
+//! A worker's part of SHOW as rows of text, and the merging of the workers' rows into one table.
 
 use std::collections::BTreeSet;
 

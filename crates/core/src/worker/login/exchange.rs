@@ -65,9 +65,9 @@ pub(crate) enum Input<'a> {
 
 /// The result of a step.
 pub(crate) enum Next {
-    /// These bytes are sent to the client, which must answer.
+    /// The bytes to send to the client, which must answer.
     Say(Vec<u8>, Exchange),
-    /// This question is sent to the control plane.
+    /// The question to send to the control plane.
     Ask(About, Exchange),
     /// The exchange is over: the client has proven its user, or was refused.
     Decided(Verdict),

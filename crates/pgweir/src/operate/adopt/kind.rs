@@ -18,18 +18,18 @@ pub(super) enum Kind {
     ByHand,
 }
 
-/// What to change.
+/// The change with which pgweir takes over.
 pub(super) struct Change {
-    /// Where the line is.
+    /// The place of the line: a file, or a manifest.
     pub(super) place: &'static str,
-    /// The line as it has to be.
+    /// The new line.
     pub(super) line: String,
-    /// What else to know.
+    /// Further facts for the reader.
     pub(super) notes: Vec<String>,
 }
 
 impl Kind {
-    /// How PgBouncer is started; `None` if there is no trace of it.
+    /// Returns the way in which PgBouncer is started; `None` if there is no trace of it.
     pub(super) fn of(scene: &Scene) -> Option<Kind> {
         let config = scene.config.as_deref().unwrap_or_default();
         let is_edoburus =

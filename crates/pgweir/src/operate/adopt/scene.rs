@@ -1,5 +1,5 @@
-//! What there is of PgBouncer: its process, its files, its service, the names of variables. Values of variables are not kept, except
-//! ports: they may be passwords.
+//! The traces of PgBouncer: its process, files, service, and the names of variables. Values of variables may be passwords, so only ports are
+//! kept.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use pgweir_settings::Config;
 
 use super::kind::Kind;
 
-/// Where packages, images and operators have the configuration file, the most particular first.
+/// The places in which packages, images and operators have the configuration file. The first that exists counts.
 const CONFIGS: [&str; 6] = [
     "/controller/configs/pgbouncer.ini",
     "/etc/pgbouncer/~postgres-operator.ini",
@@ -19,7 +19,7 @@ const CONFIGS: [&str; 6] = [
     "/etc/pgbouncer.ini",
 ];
 
-/// Where systemd looks for the unit; the first one wins.
+/// The places in which systemd looks for the unit. The first that exists counts.
 const UNITS: [&str; 3] = [
     "/etc/systemd/system/pgbouncer.service",
     "/usr/lib/systemd/system/pgbouncer.service",
@@ -30,7 +30,7 @@ const UNITS: [&str; 3] = [
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    /// Its command line.
+    /// The words of the process's command line.
     pub(super) words: Vec<String>,
     /// The user id that it runs as.
     uid: Option<u32>,
@@ -45,7 +45,7 @@ pub(super) struct Unit {
     user: Option<String>,
 }
 
-/// What was found.
+/// The traces that were found.
 #[derive(Debug)]
 pub(super) struct Scene {
     root: PathBuf,

@@ -25,7 +25,18 @@ pub enum Verdict {
     Wrong(String),
 }
 
-/// See the module's head.
+/// The requests of a client that may run at a standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtStandbys {
+    /// Every request (`route=standby` and its kin).
+    All,
+    /// Reads, and transactions that read to their end.
+    Reads,
+    /// Reads, and the beginnings of transactions, which may go on at the primary (`begin_undeclared=first`).
+    Beginnings,
+}
+
+/// The judge of what one client is told: see the module's head.
 #[derive(Debug)]
 pub struct Oracle {
     client: u32,
@@ -33,10 +44,8 @@ pub struct Oracle {
     keeps_server: bool,
     /// `true` if all settings are the client's own, including those that servers do not report.
     keeps_session: bool,
-    /// `true` if every request of the client may run at a standby.
-    pub goes_to_standbys: bool,
-    /// `true` if the client's transactions may begin at a standby and go on at the primary.
-    pub leaves_standbys: bool,
+    /// The requests of the client that may run at a standby.
+    pub at_standbys: AtStandbys,
     /// `true` if the client learns the outcome of a change outside of a transaction block.
     pub learns_outcomes: bool,
     /// The settings that ParameterStatus has reported.
@@ -81,8 +90,7 @@ impl Oracle {
             reference,
             keeps_server,
             keeps_session: keeps_server || keeps_session,
-            goes_to_standbys: false,
-            leaves_standbys: false,
+            at_standbys: AtStandbys::Reads,
             learns_outcomes: false,
             told: BTreeMap::new(),
             cancels_asked: 0,
@@ -237,7 +245,7 @@ impl Oracle {
                     return wrong;
                 }
                 let refused = ["25006", "0A000"].into_iter().find(|code| *code == text.code);
-                let may_be = self.goes_to_standbys || !text.message.ends_with(IN_RECOVERY);
+                let may_be = self.at_standbys == AtStandbys::All || !text.message.ends_with(IN_RECOVERY);
                 if let Some(code) = refused.filter(|_| may_be) {
                     // PostgreSQL says so of a change in any read-only transaction.
                     self.reference.refuse_at_standby(code, &text.message);
@@ -369,7 +377,8 @@ impl Oracle {
         let at_standby = got[SILENT_COLUMN].ends_with(AT_STANDBY.as_bytes());
         match &self.process {
             Some((bound, was_at_standby))
-                if *bound != pid && !(self.leaves_standbys && *was_at_standby && !at_standby) =>
+                if *bound != pid
+                    && !(self.at_standbys == AtStandbys::Beginnings && *was_at_standby && !at_standby) =>
             {
                 Err("the server changed inside a transaction")
             }

@@ -1,7 +1,7 @@
 //! A model client at work: connects, sends its script, checks what comes back.
 
 use super::message;
-use super::oracle::{Oracle, Verdict};
+use super::oracle::{AtStandbys, Oracle, Verdict};
 use super::proving::Proving;
 use super::script::{Ending, Script, Vanish, Wait};
 use crate::sim::check::checks::PoolName;
@@ -85,9 +85,11 @@ impl Client {
             Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session, plan.keeps_sessions);
         oracle.learns_outcomes = plan.cluster.as_ref().is_some_and(|cluster| cluster.commit_outcome != "off");
         let route = plan.route_of(&script.database);
-        oracle.goes_to_standbys = matches!(route, Some("standby" | "prefer-standby" | "any"));
-        oracle.leaves_standbys = route == Some("auto")
-            && plan.cluster.as_ref().is_some_and(|cluster| cluster.begin_undeclared == "first");
+        oracle.at_standbys = match route {
+            Some("standby" | "prefer-standby" | "any") => AtStandbys::All,
+            Some("auto") if plan.begins_undeclared() => AtStandbys::Beginnings,
+            _ => AtStandbys::Reads,
+        };
         let proving = Proving::new(&script.user);
         let pool = plan.pool_of(&script.database, &script.user);
         Client {

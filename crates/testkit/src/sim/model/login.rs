@@ -5,7 +5,7 @@ use pgweir_auth::{Guard, GuardEnv, Method, Secret, Verdict};
 use super::backend::{Backend, Stage};
 use super::nodes::{Nodes, WATCHER};
 use super::outcome::ServerOutcome;
-use super::session::{Behaviour, Session};
+use super::session::{Balanced, Behaviour, Session};
 use crate::sim::context::{Event, SimContext};
 use crate::sim::model::state::settings::known;
 use crate::sim::network::net::End;
@@ -172,13 +172,17 @@ impl Backend {
         self.sleep(cx, in_us);
     }
 
-    /// Returns whether the login is to a standby, of a database with `route=auto`: the process gets only
-    /// reads, and may refuse them.
-    fn is_balanced_to(&self, cx: &SimContext) -> bool {
+    /// Returns the work that the pooler may bring to the process by itself: reads, if it is at a standby and its database has
+    /// `route=auto`.
+    fn balanced(&self, cx: &SimContext) -> Balanced {
         let database = self.pool.as_ref().map(|(database, _)| database.as_str());
         let route = database.and_then(|database| cx.plan.route_of(database));
         let in_recovery = cx.nodes.as_ref().is_some_and(|nodes| nodes.nodes[self.node].in_recovery);
-        in_recovery && route == Some("auto")
+        match route {
+            Some("auto") if in_recovery && cx.plan.begins_undeclared() => Balanced::ReadsUndeclared,
+            Some("auto") if in_recovery => Balanced::Reads,
+            _ => Balanced::Nothing,
+        }
     }
 
     pub(super) fn log_in(&mut self, cx: &mut SimContext, parameters: &[(String, String)]) {
@@ -187,12 +191,7 @@ impl Backend {
         let behaviour = Behaviour {
             reports_early: cx.plan.server.reports_early,
             in_hot_standby: cx.nodes.as_ref().map(in_recovery),
-            is_balanced_to: self.is_balanced_to(cx),
-            begins_undeclared: cx
-                .plan
-                .cluster
-                .as_ref()
-                .is_some_and(|cluster| cluster.begin_undeclared == "first"),
+            balanced: self.balanced(cx),
         };
         let mut session = Session::new(pid, parameters, behaviour);
         let mut greeting = Vec::new();

@@ -128,9 +128,10 @@ pub(super) enum Access {
     Begun,
     /// The block is read-only, and a statement of it has run.
     Read,
-    /// It began at a standby without a word on what it does, and no statement of it has run. Anything but a read leaves for the primary.
+    /// The transaction began at a standby and does not say what it does. None of its statements has run. A statement that is no read must
+    /// run on the primary.
     UndeclaredBegun,
-    /// The same, and it goes on.
+    /// The same transaction after its first statement.
     UndeclaredRead,
 }
 
@@ -161,10 +162,20 @@ pub struct Behaviour {
     pub reports_early: bool,
     /// The value of in_hot_standby that the session reports at login; `None` if there is no cluster.
     pub in_hot_standby: Option<bool>,
-    /// `true` if the session only gets the reads of clients that could also read from the primary.
-    pub is_balanced_to: bool,
-    /// Among them the beginnings of transactions that do not say what they do (`begin_undeclared=first`).
-    pub begins_undeclared: bool,
+    /// The work that the pooler may bring to the session by itself.
+    pub balanced: Balanced,
+}
+
+/// The work that the pooler may bring to a session at a standby by itself (`route=auto`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balanced {
+    /// The session is at a primary, or its database has another route: whatever comes was meant for it.
+    #[default]
+    Nothing,
+    /// Statements and read-only transactions that only read. The standby may refuse them.
+    Reads,
+    /// The same, and transactions that do not say what they do, as long as they read (`begin_undeclared=first`).
+    ReadsUndeclared,
 }
 
 /// The end of the error for a statement that PostgreSQL refuses at a standby in any transaction.

@@ -1,7 +1,7 @@
 //! A standby's handling of statements if clients must not notice it (`route=auto`): it refuses some reads as
 //! PostgreSQL does, and anything but a read, or a transaction that only reads, should not be there.
 
-use super::super::session::{Access, Block, IN_RECOVERY, Note, Refusal, Session};
+use super::super::session::{Access, Balanced, Block, IN_RECOVERY, Note, Refusal, Session};
 use super::super::statement::{Hold, Statement, Tag, Verb};
 
 /// The number of reads of which a standby refuses one because of a conflict with recovery, and one because
@@ -49,7 +49,9 @@ impl Session {
     /// A statement has run: what the transaction block may do from here on.
     pub(in super::super) fn note_access(&mut self, statement: &Statement) {
         self.access = match (&statement.verb, self.access) {
-            (Verb::Begin | Verb::Start, _) if self.takes_undeclared() && self.is_in_recovery() => {
+            (Verb::Begin | Verb::Start, _)
+                if self.behaviour.balanced == Balanced::ReadsUndeclared && self.is_in_recovery() =>
+            {
                 Access::UndeclaredBegun
             }
             (Verb::Begin | Verb::Start, _) => Access::Write,
@@ -58,11 +60,6 @@ impl Session {
             (_, Access::UndeclaredBegun) => Access::UndeclaredRead,
             (_, access) => access,
         };
-    }
-
-    /// Transactions that do not say what they do may begin here.
-    fn takes_undeclared(&self) -> bool {
-        self.behaviour.is_balanced_to && self.behaviour.begins_undeclared
     }
 
     /// A statement is about to run, in a transaction that may be read-only.
@@ -81,7 +78,7 @@ impl Session {
 
     /// A statement is about to run.
     pub(in super::super) fn judge_as_standby(&mut self, statement: &Statement) -> Result<(), Refusal> {
-        if !self.behaviour.is_balanced_to || !statement.tag.is_clients() {
+        if self.behaviour.balanced == Balanced::Nothing || !statement.tag.is_clients() {
             return match self.is_in_recovery() && statement.is_refused_in_recovery() {
                 true => Err(Refusal::new("25006", format!("cannot execute it {IN_RECOVERY}"))),
                 false => Ok(()),
@@ -96,7 +93,9 @@ impl Session {
         }
         match statement.verb {
             Verb::BeginReadOnly => return Ok(()),
-            Verb::Begin | Verb::Start if self.takes_undeclared() => return Ok(()),
+            Verb::Begin | Verb::Start if self.behaviour.balanced == Balanced::ReadsUndeclared => {
+                return Ok(());
+            }
             // Of a client's session, which comes with its read.
             Verb::Hold(Hold::Prepare { .. }) if self.block == Block::None => {
                 return match statement.tag.number % 3 {
@@ -148,7 +147,7 @@ impl Session {
     /// The pooler's own statement in a transaction that only reads: in place of one that it refuses, or the end of one whose first
     /// statement the standby has refused.
     pub(in super::super) fn may_end_read(&self, what: &str) -> bool {
-        self.behaviour.is_balanced_to
+        self.behaviour.balanced != Balanced::Nothing
             && match self.access {
                 Access::Write => false,
                 Access::Begun if self.block == Block::Failed && what == "Rollback" => true,
@@ -170,7 +169,7 @@ impl Session {
     pub(in super::super) fn judges_text_as_standby(&mut self, tag: &Tag) -> Result<(), Refusal> {
         let goes_on =
             self.block == Block::Open && matches!(self.access, Access::Read | Access::UndeclaredRead);
-        if !self.behaviour.is_balanced_to || goes_on || tag.text != TEXT_NOT_ARRIVED {
+        if self.behaviour.balanced == Balanced::Nothing || goes_on || tag.text != TEXT_NOT_ARRIVED {
             return Ok(());
         }
         self.refuse("42P01", "relation does not exist")
