@@ -133,7 +133,6 @@ def test_interrupted(output):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_generator_is_not_what_limits(tmp_path):
     """Against a server that answers at once it makes at least 1.5 times pgbench's requests in a second of CPU time; against one that
     takes 20 ms both report the same latencies, mean and median within 5 %, from runs that take turns."""

@@ -75,7 +75,6 @@ def test_one_row_of_two_hundred_megabytes(pooled):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_one_row_of_a_gigabyte(pooled):
     """Almost the biggest row that PostgreSQL makes."""
     pooler = pooled()

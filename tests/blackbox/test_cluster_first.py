@@ -88,7 +88,6 @@ def pgjdbc(pooler, *arguments):
     return done.stdout.splitlines()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind, parameters", [("read-only", ""), ("read-only", "readOnlyMode=always"), ("undeclared", "")])
 def test_pgjdbc_reads_at_the_standby(shop, kind, parameters):  # noqa: F811
     """All transactions but those in which pgjdbc prepares something that no server has yet."""
@@ -105,7 +104,6 @@ def test_pgjdbc_reads_at_the_standby(shop, kind, parameters):  # noqa: F811
     assert at_standby >= 55, f"{at_standby} of 60 transactions"
 
 
-@pytest.mark.timeout(300)
 def test_pgjdbc_reads_in_portions_and_changes_something(shop):  # noqa: F811
     """setFetchSize: the portal is where the rest of its transaction is."""
     two, pooler = shop(FIRST)

@@ -43,7 +43,6 @@ def page(request, poolers, pg):
 
 
 @pytest.mark.needs("metrics over HTTP")
-@pytest.mark.timeout(170)
 @pytest.mark.parametrize(
     "page",
     [*((story, "numbers") for story in ("stranger", "reader", "admin", "phone", "keyboard", "trouble")), ("locked", "none")],

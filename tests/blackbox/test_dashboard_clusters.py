@@ -11,7 +11,7 @@ from test_clusters import Later, clustered, node_states, nodes, port_of, shown  
 from test_dashboard import PICTURES, chromium
 from test_http import Http
 
-pytestmark = [pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer knows no clusters"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer knows no clusters")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from harness.wire import Raw, startup
 from test_clusters import clustered, node_states, nodes, shown  # noqa: F401
 from test_dashboard import PICTURES, chromium
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no dashboard"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no dashboard")]
 
 ORDERS = "\\set id random(1, 100000)\nselect abalance from pgbench_accounts where aid = :id;\n\\sleep {think_ms} ms\n"
 CHECKOUT = (

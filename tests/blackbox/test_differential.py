@@ -207,7 +207,6 @@ def report(seed, pg, pooler, writes):
 
 
 @pytest.mark.needs("prepared statement errors keep the session")
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_the_pooler_answers_as_postgres_does(pooled, pg, seed, mode):

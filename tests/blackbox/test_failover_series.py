@@ -5,7 +5,6 @@ import pytest
 from failover.series import options_of, run
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("discovery", ["sql", "patroni"])
 def test_ledgers_agree_with_the_database(discovery):
     """Nothing is lost, doubled or wrongly told. In a switchover no transaction fails, and no client is disconnected."""
@@ -18,7 +17,6 @@ def test_ledgers_agree_with_the_database(discovery):
         assert one.verdict.told["committed"] == sum(one.verdict.told.values())
 
 
-@pytest.mark.timeout(180)
 def test_synchronous_replication_loses_nothing():
     """What the killed primary had acknowledged is there, without exception."""
     words = ["--discovery", "sql", "--switchovers", "0", "--kills", "2", "--clients", "8", "--ledgers", "8", "--synchronous"]
@@ -27,7 +25,6 @@ def test_synchronous_replication_loses_nothing():
     assert not [one.verdict.behind_fork for one in killed.rounds if one.verdict.behind_fork]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("more", [[], ["--synchronous"], ["--commit-outcome", "exact"]], ids=["async", "sync", "exact"])
 def test_a_deposed_primary_that_wakes_up_is_not_believed(more):
     """Nothing that it commits then is told to a client. What it had acknowledged before it hung may be lost without a synchronous standby."""

@@ -107,7 +107,6 @@ AT_STANDBYS = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", AT_STANDBYS)
 def test_hidden_code_that_a_standby_answers_otherwise(nodes, reading, how):  # noqa: F811
     """With route=auto the primary runs what leads to it, and a standby everything else."""
@@ -135,7 +134,6 @@ def test_hidden_code_that_a_standby_answers_otherwise(nodes, reading, how):  # n
     assert not wrong, wrong
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("standbys", [0, 1])
 def test_random_chains(certificates, standbys):
     """Random chains of one to five objects; for hours of them: `python -m sessions.objects`."""

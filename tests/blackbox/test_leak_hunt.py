@@ -223,7 +223,7 @@ class Hunt:
         return sum(bool(row["pinned"]) for row in self.pooler.show("SERVERS_EXTENDED", database="app"))
 
 
-@pytest.mark.timeout(90 + STEPS)
+@pytest.mark.timeout(900 + STEPS)
 @pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
 def test_no_client_finds_what_another_client_set(pooled, pg, seed):
     """No client finds a value that it did not give, and each finds what it gave."""

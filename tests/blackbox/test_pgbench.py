@@ -53,7 +53,6 @@ def test_pgbench_with_two_hundred_clients_on_ten_servers(poolers, bench, protoco
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("script", [["-S"], ["-N"], []], ids=["select", "simple-update", "tpcb"])
 @pytest.mark.parametrize(
     "protocol", ["simple", "extended", pytest.param("prepared", marks=pytest.mark.needs("known statements prepared without a server"))]

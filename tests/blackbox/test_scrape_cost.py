@@ -48,7 +48,6 @@ def ready(client):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_scrape_of_many_pools_and_clients(request):
     """The CPU time of a scrape is printed; `-s` shows it. Nothing is asserted of builds that are not optimized."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

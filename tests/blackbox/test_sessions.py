@@ -22,7 +22,7 @@ from sessions.known import KNOWN, UNFOLLOWED
 from sessions.rounds import CONNECTION, Round, Turn, read
 from sessions.shrink import Shrinker
 
-pytestmark = [pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions")
 
 FOLDER = Path(__file__).parent.parent / "sessions" / "cases"
 CASES = sorted(FOLDER.glob("*.session"))

@@ -128,7 +128,7 @@ def free_port():
     raise RuntimeError(f"no free TCP port between {FIRST_PORT} and {LAST_PORT}")
 
 
-def eventually(check, what, timeout_s=10.0, every_s=0.02):
+def eventually(check, what, timeout_s=60.0, every_s=0.02):
     """Waits until `check()` gives something true and returns that; fails with `what` after the timeout."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -23,8 +23,8 @@ from sessions.arena import DATABASE, Arena
 from sessions.fuzz import pairs
 from sessions.rounds import Round
 
-BATCH = 50
-"""How many chains are made before a pooler is started: it reads the catalog once."""
+BATCH = 8
+"""How many chains are there at a time. The pooler reads the catalog again for every effect, which takes as long as the catalog is large."""
 
 WANTED = """
 drop schema if exists hidden cascade;
@@ -214,7 +214,11 @@ class Hunt:
         self.beside.close()
 
     def run(self, seeds):
-        """Makes the chains of these seeds, tries each, and drops them."""
+        """Makes the chains of these seeds, a few at a time, tries each, and drops them."""
+        for first in range(0, len(seeds), BATCH):
+            self._batch(seeds[first : first + BATCH])
+
+    def _batch(self, seeds):
         starts = STARTS if self.arena.standbys else STARTS[:1]
         chains = [(chain_of(seed, int(self.arena.cluster.major), starts[seed % len(starts)]), starts[seed % len(starts)]) for seed in seeds]
         try:
