@@ -94,7 +94,8 @@ def test_timeouts(pooled):
     pooler = pooled(client_idle_timeout=1)
     with pooler.raw() as session:
         assert session.until_closed().error["C"] == "57P05"
-    pooler = pooled(query_timeout=1)
+    pooler = pooled()
+    pooler.limit(query_timeout=1)
     with pooler.raw() as session:
         session.send(query("select pg_sleep(30)"))
         assert session.until_closed().error["C"] == "08P01"

@@ -97,7 +97,8 @@ def test_a_statement_that_may_run_to_its_end_counts_until_then(pooled, pg):
 
 def test_query_timeout_ends_the_statement_in_postgresql(pooled, pg):
     """The client is told, and PostgreSQL does not go on."""
-    pooler = pooled(default_pool_size=1, query_timeout=1)
+    pooler = pooled(default_pool_size=1)
+    pooler.limit(query_timeout=1)
     with pooler.raw() as client:
         client.send(query("select pg_sleep(600) /* too long */"))
         client.until_closed()

@@ -146,7 +146,8 @@ def test_what_is_taken_for_self_contained_leaves_nothing_behind(pooled, scratch,
 def test_a_backend_that_hangs_does_not_keep_its_place(pooled):
     """query_timeout ends every multiplexed client, and the pool's one server with them. While PostgreSQL does not end its statement in spite
     of cancel requests, the server counts; then later clients get another."""
-    pooler = pooled(default_pool_size=1, query_timeout=1)
+    pooler = pooled(default_pool_size=1)
+    pooler.limit(query_timeout=1)
     multiplexed = [pooler.raw() for _ in range(4)]
     for session in multiplexed:
         for _ in range(5):

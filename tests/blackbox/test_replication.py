@@ -198,7 +198,8 @@ def test_it_waits_where_the_pool_is_full(pooled):
 
 def test_it_does_not_wait_forever(pooled):
     """query_wait_timeout holds for it, too."""
-    pooler = pooled(default_pool_size=1, query_wait_timeout=1)
+    pooler = pooled(default_pool_size=1)
+    pooler.limit(query_wait_timeout=1)
     with pooler.raw("app", "u_repl") as holder:
         holder.query("begin")
         with pytest.raises(Closed) as closed:

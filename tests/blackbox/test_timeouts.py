@@ -25,7 +25,8 @@ def ended(session, words, within_s=8.0):
 
 def test_query_wait_timeout(pooled):
     """A client that waits too long for a server is told and closed; the one that holds it is not."""
-    pooler = pooled(default_pool_size=1, query_wait_timeout=1)
+    pooler = pooled(default_pool_size=1)
+    pooler.limit(query_wait_timeout=1)
     with pooler.raw() as holder, pooler.raw() as waiter, pooler.raw() as idle:
         holder.query("begin")
         waiter.send(query("select 1"))
@@ -48,7 +49,8 @@ def test_query_wait_timeout_counts_each_wait_from_zero(pooled):
 
 def test_query_timeout(pooled, pg):
     """A statement that runs too long: its client is told, its server closed; a shorter one is left alone."""
-    pooler = pooled(default_pool_size=2, query_timeout=1)
+    pooler = pooled(default_pool_size=2)
+    pooler.limit(query_timeout=1)
     with pooler.raw() as slow, pooler.raw() as quick:
         slow.send(query("select pg_sleep(30)"))
         for _ in range(8):
@@ -70,7 +72,8 @@ def test_query_timeout_before_a_pools_first_server(pooled, pg, mode):
 @pytest.mark.needs("query_timeout spares idle transactions")
 def test_query_timeout_spares_idle_transactions(pooled):
     """query_timeout is about running statements, not about time between them."""
-    pooler = pooled(query_timeout=1)
+    pooler = pooled()
+    pooler.limit(query_timeout=1)
     with pooler.raw() as session:
         session.query("begin")
         time.sleep(1.8)

@@ -209,6 +209,13 @@ class Pooler:
         """Its resident memory now."""
         return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[1])
 
+    def limit(self, **limits):
+        """Sets timeouts now that the pool has a server: a first client's login waits for one, and that time would count."""
+        with self.raw() as client:
+            assert client.value("select 1") == "1"
+        for name, value in limits.items():
+            self.admin(f"SET {name} = {value}")
+
     def open_files(self):
         """How many file descriptors it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))

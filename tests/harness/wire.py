@@ -221,7 +221,7 @@ class Closed(Exception):
 class Raw:
     """A connection. Nothing is sent unasked; every wait ends with socket.timeout after `timeout_s`."""
 
-    def __init__(self, address, timeout_s=20):
+    def __init__(self, address, timeout_s=120):
         if isinstance(address, str):
             self.socket = socket.socket(socket.AF_UNIX)
         else:
