@@ -31,6 +31,7 @@ test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black 
 	@$(MAKE) web-test
 	$(CARGO) run --quiet --bin sim -- --seeds $(SEEDS)
 	$(CARGO) run --quiet --bin sim -- --clusters $(SEEDS)
+	$(CARGO) run --quiet --bin sim -- --caches 200
 	@$(MAKE) fuzz
 	@$(MAKE) blackbox demo-smoke PROFILE=dev
 

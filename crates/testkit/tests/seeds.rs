@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pgweir_core::Machine;
 use pgweir_testkit::sim::check::reach::{
-    IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_CLUSTERS, IN_FIFTY_FAULTS, missing,
+    IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_CLUSTERS, IN_FIFTY_FAULTS, WITH_A_CACHE, missing,
 };
 use pgweir_testkit::sim::model::nodes::OLD_READ;
 use pgweir_testkit::sim::plan::{Plan, Theme};
@@ -21,6 +21,7 @@ type Plans = fn(u64) -> Plan;
 
 const WORLDS: Plans = |seed| Plan::new(seed, &Machine::profile());
 const CLUSTERS: Plans = |seed| Plan::cluster(seed, &Machine::profile());
+const CACHES: Plans = |seed| Plan::cached(seed, &Machine::profile());
 
 fn kept_seeds() -> Vec<(Plans, u64)> {
     let lines = KEPT.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -80,6 +81,16 @@ fn clients_follow_the_primary_of_a_cluster_through_everything() {
         run(CLUSTERS, seed).into_iter().for_each(|(what, times)| *seen.entry(what).or_default() += times);
     }
     let missing = missing(&seen, &IN_CLUSTERS);
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+#[test]
+fn sixty_worlds_with_a_query_cache_hold_every_invariant() {
+    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in 1..=60 {
+        run(CACHES, seed).into_iter().for_each(|(what, times)| *seen.entry(what).or_default() += times);
+    }
+    let missing = missing(&seen, &WITH_A_CACHE);
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 

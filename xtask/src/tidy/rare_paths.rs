@@ -29,7 +29,9 @@ pub(super) fn problems(sources: &[(PathBuf, Source)]) -> Vec<Problem> {
 /// The name that a row of the table begins with: `LedgerFull: Seeds, "..";`.
 fn name(line: &str) -> Option<&str> {
     let (name, rest) = line.trim_start().split_once(": ")?;
-    let is_row = ["Seeds,", "ClusterSeeds,", "Conversations,"].iter().any(|reach| rest.starts_with(reach));
+    let is_row = ["Seeds,", "ClusterSeeds,", "CacheSeeds,", "Conversations,"]
+        .iter()
+        .any(|reach| rest.starts_with(reach));
     is_row.then_some(name)
 }
 

@@ -10,6 +10,8 @@ pub enum Reach {
     Seeds,
     /// The simulator's plan of a cluster must take the path within 2,000 seeds.
     ClusterSeeds,
+    /// The simulator's plan of a query cache must take the path within 2,000 seeds.
+    CacheSeeds,
     /// Only a scripted conversation takes the path: the simulator's clients do not do what leads to it.
     Conversations,
 }
@@ -99,11 +101,11 @@ rare_paths! {
     /// A free server of another pool is closed for a limit that both share.
     ServerEvicted: Seeds, "a free server was closed for another pool";
     /// Kept answers give way to a newer one.
-    CacheEvicted: Conversations, "a kept answer gave way to another one";
+    CacheEvicted: CacheSeeds, "a kept answer gave way to another one";
     /// The answer to a statement of a rule is too long to be kept.
-    CacheTooLong: Conversations, "an answer was too long to be kept";
+    CacheTooLong: CacheSeeds, "an answer was too long to be kept";
     /// The answer to a statement of a rule is an error, or has a message in it that was not asked for.
-    CacheUnfit: Conversations, "an answer was not fit to be kept";
+    CacheUnfit: CacheSeeds, "an answer was not fit to be kept";
 }
 
 #[cfg(test)]

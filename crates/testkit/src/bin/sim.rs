@@ -1,8 +1,8 @@
 //! `sim`: runs the simulator over seeds, says what broke and how to repeat it.
 //!
 //! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on, `sim --crowds N` N worlds of a thousand clients that change
-//! what their sessions hold, `sim --clusters N` N worlds in which the servers' primary changes; `sim --seed X`, `sim --thousand X` and
-//! `sim --cluster X` run one of each with its whole trace.
+//! what their sessions hold, `sim --clusters N` N worlds in which the servers' primary changes, `sim --caches N` N worlds
+//! with a query cache; `sim --seed X`, `sim --thousand X`, `sim --cluster X` and `sim --cache X` run one of each with its whole trace.
 //! Exit status 1 when a seed fails, or when thousands never got to what they are for, 2 when the command line is wrong.
 
 // A tool at a terminal: it may look at the clock and use threads.
@@ -19,7 +19,7 @@ use pgweir_core::Machine;
 use pgweir_core::stats::rare_path::{RarePath, Reach};
 use pgweir_testkit::sim::check::pairs;
 use pgweir_testkit::sim::check::reach::{
-    IN_A_HUNDRED, IN_CLUSTERS, IN_FIFTY_FAULTS, IN_TWO_THOUSAND, missing,
+    IN_A_HUNDRED, IN_CLUSTERS, IN_FIFTY_FAULTS, IN_TWO_THOUSAND, WITH_A_CACHE, missing,
 };
 use pgweir_testkit::sim::plan::Plan;
 use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_plan};
@@ -40,6 +40,7 @@ enum Kind {
     All,
     Crowds,
     Clusters,
+    Cached,
 }
 
 impl Options {
@@ -48,11 +49,12 @@ impl Options {
             Kind::All => Plan::new(seed, &Machine::profile()),
             Kind::Crowds => Plan::thousand_sessions(seed, &Machine::profile()),
             Kind::Clusters => Plan::cluster(seed, &Machine::profile()),
+            Kind::Cached => Plan::cached(seed, &Machine::profile()),
         }
     }
 }
 
-const USAGE: &str = "usage: sim [--seeds N | --crowds N | --clusters N] [--start S] [--jobs J] | sim --seed X | sim --thousand X | sim --cluster X";
+const USAGE: &str = "usage: sim [--seeds N | --crowds N | --clusters N | --caches N] [--start S] [--jobs J] | sim --seed X | sim --thousand X | sim --cluster X | sim --cache X";
 
 fn options() -> Result<Options, String> {
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -65,10 +67,12 @@ fn options() -> Result<Options, String> {
             "--seeds" => options.seeds = number,
             "--crowds" => (options.seeds, options.kind) = (number, Kind::Crowds),
             "--clusters" => (options.seeds, options.kind) = (number, Kind::Clusters),
+            "--caches" => (options.seeds, options.kind) = (number, Kind::Cached),
             "--start" => options.start = number,
             "--seed" => (options.start, options.one) = (number, true),
             "--thousand" => (options.start, options.one, options.kind) = (number, true, Kind::Crowds),
             "--cluster" => (options.start, options.one, options.kind) = (number, true, Kind::Clusters),
+            "--cache" => (options.start, options.one, options.kind) = (number, true, Kind::Cached),
             "--jobs" => options.jobs = usize::try_from(number.max(1)).unwrap_or(1),
             other => return Err(format!("unknown option {other}")),
         }
@@ -166,15 +170,19 @@ fn run_many(options: &Options) -> ExitCode {
 
 /// The names of events, rare paths and pairs of features that so many seeds should have met, and did not.
 fn unreached(kind: Kind, counters: &BTreeMap<&'static str, u64>) -> Vec<&'static str> {
-    let (events, reach, plan) = match kind {
+    let (events, reach, pairs): (Vec<&str>, _, Vec<&str>) = match kind {
         Kind::Crowds => return Vec::new(),
         Kind::All => {
-            ([&IN_A_HUNDRED[..], &IN_FIFTY_FAULTS, &IN_TWO_THOUSAND].concat(), Reach::Seeds, pairs::Plan::One)
+            let events = [&IN_A_HUNDRED[..], &IN_FIFTY_FAULTS, &IN_TWO_THOUSAND].concat();
+            (events, Reach::Seeds, pairs::wanted(pairs::Plan::One).collect())
         }
-        Kind::Clusters => (IN_CLUSTERS.to_vec(), Reach::ClusterSeeds, pairs::Plan::Cluster),
+        Kind::Clusters => {
+            (IN_CLUSTERS.to_vec(), Reach::ClusterSeeds, pairs::wanted(pairs::Plan::Cluster).collect())
+        }
+        Kind::Cached => (WITH_A_CACHE.to_vec(), Reach::CacheSeeds, Vec::new()),
     };
     let paths = RarePath::ALL.iter().filter(|path| path.reach() == reach).map(|path| path.name());
-    let wanted: Vec<&'static str> = events.into_iter().chain(paths).chain(pairs::wanted(plan)).collect();
+    let wanted: Vec<&'static str> = events.into_iter().chain(paths).chain(pairs).collect();
     missing(counters, &wanted)
 }
 

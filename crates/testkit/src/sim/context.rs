@@ -13,6 +13,7 @@ use super::locks::Locks;
 use super::plan::Plan;
 use super::rng::Rng;
 use super::trace::Trace;
+use crate::sim::check::board::Board;
 use crate::sim::check::checks::Checks;
 use crate::sim::check::notify_check::NotifyCheck;
 use crate::sim::model::nodes::Nodes;
@@ -210,6 +211,8 @@ pub struct SimContext {
     pub checks: Checks,
     /// The nodes of the servers' cluster, if they are in one.
     pub nodes: Option<Nodes>,
+    /// What clients change and read with the same texts, if the pooler has a query cache.
+    pub board: Option<Board>,
     /// Advisory locks.
     pub locks: Locks,
     /// Notifications.
@@ -238,6 +241,7 @@ impl SimContext {
             now_us: START_US,
             checks: Checks::new(Rc::clone(&plan)),
             nodes: plan.cluster.as_ref().map(|cluster| Nodes::new(cluster, plan.seed, START_US)),
+            board: plan.cache.map(|cache| Board::new(cache.ttl_ms * 1_000)),
             plan,
             rng,
             locks: Locks::default(),

@@ -251,12 +251,25 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// The servers are in a cluster.
     pub cluster: Option<ClusterPlan>,
+    /// The pooler has a query cache, and clients have something to ask it for.
+    pub cache: Option<CachePlan>,
     /// A thousand clients.
     pub is_crowd: bool,
     /// A script has at most so many passages.
     pub passages_max: u32,
     /// The clients.
     pub clients: Vec<Script>,
+}
+
+/// The query cache of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct CachePlan {
+    /// The age at which an answer is no longer given.
+    pub ttl_ms: u64,
+    /// query_cache_bytes
+    pub bytes: u32,
+    /// query_cache_max_answer
+    pub answer_bytes: u32,
 }
 
 /// The maximum number of clients in a cluster that change data in transactions.
@@ -275,19 +288,30 @@ impl Plan {
     /// Draws the plan of a seed for an engine with these abilities.
     #[must_use]
     pub fn new(seed: u64, profile: &Profile) -> Self {
-        Plan::make(seed, profile, None)
+        Plan::make(seed, profile, None, None)
+    }
+
+    /// A pooler with a query cache: clients send the same texts, and change what these read.
+    #[must_use]
+    pub fn cached(seed: u64, profile: &Profile) -> Self {
+        let mut rng = Rng::new(seed ^ 0xca_c4_e5);
+        let ttl_ms = *rng.pick(&[1, 20, 300, 3_000]);
+        // The smallest keeps two or three answers, and not the longest ones.
+        let (bytes, answer_bytes) = *rng.pick(&[(2_000, 400), (20_000, 5_000), (1_000_000, 64_000)]);
+        let cache = CachePlan { ttl_ms, bytes, answer_bytes };
+        Plan::make(seed, profile, None, Some(cache))
     }
 
     /// A thousand clients that change what their sessions hold.
     #[must_use]
     pub fn thousand_sessions(seed: u64, profile: &Profile) -> Self {
-        Plan::make(seed, profile, Some(1000))
+        Plan::make(seed, profile, Some(1000), None)
     }
 
     /// Servers in a cluster, to whose nodes things happen; nothing else goes wrong.
     #[must_use]
     pub fn cluster(seed: u64, profile: &Profile) -> Self {
-        let mut plan = Plan::make(seed, profile, None);
+        let mut plan = Plan::make(seed, profile, None, None);
         let mut rng = Rng::new(seed ^ 0xc1_05_7e_55);
         plan.faults = FaultPlan::default();
         plan.timeouts = Timeouts { server_lifetime_s: 3600, server_idle_s: 600, ..Timeouts::default() };
@@ -365,9 +389,12 @@ impl Plan {
         }
     }
 
-    fn make(seed: u64, profile: &Profile, sessions: Option<u64>) -> Self {
+    fn make(seed: u64, profile: &Profile, sessions: Option<u64>, cache: Option<CachePlan>) -> Self {
         let mut rng = Rng::new(seed);
-        let mode = *rng.pick(profile.modes);
+        let mut mode = *rng.pick(profile.modes);
+        if cache.is_some() {
+            mode = Mode::Transaction;
+        }
         let theme = match rng.below(100) {
             0..8 => Theme::Cancels,
             8..14 => Theme::Bulk,
@@ -397,7 +424,7 @@ impl Plan {
             login_retry_s: rng.between(1, 3),
             timeouts: timeouts(&mut rng, profile),
             checks_always: rng.percent(25),
-            keeps_sessions: !seed.is_multiple_of(4),
+            keeps_sessions: cache.is_some() || !seed.is_multiple_of(4),
             reset_query: "DISCARD ALL",
             auth_type: match rng.below(10) {
                 0 => "plain",
@@ -420,6 +447,7 @@ impl Plan {
             server: server_plan(&mut rng, profile),
             faults: faults(&mut rng, profile),
             cluster: None,
+            cache,
             is_crowd: sessions.is_some(),
             passages_max: match theme {
                 Theme::Crowd => 3,
@@ -429,6 +457,13 @@ impl Plan {
             clients: Vec::new(),
         };
         plan.follow_theme(&mut rng, profile);
+        if plan.cache.is_some() {
+            // Clients have answers in common in one pool of one worker.
+            (plan.workers, plan.max_client_conn) = (plan.workers.min(2), 100);
+            plan.databases.truncate(1);
+            plan.users.truncate(1);
+            plan.passages_max = 40;
+        }
         let mut client_rng = rng.fork();
         let count = match theme {
             Theme::Crowd => rng.between(15, 40),
@@ -619,6 +654,13 @@ impl Plan {
         }
         if let Some(cluster) = &self.cluster {
             cluster.write_to(&mut ini);
+        }
+        if let Some(CachePlan { ttl_ms, bytes, answer_bytes }) = self.cache {
+            let _ = writeln!(
+                ini,
+                "query_cache = on\nquery_cache_bytes = {bytes}\nquery_cache_max_answer = {answer_bytes}"
+            );
+            let _ = writeln!(ini, "[cache]\nall = ttl_ms={ttl_ms}");
         }
         ini
     }

@@ -3,6 +3,7 @@
 //!
 //! Nothing here may change the course of a run.
 
+pub mod board;
 pub mod checks;
 pub mod notify_check;
 pub mod pairs;

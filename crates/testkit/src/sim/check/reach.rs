@@ -96,6 +96,10 @@ pub const IN_CLUSTERS: [&str; 30] = [
     "two primaries at a time",
 ];
 
+/// Events of any sixty worlds with a query cache.
+pub const WITH_A_CACHE: [&str; 3] =
+    ["answers from the cache", "answers that the cache kept", "statements that the cache could not answer"];
+
 /// Events of any two thousand seeds, in addition to the others.
 pub const IN_TWO_THOUSAND: [&str; 3] = ["cancels hit with clients queued behind", "deadlocks", "pins"];
 

@@ -148,13 +148,15 @@ impl<E: Subject> World<E> {
         }
         for question in std::mem::take(&mut self.cx.questions) {
             let Question::Seen { snapshot: Snapshot::Pools { pools, .. }, .. } = question else { continue };
-            for MultiplexNumbers { multiplexed, requeued, violations, .. } in
-                pools.into_iter().map(|pool| pool.multiplexing)
-            {
+            for pool in pools {
+                let MultiplexNumbers { multiplexed, requeued, violations, .. } = pool.multiplexing;
                 let numbers = [
                     ("multiplexed", multiplexed),
                     ("multiplexed put back", requeued),
                     ("multiplex violations", violations),
+                    ("answers from the cache", pool.cache.hits),
+                    ("statements that the cache could not answer", pool.cache.misses),
+                    ("answers that the cache kept", pool.cache.fills),
                 ];
                 numbers.into_iter().for_each(|(what, times)| self.cx.checks.count(what, times));
             }

@@ -25,6 +25,8 @@ pub struct Phrases {
     silent: bool,
     named: bool,
     extended: bool,
+    /// Clients change and read the board, too.
+    boards: bool,
 }
 
 /// Names a client has for its prepared statements: few, so that they meet.
@@ -50,6 +52,8 @@ impl Phrases {
             silent: session || plan.keeps_sessions,
             named: session || (profile.has_prepared && plan.max_prepared_statements > 0),
             extended: profile.has_extended,
+            // A cancel request must be known to hit a statement of its client's.
+            boards: plan.cache.is_some() && !long,
         }
     }
 
@@ -181,6 +185,11 @@ impl Phrases {
 
     /// A group of any kind but COPY FROM, which needs more than one step.
     pub fn any_group(&mut self, in_block: bool) -> Vec<Message> {
+        // Some clients mostly read: who changes something asks a server for what it reads next.
+        let often = if self.client.is_multiple_of(3) { 60 } else { 95 };
+        if self.boards && self.rng.percent(often) {
+            return self.board(often < 90);
+        }
         match self.rng.below(100) {
             0..4 => {
                 let tag = self.tag_with_rows().render();
@@ -345,6 +354,37 @@ impl Phrases {
                 vec![parse("", &text), bind("", "", &[]), execute("", 0), execute("", 0), sync()]
             }
             _ => vec![query(&format!("SELECT fail /*{tag}*/"))],
+        }
+    }
+
+    /// A change of the board, or a read of it with a text that other clients send, too.
+    fn board(&mut self, may_change: bool) -> Vec<Message> {
+        let (kind, duration_us) = *self.rng.pick(&[(0, 0), (0, 0), (0, 0), (0, 0), (1, 300), (2, 5_000)]);
+        match self.rng.below(10) {
+            0 | 1 if may_change => {
+                let tag = self.tag().render();
+                self.wrap(&format!("UPDATE board /*{tag}*/"))
+            }
+            2 => {
+                let argument = format!("t=30 r=1 d={duration_us}");
+                let mut messages = vec![parse("", "SELECT board($1) /*t=30*/"), bind("", "", &[argument])];
+                self.fetch(&mut messages);
+                messages.push(sync());
+                messages
+            }
+            3 if self.named => {
+                let name = "board".to_owned();
+                let mut messages = Vec::new();
+                if !self.prepared.contains(&name) {
+                    messages.push(parse(&name, "SELECT board /*t=31 r=1*/"));
+                    self.prepared.push(name.clone());
+                }
+                messages.push(bind("", &name, &[]));
+                self.fetch(&mut messages);
+                messages.push(sync());
+                messages
+            }
+            _ => self.wrap(&format!("SELECT board /*t={} r=1 d={duration_us}*/", 20 + kind)),
         }
     }
 

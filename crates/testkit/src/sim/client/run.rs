@@ -464,6 +464,12 @@ impl Client {
         {
             cx.fail(OLD_READ, format!("client {}: {wrong}", self.script.id));
         }
+        if let Some(value) = self.oracle.take_saw_board()
+            && let Some((check, text)) =
+                cx.board.as_ref().and_then(|board| board.saw(self.script.id, value, self.asked_us))
+        {
+            cx.fail(check, text);
+        }
         self.oracle.take_told().iter().for_each(|told| self.told(cx, told));
         match verdict {
             Verdict::Right => {}
@@ -491,6 +497,9 @@ impl Client {
 
     /// Checks a report about a transaction.
     fn told(&self, cx: &mut SimContext, told: &Told) {
+        if let Some(board) = &mut cx.board {
+            board.told(told);
+        }
         let Some(mut nodes) = cx.nodes.take() else { return };
         let wrong = nodes.told(told, |link| cx.link(link).to_pooler.read_bytes());
         cx.nodes = Some(nodes);

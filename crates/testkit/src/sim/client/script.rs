@@ -371,8 +371,12 @@ impl<'a> ScriptWriter<'a> {
     fn first_statements(&mut self) {
         let phrases = &mut self.phrases;
         let multiplexed = self.plan.theme.is_multiplexed();
-        if self.rng.percent(if multiplexed { 5 } else { 50 }) {
-            let value = format!("c{} start", self.script.id);
+        if self.rng.percent(if multiplexed || self.plan.cache.is_some() { 5 } else { 50 }) {
+            let value = match self.plan.cache {
+                // The cache compares it, as every setting of a session.
+                Some(_) => "reader".to_owned(),
+                None => format!("c{} start", self.script.id),
+            };
             self.script.parameters.push(("application_name".to_owned(), value));
         }
         for (name, value) in
@@ -384,7 +388,11 @@ impl<'a> ScriptWriter<'a> {
         }
         phrases.may_reset = self.script.parameters.is_empty();
         if self.plan.keeps_sessions && self.script.id % 7 == 3 {
-            let value = format!("c{} start", self.script.id);
+            let value = match self.plan.cache {
+                // The cache compares it, as every setting of a session.
+                Some(_) => "reader".to_owned(),
+                None => format!("c{} start", self.script.id),
+            };
             self.script.parameters.push(("work_mem".to_owned(), value));
         }
         let tls = self.plan.client_tls != "disable" && !self.script.unix;

@@ -378,6 +378,9 @@ impl Backend {
                         let snapshot = nodes.snapshot(self.node, cx.now_us);
                         session.look(snapshot, nodes.nodes[self.node].in_recovery);
                     }
+                    if let Some(board) = &cx.board {
+                        session.look_at_board(board.value());
+                    }
                     let step = session.step();
                     self.serve(cx, step)
                 }
@@ -701,6 +704,9 @@ impl Backend {
         let (now_us, changes) = (cx.now_us, std::mem::take(&mut self.changes));
         let sent_bytes =
             cx.link(self.link).to_pooler.taken_bytes() + (self.sending.len() + self.kept.len()) as u64;
+        if let Some(board) = cx.board.as_mut().filter(|_| kept) {
+            board.commits(&changes, now_us);
+        }
         let Some(nodes) = &mut cx.nodes else { return };
         if !kept {
             return nodes.rolls_back(self.pid);

@@ -12,6 +12,7 @@ use super::exec::Run;
 use super::nodes::Snapshot;
 use super::nodes::xids::Reply;
 use super::statement::{Inquiry, Statement, Tag, Verb, parse};
+use crate::sim::check::board;
 use crate::sim::model::state::holdings::{Holdings, Told};
 use crate::sim::model::state::prepared::{Portal, Prepared};
 use crate::sim::model::state::settings::Settings;
@@ -218,6 +219,8 @@ pub struct Session {
 #[derive(Clone, Debug, Default)]
 struct Sees {
     next: Option<Snapshot>,
+    /// The value of the board.
+    board: Option<u64>,
     now: String,
 }
 
@@ -278,6 +281,11 @@ impl Session {
         self.has_left_recovery = self.behaviour.in_hot_standby == Some(true) && !in_recovery;
     }
 
+    /// Sets the value of the board for a statement that begins with the next step.
+    pub fn look_at_board(&mut self, value: u64) {
+        self.sees.board = Some(value);
+    }
+
     /// Returns the present place of the session's node.
     pub(super) fn stands(&self) -> Option<Snapshot> {
         self.sees.next
@@ -291,6 +299,9 @@ impl Session {
     /// A statement takes its snapshot.
     pub(super) fn take_snapshot(&mut self) {
         self.sees.now = self.sees.next.map(Snapshot::render).unwrap_or_default();
+        if let Some(value) = self.sees.board {
+            self.sees.now.push_str(&format!("{}{value}", board::MARK));
+        }
     }
 
     /// Returns the reports since the last call.
