@@ -209,7 +209,9 @@ impl InFlight {
     /// The rest of the answer to a ROLLBACK that was sent last, and nothing after it but its Sync. `is_whole`: the Sync was sent. `None`: it
     /// is not certain that the client has asked for nothing else.
     pub(crate) fn rest_of_rollback(&self, server: &Server, is_whole: bool) -> Option<Vec<u8>> {
-        let is_asked = self.rollback == if is_whole { Rollback::Sent } else { Rollback::Executed };
+        if self.rollback != if is_whole { Rollback::Sent } else { Rollback::Executed } {
+            return None;
+        }
         let mut order =
             [Kind::Parse, Kind::Bind, Kind::DescribePortal, Kind::Execute, Kind::Sync].into_iter();
         let mut told = Vec::new();
@@ -217,7 +219,7 @@ impl InFlight {
         for entry in server.ledger.entries().filter(of_client) {
             let is_due = order.any(|kind| kind == entry.kind);
             match entry.kind {
-                _ if !is_due || !is_asked => return None,
+                _ if !is_due => return None,
                 Kind::Parse if entry.is_unnamed() => backend::encode_parse_complete(&mut told),
                 Kind::Bind => backend::encode_bind_complete(&mut told),
                 Kind::DescribePortal => backend::encode_no_data(&mut told),
