@@ -165,3 +165,102 @@ def test_pgbench_reads_from_the_cache(poolers, bench, protocol):
     assert (processed, failed) == (2000, 0)
     shown = row(pooler, "bench")
     assert int(shown["hits"]) > 1000 and int(shown["answers"]) <= 50
+
+
+LONG = "[cache]\nall = ttl_ms=600000\n"
+OTHERS = {"session": "pool_mode=session", "pgbouncer": "session_state=pgbouncer"}
+
+
+@pytest.fixture
+def shadowed(counted):
+    """A schema of alice's, ahead of public, in which a table of the same name may hide the other one."""
+    counted.sql("create schema authorization alice", database="app")
+    yield counted
+    counted.sql("drop schema alice cascade", database="app")
+
+
+def beside(pooled, pg, line=""):
+    """A pooler with the cache and another line to the same database."""
+    place = f"host=127.0.0.1 port={pg.port} dbname=app"
+    return cached(pooled, LONG, databases={"app": place, "other": f"{place} {line}"})
+
+
+@pytest.mark.parametrize("through", ["the pool", "a temporary table", *OTHERS])
+def test_what_is_dropped_is_not_read_any_more(pooled, shadowed, through):
+    """A table goes that hid another one of its name: from which pool, and whatever else the client has."""
+    pooler = beside(pooled, shadowed, OTHERS.get(through, ""))
+    with pooler.raw("other" if through in OTHERS else "app") as maker, pooler.raw() as reader:
+        assert not maker.query("create table alice.counted as select 99::bigint as value").errors
+        eventually(lambda: reader.value("select value from counted") == "99" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        if through == "a temporary table":
+            maker.query("create temporary table mine (a int)")
+        assert not maker.query("drop table alice.counted").errors
+        assert reader.value("select value from counted") == "0"
+
+
+@pytest.mark.parametrize("text", ["create table alice.counted as select 98::bigint as value", "select 98::bigint as value into alice.counted"])
+@pytest.mark.parametrize("through", ["the pool", *OTHERS])
+def test_a_table_that_a_query_makes_hides_another_one(pooled, shadowed, text, through):
+    """PostgreSQL's tag for that is the one of a SELECT."""
+    pooler = beside(pooled, shadowed, OTHERS.get(through, ""))
+    with pooler.raw("other" if through in OTHERS else "app") as maker, pooler.raw() as reader:
+        eventually(lambda: reader.value("select value from counted") == "0" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        assert not maker.query(text).errors
+        assert reader.value("select value from counted") == "98"
+
+
+@pytest.mark.parametrize("texts", [["begin", "revoke all on counted from public", "commit and chain"], ["begin", "revoke all on counted from public; commit; begin"]])
+def test_a_right_that_is_taken_away_while_the_next_transaction_runs(pooled, counted, texts):
+    """The change is committed, although no ReadyForQuery says that a transaction is over."""
+    pooler = cached(pooled, LONG)
+    counted.sql("alter table counted owner to bob")
+    with pooler.raw(user="bob") as owner, pooler.raw() as reader:
+        eventually(lambda: reader.value("select value from counted") == "0" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        for text in texts:
+            assert not owner.query(text).errors
+        assert reader.query("select value from counted").error["C"] == "42501"
+
+
+def test_a_right_that_a_prepared_transaction_takes_away(pooled, counted):
+    """It counts when that is committed, by whichever client."""
+    pooler = cached(pooled, LONG)
+    counted.sql("alter table counted owner to bob")
+    with pooler.raw(user="bob") as owner, pooler.raw() as reader:
+        for text in ["begin", "revoke all on counted from public", "prepare transaction 'taken'"]:
+            assert not owner.query(text).errors
+        eventually(lambda: reader.value("select value from counted") == "0" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        assert not owner.query("commit prepared 'taken'").errors
+        assert reader.query("select value from counted").error["C"] == "42501"
+
+
+def test_no_row_of_another_tenant_after_the_cache_was_off(pooled, counted):
+    """Clients that were there before are known anew."""
+    counted.sql("create table secrets (tenant text, value text)")
+    counted.sql("insert into secrets values ('a', 'of a'), ('b', 'of b'); grant all on secrets to public")
+    counted.sql("alter table secrets enable row level security")
+    counted.sql("create policy own on secrets using (tenant = current_setting('app.tenant', true))")
+    pooler = cached(pooled, LONG)
+    try:
+        with pooler.raw() as one, pooler.raw() as two:
+            one.query("set app.tenant = 'a'")
+            eventually(lambda: one.value("select value from secrets") == "of a" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+            pooler.admin("SET query_cache = off")
+            pooler.admin("SET query_cache = on")
+            two.query("set app.tenant = 'b'")
+            for _ in range(5):
+                assert two.value("select value from secrets") == "of b"
+                assert one.value("select value from secrets") == "of a"
+    finally:
+        counted.sql("drop table secrets")
+
+
+def test_what_hits_send_is_counted(pooled, counted):
+    """SHOW STATS, and fills are the answers that were kept."""
+    pooler = cached(pooled, LONG)
+    with pooler.raw() as reader:
+        eventually(lambda: reader.value("select value from counted") == "0" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        before, hits = (int(pooler.show("STATS", database="app")[0]["total_sent"]), int(row(pooler)["hits"]))
+        for _ in range(50):
+            reader.value("select value from counted")
+        assert int(row(pooler)["hits"]) == hits + 50
+        assert int(pooler.show("STATS", database="app")[0]["total_sent"]) >= before + 50 * 30

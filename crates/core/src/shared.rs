@@ -3,11 +3,12 @@
 //! a cluster. This and the counters that a scrape reads are the only state that two threads see.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cluster::view::{Switch, View};
 use crate::driver::WorkerId;
+use crate::pool::server::state::SchemaChanges;
 
 /// A counter with a limit that is given at each use, because RELOAD may change it.
 #[derive(Default, Debug)]
@@ -71,6 +72,8 @@ pub struct Shared {
     routines: AtomicU64,
     /// The number of changes of objects, rights and roles through pgweir.
     changes: AtomicU64,
+    /// The kinds of changes that prepared transactions have made, as bits.
+    prepared_changes: AtomicU8,
     /// The seed of the salts that unknown users are shown; stable while the process lives.
     pub mock_seed: [u8; 32],
     workers: u16,
@@ -109,6 +112,7 @@ impl Shared {
             age: AtomicU64::new(0),
             routines: AtomicU64::new(0),
             changes: AtomicU64::new(0),
+            prepared_changes: AtomicU8::new(0),
             mock_seed,
             workers: workers.max(1),
             generation: 0,
@@ -156,6 +160,17 @@ impl Shared {
     /// Counts a change of an object, a right or a role through pgweir. Answers from before the change are not given again.
     pub fn begin_changes(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes the changes of a transaction that was prepared, to be committed later.
+    pub(crate) fn prepare_changes(&self, changes: SchemaChanges) {
+        self.prepared_changes.fetch_or(changes.bits(), Ordering::AcqRel);
+    }
+
+    /// Returns the kinds of changes of all transactions that were ever prepared: those that a COMMIT PREPARED may bring about.
+    pub(crate) fn prepared_changes(&self) -> SchemaChanges {
+        let bits = self.prepared_changes.load(Ordering::Acquire);
+        SchemaChanges::of_bits(bits & !SchemaChanges::IN_PREPARED.bits())
     }
 
     /// Returns the number of changes that [`Shared::begin_changes`] has counted.

@@ -108,6 +108,28 @@ fn off_is_off_and_each_switch_begins_empty() {
 }
 
 #[test]
+fn what_was_known_of_a_client_ends_with_the_cache() {
+    let mut rig = Rig::new(ON);
+    let named = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "x")]);
+    rig.send(named, &fe::query("select 1"));
+    let server = rig.dialed();
+    rig.gets_loosely(server);
+    rig.send(server, &[be::replayed(1), shown_as("x"), rows("of x")].concat());
+    rig.gets(named);
+    is_answered(&mut rig, named, "select 1", "of x");
+    rig.reload("pool_mode = transaction", "app = host=pg");
+    rig.reload(&format!("pool_mode = transaction\n{ON}"), "app = host=pg");
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 0"));
+    rig.gets_loosely(server);
+    rig.send(server, &[be::replayed(1), shown_as(""), rows("b")].concat());
+    rig.gets(other);
+    asks_server(&mut rig, other, server, "select 1", "of nobody");
+    rig.send(named, &fe::query("select 1"));
+    assert!(rig.gets(named).is_empty(), "its session is another one");
+}
+
+#[test]
 fn a_rule_says_whose_statements_and_for_how_long() {
     let main = "query_cache = on\nquery_cache_ttl_ms = 1000\n[cache]\nnone = database=other ttl_ms=1\nboard = user=b*\n\
                 own = user=carol ttl_ms=5000\n[pgweir]";
@@ -276,6 +298,9 @@ fn definitions_and_rights_that_change_through_pgweir_end_answers() {
         ("create policy p on t", "CREATE POLICY"),
         ("drop policy p on t", "DROP POLICY"),
         ("refresh materialized view v", "REFRESH MATERIALIZED VIEW"),
+        ("drop table shop.t", "DROP TABLE"),
+        ("create table shop.t as select 1", "SELECT 1"),
+        ("select 1 into shop.t", "SELECT 1"),
     ] {
         let (mut rig, one, server) = cached("");
         let two = rig.client("alice");
@@ -288,6 +313,41 @@ fn definitions_and_rights_that_change_through_pgweir_end_answers() {
         rig.gets_loosely(server);
         rig.send(one, &fe::query("select 1"));
         assert!(!rig.gets(one).iter().any(|message| message == "Row a"), "{text}");
+    }
+}
+
+#[test]
+fn a_change_counts_when_it_is_committed_though_a_transaction_goes_on() {
+    for (texts, tags, status) in [
+        (
+            &["begin", "revoke select on t from bob", "commit and chain"][..],
+            &["BEGIN", "REVOKE", "COMMIT"][..],
+            'T',
+        ),
+        (&["revoke select on t from bob; commit; begin"], &["REVOKE", "COMMIT", "BEGIN"], 'T'),
+        (
+            &["begin", "revoke select on t from bob; commit; begin"],
+            &["BEGIN", "REVOKE", "COMMIT", "BEGIN"],
+            'T',
+        ),
+    ] {
+        let (mut rig, one, server) = cached("default_pool_size = 1");
+        let two = rig.client("alice");
+        asks_server(&mut rig, one, server, "select 1", "a");
+        let mut tags = tags.iter().copied();
+        for (at, text) in texts.iter().enumerate() {
+            rig.send(two, &fe::query(text));
+            rig.gets_loosely(server);
+            let commands = if at + 1 == texts.len() { 9 } else { 1 };
+            let told: Vec<u8> = tags.by_ref().take(commands).flat_map(|tag| be::complete(tag)).collect();
+            rig.send(
+                server,
+                &[told, be::ready(if at == 0 && texts.len() > 1 { 'T' } else { status })].concat(),
+            );
+            rig.gets(two);
+        }
+        rig.send(one, &fe::query("select 1"));
+        assert!(rig.gets(one).is_empty(), "{texts:?}");
     }
 }
 

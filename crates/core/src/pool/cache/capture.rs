@@ -11,7 +11,7 @@ use pgweir_wire::frontend::tag;
 
 use crate::context::Env;
 use crate::ids::ClientId;
-use crate::pool::cache::store::Underway;
+use crate::pool::cache::store::{Store, Underway};
 use crate::pool::relay::group::whole_messages;
 
 /// The time at which a statement was sent to a server, with the state of the database's objects and rights at that time.
@@ -49,6 +49,8 @@ pub(crate) struct Capture {
     /// The position in `bytes` of the next message.
     next: usize,
     underway: Underway,
+    /// The number of bytes that all captures may take together.
+    underway_max: usize,
 }
 
 /// The state of a capture after more bytes of the answer.
@@ -60,7 +62,7 @@ pub(crate) enum Heard {
     Plain,
     /// The answer is whole, and must not be kept: it has a message that the group did not ask for.
     Unfit,
-    /// The answer has more bytes than are kept. The rest of it is not needed.
+    /// The answer has more bytes than are kept, or there is no room for what all captures have. The rest of it is not needed.
     TooLong,
 }
 
@@ -71,8 +73,9 @@ impl Capture {
         (key, sent): (Arc<[u8]>, SentAt),
         messages: &[u8],
         bytes_max: usize,
-        underway: &Underway,
+        store: &Store,
     ) -> Capture {
+        store.underway().add(key.len());
         Capture {
             client,
             key,
@@ -81,7 +84,8 @@ impl Capture {
             bytes_max,
             bytes: Vec::new(),
             next: 0,
-            underway: underway.clone(),
+            underway: store.underway().clone(),
+            underway_max: store.bytes_max(),
         }
     }
 
@@ -109,13 +113,14 @@ impl Capture {
             self.bytes.truncate(self.next);
             return if is_plain_answer(&self.asked, &self.bytes) { Heard::Plain } else { Heard::Unfit };
         }
-        if self.bytes.len() > self.bytes_max { Heard::TooLong } else { Heard::More }
+        let has_room = self.bytes.len() <= self.bytes_max && self.underway.bytes() <= self.underway_max;
+        if has_room { Heard::More } else { Heard::TooLong }
     }
 }
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        self.underway.take(self.bytes.len());
+        self.underway.take(self.bytes.len() + self.key.len());
     }
 }
 
@@ -181,10 +186,14 @@ mod tests {
     }
 
     fn capture(asked: &str, bytes_max: usize) -> (Capture, Underway) {
+        capture_in(&Store::new(10_000), asked, bytes_max)
+    }
+
+    fn capture_in(store: &Store, asked: &str, bytes_max: usize) -> (Capture, Underway) {
         let messages: Vec<u8> = asked.bytes().flat_map(|tag| message(tag, b"x\0")).collect();
-        let (underway, sent) = (Underway::default(), SentAt { at_us: 1, age: 0, changes: 0 });
-        let what = (Arc::from(&b"key"[..]), sent);
-        (Capture::new(ClientId::default(), what, &messages, bytes_max, &underway), underway)
+        let what = (Arc::from(&b"key"[..]), SentAt { at_us: 1, age: 0, changes: 0 });
+        let capture = Capture::new(ClientId::default(), what, &messages, bytes_max, store);
+        (capture, store.underway().clone())
     }
 
     #[test]
@@ -225,6 +234,22 @@ mod tests {
         }
         let (mut capture, _) = capture("Q", 1000);
         assert_eq!(capture.hear(&answer("TDCZ", b'T')), Heard::Unfit, "a transaction is open");
+    }
+
+    #[test]
+    fn captures_have_no_more_room_than_answers() {
+        let store = Store::new(100);
+        let whole = answer("TDCZ", b'I');
+        let mut held = Vec::new();
+        while store.underway().bytes() + whole.len() < 100 {
+            let (mut capture, _) = capture_in(&store, "Q", 1000);
+            assert_eq!(capture.hear(&whole[..whole.len() - 1]), Heard::More);
+            held.push(capture);
+        }
+        let (mut late, underway) = capture_in(&store, "Q", 1000);
+        assert_eq!(late.hear(&whole[..whole.len() - 1]), Heard::TooLong);
+        drop((late, held));
+        assert!(underway.is_empty());
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(crate) struct PoolCache {
     pub(crate) numbers: CacheNumbers,
     /// The ages of the answers that were given; `None` if none was.
     pub(crate) ages: Option<Box<Histogram>>,
+    /// The highest of these ages.
+    pub(crate) age_max_us: u64,
 }
 
 /// The value of [`Account::wrote_us`] for a client whose last change may not be answered yet.
@@ -100,9 +102,11 @@ impl QueryCache {
 
     /// Returns a capture for the answer to the group `messages`. The caller has written its key to [`QueryCache::key`].
     pub(crate) fn capture(&self, env: &Env, client: ClientId, messages: &[u8], sent: SentAt) -> Capture {
-        let bytes_max = env.rules.config.main.query_cache_max_answer as usize;
+        // As the rules of settings say of all workers together, an answer takes a quarter of the room at most.
+        let bytes_max =
+            (env.rules.config.main.query_cache_max_answer as usize).min(self.store.bytes_max() / 4);
         let what = (self.key.as_slice().into(), sent);
-        Capture::new(client, what, messages, bytes_max, self.store.underway())
+        Capture::new(client, what, messages, bytes_max, &self.store)
     }
 }
 

@@ -60,7 +60,7 @@ impl Underway {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -107,6 +107,11 @@ impl Store {
         }
     }
 
+    /// Returns the number of bytes that answers may take together, with those in captures.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Returns the counter of the bytes in captures. Each capture shares it.
     pub(crate) fn underway(&self) -> &Underway {
         &self.underway
@@ -122,21 +127,28 @@ impl Store {
         self.kept.get_mut(key)
     }
 
-    /// Keeps an answer, instead of an older one with the same key. Returns the number of answers that were evicted.
-    pub(crate) fn keep(&mut self, key: Arc<[u8]>, pool: PoolId, answer: &[u8], sent: SentAt) -> usize {
+    /// Keeps an answer, instead of an older one with the same key. Returns the number of answers that were evicted; `None` if the answer is
+    /// not kept: it is longer than all answers may be, or there is a newer one.
+    pub(crate) fn keep(
+        &mut self,
+        key: Arc<[u8]>,
+        pool: PoolId,
+        answer: &[u8],
+        sent: SentAt,
+    ) -> Option<usize> {
         let bytes = cost(&key, answer);
         if bytes > self.bytes_max {
-            return 0;
+            return None;
         }
         if let Some(kept) = self.kept.get_mut(&key) {
             // The slower of two statements may have been sent first.
             if kept.sent.at_us > sent.at_us {
-                return 0;
+                return None;
             }
             let (before, queue) = (cost(&key, &kept.answer), kept.queue);
             (kept.answer, kept.sent) = (answer.into(), sent);
             self.count(pool, queue, before, bytes);
-            return self.shrink();
+            return Some(self.shrink());
         }
         self.serial += 1;
         let serial = self.serial;
@@ -149,7 +161,7 @@ impl Store {
         self.kept.insert(key, Kept { answer: answer.into(), sent, pool, hits: 0, queue, serial });
         self.count(pool, queue, 0, bytes);
         self.held.entry(pool).or_default().answers += 1;
-        self.shrink()
+        Some(self.shrink())
     }
 
     /// Sets the number of bytes that answers may take together. Returns the number of answers that were evicted.
@@ -286,7 +298,7 @@ mod tests {
     }
 
     fn keep(store: &mut Store, number: u32) -> usize {
-        store.keep(key(number), PoolId::default(), ANSWER, sent(1))
+        store.keep(key(number), PoolId::default(), ANSWER, sent(1)).expect("it has room")
     }
 
     fn has(store: &mut Store, number: u32) -> bool {
@@ -339,7 +351,7 @@ mod tests {
         store.underway().add(2 * cost(&key(0), ANSWER));
         assert_eq!(keep(&mut store, 5), 3);
         store.underway().take(2 * cost(&key(0), ANSWER));
-        assert_eq!(store.keep(key(9), PoolId::default(), &[0; 4000], sent(1)), 0, "it would never fit");
+        assert_eq!(store.keep(key(9), PoolId::default(), &[0; 4000], sent(1)), None, "it would never fit");
         assert!(!has(&mut store, 9));
     }
 

@@ -89,16 +89,23 @@ const OFTEN_TEMPORARY: [&[u8]; 4] = [b"CREATE TABLE", b"CREATE VIEW", b"CREATE S
 /// The tag of DROP ROLE, DROP USER and DROP GROUP.
 const DROP_ROLE: &[u8] = b"DROP ROLE";
 
-/// The tag of a command that makes, alters or drops an object, gives or takes rights, or renews a materialized view: answers that were given
-/// before may not be given again. All tags that the functions here look for are among them.
+/// The tag of the command that ends a transaction for its session, to be committed later, by any session.
+const PREPARE_TRANSACTION: &[u8] = b"PREPARE TRANSACTION";
+
+/// The tag of the command that commits such a transaction.
+const COMMIT_PREPARED: &[u8] = b"COMMIT PREPARED";
+
+/// The tag of a command that makes, alters or drops an object, gives or takes rights, renews a materialized view, or has to do with a
+/// prepared transaction, which may have done so: answers that were given before may not be given again. All tags that the functions here look for are among them.
 #[inline]
 pub(crate) fn changes_answers(tag: &[u8]) -> bool {
     match tag.first() {
         Some(b'A') => tag.starts_with(b"ALTER "),
-        Some(b'C') => tag.starts_with(b"CREATE "),
+        Some(b'C') => tag.starts_with(b"CREATE ") || tag.starts_with(COMMIT_PREPARED),
         Some(b'D') => tag.starts_with(b"DROP "),
         Some(b'G') => tag.starts_with(b"GRANT"),
         Some(b'I') => tag.starts_with(b"IMPORT "),
+        Some(b'P') => tag.starts_with(PREPARE_TRANSACTION),
         Some(b'R') => [&b"REVOKE"[..], b"REASSIGN", b"REFRESH"].iter().any(|verb| tag.starts_with(verb)),
         _ => false,
     }
@@ -175,22 +182,43 @@ pub(crate) enum AttemptOver {
 }
 
 impl Pool {
-    /// Handles a CommandComplete. A change counts for other clients when its transaction is over.
-    pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
-        if !changes_answers(tag) {
-            return;
+    /// Handles a CommandComplete. A change counts for other clients when it is committed: at COMMIT, or at the end of a transaction that
+    /// has none.
+    pub(crate) fn note_command(&mut self, env: &mut Env, id: ServerId, tag: &[u8]) {
+        if changes_answers(tag) {
+            self.note_change(env, id, tag);
+        } else if tag == b"COMMIT\0" {
+            // With AND CHAIN, or with a BEGIN in the same message, no ReadyForQuery tells that a transaction is over.
+            self.publish_changes(env, id);
+        } else if tag.starts_with(b"SELECT ") && env.cache.is_some() && self.makes_by_query(id) {
+            let changes = self.servers.get_mut(id).map(|server| &mut server.work.changes);
+            changes.into_iter().for_each(|changes| changes.add(SchemaChanges::ANSWERS, true));
         }
+    }
+
+    #[cold]
+    fn note_change(&mut self, env: &Env, id: ServerId, tag: &[u8]) {
         let may_drop_temporary = DROPS.iter().any(|drop| tag.starts_with(drop));
         let drops = may_drop_temporary && self.drops_lasting(id);
         let makes_temporary = self.makes_temporary(id, tag);
         let makes = makes_routines(tag) && !makes_temporary;
-        let is_temporary = makes_temporary || may_drop_temporary && !drops;
         let Some(server) = self.servers.get_mut(id) else { return };
         let changes = &mut server.work.changes;
         changes.add(SchemaChanges::STATEMENTS, drops || is_schema_change(tag));
         changes.add(SchemaChanges::ROUTINES, makes);
         changes.add(SchemaChanges::ROLES, tag.starts_with(DROP_ROLE));
-        changes.add(SchemaChanges::ANSWERS, !is_temporary);
+        let (prepares, commits) = (tag.starts_with(PREPARE_TRANSACTION), tag.starts_with(COMMIT_PREPARED));
+        changes.add(SchemaChanges::IN_PREPARED, prepares);
+        changes.add(env.shared.prepared_changes(), commits);
+        // An object that is dropped may be temporary. But there may be another one of its name, to which the name leads now.
+        changes.add(SchemaChanges::ANSWERS, !makes_temporary && !prepares && !commits);
+    }
+
+    /// Whether the client of this server may have made a table by a query: CREATE TABLE AS and SELECT INTO have the tag of a SELECT.
+    pub(crate) fn makes_by_query(&self, id: ServerId) -> bool {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        let client = client.and_then(|id| self.clients.get(id)).map(|client| &client.state);
+        matches!(client, Some(ClientState::Linked(link)) if link.makes == Makes::Any)
     }
 
     /// Whether an object that the client of this server drops is not temporary, as far as pgweir knows.
@@ -216,8 +244,26 @@ impl Pool {
 
     /// Publishes the changes of a transaction that is over, at its ReadyForQuery.
     pub(crate) fn note_schema_change(&mut self, env: &mut Env, id: ServerId, status: TxStatus) {
-        let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
+        if status != TxStatus::Idle {
+            return;
+        }
+        self.publish_changes(env, id);
+        if env.cache.is_some()
+            && let Some(server) = self.servers.get(id).filter(|server| server.ledger.is_empty())
+            && let Some(client) = server.state.client().and_then(|client| self.clients.get_mut(client))
+            && let ClientState::Linked(link) = &mut client.state
+        {
+            link.makes = Makes::Nothing;
+        }
+    }
+
+    fn publish_changes(&mut self, env: &mut Env, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
         let changes = std::mem::take(&mut server.work.changes);
+        if changes.has(SchemaChanges::IN_PREPARED) {
+            // Whoever commits it has them counted again.
+            env.shared.prepare_changes(changes);
+        }
         if changes.has(SchemaChanges::ANSWERS) {
             env.shared.begin_changes();
         }

@@ -105,7 +105,9 @@ impl Pool {
         }
         kept.note_hit();
         cx.driver.send(client.conn, &kept.answer);
+        self.state.numbers.stats.sent_bytes += kept.answer.len() as u64;
         self.state.cache.numbers.hits += 1;
+        self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
         self.state.cache.ages.get_or_insert_default().record(age_us);
         Lookup::Hit
     }
@@ -241,10 +243,10 @@ impl Pool {
         match capture.hear(bytes) {
             Heard::More => server.incoming.capture = Some(capture),
             Heard::Plain => {
-                numbers.fills += 1;
                 let (key, sent) = (Arc::clone(&capture.key), capture.sent);
-                let evicted = cache.store.keep(key, self.id, capture.answer(), sent);
-                if evicted > 0 {
+                let kept = cache.store.keep(key, self.id, capture.answer(), sent);
+                numbers.fills += u64::from(kept.is_some());
+                if kept.is_some_and(|evicted| evicted > 0) {
                     cx.driver.reached(RarePath::CacheEvicted);
                 }
             }
@@ -270,6 +272,10 @@ impl Pool {
     /// Forgets what was noted before the cache was switched on or off. All clients count as having a change under way.
     pub(crate) fn begin_caching(&mut self) {
         self.servers.values_mut().for_each(|server| server.incoming.capture = None);
-        self.clients.values_mut().for_each(|client| client.account.wrote_us = WRITING);
+        for client in self.clients.values_mut() {
+            client.account.wrote_us = WRITING;
+            // The next cache numbers settings and rules anew.
+            client.account.reader = None;
+        }
     }
 }

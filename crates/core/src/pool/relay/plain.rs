@@ -126,9 +126,19 @@ pub(crate) struct PlainAnswers {
     pub(crate) rows: u64,
 }
 
+/// The tags of commands that [`plain_answers`] leaves to the moments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Commands {
+    /// Those that change something, by their own word.
+    SomeTell,
+    /// All: the transaction has changed something, so that the tag of a COMMIT tells something, or its client may make a table by a query,
+    /// so that the tag of a SELECT does.
+    AllTell,
+}
+
 /// Returns the whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger.
 #[inline]
-pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAnswers> {
+pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8], commands: Commands) -> Option<PlainAnswers> {
     let (client, mut kind) = ledger.plain_head()?;
     let (mut end, mut rows) = (0, 0_u64);
     while let Some(rest) = bytes.get(end..)
@@ -137,7 +147,9 @@ pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
         && let Some(ends) = kind.is_ended_by(header.tag)
     {
         let command = &message[HEADER_LEN..];
-        if header.tag == backend::tag::COMMAND_COMPLETE && is_telling(command) {
+        if header.tag == backend::tag::COMMAND_COMPLETE
+            && (commands == Commands::AllTell || is_telling(command))
+        {
             break;
         }
         let next = match ends {

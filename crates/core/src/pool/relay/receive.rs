@@ -11,7 +11,7 @@ use crate::limits::{HOLD_MESSAGE_BYTES, SERVER_ERROR_BYTES_MAX};
 use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::lookup::Row;
 use crate::pool::relay::ledger::{Owner, Purpose, Unexpected};
-use crate::pool::relay::plain::plain_answers;
+use crate::pool::relay::plain::{Commands, plain_answers};
 use crate::pool::relay::send::names_are_uncertain;
 use crate::pool::server::state::{Server, ServerState, Streaming};
 use crate::pool::{Pool, Step};
@@ -119,8 +119,13 @@ impl Pool {
             if server.pipelined.held().is_some() && self.holds_back(cx, id, rest) {
                 break;
             }
+            let makes_by_query = cx.env.cache.is_some() && self.makes_by_query(id);
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
-            if let Some(plain) = plain_answers(&mut server.ledger, rest) {
+            let commands = match makes_by_query || !server.work.changes.is_empty() {
+                true => Commands::AllTell,
+                false => Commands::SomeTell,
+            };
+            if let Some(plain) = plain_answers(&mut server.ledger, rest, commands) {
                 server.work.running.rows = server.work.running.rows.saturating_add(plain.rows);
                 self.extend(cx, id, &mut run, Some(plain.client), bytes, at);
                 at += plain.len;

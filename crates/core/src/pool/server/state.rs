@@ -162,6 +162,19 @@ impl SchemaChanges {
     /// The transaction has changed an object or a right, so that the same statement may have another answer.
     pub(crate) const ANSWERS: SchemaChanges = SchemaChanges(8);
 
+    /// The transaction is prepared: another session may commit it later.
+    pub(crate) const IN_PREPARED: SchemaChanges = SchemaChanges(16);
+
+    /// The changes as bits.
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the changes of these bits, which [`SchemaChanges::bits`] has given.
+    pub(crate) fn of_bits(bits: u8) -> SchemaChanges {
+        SchemaChanges(bits)
+    }
+
     /// Adds the other changes to the set if `is_so` is true.
     pub(crate) fn add(&mut self, other: SchemaChanges, is_so: bool) {
         self.0 |= if is_so { other.0 } else { 0 };

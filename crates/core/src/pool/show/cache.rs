@@ -3,7 +3,6 @@
 use crate::context::Env;
 use crate::pool::Pool;
 use crate::pool::cache::store::Held;
-use crate::stats::histogram::Histogram;
 use crate::stats::snapshot::CacheNumbers;
 use crate::worker::console::report::{Row, cell};
 
@@ -15,7 +14,7 @@ impl Pool {
         let ages = self.state.cache.ages.as_deref();
         let in_ms = |us: f64| cell(format!("{:.0}", us / 1000.0));
         let median = ages.and_then(|ages| ages.quantile_us(0.5)).and_then(in_ms);
-        let oldest = ages.and_then(Histogram::max_us).and_then(|us| in_ms(us as f64));
+        let oldest = ages.and_then(|_| in_ms(self.state.cache.age_max_us as f64));
         let mut row = vec![
             cell(&self.state.database),
             cell(&self.state.user),

@@ -280,7 +280,7 @@ impl Pool {
     /// Tells the features which command has completed. DISCARD ALL, DEALLOCATE ALL and ROLLBACK are known by the tag of their
     /// CommandComplete.
     fn command_completed(&mut self, env: &mut Env, id: ServerId, accepted: Accepted, body: &[u8]) {
-        self.note_command(id, body);
+        self.note_command(env, id, body);
         if matches!(body, b"DISCARD SEQUENCES\0" | b"DISCARD ALL\0") {
             self.sequences_discarded(id, matches!(accepted.owner, Owner::Client(_)));
         }
