@@ -339,7 +339,7 @@ fn a_change_counts_when_it_is_committed_though_a_transaction_goes_on() {
             rig.send(two, &fe::query(text));
             rig.gets_loosely(server);
             let commands = if at + 1 == texts.len() { 9 } else { 1 };
-            let told: Vec<u8> = tags.by_ref().take(commands).flat_map(|tag| be::complete(tag)).collect();
+            let told: Vec<u8> = tags.by_ref().take(commands).flat_map(be::complete).collect();
             rig.send(
                 server,
                 &[told, be::ready(if at == 0 && texts.len() > 1 { 'T' } else { status })].concat(),
