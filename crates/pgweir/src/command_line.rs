@@ -11,6 +11,7 @@ use pgweir_settings::PoolMode;
 use crate::operate::adopt::{self, AdoptCommand};
 use crate::operate::ctl::{self, CtlCommand};
 use crate::operate::pair::{self, PairCommand};
+use crate::operate::top::{self, TopCommand};
 
 /// What the user asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Import(ImportOptions),
     /// Send a command to a running pooler.
     Ctl(CtlCommand),
+    /// A live view of a running pooler.
+    Top(TopCommand),
     /// One address for two poolers.
     Pair(PairCommand),
     /// Find the PgBouncer that pgweir replaces.
@@ -215,6 +218,7 @@ Usage:
   pgweir import [OPTION]... FILE    convert the configuration of another pooler
   pgweir adopt [OPTION]...          find PgBouncer here, and the one line to change
   pgweir ctl [OPTION]... COMMAND    send a command to a running pooler, for scripts
+  pgweir top [OPTION]...            a live view of a running pooler in the terminal
   pgweir pair keepalived OPTION...  one address for two poolers, by keepalived
   pgweir entrypoint [OPTION]...     start in a container, by a file or the environment
   pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
@@ -354,6 +358,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("doctor") => parse_doctor(args.split_off(1)),
         Some("import") => parse_import(args.split_off(1)),
         Some("ctl") => ctl::parse(args.split_off(1)).map(Command::Ctl).map_err(UsageError::Option),
+        Some("top") => top::parse(args.split_off(1)).map(Command::Top).map_err(UsageError::Option),
         Some("pair") => pair::parse(args.split_off(1)).map(Command::Pair).map_err(UsageError::Option),
         Some("adopt") => adopt::parse(args.split_off(1)).map(Command::Adopt).map_err(UsageError::Option),
         Some("entrypoint") => parse_entrypoint(args.split_off(1)),

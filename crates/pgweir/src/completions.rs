@@ -9,6 +9,7 @@ use crate::command_line::{CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, HELP, IMPORT
 use crate::operate::adopt::ADOPT_HELP;
 use crate::operate::ctl::CTL_HELP;
 use crate::operate::pair::PAIR_HELP;
+use crate::operate::top::TOP_HELP;
 
 /// A line of `--help` for an option.
 struct Flag {
@@ -54,9 +55,10 @@ struct SubFlag {
 }
 
 /// Subcommands whose options are described here; those of the tools are elsewhere.
-const HELPS: [(&str, &str); 7] = [
+const HELPS: [(&str, &str); 8] = [
     ("check", CHECK_HELP),
     ("doctor", DOCTOR_HELP),
+    ("top", TOP_HELP),
     ("import", IMPORT_HELP),
     ("ctl", CTL_HELP),
     ("pair", PAIR_HELP),

@@ -11,6 +11,7 @@ _pgweir() {
     case ${COMP_WORDS[1]} in
         check) options="--connect --user --strict --json --overlay --no-overlay --help" ;;
         doctor) options="--user --json --overlay --no-overlay --help" ;;
+        top) options="--url --interval --once --overlay --no-overlay --help" ;;
         import) options="--from --output --force --users --hba --pool-mode --help" ;;
         ctl) options="--url --json --wait --timeout --force --overlay --no-overlay --help" ;;
         pair) options="--address --interface --peer --here --peer-interface --router-id --url --only --check --help" ;;
@@ -20,7 +21,7 @@ _pgweir() {
     case $word in
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
-            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import adopt ctl pair entrypoint demo bench"; fi
+            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import adopt ctl top pair entrypoint demo bench"; fi
             if [ "${COMP_WORDS[1]}" = ctl ]; then
                 # Names come from the running pooler, if this user may look at it.
                 case $before in

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use pgweir_client::{Answer, Client, Login, ServerError};
 
+pub(super) use options::quoted;
 pub(crate) use options::{CTL_HELP, CtlCommand, parse};
-use options::{Order, Sending, quoted};
+use options::{Order, Sending};
 
+use crate::command_line::OverlayOptions;
 use crate::doctor::console::{login_of_url, logins, place};
 use crate::{check, probe};
 
@@ -108,34 +110,51 @@ fn send(sending: &Sending) -> Result<String, Failure> {
 
 /// Logs in to the console.
 fn enter(sending: &Sending) -> Result<(Client, Login), String> {
-    let candidates = match &sending.url {
-        Some(url) => vec![login_of_url(url).map_err(|error| error.to_string())?],
-        None => {
-            let config = sending.config.as_deref().unwrap_or(Path::new(CONFIG));
-            std::fs::metadata(config).map_err(|error| format!("{}: {error}", config.display()))?;
-            logins(&check::examine(config, &sending.overlay).1)
-        }
-    };
-    let mut why = "the file has no way into the console: no unix_socket_dir, and no user of admin_users with a password in auth_file".to_owned();
-    for login in candidates {
-        let login = login.named("pgweir ctl");
-        match Client::log_in(&login) {
-            Ok(client) => {
-                // PAUSE and SWITCHOVER answer when they are done.
-                client.wait_without_limit().map_err(|error| error.to_string())?;
-                return Ok((client, login));
+    let way =
+        Way { url: sending.url.as_deref(), config: sending.config.as_deref(), overlay: &sending.overlay };
+    let (client, login) = way.enter("pgweir ctl")?;
+    // PAUSE and SWITCHOVER answer when they are done.
+    client.wait_without_limit().map_err(|error| error.to_string())?;
+    Ok((client, login))
+}
+
+/// Where the console is: by a URL, or by the file that the pooler runs with.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'a> {
+    pub(super) url: Option<&'a str>,
+    /// The configuration file; `None`: that of the packages.
+    pub(super) config: Option<&'a Path>,
+    pub(super) overlay: &'a OverlayOptions,
+}
+
+impl Way<'_> {
+    /// Logs in under this application_name; returns the connection, and the login that was accepted.
+    pub(super) fn enter(self, name: &str) -> Result<(Client, Login), String> {
+        let candidates = match self.url {
+            Some(url) => vec![login_of_url(url).map_err(|error| error.to_string())?],
+            None => {
+                let config = self.config.unwrap_or(Path::new(CONFIG));
+                std::fs::metadata(config).map_err(|error| format!("{}: {error}", config.display()))?;
+                logins(&check::examine(config, self.overlay).1)
             }
-            Err(error) => {
-                why = format!(
-                    "could not enter the console at {} as {}: {}",
-                    place(&login),
-                    login.user,
-                    probe::why(&error)
-                );
+        };
+        let mut why = "the file has no way into the console: no unix_socket_dir, and no user of admin_users with a password in auth_file".to_owned();
+        for login in candidates {
+            let login = login.named(name);
+            match Client::log_in(&login) {
+                Ok(client) => return Ok((client, login)),
+                Err(error) => {
+                    why = format!(
+                        "could not enter the console at {} as {}: {}",
+                        place(&login),
+                        login.user,
+                        probe::why(&error)
+                    );
+                }
             }
         }
+        Err(why)
     }
-    Err(why)
 }
 
 /// Leaves the rows whose column has this value.
