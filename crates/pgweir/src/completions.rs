@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::command_line::{CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, HELP, IMPORT_HELP};
 use crate::operate::adopt::ADOPT_HELP;
 use crate::operate::ctl::CTL_HELP;
+use crate::operate::node::NODE_HELP;
 use crate::operate::pair::PAIR_HELP;
 
 /// A line of `--help` for an option.
@@ -54,11 +55,12 @@ struct SubFlag {
 }
 
 /// Subcommands whose options are described here; those of the tools are elsewhere.
-const HELPS: [(&str, &str); 7] = [
+const HELPS: [(&str, &str); 8] = [
     ("check", CHECK_HELP),
     ("doctor", DOCTOR_HELP),
     ("import", IMPORT_HELP),
     ("ctl", CTL_HELP),
+    ("node", NODE_HELP),
     ("pair", PAIR_HELP),
     ("adopt", ADOPT_HELP),
     ("entrypoint", ENTRYPOINT_HELP),
@@ -127,6 +129,7 @@ fn bash() -> String {
                 mapfile -t COMPREPLY < <(compgen -W "$first" -- "$word")
                 return
             fi
+            if [ "${{COMP_WORDS[1]}}" = node ] && [ "$COMP_CWORD" = 2 ]; then first="add rebuild remove"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Ok(Command::Import(options)) => import::import(&options),
         Ok(Command::Pair(command)) => operate::pair::pair(&command),
         Ok(Command::Ctl(command)) => operate::ctl::ctl(&command),
+        Ok(Command::Node(command)) => operate::node::node(&command),
         Ok(Command::Adopt(command)) => operate::adopt::adopt(&command),
         Ok(Command::Entrypoint(options)) => entrypoint::entrypoint(options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
             match std::env::args_os().nth(1) {
                 Some(word) if word == "import" => ExitCode::from(import::UNREADABLE),
                 Some(word) if word == "pair" => ExitCode::from(operate::pair::UNUSABLE),
+                Some(word) if word == "node" => ExitCode::from(operate::node::UNUSABLE),
                 Some(word) if word == "adopt" => ExitCode::from(operate::adopt::UNUSABLE),
                 Some(word) if word == "ctl" => ExitCode::from(operate::ctl::NOT_ENTERED),
                 Some(word) if word == "doctor" => ExitCode::from(doctor::NOTHING_SEEN),

@@ -1,6 +1,7 @@
-//! The tools for operators: `pgweir ctl` sends commands to a running pooler's console, `pgweir pair` sets two poolers side by side, and
-//! `pgweir adopt` says how pgweir takes the place of a PgBouncer.
+//! The tools for operators: `pgweir ctl` sends commands to a running pooler's console, `pgweir pair` sets two poolers side by side,
+//! `pgweir node` makes standbys nodes of a cluster, and `pgweir adopt` says how pgweir takes the place of a PgBouncer.
 
 pub(crate) mod adopt;
 pub(crate) mod ctl;
+pub(crate) mod node;
 pub(crate) mod pair;

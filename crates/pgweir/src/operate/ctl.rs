@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use pgweir_client::{Answer, Client, Login, ServerError};
 
+pub(super) use options::quoted;
 pub(crate) use options::{CTL_HELP, CtlCommand, parse};
-use options::{Order, Sending, quoted};
+use options::{Order, Sending};
 
+use crate::command_line::OverlayOptions;
 use crate::doctor::console::{login_of_url, logins, place};
 use crate::{check, probe};
 
@@ -27,13 +29,13 @@ pub(crate) const NOT_ENTERED: u8 = 2;
 const LATE: u8 = 3;
 
 /// The configuration that the packages install.
-const CONFIG: &str = "/etc/pgweir/pgweir.ini";
+pub(super) const CONFIG: &str = "/etc/pgweir/pgweir.ini";
 
 /// The time between two looks at what is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Why a command has no result.
-enum Failure {
+pub(super) enum Failure {
     /// pgweir said no.
     Refused(ServerError),
     /// There is no console, or it went away.
@@ -75,7 +77,9 @@ pub(crate) fn ctl(command: &CtlCommand) -> ExitCode {
 }
 
 fn send(sending: &Sending) -> Result<String, Failure> {
-    let (mut client, login) = enter(sending).map_err(Failure::Lost)?;
+    let (mut client, login) =
+        enter(sending.config.as_deref(), sending.url.as_deref(), &sending.overlay, "pgweir ctl")
+            .map_err(Failure::Lost)?;
     let answer = match &sending.order {
         Order::Table { text, columns, only } => {
             let mut answer = client.answer(text)?;
@@ -106,19 +110,27 @@ fn send(sending: &Sending) -> Result<String, Failure> {
     Ok(if sending.is_json { print::json(&answer) } else { print::text(&answer) })
 }
 
-/// Logs in to the console.
-fn enter(sending: &Sending) -> Result<(Client, Login), String> {
-    let candidates = match &sending.url {
+/// Logs in to the console of a URL, or else of the pooler that runs with a file.
+///
+/// # Errors
+/// The last reason why no way led in.
+pub(super) fn enter(
+    config: Option<&Path>,
+    url: Option<&str>,
+    overlay: &OverlayOptions,
+    application_name: &str,
+) -> Result<(Client, Login), String> {
+    let candidates = match url {
         Some(url) => vec![login_of_url(url).map_err(|error| error.to_string())?],
         None => {
-            let config = sending.config.as_deref().unwrap_or(Path::new(CONFIG));
+            let config = config.unwrap_or(Path::new(CONFIG));
             std::fs::metadata(config).map_err(|error| format!("{}: {error}", config.display()))?;
-            logins(&check::examine(config, &sending.overlay).1)
+            logins(&check::examine(config, overlay).1)
         }
     };
     let mut why = "the file has no way into the console: no unix_socket_dir, and no user of admin_users with a password in auth_file".to_owned();
     for login in candidates {
-        let login = login.named("pgweir ctl");
+        let login = login.named(application_name);
         match Client::log_in(&login) {
             Ok(client) => {
                 // PAUSE and SWITCHOVER answer when they are done.
@@ -145,9 +157,9 @@ fn keep(answer: &mut Answer, column: &str, value: &str) {
     }
 }
 
-/// Rows of SHOW NODES, each as what a column says.
-fn nodes(client: &mut Client) -> Result<Vec<impl Fn(&str) -> String>, Failure> {
-    let answer = client.answer("SHOW NODES")?;
+/// Rows of a table, each as what a column says.
+pub(super) fn rows(client: &mut Client, text: &str) -> Result<Vec<impl Fn(&str) -> String + use<>>, Failure> {
+    let answer = client.answer(text)?;
     let names: Vec<String> = answer.columns.into_iter().map(|(name, _)| name).collect();
     let names = std::rc::Rc::new(names);
     let row = |cells: Vec<Option<String>>| {
@@ -165,7 +177,7 @@ fn full_name(client: &mut Client, name: &str) -> Result<(String, String), Failur
     if let Some((cluster, node)) = name.split_once('.') {
         return Ok((cluster.to_owned(), node.to_owned()));
     }
-    let rows = nodes(client)?;
+    let rows = rows(client, "SHOW NODES")?;
     let mut clusters = rows.iter().filter(|row| row("node") == name).map(|row| row("cluster"));
     let refused = |message: String| Failure::Refused(ServerError { code: "42704".to_owned(), message });
     match (clusters.next(), clusters.next()) {
@@ -178,7 +190,7 @@ fn full_name(client: &mut Client, name: &str) -> Result<(String, String), Failur
 }
 
 /// Waits until a node takes its whole part, or none.
-fn wait_for_node(
+pub(super) fn wait_for_node(
     client: &mut Client,
     verb: &str,
     cluster: &str,
@@ -187,7 +199,7 @@ fn wait_for_node(
 ) -> Result<(), Failure> {
     let began = Instant::now();
     loop {
-        let rows = nodes(client)?;
+        let rows = rows(client, "SHOW NODES")?;
         let row = rows.iter().find(|row| row("cluster") == cluster && row("node") == node);
         let Some(row) = row else { return Err(Failure::Late(format!("{cluster}.{node} is gone"))) };
         let number = |column: &str| row(column).parse::<u64>().unwrap_or(0);

@@ -211,7 +211,7 @@ fn order(words: &[&str], is_forced: bool) -> Result<Order, String> {
 }
 
 /// The word as the console reads it: a name with other characters goes into quotes.
-pub(super) fn quoted(word: &str) -> String {
+pub(in crate::operate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| !c.is_whitespace() && !"\"';".contains(c);
     let is_quoted =
         word.len() > 1 && ["'", "\""].iter().any(|quote| word.starts_with(quote) && word.ends_with(quote));
