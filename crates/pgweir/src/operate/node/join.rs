@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::checks::Servers;
 use super::copy::{application_name, size};
 use super::local::Local;
+use super::options::Verb;
 use super::programs::{LOOK_EVERY, shell_quoted};
 use super::server::{NOT_LOWER, Server, create_slot, drop_slot};
 use super::settings::{self, Entries};
@@ -157,11 +158,14 @@ pub(super) fn configure(work: &Work<'_>, servers: &mut Servers, local: &Local<'_
 pub(super) fn start(work: &Work<'_>, local: &Local<'_>) -> Result<(), Fault> {
     let kept =
         format!("kept: {} and the slot {}; run the command again", local.data.display(), work.wanted.slot);
-    let call = if local.status().is_some() { local.reload_call() } else { local.start_call() };
+    // A dry run of rebuild has not stopped it.
+    let is_stopped_first = work.wanted.is_dry_run && work.wanted.verb == Verb::Rebuild;
+    let is_running = local.status().is_some() && !is_stopped_first;
+    let call = if is_running { local.reload_call() } else { local.start_call() };
     if work.only_shows(&call.line()) {
         return Ok(());
     }
-    if local.status().is_some() {
+    if is_running {
         super::programs::output(&call).map_err(Fault::Failed)?;
         work.say("start", "PostgreSQL runs already; its settings are read again");
         return Ok(());

@@ -37,26 +37,44 @@ pub(super) fn rebuild(work: &mut Work<'_>) -> Result<(), Fault> {
     }
     remove::leave(work)?;
     stop(work, &local)?;
+    let is_dry_run = wanted.is_dry_run;
+    follow(work, &mut servers, &local, is_there).map_err(|fault| match fault {
+        fault if is_dry_run => fault,
+        Fault::Refused(why) | Fault::Unusable(why) => Fault::Failed(format!(
+            "{why}\nleft: PostgreSQL is stopped, and the node detached; run the command again"
+        )),
+        fault @ Fault::Failed(_) => fault,
+    })
+}
+
+/// Makes the stopped server a standby of the primary.
+fn follow(
+    work: &mut Work<'_>,
+    servers: &mut Servers,
+    local: &Local<'_>,
+    is_there: bool,
+) -> Result<(), Fault> {
+    let wanted = work.wanted;
     let has_slot = join::look_at_slot(work, &mut servers.primary)?;
-    checks::slots_of_primary(&servers, has_slot)?;
+    checks::slots_of_primary(servers, has_slot)?;
     let own = if is_there { OwnFiles::read(&wanted.data).map_err(Fault::Failed)? } else { OwnFiles::none() };
     let how = match is_there {
-        true => rewind_or_why(work, &mut servers, &local)?,
+        true => rewind_or_why(work, servers, local)?,
         false => Err(format!("{} has no data", wanted.data.display())),
     };
     let rewound = match how {
-        Ok(call) => rewind(work, &mut servers, &local, &call, has_slot)?,
+        Ok(call) => rewind(work, servers, local, &call, has_slot)?,
         Err(why) => Err(why),
     };
     if let Err(why) = rewound {
         work.say("rewind", &format!("not possible: {why}. A new copy is made"));
-        new_copy(work, &mut servers, &local, is_there)?;
+        new_copy(work, servers, local, is_there)?;
     }
     if !wanted.is_dry_run && is_there {
         own.restore(&wanted.data).map_err(Fault::Failed)?;
         work.say("settings", &format!("the node's own files are back: {}", own.names()));
     }
-    add::finish(work, &mut servers, &local)
+    add::finish(work, servers, local)
 }
 
 /// The directory must be of this cluster: a wrong `--data` would be another database.
