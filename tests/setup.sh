@@ -64,3 +64,5 @@ if [ ! -x "$venv/bin/pytest" ] || [ "$(cat "$venv/.ready" 2>/dev/null)" != "$wan
     "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement requirements.txt
     printf '%s\n' "$want" > "$venv/.ready"
 fi
+
+pg/tools.sh || echo "pg_basebackup of PostgreSQL 14 and 18 could not be installed: their tests of pgweir node are skipped" >&2

@@ -10,6 +10,7 @@ use pgweir_settings::PoolMode;
 
 use crate::operate::adopt::{self, AdoptCommand};
 use crate::operate::ctl::{self, CtlCommand};
+use crate::operate::node::{self, NodeCommand};
 use crate::operate::pair::{self, PairCommand};
 use crate::operate::top::{self, TopCommand};
 
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Top(TopCommand),
     /// One address for two poolers.
     Pair(PairCommand),
+    /// Add, rebuild or remove a node of a cluster.
+    Node(NodeCommand),
     /// Find the PgBouncer that pgweir replaces.
     Adopt(AdoptCommand),
     /// Pool connections as a mounted file or the environment says.
@@ -219,6 +222,7 @@ Usage:
   pgweir adopt [OPTION]...          find PgBouncer here, and the one line to change
   pgweir ctl [OPTION]... COMMAND    send a command to a running pooler, for scripts
   pgweir top [OPTION]...            a live view of a running pooler in the terminal
+  pgweir node VERB NODE OPTION...   add, rebuild or remove a node of a cluster
   pgweir pair keepalived OPTION...  one address for two poolers, by keepalived
   pgweir entrypoint [OPTION]...     start in a container, by a file or the environment
   pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
@@ -360,6 +364,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("ctl") => ctl::parse(args.split_off(1)).map(Command::Ctl).map_err(UsageError::Option),
         Some("top") => top::parse(args.split_off(1)).map(Command::Top).map_err(UsageError::Option),
         Some("pair") => pair::parse(args.split_off(1)).map(Command::Pair).map_err(UsageError::Option),
+        Some("node") => node::parse(args.split_off(1)).map(Command::Node).map_err(UsageError::Option),
         Some("adopt") => adopt::parse(args.split_off(1)).map(Command::Adopt).map_err(UsageError::Option),
         Some("entrypoint") => parse_entrypoint(args.split_off(1)),
         _ => parse_run(args),
@@ -675,15 +680,15 @@ mod tests {
             assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
         }
         assert_eq!(options.count(), page.matches(".BR -").count());
+        let of_operators = [pair::PAIR_HELP, ctl::CTL_HELP, node::NODE_HELP];
         let helps =
-            [HELP, IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, pair::PAIR_HELP, ctl::CTL_HELP];
-        let import =
-            helps.iter().flat_map(|help| help.lines()).filter_map(|line| line.strip_prefix("      --"));
+            [HELP, IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP].into_iter().chain(of_operators);
+        let import = helps.flat_map(|help| help.lines()).filter_map(|line| line.strip_prefix("      --"));
         for option in import {
             let name = option.split([' ', '=', '\n']).next().expect("a name");
             assert!(page.contains(&format!(".B --{name}")), "{name}");
         }
-        for command in ["check", "doctor", "import", "ctl", "pair", "entrypoint", "demo", "bench"] {
+        for command in ["check", "doctor", "import", "ctl", "node", "pair", "entrypoint", "demo", "bench"] {
             assert!(
                 HELP.contains(&format!("pgweir {command} "))
                     && page.contains(&format!(".TP\n.B {command}\n"))

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::command_line::{CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, HELP, IMPORT_HELP};
 use crate::operate::adopt::ADOPT_HELP;
 use crate::operate::ctl::CTL_HELP;
+use crate::operate::node::NODE_HELP;
 use crate::operate::pair::PAIR_HELP;
 use crate::operate::top::TOP_HELP;
 
@@ -55,12 +56,13 @@ struct SubFlag {
 }
 
 /// Subcommands whose options are described here; those of the tools are elsewhere.
-const HELPS: [(&str, &str); 8] = [
+const HELPS: [(&str, &str); 9] = [
     ("check", CHECK_HELP),
     ("doctor", DOCTOR_HELP),
     ("top", TOP_HELP),
     ("import", IMPORT_HELP),
     ("ctl", CTL_HELP),
+    ("node", NODE_HELP),
     ("pair", PAIR_HELP),
     ("adopt", ADOPT_HELP),
     ("entrypoint", ENTRYPOINT_HELP),
@@ -129,6 +131,7 @@ fn bash() -> String {
                 mapfile -t COMPREPLY < <(compgen -W "$first" -- "$word")
                 return
             fi
+            if [ "${{COMP_WORDS[1]}}" = node ] && [ "$COMP_CWORD" = 2 ]; then first="add rebuild remove"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Ok(Command::Pair(command)) => operate::pair::pair(&command),
         Ok(Command::Ctl(command)) => operate::ctl::ctl(&command),
         Ok(Command::Top(command)) => operate::top::top(command),
+        Ok(Command::Node(command)) => operate::node::node(&command),
         Ok(Command::Adopt(command)) => operate::adopt::adopt(&command),
         Ok(Command::Entrypoint(options)) => entrypoint::entrypoint(options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
             match std::env::args_os().nth(1) {
                 Some(word) if word == "import" => ExitCode::from(import::UNREADABLE),
                 Some(word) if word == "pair" => ExitCode::from(operate::pair::UNUSABLE),
+                Some(word) if word == "node" => ExitCode::from(operate::node::UNUSABLE),
                 Some(word) if word == "adopt" => ExitCode::from(operate::adopt::UNUSABLE),
                 Some(word) if word == "ctl" => ExitCode::from(operate::ctl::NOT_ENTERED),
                 Some(word) if word == "top" => ExitCode::from(operate::top::UNUSABLE),

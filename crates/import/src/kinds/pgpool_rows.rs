@@ -12,7 +12,8 @@ const ONE_CHECK: &str = "pgweir checks all nodes of a cluster alike";
 const LOGS: &str = "pgweir's lines have one form; `log_format = json` gives them as JSON";
 const PROCESSES: &str = "pgweir has no process for each client";
 const WATCHDOG: &str = "pgweir has no virtual address. Run two poolers that clients know both, or keepalived";
-const RECOVERY: &str = "pgweir does not set up standbys; use `pg_basebackup`";
+const RECOVERY: &str =
+    "`pgweir node add` copies with `pg_basebackup` on the machine of the node; the pooler runs no command";
 
 /// The keys in pgpool's manual.
 #[rustfmt::skip]
@@ -41,7 +42,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("connection_life_time", Seconds, Reader("`server_idle_timeout`"), &[]),
     Row::new("child_max_connections", Count, Needless("pgweir has no processes that grow"), &[]),
     Row::new("client_idle_limit", Seconds, Setting("client_idle_timeout"), &["0"]),
-    Row::new("client_idle_limit_in_recovery", Anything, Needless("there is no online recovery"), &[]),
+    Row::new("client_idle_limit_in_recovery", Anything, Needless("clients go on while a node is added"), &[]),
     Row::new("process_management_mode", Anything, Needless(PROCESSES), &[]),
     Row::new("process_management_strategy", Anything, Needless(PROCESSES), &[]),
     Row::new("min_spare_children", Anything, Needless(PROCESSES), &[]),
@@ -144,7 +145,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("auto_failback_interval", Anything, Needless("a node that is a standby again takes part again by itself"), &[]),
     Row::new("recovery_1st_stage_command", Anything, Missing(RECOVERY), &[""]),
     Row::new("recovery_2nd_stage_command", Anything, Missing(RECOVERY), &[""]),
-    Row::new("recovery_*", Anything, Needless("there is no online recovery"), &[]),
+    Row::new("recovery_*", Anything, Needless("`pgweir node add` needs no setting of the pooler"), &[]),
     Row::new("use_watchdog", Flag, Missing(WATCHDOG), &[]),
     Row::new("wd_*", Anything, With("use_watchdog"), &[]),
     Row::new("hostname#", Anything, With("use_watchdog"), &[]),

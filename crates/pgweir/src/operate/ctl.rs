@@ -29,13 +29,13 @@ pub(crate) const NOT_ENTERED: u8 = 2;
 const LATE: u8 = 3;
 
 /// The configuration that the packages install.
-const CONFIG: &str = "/etc/pgweir/pgweir.ini";
+pub(super) const CONFIG: &str = "/etc/pgweir/pgweir.ini";
 
 /// The time between two looks at what is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Why a command has no result.
-enum Failure {
+pub(super) enum Failure {
     /// pgweir said no.
     Refused(ServerError),
     /// There is no console, or it went away.
@@ -77,7 +77,10 @@ pub(crate) fn ctl(command: &CtlCommand) -> ExitCode {
 }
 
 fn send(sending: &Sending) -> Result<String, Failure> {
-    let (mut client, login) = enter(sending).map_err(Failure::Lost)?;
+    let (mut client, login) =
+        Way { url: sending.url.as_deref(), config: sending.config.as_deref(), overlay: &sending.overlay }
+            .enter_to_command("pgweir ctl")
+            .map_err(Failure::Lost)?;
     let answer = match &sending.order {
         Order::Table { text, columns, only } => {
             let mut answer = client.answer(text)?;
@@ -108,16 +111,6 @@ fn send(sending: &Sending) -> Result<String, Failure> {
     Ok(if sending.is_json { print::json(&answer) } else { print::text(&answer) })
 }
 
-/// Logs in to the console.
-fn enter(sending: &Sending) -> Result<(Client, Login), String> {
-    let way =
-        Way { url: sending.url.as_deref(), config: sending.config.as_deref(), overlay: &sending.overlay };
-    let (client, login) = way.enter("pgweir ctl")?;
-    // PAUSE and SWITCHOVER answer when they are done.
-    client.wait_without_limit().map_err(|error| error.to_string())?;
-    Ok((client, login))
-}
-
 /// Where the console is: by a URL, or by the file that the pooler runs with.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
@@ -128,6 +121,13 @@ pub(super) struct Way<'a> {
 }
 
 impl Way<'_> {
+    /// Logs in as [`Way::enter`] does, for commands: PAUSE and SWITCHOVER answer when they are done, so no answer has a limit of time.
+    pub(super) fn enter_to_command(self, name: &str) -> Result<(Client, Login), String> {
+        let (client, login) = self.enter(name)?;
+        client.wait_without_limit().map_err(|error| error.to_string())?;
+        Ok((client, login))
+    }
+
     /// Logs in under this application_name; returns the connection, and the login that was accepted.
     pub(super) fn enter(self, name: &str) -> Result<(Client, Login), String> {
         let candidates = match self.url {
@@ -164,9 +164,9 @@ fn keep(answer: &mut Answer, column: &str, value: &str) {
     }
 }
 
-/// Rows of SHOW NODES, each as what a column says.
-fn nodes(client: &mut Client) -> Result<Vec<impl Fn(&str) -> String>, Failure> {
-    let answer = client.answer("SHOW NODES")?;
+/// Rows of a table, each as what a column says.
+pub(super) fn rows(client: &mut Client, text: &str) -> Result<Vec<impl Fn(&str) -> String + use<>>, Failure> {
+    let answer = client.answer(text)?;
     let names: Vec<String> = answer.columns.into_iter().map(|(name, _)| name).collect();
     let names = std::rc::Rc::new(names);
     let row = |cells: Vec<Option<String>>| {
@@ -184,7 +184,7 @@ fn full_name(client: &mut Client, name: &str) -> Result<(String, String), Failur
     if let Some((cluster, node)) = name.split_once('.') {
         return Ok((cluster.to_owned(), node.to_owned()));
     }
-    let rows = nodes(client)?;
+    let rows = rows(client, "SHOW NODES")?;
     let mut clusters = rows.iter().filter(|row| row("node") == name).map(|row| row("cluster"));
     let refused = |message: String| Failure::Refused(ServerError { code: "42704".to_owned(), message });
     match (clusters.next(), clusters.next()) {
@@ -197,7 +197,7 @@ fn full_name(client: &mut Client, name: &str) -> Result<(String, String), Failur
 }
 
 /// Waits until a node takes its whole part, or none.
-fn wait_for_node(
+pub(super) fn wait_for_node(
     client: &mut Client,
     verb: &str,
     cluster: &str,
@@ -206,7 +206,7 @@ fn wait_for_node(
 ) -> Result<(), Failure> {
     let began = Instant::now();
     loop {
-        let rows = nodes(client)?;
+        let rows = rows(client, "SHOW NODES")?;
         let row = rows.iter().find(|row| row("cluster") == cluster && row("node") == node);
         let Some(row) = row else { return Err(Failure::Late(format!("{cluster}.{node} is gone"))) };
         let number = |column: &str| row(column).parse::<u64>().unwrap_or(0);

@@ -39,7 +39,7 @@ pub(super) struct Entered {
 
 /// News of the console.
 pub(super) enum Report {
-    Entered(Entered),
+    Entered(Box<Entered>),
     Reading(Box<Reading>),
     /// The connection is lost, or could not be made again: the reason.
     Lost(String),
@@ -152,7 +152,7 @@ fn read_on(console: Console, options: &Options, reports: &Sender<Report>, asked:
                 Ok(console) => {
                     let entered = console.entered.clone();
                     open = Some(console);
-                    if reports.send(Report::Entered(entered)).is_err() {
+                    if reports.send(Report::Entered(Box::new(entered))).is_err() {
                         return;
                     }
                     continue;

@@ -136,7 +136,7 @@ impl App {
             match report {
                 Report::Entered(entered) => {
                     self.view.may_change = entered.may_change;
-                    self.entered = entered;
+                    self.entered = *entered;
                     self.history.clear();
                 }
                 Report::Reading(reading) => {
