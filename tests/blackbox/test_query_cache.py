@@ -222,7 +222,7 @@ def test_a_right_that_is_taken_away_while_the_next_transaction_runs(pooled, coun
 
 
 def test_a_right_that_a_prepared_transaction_takes_away(pooled, counted):
-    """It counts when that is committed, by whichever client."""
+    """The change counts when the transaction is committed, by whichever client."""
     pooler = cached(pooled, LONG)
     counted.sql("alter table counted owner to bob")
     with pooler.raw(user="bob") as owner, pooler.raw() as reader:
@@ -234,7 +234,7 @@ def test_a_right_that_a_prepared_transaction_takes_away(pooled, counted):
 
 
 def test_no_row_of_another_tenant_after_the_cache_was_off(pooled, counted):
-    """Clients that were there before are known anew."""
+    """What the old cache knew of a client's settings is not used by the new one."""
     counted.sql("create table secrets (tenant text, value text)")
     counted.sql("insert into secrets values ('a', 'of a'), ('b', 'of b'); grant all on secrets to public")
     counted.sql("alter table secrets enable row level security")
@@ -264,3 +264,31 @@ def test_what_hits_send_is_counted(pooled, counted):
             reader.value("select value from counted")
         assert int(row(pooler)["hits"]) == hits + 50
         assert int(pooler.show("STATS", database="app")[0]["total_sent"]) >= before + 50 * 30
+
+
+@pytest.mark.parametrize("through", ["the pool", *OTHERS])
+def test_transactions_that_make_nothing_drop_no_answers(pooled, shadowed, through):
+    """A client that has made a table reads, and sets something for a transaction: the answers stay."""
+    pooler = beside(pooled, shadowed, OTHERS.get(through, ""))
+    with pooler.raw("other" if through in OTHERS else "app") as other, pooler.raw() as reader:
+        assert not other.query("create table alice.made as select 1 as a").errors
+        eventually(lambda: reader.value("select value from counted") == "0" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        hits = int(row(pooler)["hits"])
+        for text in ["begin", "set local search_path = alice", "select a from made", "commit", "select a from alice.made"]:
+            assert not other.query(text).errors
+            assert reader.value("select value from counted") == "0"
+        assert int(row(pooler)["hits"]) == hits + 5
+
+
+def test_a_prepared_statement_that_makes_a_table(pooled, shadowed):
+    """Each time that it runs, not only when it is prepared."""
+    pooler = cached(pooled, LONG)
+    with pooler.connect() as maker, pooler.raw() as reader:
+        maker.autocommit = True
+        text = "create table if not exists alice.counted as select 97::bigint as value"
+        for _ in range(2):
+            maker.execute(text, prepare=True)
+            maker.execute("drop table alice.counted")
+        eventually(lambda: reader.value("select value from counted") == "0" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
+        maker.execute(text, prepare=True)
+        assert reader.value("select value from counted") == "97"

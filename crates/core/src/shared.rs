@@ -170,7 +170,8 @@ impl Shared {
     /// Returns the kinds of changes of all transactions that were ever prepared: those that a COMMIT PREPARED may bring about.
     pub(crate) fn prepared_changes(&self) -> SchemaChanges {
         let bits = self.prepared_changes.load(Ordering::Acquire);
-        SchemaChanges::of_bits(bits & !SchemaChanges::IN_PREPARED.bits())
+        let passing = SchemaChanges::IN_PREPARED.bits() | SchemaChanges::BY_QUERY.bits();
+        SchemaChanges::of_bits(bits & !passing)
     }
 
     /// Returns the number of changes that [`Shared::begin_changes`] has counted.

@@ -18,7 +18,7 @@
 //!
 //! DROP ROLE is noted here, too: `server/recycle.rs` says what follows.
 
-use pgweir_sql::{Marks, Statements, traits};
+use pgweir_sql::{Marks, Statements, find_name, traits};
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
 use crate::context::{Effect, Env};
@@ -167,6 +167,16 @@ impl Makes {
             false => Makes::Any,
         };
     }
+
+    /// Whether a text with these marks, which was noted, may make a lasting table by a query: CREATE TABLE AS, CREATE MATERIALIZED VIEW and
+    /// SELECT INTO have the tag of a SELECT. The text may be missing; then it may be one of these.
+    pub(crate) fn may_make_by_query(self, marks: Marks, text: &[u8]) -> bool {
+        let is_word =
+            |name: &[u8]| [&b"create"[..], b"into"].iter().any(|word| name.eq_ignore_ascii_case(word));
+        self == Makes::Any
+            && marks.contains(Marks::READS_LOCALLY)
+            && (text.is_empty() || find_name(text, is_word).is_some())
+    }
 }
 
 /// The next step after an attempt whose answers no client gets.
@@ -190,9 +200,11 @@ impl Pool {
         } else if tag == b"COMMIT\0" {
             // With AND CHAIN, or with a BEGIN in the same message, no ReadyForQuery tells that a transaction is over.
             self.publish_changes(env, id);
-        } else if tag.starts_with(b"SELECT ") && env.cache.is_some() && self.makes_by_query(id) {
-            let changes = self.servers.get_mut(id).map(|server| &mut server.work.changes);
-            changes.into_iter().for_each(|changes| changes.add(SchemaChanges::ANSWERS, true));
+        } else if tag.starts_with(b"SELECT ")
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            let changes = &mut server.work.changes;
+            changes.add(SchemaChanges::ANSWERS, changes.has(SchemaChanges::BY_QUERY));
         }
     }
 
@@ -212,13 +224,6 @@ impl Pool {
         changes.add(env.shared.prepared_changes(), commits);
         // An object that is dropped may be temporary. But there may be another one of its name, to which the name leads now.
         changes.add(SchemaChanges::ANSWERS, !makes_temporary && !prepares && !commits);
-    }
-
-    /// Whether the client of this server may have made a table by a query: CREATE TABLE AS and SELECT INTO have the tag of a SELECT.
-    pub(crate) fn makes_by_query(&self, id: ServerId) -> bool {
-        let client = self.servers.get(id).and_then(|server| server.state.client());
-        let client = client.and_then(|id| self.clients.get(id)).map(|client| &client.state);
-        matches!(client, Some(ClientState::Linked(link)) if link.makes == Makes::Any)
     }
 
     /// Whether an object that the client of this server drops is not temporary, as far as pgweir knows.
@@ -244,24 +249,19 @@ impl Pool {
 
     /// Publishes the changes of a transaction that is over, at its ReadyForQuery.
     pub(crate) fn note_schema_change(&mut self, env: &mut Env, id: ServerId, status: TxStatus) {
-        if status != TxStatus::Idle {
-            return;
-        }
-        self.publish_changes(env, id);
-        if env.cache.is_some()
-            && let Some(server) = self.servers.get(id).filter(|server| server.ledger.is_empty())
-            && let Some(client) = server.state.client().and_then(|client| self.clients.get_mut(client))
-            && let ClientState::Linked(link) = &mut client.state
-        {
-            link.makes = Makes::Nothing;
+        if status == TxStatus::Idle {
+            self.publish_changes(env, id);
         }
     }
 
     fn publish_changes(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let changes = std::mem::take(&mut server.work.changes);
+        // The statement that makes a table may still be to come.
+        let is_awaited = changes.has(SchemaChanges::BY_QUERY) && !server.ledger.is_empty();
+        server.work.changes.add(SchemaChanges::BY_QUERY, is_awaited);
         if changes.has(SchemaChanges::IN_PREPARED) {
-            // Whoever commits it has them counted again.
+            // The changes take effect with COMMIT PREPARED, in whichever session.
             env.shared.prepare_changes(changes);
         }
         if changes.has(SchemaChanges::ANSWERS) {
@@ -434,6 +434,26 @@ mod tests {
         ] {
             assert!(!makes_routines(tag.as_bytes()), "{tag}");
         }
+    }
+
+    #[test]
+    fn tables_that_a_query_makes_are_known_by_the_words_of_their_texts() {
+        for (text, expected) in [
+            ("create table t as select 1", true),
+            ("CREATE MATERIALIZED VIEW v AS SELECT 1", true),
+            ("with a as (select 1) select * into t from a", true),
+            ("select 1; create table t as select 1", true),
+            ("create temp table t as select 1", false),
+            ("set local search_path = into_t", false),
+            ("set local search_path = 'create'", false),
+            ("insert into t values (1)", false),
+            ("select 1", false),
+        ] {
+            let (mut makes, marks) = (Makes::default(), traits(text.as_bytes()).marks);
+            makes.note(marks, text.as_bytes());
+            assert_eq!(makes.may_make_by_query(marks, text.as_bytes()), expected, "{text}");
+        }
+        assert!(Makes::Any.may_make_by_query(Marks::READS_LOCALLY, b""), "the text is missing");
     }
 
     #[test]

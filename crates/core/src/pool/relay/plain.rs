@@ -129,10 +129,9 @@ pub(crate) struct PlainAnswers {
 /// The tags of commands that [`plain_answers`] leaves to the moments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Commands {
-    /// Those that change something, by their own word.
+    /// The tags of commands that change something.
     SomeTell,
-    /// All: the transaction has changed something, so that the tag of a COMMIT tells something, or its client may make a table by a query,
-    /// so that the tag of a SELECT does.
+    /// All tags. In a transaction that changes objects or rights, COMMIT and SELECT tell something, too.
     AllTell,
 }
 

@@ -119,11 +119,10 @@ impl Pool {
             if server.pipelined.held().is_some() && self.holds_back(cx, id, rest) {
                 break;
             }
-            let makes_by_query = cx.env.cache.is_some() && self.makes_by_query(id);
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
-            let commands = match makes_by_query || !server.work.changes.is_empty() {
-                true => Commands::AllTell,
-                false => Commands::SomeTell,
+            let commands = match server.work.changes.is_empty() {
+                true => Commands::SomeTell,
+                false => Commands::AllTell,
             };
             if let Some(plain) = plain_answers(&mut server.ledger, rest, commands) {
                 server.work.running.rows = server.work.running.rows.saturating_add(plain.rows);

@@ -165,6 +165,9 @@ impl SchemaChanges {
     /// The transaction is prepared: another session may commit it later.
     pub(crate) const IN_PREPARED: SchemaChanges = SchemaChanges(16);
 
+    /// The client has sent a text that may make a table by a query: the tag of a SELECT tells a change then.
+    pub(crate) const BY_QUERY: SchemaChanges = SchemaChanges(32);
+
     /// The changes as bits.
     pub(crate) fn bits(self) -> u8 {
         self.0

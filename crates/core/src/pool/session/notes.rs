@@ -10,6 +10,7 @@ use crate::limits::LEXED_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalog::routines::Routines;
 use crate::pool::client::state::{ClientState, Link};
+use crate::pool::server::state::SchemaChanges;
 use crate::pool::session::content::{IDENTITY, Session, Setting};
 use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::partial_text::{behind_names, bound_values};
@@ -191,6 +192,11 @@ impl Pool {
         let keeps = self.state.policy.keeps_sessions();
         link.reads_locally |= marks.contains(Marks::READS_LOCALLY);
         link.makes.note(marks, text);
+        if link.makes.may_make_by_query(marks, text)
+            && let Some(server) = self.servers.get_mut(link.server)
+        {
+            server.work.changes.add(SchemaChanges::BY_QUERY, true);
+        }
         if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
             let is_first = link.touched.is_none();
             note_touched(link, marks, text);
