@@ -243,7 +243,7 @@ def test_a_link_that_breaks(nodes, poolers, machines, link):  # noqa: F811
 
 
 def test_a_write_that_fails(nodes, poolers, machines):  # noqa: F811
-    """As on a full disk, files cannot grow: the copy is undone, and an empty directory that was there stays."""
+    """Files cannot grow, as on a full disk: the copy is undone, and an empty directory that was there stays."""
     one, machine = nodes(1), machines()
     primary = prepare(one.primary)
     pooler = poolers({"app": "cluster=main"}, ini_tail=ini(one, m2=machine.port))

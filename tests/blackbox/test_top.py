@@ -58,7 +58,7 @@ def row_of(lines, text):
 
 
 def test_the_verdict_comes_first(pooled):
-    """Who waits, how long, why, and what helps: in 80 columns."""
+    """The first lines tell the waiting clients, the longest wait, its cause and what helps, in 80 columns."""
     pooler = pooled(default_pool_size=1)
     with top(pooler) as terminal:
         terminal.shows("no client waits", "1 Overview")

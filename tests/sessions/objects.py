@@ -24,7 +24,7 @@ from sessions.fuzz import pairs
 from sessions.rounds import Round
 
 BATCH = 8
-"""How many chains are there at a time. The pooler reads the catalog again for every effect, which takes as long as the catalog is large."""
+"""The number of chains that exist at the same time. The pooler reads the catalog again for every effect, and that takes longer with more objects."""
 
 WANTED = """
 drop schema if exists hidden cascade;

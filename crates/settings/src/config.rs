@@ -50,7 +50,7 @@ pub struct Config {
     pub node_places: BTreeMap<String, Place>,
     /// The places of the lines of `[routes]`.
     pub route_places: BTreeMap<String, Place>,
-    /// Where the lines of `[cache]` are.
+    /// The places of the lines of `[cache]`.
     pub cache_places: BTreeMap<String, Place>,
     /// The sources that were read after the file, in that order, each with its changes.
     pub overlay: Vec<LayerEffect>,

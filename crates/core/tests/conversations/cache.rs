@@ -41,7 +41,7 @@ fn runs(rig: &mut Rig, client: End, server: End, text: &str, tag: &str) {
     rig.gets(client);
 }
 
-/// As PostgreSQL reports what a replay has set.
+/// PostgreSQL's report of the `application_name` that a replay has set.
 fn shown_as(application_name: &str) -> Vec<u8> {
     be::parameter("application_name", application_name)
 }
@@ -124,7 +124,7 @@ fn what_was_known_of_a_client_ends_with_the_cache() {
     rig.gets_loosely(server);
     rig.send(server, &[be::replayed(1), shown_as(""), rows("b")].concat());
     rig.gets(other);
-    asks_server(&mut rig, other, server, "select 1", "of nobody");
+    asks_server(&mut rig, other, server, "select 1", "without a name");
     rig.send(named, &fe::query("select 1"));
     assert!(rig.gets(named).is_empty(), "its session is another one");
 }

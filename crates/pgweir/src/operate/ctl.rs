@@ -111,7 +111,7 @@ fn send(sending: &Sending) -> Result<String, Failure> {
     Ok(if sending.is_json { print::json(&answer) } else { print::text(&answer) })
 }
 
-/// Where the console is: by a URL, or by the file that the pooler runs with.
+/// The way to a console: a URL, or the file that the pooler runs with.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) url: Option<&'a str>,

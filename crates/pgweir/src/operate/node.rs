@@ -71,7 +71,7 @@ pub(crate) fn node(command: &NodeCommand) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// What all steps need.
+/// The state that all steps share.
 struct Work<'a> {
     wanted: &'a Wanted,
     access: Access,
@@ -80,7 +80,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Looks at the cluster, and refuses one whose nodes somebody else makes.
+    /// Looks at the cluster. A cluster whose nodes Patroni makes is refused.
     fn begin(wanted: &'a Wanted) -> Result<Work<'a>, Fault> {
         let access = Access::of_environment(wanted.user.as_deref()).map_err(Fault::Unusable)?;
         if wanted.verb != Verb::Remove && Uid::effective().is_root() {
@@ -126,7 +126,7 @@ impl<'a> Work<'a> {
         self.wanted.is_dry_run
     }
 
-    /// As `only_shows`, for a statement.
+    /// Prints a statement instead of running it, as `only_shows` does for a program.
     fn only_shows_sql(&self, server: &Server, sql: &str) -> bool {
         let member = &server.member;
         let conninfo = self.access.session_conninfo(&member.host, member.port);
@@ -134,7 +134,7 @@ impl<'a> Work<'a> {
         self.only_shows(&Call(call).line())
     }
 
-    /// As `only_shows`, for a command to the console. The password of a URL is not shown.
+    /// Prints a command to the console instead of sending it, as `only_shows` does for a program. The password of a URL is not shown.
     fn only_shows_ctl(&self, verb: &str) -> bool {
         let place = match (&self.wanted.config, &self.wanted.url) {
             (_, Some(_)) => " --url=URL".to_owned(),

@@ -23,7 +23,7 @@ settings! {
         /// of which that is not certain, does not match. `*` at the end stands for any rest. A name without a schema stands for the tables
         /// of that name in all schemas. A view is one table here, whatever it reads. Not set: any.
         tables: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
-        /// When an answer ends to be given. `time`: after `ttl_ms`.
+        /// The event after which an answer is not given any more. `time`: `ttl_ms` is over.
         follow: CacheFollow = "time", Kind::Choice(CacheFollow::WORDS), Reload, Ours, InEffect;
         /// The age, in milliseconds, at which an answer is not given any more; it counts from the moment at which the statement was
         /// sent to the server. Not set: `query_cache_ttl_ms`.

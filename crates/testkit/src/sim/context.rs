@@ -211,7 +211,7 @@ pub struct SimContext {
     pub checks: Checks,
     /// The nodes of the servers' cluster, if they are in one.
     pub nodes: Option<Nodes>,
-    /// What clients change and read with the same texts, if the pooler has a query cache.
+    /// The value that all clients change and read with the same texts; `None` if the pooler has no query cache.
     pub board: Option<Board>,
     /// Advisory locks.
     pub locks: Locks,

@@ -274,7 +274,7 @@ impl Pool {
         self.servers.values_mut().for_each(|server| server.incoming.capture = None);
         for client in self.clients.values_mut() {
             client.account.wrote_us = WRITING;
-            // The next cache numbers settings and rules anew.
+            // The next cache gives the same numbers to other settings and rules.
             client.account.reader = None;
         }
     }

@@ -131,10 +131,10 @@ impl Mark {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// What a process has left that was killed in the middle of a copy.
+    /// Returns the unfinished copy of a process that was killed.
     ///
     /// # Errors
-    /// That process still runs.
+    /// An error if that process is still running.
     pub(super) fn left_over(data: &Path) -> Result<Option<(Mark, Folders)>, String> {
         let path = Mark::path(data);
         let Ok(file) = File::options().read(true).write(true).open(&path) else { return Ok(None) };

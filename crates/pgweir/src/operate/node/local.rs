@@ -20,7 +20,7 @@ pub(super) struct Local<'a> {
     pub(super) config_file: Option<PathBuf>,
 }
 
-/// What pg_controldata tells.
+/// The facts about a data directory that pg_controldata tells.
 pub(super) struct Control {
     pub(super) system_identifier: String,
     /// `shut down`, `in production`, ...
@@ -35,10 +35,10 @@ impl<'a> Local<'a> {
         Local { wanted, data: &wanted.data, programs, config_file }
     }
 
-    /// What pg_controldata tells of the directory.
+    /// Returns the facts that pg_controldata tells of the directory.
     ///
     /// # Errors
-    /// It is no data directory of this version.
+    /// An error if the directory is no data directory of this version.
     pub(super) fn control(&self) -> Result<Control, String> {
         let text = output(&self.programs.call("pg_controldata", &[&self.data.display().to_string()]))?;
         let value = |name: &str| {

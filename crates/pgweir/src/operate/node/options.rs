@@ -69,7 +69,7 @@ pub(crate) enum NodeCommand {
     Help,
 }
 
-/// What is done with the node.
+/// The command about the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Add,

@@ -79,7 +79,7 @@ impl Programs {
     /// PostgreSQL's own packages, and in PATH.
     ///
     /// # Errors
-    /// What was found instead.
+    /// An error that names the programs that were found instead.
     pub(super) fn find(named: Option<&Path>, major: u32) -> Result<Programs, String> {
         let folders = match named {
             Some(folder) => vec![folder.to_owned()],
@@ -136,7 +136,7 @@ fn version(program: &Path) -> Option<u32> {
 /// Runs a program that is quickly done; gives its standard output.
 ///
 /// # Errors
-/// It cannot be run, or failed: then its standard error.
+/// An error if the program cannot be run. If it failed, the error is the text of its standard error.
 pub(super) fn output(call: &Call) -> Result<String, String> {
     let done = call.command().output().map_err(|error| format!("{}: {error}", call.0[0]))?;
     if !done.status.success() {
@@ -149,7 +149,7 @@ pub(super) fn output(call: &Call) -> Result<String, String> {
 /// Runs a program to its end, and shows each line of its output to `on_line`, which tells whether the line is an expected one (progress).
 ///
 /// # Errors
-/// It cannot be run or failed: then its other lines. A signal ends it.
+/// An error if the program cannot be run, or if a signal has ended it. If it failed, the error has its other lines.
 pub(super) fn run(
     call: &Call,
     interrupt: &Interrupt,
@@ -231,7 +231,7 @@ fn end(child: &Child) {
 /// end as soon as `is_done` says so.
 ///
 /// # Errors
-/// It cannot be run or failed: then the end of the file; or the time is over.
+/// An error if the program cannot be run, or if the time is over. If it failed, the error is the end of the file.
 pub(super) fn run_apart(
     call: &Call,
     log: &Path,

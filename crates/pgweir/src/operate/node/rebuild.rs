@@ -145,7 +145,7 @@ fn is_clean(control: &Control) -> bool {
     control.state.starts_with("shut down")
 }
 
-/// What the node's own data forbids.
+/// The reason why pg_rewind cannot work on the node's own data; `None` if it can.
 fn why_not(work: &Work<'_>, control: &Control, local: &Local<'_>) -> Option<String> {
     if !control.has_checksums && !control.has_hints {
         return Some("the node ran without data checksums and without wal_log_hints=on".to_owned());
@@ -160,7 +160,7 @@ fn why_not(work: &Work<'_>, control: &Control, local: &Local<'_>) -> Option<Stri
         .then(|| "--tablespace-mapping and --waldir are for a copy".to_owned())
 }
 
-/// What the primary forbids. pg_rewind finds the primary's timeline in its last checkpoint: one is made if there was none since its
+/// The reason why pg_rewind cannot read from the primary; `None` if it can. It finds the primary's timeline in its last checkpoint: one is made if there was none since its
 /// promotion.
 fn why_not_from(work: &Work<'_>, primary: &mut Server) -> Result<Option<String>, String> {
     let calls = REWIND_FUNCTIONS.map(|name| format!("has_function_privilege('{name}', 'execute')"));

@@ -37,7 +37,7 @@ pub(super) struct Server {
     pub(super) is_streaming: bool,
 }
 
-/// What a server says of itself.
+/// The facts that a server tells about itself.
 pub(super) struct Facts {
     pub(super) major: u32,
     pub(super) version: String,
@@ -108,7 +108,7 @@ impl Server {
         Ok(missing)
     }
 
-    /// What the server says of itself.
+    /// Returns the facts that the server tells about itself.
     pub(super) fn facts(&mut self) -> Result<Facts, String> {
         let mut row = self.row(FACTS)?.into_iter();
         let mut next = || row.next().unwrap_or_default();

@@ -76,7 +76,7 @@ fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
 pub(super) struct OwnFiles(Vec<(String, Vec<u8>, u32)>);
 
 impl OwnFiles {
-    /// Those of a node without a data directory.
+    /// The files of a node without a data directory: none.
     pub(super) fn none() -> OwnFiles {
         OwnFiles(Vec::new())
     }

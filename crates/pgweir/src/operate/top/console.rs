@@ -1,4 +1,4 @@
-//! The connection to the console, on a thread of its own: it reads the tables in turn, and enters again when the pooler was away.
+//! The connection to the console, on a separate thread: it reads the tables in turn, and enters again when the pooler was away.
 
 use std::io;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ const ENTER_EVERY: Duration = Duration::from_secs(1);
 /// With more clients and servers than this, their tables are read only if a view shows them.
 const CONNECTIONS_MAX: u64 = 2000;
 
-/// What is known of the pooler and of the console's user.
+/// The facts about the pooler and the console's user that are read when the console is entered.
 #[derive(Clone, Debug)]
 pub(super) struct Entered {
     /// The login that was accepted, for orders.
     pub(super) login: Login,
-    /// Where the console is.
+    /// The address of the console.
     pub(super) place: String,
     pub(super) user: String,
     /// Whether the user may change anything: it is in `admin_users`, or the user of the unix socket.
@@ -175,7 +175,7 @@ fn read_on(console: Console, options: &Options, reports: &Sender<Report>, asked:
     }
 }
 
-/// Sends an order over a connection of its own, since PAUSE and SWITCHOVER answer when they are done; reports the answer.
+/// Sends an order over a separate connection, since PAUSE and SWITCHOVER answer when they are done; reports the answer.
 pub(super) fn send(login: Login, text: String, reports: Sender<Report>) {
     thread::spawn(move || {
         let answer = Client::log_in(&login).and_then(|mut client| {

@@ -22,7 +22,7 @@ pub(super) struct Scene<'a> {
     pub(super) view: &'a View,
     /// `None` until the first reading.
     pub(super) picture: Option<&'a Picture>,
-    /// Where the console is, and as whom it was entered.
+    /// The address of the console; `user` has entered it.
     pub(super) place: &'a str,
     pub(super) user: &'a str,
     /// Why the connection is lost; `None` while it is there.
@@ -91,7 +91,7 @@ fn put(frame: &mut Frame, area: Rect, lines: Vec<Line>) {
     }
 }
 
-/// Where the console is, as whom it was entered, and how old the screen is.
+/// The first line: the console's address and user, and the age of the screen.
 fn head(scene: &Scene, width: u16) -> Line<'static> {
     let may = if scene.view.may_change { "" } else { ", who may only look" };
     let place = format!("pgweir top  {} as {}{may}", scene.place, scene.user);

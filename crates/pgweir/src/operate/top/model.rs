@@ -1,4 +1,4 @@
-//! What the screen shows, as values: readings of the console, the differences between two of them, tables with rows, and the verdict.
+//! The contents of the screen as values: readings of the console, the differences between two of them, tables with rows, and the verdict.
 //!
 //! Nothing here reads a clock, a socket or a terminal.
 

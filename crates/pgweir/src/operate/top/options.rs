@@ -58,7 +58,7 @@ pub(crate) enum TopCommand {
     Help,
 }
 
-/// Where the console is, and how it is shown.
+/// The options of `pgweir top`: the way to the console, and the form of the output.
 #[cfg_attr(
     not(feature = "top"),
     allow(dead_code, reason = "without the feature, options are understood and not followed")

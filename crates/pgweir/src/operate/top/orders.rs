@@ -8,7 +8,7 @@ use crate::operate::ctl::quoted;
 pub(super) struct Order {
     /// The console's text.
     pub(super) text: String,
-    /// What the command does to what, as a question.
+    /// The question before the command is sent: it names the command and its object.
     pub(super) question: String,
 }
 

@@ -50,14 +50,14 @@ impl Drop for Screen {
     }
 }
 
-/// All that the screen shows and follows.
+/// The state of the program: the screen's contents, and the user's choices.
 struct App {
     options: Arc<Options>,
     entered: Entered,
     view: View,
     history: History,
     picture: Option<Picture>,
-    /// When the picture was made.
+    /// The time at which the picture was made.
     pictured: Instant,
     lost: Option<String>,
     /// Orders that are not answered yet.

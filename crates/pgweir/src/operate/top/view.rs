@@ -1,4 +1,4 @@
-//! What the user has chosen to see: the view, its order and filter, the line that is chosen, what lies above it. Keys change it.
+//! The user's choices, which keys change: the view, its order and filter, the chosen line, and the box above it.
 //!
 //! Nothing here draws, and nothing sends: a key that asks for something outside returns an [`Action`].
 
@@ -30,7 +30,7 @@ pub(super) enum Key {
     Redraw,
 }
 
-/// What a key asks for outside of the view.
+/// An action outside of the view that a key asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Quit,
@@ -44,7 +44,7 @@ pub(super) enum Action {
     Send(Order),
 }
 
-/// What lies above the table.
+/// The box above the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Above {
     Nothing,
@@ -75,7 +75,7 @@ pub(super) struct View {
     pub(super) is_frozen: bool,
     /// Whether the console's user may change anything.
     pub(super) may_change: bool,
-    /// What became of an order; and whether it failed. The next key removes it.
+    /// The result of an order, and `true` if it failed. The next key removes the message.
     pub(super) message: Option<(String, bool)>,
     /// The number of lines that the last screen had room for.
     pub(super) page: usize,

@@ -1,5 +1,5 @@
-//! What all clients change and read with the same texts, so that a query cache may answer them: one value, the number of changes that
-//! were committed.
+//! The board: a value that all clients change and read with the same texts, so that a query cache may answer them. It is the number of
+//! changes that were committed.
 
 use std::collections::BTreeMap;
 

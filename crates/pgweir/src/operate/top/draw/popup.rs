@@ -1,4 +1,4 @@
-//! What lies above the table: details of a line, a question, the help.
+//! The box above the table: details of a line, a question, the help.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

@@ -1,4 +1,4 @@
-//! What happened between two readings: differences of totals, divided by the time between them.
+//! Rates between two readings: differences of totals, divided by the time between them.
 
 use std::collections::HashMap;
 

@@ -54,7 +54,7 @@ impl Row {
 /// The tables of the console at one moment. A table that this user may not see, or this pooler does not have, is empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
-    /// When the reading began, since the program's start.
+    /// The time from the program's start to the reading's beginning.
     pub(crate) taken: Duration,
     /// SHOW STATE
     pub(crate) state: Vec<Row>,

@@ -69,7 +69,7 @@ impl Tab {
     }
 }
 
-/// Where a cell's text begins.
+/// The side of its column at which a cell's text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,

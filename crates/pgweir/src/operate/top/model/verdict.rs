@@ -1,4 +1,4 @@
-//! What is wrong now, why, and what helps: how many clients wait, the longest wait, and one finding for each cause.
+//! The verdict: the number of waiting clients, the longest wait, and a finding for each cause, with its remedy.
 
 use std::collections::HashMap;
 
@@ -61,7 +61,7 @@ pub(crate) enum Cause {
     DatabaseLimit(u64),
     /// `max_user_connections` is reached: this number.
     UserLimit(u64),
-    /// This number of servers is being opened.
+    /// Servers are being opened: their number.
     Opening(u64),
 }
 
