@@ -4,8 +4,9 @@ import signal
 
 import pytest
 
+from harness.link import Link
 from harness.machine import eventually, free_port, give
-from harness.nameserver import NameServer, Relay
+from harness.nameserver import NameServer
 from test_clusters import FAST, Nodes, node_states, shown
 
 NAME = "nodes.pgweir.test"
@@ -16,7 +17,7 @@ def world(certificates, poolers):
     """A pooler, its name server, and a primary and a standby behind 127.0.0.1 and 127.0.0.2 of one port."""
     made, port = [], free_port()
     two = Nodes(certificates, 2)
-    relays = [Relay(f"127.0.0.{n}", port, node.port) for n, node in enumerate(two.all, 1)]
+    relays = [Link(node.port, f"127.0.0.{n}", port) for n, node in enumerate(two.all, 1)]
     names = NameServer({NAME: ["127.0.0.1", "127.0.0.2"]})
     made += [*relays, names]
 

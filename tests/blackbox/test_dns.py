@@ -2,8 +2,9 @@
 
 import pytest
 
+from harness.link import Link
 from harness.machine import eventually, free_port, give
-from harness.nameserver import NameServer, Relay
+from harness.nameserver import NameServer
 from harness.wire import Closed, Raw
 
 
@@ -12,7 +13,7 @@ def world(pg, poolers):
     """A function that starts a pooler whose hosts are found by a name server; the cluster is behind 127.0.0.1, .2 and .3 of one port."""
     made = []
     port = free_port()
-    relays = [Relay(f"127.0.0.{n}", port, pg.port) for n in (1, 2, 3)]
+    relays = [Link(pg.port, f"127.0.0.{n}", port) for n in (1, 2, 3)]
     made += relays
 
     def start(hosts, databases=None, zones=None, truncates=False, more="", **settings):
@@ -100,7 +101,7 @@ def test_ipv6(world, pg):
     """A name with an IPv6 address alone."""
     pooler, _ = world({"db.pgweir.test": ["::1"]})
     try:
-        relay = Relay("::1", world.port, pg.port)
+        relay = Link(pg.port, "::1", world.port)
     except OSError:
         pytest.skip("this machine has no IPv6")
     with pooler.raw() as session:

@@ -7,14 +7,16 @@ from contextlib import suppress
 
 
 class Link:
-    """Forwards connections to `port`. After `limit` bytes of the server, a connection is cut (`how="cut"`) or held up (`how="hold"`)."""
+    """Forwards connections to a port of 127.0.0.1, and counts them (`connections`). After `limit` bytes of the server, a connection is cut
+    (`how="cut"`) or held up (`how="hold"`)."""
 
-    def __init__(self, port):
-        self.target = port
+    def __init__(self, target, address="127.0.0.1", port=0):
+        self.target, self.connections = target, 0
         self.limit, self.how = None, "cut"
         self.reached = threading.Event()
         self._pairs = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=50)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, port), family=family, backlog=50)
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -27,6 +29,7 @@ class Link:
                 except OSError:
                     client.close()
                     continue
+                self.connections += 1
                 self._pairs.append((client, server))
                 threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
 

@@ -87,38 +87,3 @@ class NameServer:
         for server in (self._udp, self._tcp):
             server.shutdown()
             server.server_close()
-
-
-class Relay:
-    """Passes what reaches an address of loopback on to a port of 127.0.0.1. `connections` counts."""
-
-    def __init__(self, address, port, to_port):
-        self.connections = 0
-        self._to = ("127.0.0.1", to_port)
-        self._listener = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                here, _ = self._listener.accept()
-                there = socket.create_connection(self._to)
-            except OSError:
-                return
-            self.connections += 1
-            for one, other in ((here, there), (there, here)):
-                threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
-
-    @staticmethod
-    def _pass(one, other):
-        try:
-            while data := one.recv(65536):
-                other.sendall(data)
-            other.shutdown(socket.SHUT_WR)
-        except OSError:
-            for end in (one, other):
-                end.close()
-
-    def close(self):
-        """Accepts no more connections."""
-        self._listener.close()
