@@ -123,8 +123,9 @@ def set_config(at):
     name, shown = setting(at)
     keeps = at.pick(["false", "false", "false", "true"])
     how = at.chance.random() * (0.5 if at.secretive else 1)
-    if how < 0.1 and at.may("null settings"):
-        # The value that it returns is the server's until the statement is over. (session-state.md, What is not seen.)
+    if how < 0.1 and at.may("null settings") and not (at.started and name in CUSTOM):
+        # A custom setting from the startup packet is left empty, and the value that it returns is the server's until the
+        # statement is over. (session-state.md, What is not seen.)
         return Statement(f"select set_config({literal(name)}, null, {keeps}) is null")
     if how < 0.35:
         return Statement(f"select set_config($1, $2, {keeps})", (name, shown))
