@@ -8,10 +8,11 @@ use crate::tidy::source::Source;
 
 pub(super) const DOCUMENT: &str = "ARCHITECTURE.md";
 /// An enum of states: its file, its name, and the first cell of the head of its table.
-const TABLES: [(&str, &str, &str); 3] = [
+const TABLES: [(&str, &str, &str); 4] = [
     ("crates/core/src/worker/unpooled/mod.rs", "UnpooledState", "a client in no pool is"),
     ("crates/core/src/pool/client/state.rs", "ClientState", "a client of a pool is"),
     ("crates/core/src/pool/server/state.rs", "ServerState", "a server is"),
+    ("crates/core/src/pool/server/state.rs", "ServerTask", "a linked server's task is"),
 ];
 
 /// The states that only the code or only the document has.

@@ -13,7 +13,7 @@ use crate::ids::{CancelId, ClientId, ServerId};
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::node::NodePool;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::ServerState;
+use crate::pool::server::state::{LinkedServer, ServerState, ServerTask};
 use crate::pool::{Branch, Pool, ServerKind};
 use crate::worker::maintenance::{is_over, take_out};
 
@@ -86,7 +86,7 @@ impl Pool {
                 let held = server.tx != TxStatus::Idle
                     || link.streaming > 0
                     || matches!(link.phase, LinkPhase::Exchange(Preamble::Begin(_)));
-                let rests = server.ledger.is_empty() && matches!(server.state, ServerState::Busy(_));
+                let rests = server.ledger.is_empty() && server.state.is_serving();
                 if rests && !held && client.inbox.is_empty() {
                     // Session pooling, or a client that keeps its server.
                     let active_us = client.account.active_us.max(server.active_us);
@@ -156,9 +156,11 @@ impl Pool {
                 }
                 // A check that is not answered is the failure that it looks for; a reset, or a SET, is no work either.
                 ServerState::Asked(_)
-                | ServerState::SyncingSession(_)
+                | ServerState::Linked(LinkedServer {
+                    task: ServerTask::Syncing(_) | ServerTask::Auditing(_),
+                    ..
+                })
                 | ServerState::Inquiring(_)
-                | ServerState::Auditing(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>
                 {

@@ -29,7 +29,6 @@ use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 use crate::pool::relay::route::uses_earlier_portal;
 use crate::pool::relay::send::Cursor;
-use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 use crate::stats::rare_path::RarePath;
 use crate::stats::times::Split;
@@ -243,8 +242,7 @@ impl Pool {
     pub(crate) fn begin_ahead(&mut self, env: &mut Env, id: ClientId, server_id: ServerId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        if !link.phase.is_unsent() || matches!(self.servers[server_id].state, ServerState::SyncingSession(_))
-        {
+        if !link.phase.is_unsent() || self.servers[server_id].state.syncing().is_some() {
             return;
         }
         let text = match &mut link.phase {

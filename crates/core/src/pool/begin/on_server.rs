@@ -10,7 +10,6 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{ClientState, DeferredBegin, Waits};
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
 impl Pool {
@@ -26,7 +25,7 @@ impl Pool {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         let server = self.servers.get(server_id)?;
         // While it is brought to the client's session, everything waits.
-        let ready = matches!(server.state, ServerState::Busy(_)) && server.is_at_rest();
+        let ready = server.state.is_serving() && server.is_at_rest();
         if !ready || server.is_lost() || server.tx != TxStatus::Idle {
             return None;
         }

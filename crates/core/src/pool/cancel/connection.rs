@@ -45,9 +45,9 @@ impl Pool {
     fn send_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
         let aimed = self.servers.get_mut(cancel.server).filter(|server| {
-            let is_target = match server.state {
-                ServerState::Busy(client) => client == cancel.target,
-                _ => server.abandoned.as_ref().is_some_and(|abandoned| abandoned.client == cancel.target),
+            let is_target = match server.state.served_client() {
+                Some(client) => client == cancel.target,
+                None => server.abandoned.as_ref().is_some_and(|abandoned| abandoned.client == cancel.target),
             };
             is_target && server.ledger.of_clients().next().is_some()
         });

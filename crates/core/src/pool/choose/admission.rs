@@ -200,7 +200,7 @@ fn same_session(account: &Account, server: &Server) -> bool {
 /// Whether the server takes further groups: nothing sent to it can leave it in a transaction, in a COPY, or linked to a client.
 fn takes_queued(server: &Server, entries_max: usize) -> bool {
     let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < entries_max;
-    matches!(server.state, ServerState::Busy(_) | ServerState::Draining)
+    (server.state.is_serving() || matches!(server.state, ServerState::Draining))
         && server.retire.is_none()
         && server.cancels == 0
         && server.incoming.paused_us.is_none()

@@ -45,7 +45,7 @@ impl Pool {
         };
         let link = Link { group: waiting.group, phase, ..Link::new(server_id, pool.policy.mode) };
         pool.move_client(client, ClientState::Linked(link));
-        pool.move_server(server_id, server, ServerState::Busy(id));
+        pool.move_server(server_id, server, ServerState::serving(id));
         server.active_us = now_us;
         if !std::mem::replace(&mut server.work.used, true) {
             pool.node_at_mut(server.branch).stillborn = 0;

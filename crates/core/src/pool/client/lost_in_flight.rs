@@ -214,7 +214,7 @@ pub(crate) fn loses_session(link: &Link, server: &Server) -> bool {
     link.pin.is_some()
         || !marks.without(TAKEN_BACK).is_empty()
         || link.changed.by_statements()
-        || !matches!(server.state, ServerState::Busy(_))
+        || !server.state.is_serving()
 }
 
 /// Returns the outcome for a client whose read outside a transaction, or whose BEGIN, was lost. The client's session may have been

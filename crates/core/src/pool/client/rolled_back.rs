@@ -23,7 +23,7 @@ use crate::pool::client::turned_down::is_whole_group;
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::Server;
 use crate::stats::rare_path::RarePath;
 
 /// The client's knowledge of the loss of its transaction.
@@ -277,7 +277,7 @@ impl Pool {
 /// Whether everything that the client asked for is answered, and only the open transaction is lost with the server.
 fn loses_nothing(link: &Link, server: &Server) -> bool {
     let marks = link.touched.as_ref().map_or(Marks::NONE, |touched| touched.marks);
-    matches!(server.state, ServerState::Busy(_))
+    server.state.is_serving()
         && server.ledger.only_owes(Purpose::Number)
         && server.pipelined.is_alone()
         && server.incoming.streaming.is_none()

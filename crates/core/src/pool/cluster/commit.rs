@@ -248,7 +248,7 @@ impl Pool {
         let phase = LinkPhase::Outcome(Box::new(Asking { at, row: None, failed: None }));
         let link = Link { phase, ..Link::new(server_id, self.state.policy.mode) };
         self.set_client_state(id, ClientState::Linked(link));
-        self.set_server_state(server_id, ServerState::Busy(id));
+        self.set_server_state(server_id, ServerState::serving(id));
         let Some(server) = self.servers.get_mut(server_id) else { return };
         server.active_us = cx.env.now.mono_us;
         server.work.used = true;

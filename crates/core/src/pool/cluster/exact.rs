@@ -20,7 +20,7 @@ use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::ledger::Owner;
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::Server;
 
 /// The decision about a COMMIT at the front of a client's bytes.
 enum Commit {
@@ -49,7 +49,7 @@ impl Pool {
         let ClientState::Linked(link) = &client.state else { return all };
         // A group that others may follow is in no transaction. The other cases wait anyway.
         let is_other = link.group.is_some() || holds_later(link, server) || !server.pipelined.is_alone();
-        let is_ready = matches!(server.state, ServerState::Busy(_)) && !link.phase.holds();
+        let is_ready = server.state.is_serving() && !link.phase.holds();
         if is_other || !is_ready || !server.branch.is_primary() {
             return all;
         }

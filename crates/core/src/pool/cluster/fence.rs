@@ -18,7 +18,7 @@ use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::node::NodePool;
 use crate::pool::relay::attempt::holds_later;
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::{LinkedServer, Server, ServerState, ServerTask};
 use crate::pool::{Gate, Pool, ServerKind};
 use crate::stats::rare_path::RarePath;
 
@@ -210,19 +210,19 @@ fn is_at_work(server: &Server) -> bool {
 /// of.
 fn only_reads(server: &Server) -> bool {
     match &server.state {
-        ServerState::Busy(client) => {
+        ServerState::Linked(LinkedServer { client, task: ServerTask::Serving }) => {
             let unseen_bytes = server.incoming.inbox.len();
             server.tx == TxStatus::Idle
                 && InFlight::of(server, *client).is_some_and(|in_flight| {
                     in_flight.sent() == Sent::Read && !in_flight.is_unanswered(server, unseen_bytes)
                 })
         }
-        ServerState::SyncingSession(_) => false,
+        ServerState::Linked(LinkedServer { task: ServerTask::Syncing(_), .. }) => false,
         _ => true,
     }
 }
 
 /// Whether a client has the server, and no transaction is open on it.
 fn is_kept_at_rest(server: &Server) -> bool {
-    matches!(server.state, ServerState::Busy(_)) && server.is_at_rest()
+    server.state.is_serving() && server.is_at_rest()
 }

@@ -23,7 +23,7 @@ use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::Server;
 
 /// The kind of bytes that a client has sent since the server last owed it no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -374,7 +374,7 @@ impl Pool {
     ) -> Option<Before> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         let server = self.servers.get(server_id)?;
-        if !matches!(server.state, ServerState::Busy(_)) {
+        if !server.state.is_serving() {
             return None;
         }
         // What pgweir sends ahead of a client's first message says nothing of that.

@@ -22,7 +22,6 @@ use crate::pool::multiplex::held::{Beginning, HeldBack, Unshown};
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::relay::preamble::{Again, Ahead, LinkPhase, Preamble};
-use crate::pool::server::state::ServerState;
 
 /// SQLSTATE of a change in a read-only transaction.
 const READ_ONLY_SQL_TRANSACTION: &[u8] = b"25006";
@@ -74,7 +73,7 @@ impl Pool {
             Beginning::Error(error) => Some(&error[HEADER_LEN..]),
         };
         server.pipelined.hold(None);
-        if let ServerState::Busy(client) = server.state {
+        if let Some(client) = server.state.served_client() {
             self.first_try_decided(cx, id, client, (error, begins));
         }
         false

@@ -17,7 +17,7 @@ use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::asked::Replies;
-use crate::pool::server::state::{ServerState, Stage};
+use crate::pool::server::state::Stage;
 use crate::pool::session::content::quote_identifier;
 use crate::pool::session::pins::Reasons;
 use crate::pool::{Branch, Pool};
@@ -70,7 +70,7 @@ impl Pool {
             *reasons = reasons.with(Reasons::LISTENS);
             return false;
         }
-        if let ServerState::Auditing(auditing) = &mut self.servers[id].state {
+        if let Some(auditing) = self.servers[id].state.auditing_mut() {
             auditing.stage = Stage::Joining(*reasons);
         }
         true
@@ -132,7 +132,7 @@ impl Pool {
         for client in notify_listener.owed.pop_front().unwrap_or_default() {
             match self.stage_of(client) {
                 Some((server, Stage::Joining(reasons))) => {
-                    if let ServerState::Auditing(auditing) = &mut self.servers[server].state {
+                    if let Some(auditing) = self.servers[server].state.auditing_mut() {
                         auditing.stage = Stage::BarrierSent(reasons);
                         auditing.attempts = 0;
                     }
@@ -166,7 +166,7 @@ impl Pool {
     fn ask_to_mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.active_us = cx.env.now.mono_us;
-        if let ServerState::Auditing(auditing) = &mut server.state {
+        if let Some(auditing) = server.state.auditing_mut() {
             auditing.attempts += 1;
             auditing.answer = Replies::default();
         }
@@ -177,7 +177,7 @@ impl Pool {
 
     /// All that was asked for with a barrier is answered.
     pub(crate) fn mark_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
-        let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
+        let Some(auditing) = self.servers[id].state.auditing() else { return };
         let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
         let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         let Some(listener) = self.listener(client) else { return };

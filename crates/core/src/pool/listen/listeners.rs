@@ -43,9 +43,7 @@ impl Pool {
     }
 
     pub(crate) fn set_stage(&mut self, id: ServerId, stage: Stage) {
-        if let Some(ServerState::Auditing(auditing)) =
-            self.servers.get_mut(id).map(|server| &mut server.state)
-        {
+        if let Some(auditing) = self.servers.get_mut(id).and_then(|server| server.state.auditing_mut()) {
             auditing.stage = stage;
         }
     }
@@ -143,10 +141,8 @@ impl Pool {
     /// for none.
     pub(crate) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
-        match &self.servers.get(link.server)?.state {
-            ServerState::Auditing(auditing) => Some((link.server, auditing.stage)),
-            _ => None,
-        }
+        let auditing = self.servers.get(link.server)?.state.auditing()?;
+        Some((link.server, auditing.stage))
     }
 
     pub(crate) fn account_mut(&mut self, id: ClientId) -> Option<&mut Account> {

@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::listen::notify_listener::{Listener, Message};
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
-use crate::pool::server::state::{Auditing, ServerState, Stage};
+use crate::pool::server::state::{Auditing, Stage};
 use crate::pool::session::pins::Reasons;
 
 impl Pool {
@@ -31,7 +31,7 @@ impl Pool {
     /// Whether ReadyForQuery must be delayed, because other connections must learn of the transaction's end before the client does.
     pub(crate) fn delays_ready(&mut self, id: ServerId, owner: Owner, status: TxStatus) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        let ServerState::Busy(client_id) = server.state else { return false };
+        let Some(client_id) = server.state.served_client() else { return false };
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         let listener = client.account.listener.as_deref();
@@ -78,7 +78,7 @@ impl Pool {
         let client = self.clients.get(id).filter(|client| client.account.owes_notifications())?;
         let ClientState::Linked(link) = &client.state else { return None };
         let reasons = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons);
-        Some(Box::new(Auditing::new(id, Stage::Owing(reasons))))
+        Some(Box::new(Auditing::new(Stage::Owing(reasons))))
     }
 
     // Notifications.
@@ -174,8 +174,7 @@ impl Pool {
             Some(ClientState::Idle) => true,
             Some(ClientState::Linked(link)) => {
                 let server = self.servers.get(link.server);
-                server
-                    .is_some_and(|server| matches!(server.state, ServerState::Busy(_)) && server.is_at_rest())
+                server.is_some_and(|server| server.state.is_serving() && server.is_at_rest())
                     && link.streaming == 0
                     && !link.ready_due
                     && is_open(link)

@@ -11,7 +11,6 @@ use crate::ids::ClientId;
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::node::Turn;
 use crate::pool::relay::attempt::holds_later;
-use crate::pool::server::state::ServerState;
 use crate::pool::{Branch, Pool, PoolState};
 use crate::stats::rare_path::RarePath;
 
@@ -104,9 +103,7 @@ impl Pool {
             ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
             ClientState::Linked(link) if link.waits.holds() || link.phase.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
-                matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_))
-                    || holds_later(link, server)
-                    || !server.pipelined.is_alone()
+                server.state.lets_client_wait() || holds_later(link, server) || !server.pipelined.is_alone()
             }),
             _ => false,
         }

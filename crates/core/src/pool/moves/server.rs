@@ -9,7 +9,7 @@ use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::asked::{AskedServer, ServerQuestion};
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::{LinkedServer, Server, ServerState, ServerTask};
 use crate::pool::{Branch, Pool, PoolState, ServerKind};
 use crate::stats::rare_path::RarePath;
 use crate::worker::login::inquiry::{Answer, Obstacle};
@@ -27,12 +27,12 @@ impl PoolState {
         }
     }
 
-    /// Busy or Draining → Busy: the turn of the next client has come.
+    /// Gives a server that serves a client, or drains, to the next client, whose turn has come.
     #[inline]
     pub(crate) fn pass_server_on(&mut self, id: ServerId, server: &mut Server, next: ClientId) {
         match &mut server.state {
-            ServerState::Busy(client) => *client = next,
-            _ => self.move_server(id, server, ServerState::Busy(next)),
+            ServerState::Linked(LinkedServer { client, task: ServerTask::Serving }) => *client = next,
+            _ => self.move_server(id, server, ServerState::serving(next)),
         }
     }
 }
@@ -198,19 +198,19 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
     match (from, to) {
         (S::Asked(from), to) => may_follow(&from.question, to),
         (from, S::Asked(to)) => may_be_asked(from, &to.question),
+        // The other tasks begin and end on a server that serves the client.
+        (S::Linked(_), S::Linked(_)) => from.is_serving() || to.is_serving(),
+        (S::Linked(_), S::Draining | S::Idle | S::HeldForCancel) => from.is_serving(),
+        (S::Draining, S::Linked(_)) => to.is_serving() || to.syncing().is_some(),
+        (S::LoggingIn(_) | S::Idle, S::Linked(_)) => to.is_serving(),
         (from, to) => matches!(
             (from, to),
             (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
                 | (S::SecuringTls(_), S::LoggingIn(_))
-                | (S::LoggingIn(_), S::Idle | S::Busy(_) | S::Listening | S::Watching(_))
+                | (S::LoggingIn(_), S::Idle | S::Listening | S::Watching(_))
                 | (S::Inquiring(_), S::Idle | S::HeldForCancel)
-                | (
-                    S::Busy(_) | S::Draining,
-                    S::Busy(_) | S::Draining | S::SyncingSession(_) | S::Idle | S::HeldForCancel
-                )
-                | (S::Idle, S::Busy(_) | S::Inquiring(_))
-                | (S::Busy(_), S::Auditing(_))
-                | (S::Auditing(_) | S::SyncingSession(_), S::Busy(_))
+                | (S::Draining, S::Draining | S::Idle | S::HeldForCancel)
+                | (S::Idle, S::Inquiring(_))
                 | (S::HeldForCancel, S::Idle)
         ),
     }
@@ -220,14 +220,22 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
 fn may_be_asked(from: &ServerState, question: &ServerQuestion) -> bool {
     use ServerQuestion as Q;
     use ServerState as S;
-    matches!(
-        (from, question),
-        (S::LoggingIn(_), Q::ConnectQuery(_) | Q::Catalog { .. })
-            | (S::Inquiring(_) | S::Auditing(_), Q::Reset)
-            | (S::Busy(_) | S::Draining, Q::Check | Q::Reset)
-            | (S::Busy(_), Q::Session(_) | Q::Catalog { .. })
-            | (S::Idle, Q::Check | Q::Startup(_) | Q::Position { .. } | Q::Greeting { .. })
-    )
+    match from {
+        S::LoggingIn(_) => matches!(question, Q::ConnectQuery(_) | Q::Catalog { .. }),
+        S::Inquiring(_) => matches!(question, Q::Reset),
+        S::Draining => matches!(question, Q::Check | Q::Reset),
+        S::Idle => {
+            matches!(question, Q::Check | Q::Startup(_) | Q::Position { .. } | Q::Greeting { .. })
+        }
+        S::Linked(linked) => match linked.task {
+            ServerTask::Serving => {
+                matches!(question, Q::Check | Q::Reset | Q::Session(_) | Q::Catalog { .. })
+            }
+            ServerTask::Auditing(_) => matches!(question, Q::Reset),
+            ServerTask::Syncing(_) => false,
+        },
+        _ => false,
+    }
 }
 
 /// Whether a server may have this state next after it has answered this question.

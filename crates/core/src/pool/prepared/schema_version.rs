@@ -33,7 +33,7 @@ use crate::pool::relay::attempt::after_failure::{
 use crate::pool::relay::attempt::outdated_name;
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::{SchemaChanges, ServerState};
+use crate::pool::server::state::SchemaChanges;
 use crate::pool::session::pins::Reasons;
 
 /// Commands that can change the results or parameters of statements, by the beginning of their tag.
@@ -333,7 +333,7 @@ impl Pool {
         let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return None };
         let is_plain = (link.phase.is_clear()
             || matches!(link.phase, LinkPhase::Exchange(Preamble::Block(Change::Runs(_)))))
-            && matches!(server.state, ServerState::Busy(_))
+            && server.state.is_serving()
             && server.tx == TxStatus::Idle
             && link.streaming == 0;
         let ran = if is_plain { Ran::Nothing } else { Ran::Something };

@@ -37,7 +37,6 @@ use crate::pool::prepared::shape::{
 use crate::pool::prepared::statements::ServerCopy;
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
-use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
 /// The name of a statement that no server has: a Bind of it fails. Servers log the name.
@@ -366,10 +365,7 @@ impl Pool {
         (statement, ticket, fits): (StatementId, u32, bool),
     ) -> Option<(ClientId, AfterFailure)> {
         let server = self.servers.get(id);
-        let is_busy = server.is_some_and(|server| match server.state {
-            ServerState::Busy(client) => client == client_id,
-            _ => false,
-        });
+        let is_busy = server.is_some_and(|server| server.state.served_client() == Some(client_id));
         let is_kept = server.is_some_and(|server| server.attempt.holds_later());
         let state = self.clients.get(client_id).map(|client| &client.state);
         let is_sent = match state.filter(|_| is_busy) {

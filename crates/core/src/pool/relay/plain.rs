@@ -20,7 +20,6 @@ use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::receive::Run;
 use crate::pool::relay::route::{Route, route};
 use crate::pool::relay::send::Cursor;
-use crate::pool::server::state::ServerState;
 use crate::pool::show::measure::rows_in_tag;
 
 impl Pool {
@@ -35,7 +34,7 @@ impl Pool {
     ) {
         let Some(Client { state: ClientState::Linked(link), .. }) = self.clients.get(id) else { return };
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        let ordinary = matches!(server.state, ServerState::Busy(_))
+        let ordinary = server.state.is_serving()
             && link.streaming == 0
             && link.touched.is_none()
             && link.own_names == OwnNames::Hidden

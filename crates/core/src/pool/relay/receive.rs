@@ -235,7 +235,7 @@ impl Pool {
     /// statement.
     pub(crate) fn resume_held<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        let ServerState::Busy(client_id) = server.state else { return };
+        let Some(client_id) = server.state.served_client() else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         let is_copying_in = server.ledger.is_copying_in();

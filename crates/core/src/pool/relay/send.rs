@@ -19,7 +19,6 @@ use crate::pool::relay::attempt::{KeptFor, holds_later};
 use crate::pool::relay::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::route::{Flaw, Route, oversized, route, text_of};
-use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
 use crate::pool::{Pool, Step};
 use crate::stats::rare_path::RarePath;
@@ -190,7 +189,7 @@ impl Pool {
         let ClientState::Linked(link) = &mut client.state else { return Step::Wait };
         let FirstTry::Unsent(len) = link.first_try else { return Step::Wait };
         let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
-        let is_ready = matches!(server.state, ServerState::Busy(_));
+        let is_ready = server.state.is_serving();
         let Some(group) = bytes.get(..len as usize).filter(|_| is_ready) else { return Step::Wait };
         link.first_try = FirstTry::Sending;
         let known = link.group.take();
@@ -229,7 +228,7 @@ impl Pool {
             link.waits.set(Waits::HELD, true);
             return None;
         }
-        if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
+        if server.state.lets_client_wait() {
             return Some(None);
         }
         let group = link.group.take();
@@ -251,7 +250,7 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return Passed::Gone };
         let ClientState::Linked(link) = &mut client.state else { return Passed::NoMore };
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
-        if matches!(server.state, ServerState::SyncingSession(_) | ServerState::Auditing(_)) {
+        if server.state.lets_client_wait() {
             return Passed::NoMore;
         }
         // Even a message without an answer shows that the client is not idle.

@@ -16,7 +16,7 @@ use crate::pool::prepared::shapes::changed_result;
 use crate::pool::relay::attempt::after_failure::AfterFailure;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::relay::preamble::{Again, LinkPhase};
-use crate::pool::server::state::{Server, ServerState, SyncingSession};
+use crate::pool::server::state::{LinkedServer, Server, ServerState, ServerTask};
 use crate::pool::session::replay::NOT_RESTORED;
 
 /// The codes with which a server shuts down, crashes, or ends a session because an administrator said so, and that of a standby that ends a
@@ -145,7 +145,7 @@ impl Pool {
     }
 
     fn is_busy(&self, id: ServerId) -> bool {
-        self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Busy(_)))
+        self.servers.get(id).is_some_and(|server| server.state.is_serving())
     }
 
     /// Sends the client PostgreSQL's error for a name that is in use, with the client's own name for the statement.
@@ -274,7 +274,10 @@ impl Pool {
         }
         let Some(server) = self.servers.get(server_id) else { return };
         match server.state {
-            ServerState::Busy(client) | ServerState::SyncingSession(SyncingSession { client, .. }) => {
+            ServerState::Linked(LinkedServer {
+                client,
+                task: ServerTask::Serving | ServerTask::Syncing(_),
+            }) => {
                 self.refuse_client(cx, client, &Fault::SessionNotRestored(code, text));
             }
             _ => self.lose_server(cx, server_id, format!("session could not be restored: {text}").into()),

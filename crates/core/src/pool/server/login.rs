@@ -397,7 +397,7 @@ impl Pool {
         let unnamed = UnnamedOnServer::Own;
         let link = Link { unnamed, ..Link::new(id, PoolMode::Session) };
         self.set_client_state(client_id, ClientState::Linked(link));
-        self.set_server_state(id, ServerState::Busy(client_id));
+        self.set_server_state(id, ServerState::serving(client_id));
         self.client_resume(cx, client_id);
     }
 

@@ -29,7 +29,7 @@ impl Pool {
             // The next one would end in the same way, at once: that waits for `server_login_retry`.
             return self.login_failed(cx, id, "connect_query failed", &reason);
         }
-        let prepares = matches!(server.state, ServerState::SyncingSession(_));
+        let prepares = server.state.syncing().is_some();
         if prepares && self.gets_another_server(cx, id) {
             // Nothing of its client's request was sent.
             return self.close_server(cx, id, &reason, CloseMode::Now);
@@ -124,10 +124,7 @@ impl Pool {
             .servers
             .iter()
             .filter(|(_, server)| server.retire.is_some() && server.is_at_rest())
-            .filter_map(|(id, server)| match server.state {
-                ServerState::Busy(client_id) => Some((id, client_id)),
-                _ => None,
-            })
+            .filter_map(|(id, server)| Some((id, server.state.served_client()?)))
             .filter(|(_, client_id)| {
                 let client = self.clients.get(*client_id);
                 client.is_some_and(|client| self.client_mode(client) == PoolMode::Session && rests(client))

@@ -97,13 +97,13 @@ impl Pool {
             return;
         }
         let touched = made_in != PoolMode::Session && (link.pin.is_some() || link.touched.is_some());
-        if matches!(server.state, ServerState::Auditing(_)) && !mid_message {
+        if server.state.auditing().is_some() && !mid_message {
             return self.clear_session(cx, id, link.pin.as_deref());
         }
-        let syncing = matches!(server.state, ServerState::SyncingSession(_));
+        let syncing = server.state.syncing().is_some();
         let because = |reason| server.retire.unwrap_or(reason);
         let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
-        let runs = matches!(server.state, ServerState::Busy(_))
+        let runs = server.state.is_serving()
             && server.ledger.of_clients().next().is_some()
             && !server.ledger.is_copying_in()
             && !server.is_replication();

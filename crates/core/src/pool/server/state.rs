@@ -235,18 +235,14 @@ pub(crate) enum ServerState {
     LoggingIn(Box<LoggingIn>),
     /// The server is free.
     Idle,
-    /// The server is linked to a client, and brought to the client's parameters. The client's statement waits for that.
-    SyncingSession(SyncingSession),
-    /// The server is linked to this client.
-    Busy(ClientId),
+    /// The server is linked to a client.
+    Linked(LinkedServer),
     /// The client is gone. The answer to it is dropped, and then the clients queued after it have their turn.
     Draining,
     /// The server has no client, and answers a question of pgweir's.
     Asked(AskedServer),
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),
-    /// The server is linked to a client whose transaction is over, and is asked for the contents of its session.
-    Auditing(Box<Auditing>),
     /// The server was released, but a cancel request may still reach it.
     HeldForCancel,
     /// The server listens for its pool's clients.
@@ -269,16 +265,30 @@ pub(crate) struct Beginning {
     pub(crate) only_for: Option<ClientId>,
 }
 
-/// A server that is being brought to its client's session.
-pub(crate) struct SyncingSession {
+/// A server that is linked to a client.
+pub(crate) struct LinkedServer {
     pub(crate) client: ClientId,
+    pub(crate) task: ServerTask,
+}
+
+/// The task of a server that is linked to a client.
+pub(crate) enum ServerTask {
+    /// The server runs what the client sends.
+    Serving,
+    /// The server is brought to the client's session. The client's statement waits for that.
+    Syncing(Syncing),
+    /// The client's transaction is over, and the server is asked for the contents of its session.
+    Auditing(Box<Auditing>),
+}
+
+/// A server that is being brought to its client's session.
+pub(crate) struct Syncing {
     /// The names of the statements that are being prepared, in order.
     pub(crate) preparing: Vec<Box<[u8]>>,
 }
 
 /// A server that is being asked for the contents of its session.
 pub(crate) struct Auditing {
-    pub(crate) client: ClientId,
     pub(crate) question: Question,
     /// The settings that are asked for by name.
     pub(crate) names: Vec<Box<[u8]>>,
@@ -301,9 +311,8 @@ pub(crate) struct Auditing {
 
 impl Auditing {
     /// Returns an audit that has no answer yet.
-    pub(crate) fn new(client: ClientId, stage: Stage) -> Auditing {
+    pub(crate) fn new(stage: Stage) -> Auditing {
         Auditing {
-            client,
             question: Question::Values,
             names: Vec::new(),
             sticky: Reasons::NONE,
@@ -381,6 +390,55 @@ pub(crate) struct Inquiring {
 pub(crate) type Reported = (Box<[u8]>, Box<[u8]>);
 
 impl ServerState {
+    /// Returns the state of a server that runs what this client sends.
+    pub(crate) fn serving(client: ClientId) -> ServerState {
+        ServerState::Linked(LinkedServer { client, task: ServerTask::Serving })
+    }
+
+    /// Returns the client whose messages the server runs now. `None` also while the server is linked to a client and has another task.
+    #[inline]
+    pub(crate) fn served_client(&self) -> Option<ClientId> {
+        match self {
+            ServerState::Linked(LinkedServer { client, task: ServerTask::Serving }) => Some(*client),
+            _ => None,
+        }
+    }
+
+    /// Whether the server runs what a client sends.
+    #[inline]
+    pub(crate) fn is_serving(&self) -> bool {
+        self.served_client().is_some()
+    }
+
+    /// Returns what is known of the server while it is brought to its client's session. `None` if it is not.
+    pub(crate) fn syncing(&self) -> Option<&Syncing> {
+        match self {
+            ServerState::Linked(LinkedServer { task: ServerTask::Syncing(syncing), .. }) => Some(syncing),
+            _ => None,
+        }
+    }
+
+    /// Whether the server is linked to a client whose messages wait until the server has ended another task.
+    pub(crate) fn lets_client_wait(&self) -> bool {
+        matches!(self, ServerState::Linked(linked) if !matches!(linked.task, ServerTask::Serving))
+    }
+
+    /// Returns the audit of the client's session that runs on the server. `None` if no audit runs.
+    pub(crate) fn auditing(&self) -> Option<&Auditing> {
+        match self {
+            ServerState::Linked(LinkedServer { task: ServerTask::Auditing(auditing), .. }) => Some(auditing),
+            _ => None,
+        }
+    }
+
+    /// Returns the audit of the client's session that runs on the server, to change it. `None` if no audit runs.
+    pub(crate) fn auditing_mut(&mut self) -> Option<&mut Auditing> {
+        match self {
+            ServerState::Linked(LinkedServer { task: ServerTask::Auditing(auditing), .. }) => Some(auditing),
+            _ => None,
+        }
+    }
+
     /// Returns the list that a server in this state is in.
     pub(crate) fn kind(&self) -> ServerKind {
         match self {
@@ -388,11 +446,9 @@ impl ServerState {
                 ServerKind::Login
             }
             ServerState::Idle => ServerKind::Idle,
-            ServerState::SyncingSession(_)
-            | ServerState::Busy(_)
+            ServerState::Linked(_)
             | ServerState::Draining
             | ServerState::Inquiring(_)
-            | ServerState::Auditing(_)
             | ServerState::Watching(_) => ServerKind::Active,
             ServerState::Asked(asked) => asked.kind(),
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
@@ -403,9 +459,7 @@ impl ServerState {
     /// Returns the client that the server is linked to, or is opened for.
     pub(crate) fn client(&self) -> Option<ClientId> {
         match self {
-            ServerState::Busy(id) => Some(*id),
-            ServerState::SyncingSession(syncing) => Some(syncing.client),
-            ServerState::Auditing(auditing) => Some(auditing.client),
+            ServerState::Linked(linked) => Some(linked.client),
             ServerState::Dialing(beginning) | ServerState::SecuringTls(beginning) => beginning.only_for,
             ServerState::LoggingIn(login) => login.only_for,
             _ => None,
@@ -520,7 +574,7 @@ impl Server {
 
     /// Whether the client has a transaction open, and has sent nothing since its last statement ended.
     pub(crate) fn is_idle_in_transaction(&self) -> bool {
-        self.tx != TxStatus::Idle && self.work.query_us == 0 && matches!(self.state, ServerState::Busy(_))
+        self.tx != TxStatus::Idle && self.work.query_us == 0 && self.state.is_serving()
     }
 
     /// Whether the server is outside of a transaction and owes only the answer that shows which Syncs of a failed COPY it has answered.

@@ -23,7 +23,7 @@ use crate::pool::prepared::schema_version::Makes;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{Asks, plan_as_usual, question};
 use crate::pool::server::asked::Replies;
-use crate::pool::server::state::{Auditing, Probe, Question, ServerState, Stage};
+use crate::pool::server::state::{Auditing, Probe, Question, Stage};
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{Reasons, Sets, Told, Touched};
@@ -161,7 +161,7 @@ impl Pool {
             reshaped,
             prepares,
             probe,
-            ..Auditing::new(client_id, Stage::Asking)
+            ..Auditing::new(Stage::Asking)
         }))
     }
 
@@ -193,7 +193,7 @@ impl Pool {
     /// Sends the question to the server that is being audited.
     pub(crate) fn ask_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Auditing(auditing) = &mut server.state else { return };
+        let Some(auditing) = server.state.auditing_mut() else { return };
         server.active_us = cx.env.now.mono_us;
         auditing.attempts += 1;
         self.state.numbers.continuity.audits += 1;
@@ -262,7 +262,7 @@ impl Pool {
     /// Takes a row of the answer to an audit. If the client has left meanwhile, nothing reads the row.
     pub(crate) fn audit_row(&mut self, id: ServerId, row: &DataRow<'_>, bytes: usize) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        if let ServerState::Auditing(auditing) = &mut server.state {
+        if let Some(auditing) = server.state.auditing_mut() {
             auditing.answer.add(row, bytes, auditing.question == Question::Everything);
         }
     }
@@ -270,7 +270,7 @@ impl Pool {
     /// Takes the row that tells the effect of a SET statement.
     pub(crate) fn probe_row(&mut self, id: ServerId, row: &DataRow<'_>) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        if let ServerState::Auditing(auditing) = &mut server.state
+        if let Some(auditing) = server.state.auditing_mut()
             && let Some(probe) = &mut auditing.probe
         {
             probe.value = row.columns().next().flatten().map(Box::from);
@@ -280,15 +280,16 @@ impl Pool {
     /// Notes that the server refuses to tell what its client's session holds.
     pub(crate) fn audit_refused(&mut self, id: ServerId, code: SqlState, text: &str) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        if let ServerState::Auditing(auditing) = &mut server.state {
+        if let Some(auditing) = server.state.auditing_mut() {
             auditing.answer.fail(code, text);
         }
     }
 
     /// Reads the complete answer to an audit, and returns the result. `None` if the server was asked once more.
     pub(crate) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> Option<Audited> {
-        let ServerState::Auditing(auditing) = &mut self.servers.get_mut(id)?.state else { return None };
-        let client_id = auditing.client;
+        let state = &mut self.servers.get_mut(id)?.state;
+        let client_id = state.client()?;
+        let auditing = state.auditing_mut()?;
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
             self.state.known.known_sets.insert(&set.text, value);

@@ -18,7 +18,6 @@ use crate::pool::begin::NO_PARAMETERS;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
-use crate::pool::server::state::ServerState;
 
 /// The reason for closing a server that does not reach the state that its client needs.
 pub(crate) const NOT_RESTORED: &str = "session could not be restored";
@@ -89,7 +88,7 @@ impl Pool {
     /// Notes that a statement of a replay was executed; the last one is COMMIT.
     pub(crate) fn replay_answered(&mut self, server_id: ServerId, tag: &[u8]) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        let ServerState::Busy(id) = server.state else { return };
+        let Some(id) = server.state.served_client() else { return };
         let Some(client) = self.clients.get_mut(id).filter(|_| tag == b"COMMIT\0") else { return };
         let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else { return };
         server.session = Arc::clone(&account.session);
@@ -115,10 +114,9 @@ impl Pool {
         message: &[u8],
         code: SqlState,
     ) -> bool {
-        let Some(ServerState::Busy(id)) = self.servers.get(server_id).map(|server| &server.state) else {
+        let Some(id) = self.servers.get(server_id).and_then(|server| server.state.served_client()) else {
             return false;
         };
-        let id = *id;
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         if code == SqlState::QUERY_CANCELED

@@ -19,7 +19,7 @@ use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Purpose};
 use crate::pool::server::asked::Replies;
-use crate::pool::server::state::{Server, ServerState, Stage};
+use crate::pool::server::state::{Server, Stage};
 use crate::pool::session::content::{Session, Setting, quote_identifier, set_config};
 use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{PutBack, Reasons};
@@ -29,7 +29,7 @@ impl Pool {
     /// that must wait for a cancel request on its way, which is not meant for it.
     pub(crate) fn restores<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
-        let ServerState::Busy(id) = server.state else { return false };
+        let Some(id) = server.state.served_client() else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         server.resets = has_to_restore(link);
@@ -104,9 +104,7 @@ impl Pool {
             return false;
         }
         let restored = self.state.known.sessions.share(session);
-        if let Some(ServerState::Auditing(auditing)) =
-            self.servers.get_mut(id).map(|server| &mut server.state)
-        {
+        if let Some(auditing) = self.servers.get_mut(id).and_then(|server| server.state.auditing_mut()) {
             auditing.stage = Stage::Restoring(reasons);
             auditing.restored = Some(restored);
         }
@@ -123,7 +121,7 @@ impl Pool {
         mut reasons: Reasons,
     ) -> Reasons {
         let Some(server) = self.servers.get_mut(id) else { return reasons };
-        let ServerState::Auditing(auditing) = &mut server.state else { return reasons };
+        let Some(auditing) = server.state.auditing_mut() else { return reasons };
         let failed = std::mem::take(&mut auditing.answer).failed;
         if let Some((_, text)) = failed {
             reasons = reasons.with(Reasons::UNKNOWN);

@@ -12,7 +12,7 @@ use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, printable};
 use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::sequences::state as sequences;
-use crate::pool::server::state::{Server, ServerState, SyncingSession};
+use crate::pool::server::state::{Server, Syncing};
 use crate::pool::session::content::{Listening, Prepared, Session};
 use crate::pool::session::params::{Params, sync_statements};
 
@@ -40,7 +40,7 @@ impl Pool {
         id: ClientId,
         server_id: ServerId,
         clears: bool,
-    ) -> Option<SyncingSession> {
+    ) -> Option<Syncing> {
         let account = self.clients.get_mut(id).map(|client| &mut client.account)?;
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -83,14 +83,14 @@ impl Pool {
             self.send_hidden(cx, server_id, Purpose::Prepare, &text);
             preparing.push(name);
         }
-        Some(SyncingSession { client: id, preparing })
+        Some(Syncing { preparing })
     }
 
     /// Notes that a statement of the client cannot be prepared any more (a table of it is gone). The client does not have the statement any
     /// longer, and learns so when it executes it.
     pub(crate) fn prepare_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &str) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::SyncingSession(syncing) = &server.state else { return };
+        let Some(syncing) = server.state.syncing() else { return };
         let owed = |entry: &&Entry| entry.owner == Owner::Hidden(Purpose::Prepare);
         let at = syncing.preparing.len().checked_sub(server.ledger.entries().filter(owed).count());
         let Some(name) = at.and_then(|at| syncing.preparing.get(at)) else { return };

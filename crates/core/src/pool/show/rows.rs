@@ -88,10 +88,7 @@ impl Pool {
     /// nothing.
     fn answer_wait_us(&self, env: &Env, link: &Link, request_us: u64) -> u64 {
         let Some(server) = self.servers.get(link.server) else { return 0 };
-        let since_us = match server.state {
-            ServerState::SyncingSession(_) => request_us,
-            _ => server.work.query_us,
-        };
+        let since_us = if server.state.syncing().is_some() { request_us } else { server.work.query_us };
         if since_us > 0 { env.now.mono_us.saturating_sub(since_us) } else { 0 }
     }
 
@@ -141,9 +138,7 @@ impl Pool {
         let wait_us =
             if server.work.query_us > 0 { env.now.mono_us.saturating_sub(server.work.query_us) } else { 0 };
         let link = match &server.state {
-            ServerState::Busy(client) => Some(*client),
-            ServerState::SyncingSession(syncing) => Some(syncing.client),
-            ServerState::Auditing(auditing) => Some(auditing.client),
+            ServerState::Linked(linked) => Some(linked.client),
             _ => None,
         };
         let link = link.and_then(|client| self.clients.get(client)).map(|client| pointer(client.serial));

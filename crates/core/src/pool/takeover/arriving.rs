@@ -112,7 +112,7 @@ impl Pool {
         let params = self.params_of(env, &params);
         let all_known = env.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
         let params = self.state.known.share_params(params);
-        let state = ServerState::Busy(ClientId::default());
+        let state = ServerState::serving(ClientId::default());
         let term = term.map(unpack_term);
         let branch = match &term {
             Some(term) if at_standby == Some(true) => self.state.branch_of(env, &term.node),
@@ -305,7 +305,7 @@ impl Pool {
             self.pause_client(cx, id);
         }
         if let Some(server) = server {
-            self.set_server_state(server, ServerState::Busy(id));
+            self.set_server_state(server, ServerState::serving(id));
             if is_replication {
                 self.servers[server].serves = Serves::ReplicationClient;
             }

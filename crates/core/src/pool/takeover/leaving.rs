@@ -19,7 +19,7 @@ use crate::pool::client::state::{
 use crate::pool::prepared::shape::{Columns, Shape};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::Server;
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
 use crate::pool::session::pins::Told;
@@ -112,7 +112,7 @@ impl Pool {
             && !has_to_restore(link)
             && link.group.is_none()
             && matches!(link.phase, LinkPhase::Exchange(Preamble::None | Preamble::Begin(_)))
-            && matches!(server.state, ServerState::Busy(client) if client == id)
+            && server.state.served_client() == Some(id)
             && server.ledger.is_empty()
             && self.is_portable(cx, server)
     }

@@ -13,7 +13,6 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Pushed};
 use crate::pool::client::state::ClientState;
-use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::waits_for_restore;
 use crate::pool::{Pool, Step};
 
@@ -41,7 +40,7 @@ impl Pool {
             return Step::Gone;
         };
         let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
-        let may_send = matches!(server.state, ServerState::Busy(_))
+        let may_send = server.state.is_serving()
             && !link.ready_due
             && !waits_for_restore(link, server, message)
             && server.ledger.len() < cx.env.limits.ledger_entries;

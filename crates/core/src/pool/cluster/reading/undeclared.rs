@@ -23,7 +23,6 @@ use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::group::is_partial_group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::preamble::{Again, LinkPhase};
-use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, Step};
 
 impl Link {
@@ -91,7 +90,7 @@ impl Pool {
             return Some(so_far.sends(group.len));
         }
         let server = self.servers.get(server_id)?;
-        let is_ready = matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest();
+        let is_ready = server.state.is_serving() && server.ledger.is_at_rest();
         if !is_ready {
             return Some(Later::Done(self.waits_at_server(id)));
         }

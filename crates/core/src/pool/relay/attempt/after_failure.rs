@@ -13,7 +13,7 @@ use crate::pool::cluster::change::Change;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::{Server, ServerState};
+use crate::pool::server::state::Server;
 
 /// The way in which an exchange fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,7 +131,7 @@ impl ExchangeFailure {
                 link.phase,
                 LinkPhase::Again(_) | LinkPhase::Exchange(Preamble::Block(Change::Unsent))
             )
-            || !matches!(server.state, ServerState::Busy(_));
+            || !server.state.is_serving();
         let attempt = &server.attempt;
         let is_kept = match self {
             // ExchangeBytes that are kept for another reason may have been sent before the session was.

@@ -11,7 +11,6 @@ use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, Link, OwnNames};
 use crate::pool::relay::ledger::Owner;
 use crate::pool::sequences::state::Drawing;
-use crate::pool::server::state::ServerState;
 use crate::pool::session::restore::has_to_restore;
 
 impl Link {
@@ -33,7 +32,7 @@ impl Pool {
     #[inline]
     pub(crate) fn is_concerned(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return true };
-        let ServerState::Busy(client_id) = server.state else { return true };
+        let Some(client_id) = server.state.served_client() else { return true };
         let Some(client) = self.clients.get(client_id) else { return true };
         let ClientState::Linked(link) = &client.state else { return true };
         let changes = server.work.changes;

@@ -23,7 +23,7 @@ use crate::pool::cluster::change::Change;
 use crate::pool::prepared::schema_version::AttemptOver;
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::relay::preamble::{LinkPhase, Preamble, Repair};
-use crate::pool::server::state::{ServerState, Stage};
+use crate::pool::server::state::{LinkedServer, ServerState, ServerTask, Stage};
 use crate::pool::session::audit::Audited;
 use crate::pool::session::pins::Reasons;
 
@@ -171,10 +171,7 @@ impl Pool {
     /// Closes a server whose hidden statement has left a transaction open: no client can be given such a server.
     pub(crate) fn ended_in_transaction<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        if !matches!(server.state, ServerState::Busy(_))
-            && server.ledger.is_at_rest()
-            && !self.abandoned_is_over(cx, id)
-        {
+        if !server.state.is_serving() && server.ledger.is_at_rest() && !self.abandoned_is_over(cx, id) {
             self.lose_server(cx, id, "a hidden statement left a transaction open".into());
         }
     }
@@ -184,7 +181,15 @@ impl Pool {
         self.pipeline_head_answered(cx.env, id);
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state {
-            ServerState::Busy(client) => self.transaction_ended(cx, id, client),
+            ServerState::Linked(LinkedServer { client, ref task }) => match task {
+                ServerTask::Serving => self.transaction_ended(cx, id, client),
+                ServerTask::Syncing(_) => {
+                    self.session_synced(cx, id, client);
+                    self.set_server_state(id, ServerState::serving(client));
+                    self.state.due.to_resume.push_back(client);
+                }
+                ServerTask::Auditing(_) => self.audit_answered(cx, id, client),
+            },
             ServerState::Draining => {
                 if self.abandoned_is_over(cx, id) {
                     return;
@@ -192,14 +197,7 @@ impl Pool {
                 let mode = self.state.policy.mode;
                 self.release_server(cx, id, mode);
             }
-            ServerState::SyncingSession(ref syncing) => {
-                let client = syncing.client;
-                self.session_synced(cx, id, client);
-                self.set_server_state(id, ServerState::Busy(client));
-                self.state.due.to_resume.push_back(client);
-            }
             ServerState::Inquiring(_) => self.lookup_ended(cx, id),
-            ServerState::Auditing(_) => self.audit_answered(cx, id),
             ServerState::Asked(_) => self.question_answered(cx, id),
             ServerState::Watching(ref mut watching) => watching.is_answered = true,
             _ => {}
@@ -209,9 +207,13 @@ impl Pool {
     /// Handles the answer to the questions that a server was asked at the end of its client's transaction. When the session is known, the
     /// features are asked in this order: `prepared` keeps a client here whose own names are on the server; `session` puts startup values
     /// back; `listen` joins new channels.
-    pub(crate) fn audit_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
-        let client_id = auditing.client;
+    pub(crate) fn audit_answered<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
+        let Some(auditing) = self.servers[id].state.auditing() else { return };
         match auditing.stage {
             Stage::Asking => {
                 let Some(Audited { mut reasons, is_told, answer }) = self.audited(cx, id) else { return };

@@ -21,7 +21,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, UnnamedOnServer};
-use crate::pool::server::state::{Auditing, ServerState, Stage};
+use crate::pool::server::state::{Auditing, LinkedServer, ServerState, ServerTask, Stage};
 use crate::pool::session::audit::SessionAtRest;
 use crate::pool::session::pins::Reasons;
 
@@ -52,7 +52,13 @@ impl Pool {
             Rest::Release { made_in, drew } => (made_in, drew),
             Rest::Ask(auditing) => {
                 let asks = auditing.stage == Stage::Asking;
-                self.set_server_state(id, ServerState::Auditing(auditing));
+                self.set_server_state(
+                    id,
+                    ServerState::Linked(LinkedServer {
+                        client: client_id,
+                        task: ServerTask::Auditing(auditing),
+                    }),
+                );
                 if asks {
                     self.ask_session(cx, id);
                 }
@@ -150,14 +156,12 @@ impl Pool {
         reasons: Reasons,
     ) {
         if self.clients.get(client_id).is_some_and(|client| client.account.owes_notifications()) {
-            if let Some(ServerState::Auditing(auditing)) =
-                self.servers.get_mut(id).map(|server| &mut server.state)
-            {
+            if let Some(auditing) = self.servers.get_mut(id).and_then(|server| server.state.auditing_mut()) {
                 auditing.stage = Stage::Owing(reasons);
             }
             return;
         }
-        self.set_server_state(id, ServerState::Busy(client_id));
+        self.set_server_state(id, ServerState::serving(client_id));
         if self.pin_client(cx, client_id, reasons) {
             self.give_ready(cx, client_id);
             self.transaction_ended(cx, id, client_id);
