@@ -13,18 +13,19 @@ mod on_server;
 use pgweir_settings::{DeferBegin, PoolMode};
 use pgweir_sql::{Block, may_be_block};
 use pgweir_wire::backend::{self, TxStatus};
-use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Target, tag};
-use pgweir_wire::{HEADER_LEN, Header, Message, Messages};
+use pgweir_wire::frontend::{self, Target, tag};
+use pgweir_wire::{HEADER_LEN, Header};
 
 use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::BEGIN_BYTES_MAX;
 use crate::pool::client::state::{ClientState, DeferredBegin};
 use crate::pool::cluster::reading::BehindBegin;
 use crate::pool::policy::BeginsWithoutServer;
+use crate::pool::prepared::statements::Statements;
 use crate::pool::relay::attempt::KeptFor;
+use crate::pool::relay::exchange::block::{BlockGroup, NO_PARAMETERS, block_at_front};
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 use crate::pool::relay::route::uses_earlier_portal;
@@ -35,33 +36,6 @@ use crate::stats::times::Split;
 
 /// Fails inside of a transaction block, whatever the database has in it.
 const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
-
-/// A group that is nothing but one of these statements, or a BEGIN at the front of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct BlockGroup {
-    block: Block,
-    pub(crate) len: usize,
-    /// Whether the group ends with it. `false`: further messages follow before Sync, or are still to come.
-    is_whole: bool,
-    /// The answers before CommandComplete, by the type bytes of the messages that asked for them.
-    asked: [u8; 4],
-}
-
-impl BlockGroup {
-    pub(crate) fn is(&self, block: Block) -> bool {
-        self.block == block
-    }
-
-    /// Whether these bytes contain the group and nothing else.
-    fn is_all_of(&self, bytes: &[u8]) -> bool {
-        self.is_whole && self.len == bytes.len()
-    }
-
-    /// Returns the group as a rollback. PostgreSQL answers COMMIT with ROLLBACK if the transaction has failed.
-    pub(crate) fn rolling_back(self) -> BlockGroup {
-        BlockGroup { block: Block::Rollback, ..self }
-    }
-}
 
 impl Pool {
     /// The moment *request*: a client without a server begins a transaction and says no more, or goes on with a group that a standby may
@@ -108,6 +82,20 @@ impl Pool {
         Some(Step::Used(group.len))
     }
 
+    /// Returns the group at the front of the client's bytes and its text, if it is one statement about a transaction block.
+    fn block_group<'a>(
+        &self,
+        statements: &'a Statements,
+        id: ClientId,
+        bytes: &'a [u8],
+    ) -> Option<(BlockGroup, &'a [u8])> {
+        let account = &self.clients.get(id)?.account;
+        block_at_front(bytes, |name| {
+            let statement = statements.get(account.statement(name)?)?;
+            Some((statement.block?, &*statement.query))
+        })
+    }
+
     /// A BEGIN at the front of what the client says.
     pub(crate) fn beginning_at_front(
         &mut self,
@@ -115,14 +103,10 @@ impl Pool {
         id: ClientId,
         bytes: &[u8],
     ) -> Option<(BlockGroup, Vec<u8>)> {
-        let account = &self.clients.get(id)?.account;
         if !self.is_known_as_block(bytes) {
             return None;
         }
-        let (group, text) = block_at_front(bytes, |name| {
-            let statement = env.statements.get(account.statement(name)?)?;
-            Some((statement.block?, &*statement.query))
-        })?;
+        let (group, text) = self.block_group(&env.statements, id, bytes)?;
         if !matches!(group.block, Block::Begin | Block::Start) {
             return None;
         }
@@ -133,11 +117,7 @@ impl Pool {
 
     /// The length of a group that is nothing but a BEGIN, with nothing behind it.
     pub(crate) fn begin_alone_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<usize> {
-        let account = &self.clients.get(id)?.account;
-        let (group, _) = block_at_front(bytes, |name| {
-            let statement = env.statements.get(account.statement(name)?)?;
-            Some((statement.block?, &*statement.query))
-        })?;
+        let (group, _) = self.block_group(&env.statements, id, bytes)?;
         let is_begin = matches!(group.block, Block::Begin | Block::Start) && bytes.len() == group.len;
         is_begin.then_some(group.len)
     }
@@ -163,14 +143,10 @@ impl Pool {
 
     /// The end of a transaction in which nothing happened.
     pub(crate) fn end_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
-        let account = &self.clients.get(id)?.account;
         if !self.is_known_as_block(bytes) {
             return None;
         }
-        let (group, _) = block_at_front(bytes, |name| {
-            let statement = env.statements.get(account.statement(name)?)?;
-            Some((statement.block?, &*statement.query))
-        })?;
+        let (group, _) = self.block_group(&env.statements, id, bytes)?;
         (group.is_whole && matches!(group.block, Block::Commit | Block::Rollback)).then_some(group)
     }
 
@@ -354,93 +330,4 @@ impl Pool {
             self.send_sync(cx, server_id);
         }
     }
-}
-
-/// The rest of a Bind without parameters: no formats, no values, no formats of results.
-pub(crate) const NO_PARAMETERS: [u8; 6] = [0; 6];
-
-/// Whether the rest of a Bind has no parameters and no formats that matter to a statement without columns. (libpq names a format for
-/// all columns.)
-fn is_without_parameters(tail: &[u8]) -> bool {
-    tail == NO_PARAMETERS || matches!(tail, [0, 0, 0, 0, 0, 1, 0, 0 | 1])
-}
-
-/// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol; or the messages up to the
-/// Execute of such a statement, if no Sync follows them. `prepared` knows the client's prepared statements.
-fn block_at_front<'a>(
-    bytes: &'a [u8],
-    prepared: impl Fn(&[u8]) -> Option<(Block, &'a [u8])>,
-) -> Option<(BlockGroup, &'a [u8])> {
-    /// The stage behind Execute.
-    const EXECUTED: u8 = 5;
-    let mut group: Option<(Block, &[u8])> = None;
-    let mut asked = [0; 4];
-    // Parse, Describe of the statement, Bind, Describe of the portal, Execute, Sync: in this order, some left out.
-    let mut stage = 0;
-    let mut messages = Messages::of(bytes);
-    while stage < EXECUTED {
-        let message = messages.next().filter(Message::is_whole)?;
-        if message.end() > BEGIN_BYTES_MAX {
-            return None;
-        }
-        let body = message.body();
-        let reached = match message.tag() {
-            tag::QUERY if stage == 0 => {
-                let text = Query::parse(body).ok()?.text;
-                let block = pgweir_sql::block(text)?;
-                return Some((BlockGroup { block, len: message.end(), is_whole: true, asked }, text));
-            }
-            tag::PARSE => {
-                let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
-                group = Some((pgweir_sql::block(parse.query)?, parse.query));
-                asked[0] = tag::PARSE;
-                1
-            }
-            tag::DESCRIBE => match Describe::parse(body).ok()? {
-                Describe { target: Target::Statement, name: b"" } if stage == 1 => {
-                    asked[1] = b'S';
-                    2
-                }
-                Describe { target: Target::Portal, name: b"" } if stage == 3 => {
-                    asked[3] = tag::DESCRIBE;
-                    4
-                }
-                _ => return None,
-            },
-            tag::BIND => {
-                let head = BindHead::parse_prefix(body)?;
-                if !head.portal.is_empty() || !is_without_parameters(body.get(head.tail..)?) {
-                    return None;
-                }
-                if !head.statement.is_empty() {
-                    if stage > 0 {
-                        return None;
-                    }
-                    group = Some(prepared(head.statement)?);
-                }
-                asked[2] = tag::BIND;
-                3
-            }
-            tag::EXECUTE => {
-                let execute = Execute::parse(body).ok()?;
-                if !execute.portal.is_empty() || execute.max_rows != 0 || stage < 3 {
-                    return None;
-                }
-                EXECUTED
-            }
-            _ => return None,
-        };
-        if reached <= stage {
-            return None;
-        }
-        stage = reached;
-    }
-    let (block, text) = group?;
-    let executed = messages.position();
-    let sync = messages.next().filter(|message| message.tag() == tag::SYNC);
-    if messages.is_malformed() {
-        return None;
-    }
-    let len = sync.map_or(executed, |sync| sync.end());
-    Some((BlockGroup { block, len, is_whole: sync.is_some(), asked }, text))
 }

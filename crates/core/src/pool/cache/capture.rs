@@ -12,7 +12,7 @@ use pgweir_wire::frontend::tag;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::cache::store::{Store, Underway};
-use crate::pool::relay::group::whole_messages;
+use crate::pool::relay::exchange::whole_messages;
 
 /// The time at which a statement was sent to a server, with the state of the database's objects and rights at that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use slotmap::Key as _;
 
 use crate::ids::{PoolId, StatementId};
 use crate::pool::prepared::parse_contexts::ParseContext;
-use crate::pool::relay::group::whole_messages;
+use crate::pool::relay::exchange::whole_messages;
 
 /// The types that a Bind and a Describe of a named statement have in a key.
 const BIND_OF: u8 = b'b';

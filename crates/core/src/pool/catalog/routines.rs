@@ -13,7 +13,7 @@ use crate::limits::{
 use crate::pool::catalog::graph::{Effects, Graph};
 use crate::pool::catalog::names::Names;
 use crate::pool::prepared::statements::are_built_in;
-use crate::pool::relay::group::whole_messages;
+use crate::pool::relay::exchange::whole_messages;
 
 /// Another part of the question for everything: names of such routines. Those of a body in standard SQL are found by its text.
 pub(crate) const QUESTION: &[u8] =

@@ -9,7 +9,7 @@ use crate::context::Env;
 use crate::ids::PoolId;
 use crate::limits::{LOOKS_ALERT, WATCHED_STATEMENTS_MAX};
 use crate::pool::Pool;
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::group::Group;
 
 /// The schedule of session checks: which of a pool's releases of servers are followed by one.
 #[derive(Default)]

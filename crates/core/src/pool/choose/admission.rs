@@ -13,7 +13,7 @@ use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::multiplex::estimate::Estimate;
 use crate::pool::multiplex::pipelined::{MultiplexLimits, Room};
 use crate::pool::prepared::statements::Knows;
-use crate::pool::relay::group::{Group, group_at_front};
+use crate::pool::relay::exchange::group::{Group, group_at_front};
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Branch, Gate, Pool};

@@ -8,7 +8,7 @@ use crate::mail::Shutdown;
 use crate::pool::choose::selector::Place;
 use crate::pool::client::state::{ClientState, First, Request, Waiting};
 use crate::pool::cluster::route::Asking;
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::{Branch, Pool, Step};
 
 impl Pool {

@@ -9,7 +9,6 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::begin::BlockGroup;
 use crate::pool::client::rolled_back::{RolledBack, TAKEN_BACK};
 use crate::pool::client::state::{ClientState, First, Link};
 use crate::pool::cluster::commit::{AtCommit, AtOnce, at_commit};
@@ -19,6 +18,7 @@ use crate::pool::relay::attempt::after_failure::{
     AfterFailure, AnswerSeen, ExchangeFailure, Situation, after_failure,
 };
 use crate::pool::relay::attempt::holds_later;
+use crate::pool::relay::exchange::block::BlockGroup;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Preamble};
 use crate::pool::server::state::{Server, ServerState};

@@ -22,8 +22,8 @@ use crate::pool::listen::notify_listener::Listener;
 use crate::pool::prepared::parse_contexts;
 use crate::pool::prepared::schema_version::Makes;
 use crate::pool::prepared::shapes::Doubts;
-use crate::pool::prepared::statements::{ClientStatements, Meaning};
-use crate::pool::relay::group::Group;
+use crate::pool::prepared::statements::{ClientStatements, Meaning, Statements};
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::sequences::state::{Drawing, Draws};
 use crate::pool::session::content::Session;
@@ -421,6 +421,11 @@ impl Account {
     /// The statement that the client prepared under this name.
     pub(crate) fn statement(&self, name: &[u8]) -> Option<StatementId> {
         self.statements.as_ref()?.get(name)
+    }
+
+    /// The text of the statement that the client prepared under this name.
+    pub(crate) fn text_of<'a>(&self, statements: &'a Statements, name: &[u8]) -> Option<&'a [u8]> {
+        Some(&statements.get(self.statement(name)?)?.query)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::pool::cluster::in_flight::{InFlight, is_between_messages};
 use crate::pool::cluster::route::Asked;
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::attempt::holds_later;
-use crate::pool::relay::group::group_at_front;
+use crate::pool::relay::exchange::group::group_at_front;
 use crate::pool::relay::ledger::{Owner, Purpose};
 use crate::pool::relay::preamble::{LinkPhase, Part, Preamble};
 use crate::pool::{Branch, Pool};

@@ -16,9 +16,9 @@ use crate::pool::Pool;
 use crate::pool::client::rolled_back::may_become_end;
 use crate::pool::client::state::ClientState;
 use crate::pool::cluster::commit::Number;
-use crate::pool::cluster::group_len;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::relay::attempt::holds_later;
+use crate::pool::relay::exchange::group_len;
 use crate::pool::relay::ledger::Owner;
 use crate::pool::server::state::Server;
 

@@ -3,24 +3,24 @@
 //! It is found from the client's messages while they are sent, and from nothing else. In doubt it must say
 //! [`Sent::Unclear`]: the client is then told that the outcome is unknown.
 
-use pgweir_sql::{Block, Statements, Traits, Verb};
-use pgweir_wire::Messages;
+use pgweir_sql::Block;
 use pgweir_wire::backend::{self, TxStatus};
-use pgweir_wire::frontend::{BindHead, Parse, Query, tag};
+use pgweir_wire::frontend::tag;
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::Step;
-use crate::pool::begin::BlockGroup;
 use crate::pool::client::state::{ClientState, Link};
 use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::cluster::reading::Later;
 use crate::pool::policy::OnLoss;
 use crate::pool::relay::attempt::KeptFor;
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::block::BlockGroup;
+use crate::pool::relay::exchange::effect::{BlockProgress, Effect, Effects, Rollback};
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::server::state::Server;
@@ -56,89 +56,9 @@ pub(crate) struct InFlight {
     failed: Option<u64>,
     /// Number of bytes that the server had sent before these bytes were sent to it.
     received_bytes: u64,
-    /// The greatest effect of the client's unnamed statement on its transaction block.
-    unnamed: Effect,
-    rollback: Rollback,
+    block: BlockProgress,
     /// The state of pgweir's knowledge of the transaction's number.
     pub(super) number: Number,
-}
-
-/// The greatest effect that a text may have on the transaction block that it runs in, in ascending order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Effect {
-    /// The text has no effect: PostgreSQL answers it even in a failed transaction.
-    None,
-    /// The text makes no change that a commit would make permanent.
-    Reads,
-    /// The text makes a change that a commit would make permanent.
-    Writes,
-    /// The block may end and continue as another block (AND CHAIN).
-    Chains,
-    /// The block may be committed; or the answer may be one that an error cannot be put into at any point (COPY).
-    Commits,
-}
-
-impl Effect {
-    /// CALL and DO cannot end a transaction block. A ROLLBACK, whatever it rolls back to, makes nothing of it last.
-    fn of(text: &[u8], traits: &Traits, certainly_reads: bool) -> Effect {
-        let is_one = matches!(traits.statements, Statements::One | Statements::None);
-        match traits.verb {
-            Verb::Empty => Effect::None,
-            Verb::Commit | Verb::Prepare | Verb::Copy | Verb::Unknown => Effect::Commits,
-            _ if !is_one => Effect::Commits,
-            Verb::Rollback if names_chain(text) => Effect::Chains,
-            Verb::Begin
-            | Verb::Rollback
-            | Verb::Savepoint
-            | Verb::Set
-            | Verb::Reset
-            | Verb::Show
-            | Verb::Deallocate => Effect::Reads,
-            _ if certainly_reads => Effect::Reads,
-            _ => Effect::Writes,
-        }
-    }
-}
-
-/// ROLLBACK AND CHAIN; a savepoint may be called so, too.
-fn names_chain(text: &[u8]) -> bool {
-    text.windows(5).any(|word| word.eq_ignore_ascii_case(b"chain"))
-}
-
-/// The progress of a ROLLBACK that is sent after other statements of its block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Rollback {
-    /// No ROLLBACK was sent.
-    #[default]
-    None,
-    /// The unnamed statement is a ROLLBACK.
-    Parsed,
-    /// The unnamed portal is a ROLLBACK.
-    Bound,
-    /// The ROLLBACK was executed: later messages run outside the block.
-    Executed,
-    /// The group with the ROLLBACK was sent as a whole.
-    Sent,
-}
-
-impl Rollback {
-    /// Returns the progress after a message. `block` is the block statement that the message prepares, binds or, as a Query,
-    /// executes. `None`: the message may run outside the block.
-    fn behind(self, message: u8, is_unnamed: bool, block: Option<Block>) -> Option<Rollback> {
-        let ends = block == Some(Block::Rollback);
-        Some(match (self, message) {
-            (_, tag::FLUSH) | (Rollback::Sent, tag::SYNC) => self,
-            (Rollback::Executed, tag::SYNC) => Rollback::Sent,
-            (Rollback::Executed | Rollback::Sent, _) => return None,
-            (_, tag::QUERY) if ends => Rollback::Sent,
-            (_, tag::PARSE) if ends && is_unnamed => Rollback::Parsed,
-            (_, tag::BIND) if ends && !is_unnamed => return None,
-            (_, tag::BIND) if ends => Rollback::Bound,
-            (Rollback::Bound, tag::EXECUTE) if is_unnamed => Rollback::Executed,
-            (Rollback::Parsed | Rollback::Bound, tag::DESCRIBE) => self,
-            _ => Rollback::None,
-        })
-    }
 }
 
 /// The state of a server before a client's bytes were sent to it.
@@ -161,8 +81,7 @@ impl InFlight {
             is_begun: false,
             failed: None,
             received_bytes: 0,
-            unnamed: Effect::Commits,
-            rollback: Rollback::None,
+            block: BlockProgress::default(),
             number: Number::Lost,
         }
     }
@@ -209,7 +128,7 @@ impl InFlight {
     /// The rest of the answer to a ROLLBACK that was sent last, and nothing after it but its Sync. `is_whole`: the Sync was sent. `None`: it
     /// is not certain that the client has asked for nothing else.
     pub(crate) fn rest_of_rollback(&self, server: &Server, is_whole: bool) -> Option<Vec<u8>> {
-        if self.rollback != if is_whole { Rollback::Sent } else { Rollback::Executed } {
+        if self.block.rollback() != if is_whole { Rollback::Sent } else { Rollback::Executed } {
             return None;
         }
         let mut order =
@@ -441,17 +360,17 @@ impl Pool {
         let is_first = before.is_at_rest;
         if is_first {
             in_flight.received_bytes = before.received_bytes;
-            in_flight.rollback = Rollback::None;
+            in_flight.block.begin();
         }
         in_flight.is_begun |= before.begins;
         let is_bound = in_flight.is_begun || !is_idle;
         let end = if is_first && is_bound { self.end_at_front(env, id, bytes) } else { None };
-        let mut found = Found::NOTHING;
+        let mut found = Effects::NOTHING;
         let sent = match end {
             _ if is_partial => Sent::Unclear,
             Some(end) if end.len == bytes.len() => Sent::End(end),
             _ => {
-                found = self.effect_of(env, id, bytes, (&mut in_flight.unnamed, &mut in_flight.rollback));
+                found = self.read_effects(env, id, bytes, &mut in_flight.block);
                 found.opens &= !is_bound && is_first;
                 in_flight.is_begun |= found.opens && found.executes > 1;
                 match found.most {
@@ -478,105 +397,11 @@ impl Pool {
         found.most
     }
 
-    /// Returns the greatest effect of a client's messages on the transaction block that they run in or begin.
-    fn effect_of(
-        &self,
-        env: &mut Env,
-        id: ClientId,
-        bytes: &[u8],
-        (unnamed, rollback): (&mut Effect, &mut Rollback),
-    ) -> Found {
-        let mut found = Found::NOTHING;
-        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return Found::ALL };
+    /// Reads the effects of a client's messages on the transaction block that they run in or begin.
+    fn read_effects(&self, env: &mut Env, id: ClientId, bytes: &[u8], block: &mut BlockProgress) -> Effects {
+        let Some(client) = self.clients.get(id) else { return Effects::ALL };
         let reach = self.state.reach_now(env);
-        let look = |text: &[u8], env: &mut Env| {
-            env.texts.look(text, |traits, verdict| {
-                Effect::of(text, traits, reach.reads(text, traits, verdict).certainly())
-            })
-        };
-        // The block that the unnamed statement is, if it was prepared in these messages.
-        let mut prepared = None;
-        let mut messages = Messages::of(bytes);
-        for message in messages.by_ref() {
-            if !message.is_whole() {
-                return Found::ALL;
-            }
-            let (header, body) = (message.header, message.body());
-            let (mut block, is_unnamed) = (None, body.first() == Some(&0));
-            let effect = match header.tag {
-                tag::QUERY => match Query::parse(body) {
-                    Ok(query) => {
-                        block = pgweir_sql::block(query.text);
-                        found.bind(block);
-                        look(query.text, env)
-                    }
-                    Err(_) => Effect::Commits,
-                },
-                tag::PARSE => match Parse::parse(body) {
-                    // It executes nothing, and its text is known when it is bound.
-                    Ok(parse) if !parse.name.is_empty() => Effect::Reads,
-                    Ok(parse) => {
-                        *unnamed = look(parse.query, env);
-                        prepared = pgweir_sql::block(parse.query);
-                        block = prepared;
-                        *unnamed
-                    }
-                    Err(_) => Effect::Commits,
-                },
-                tag::BIND => match BindHead::parse_prefix(body).map(|head| head.statement) {
-                    Some(b"") => {
-                        block = prepared.or((*rollback == Rollback::Parsed).then_some(Block::Rollback));
-                        found.bind(prepared);
-                        *unnamed
-                    }
-                    Some(name) => {
-                        let statement = account.statement(name).and_then(|known| env.statements.get(known));
-                        block = statement.and_then(|statement| statement.block);
-                        found.bind(block);
-                        statement.map_or(Effect::Commits, |known| match &known.traits {
-                            Some(traits) => Effect::of(&known.query, traits, known.reads(reach).certainly()),
-                            None => Effect::Commits,
-                        })
-                    }
-                    None => Effect::Commits,
-                },
-                tag::EXECUTE | tag::DESCRIBE | tag::CLOSE | tag::SYNC | tag::FLUSH => Effect::Reads,
-                tag::FUNCTION_CALL => Effect::Writes,
-                _ => Effect::Commits,
-            };
-            let effect = match rollback.behind(header.tag, is_unnamed, block) {
-                Some(behind) => {
-                    *rollback = behind;
-                    effect
-                }
-                None => Effect::Commits,
-            };
-            // An empty statement of the extended protocol cannot be bound in a failed transaction.
-            let least = if header.tag == tag::QUERY { Effect::None } else { Effect::Reads };
-            found.most = found.most.max(effect.max(least));
-        }
-        if messages.position() < bytes.len() { Found::ALL } else { found }
-    }
-}
-
-/// The findings about a client's messages.
-struct Found {
-    most: Effect,
-    /// Whether the first of the statements begins a transaction block.
-    opens: bool,
-    executes: u32,
-}
-
-impl Found {
-    const NOTHING: Found = Found { most: Effect::None, opens: false, executes: 0 };
-    const ALL: Found = Found { most: Effect::Commits, opens: false, executes: 0 };
-
-    /// A statement is executed, which may be the beginning or the end of a block.
-    fn bind(&mut self, block: Option<Block>) {
-        self.executes += 1;
-        if self.executes == 1 {
-            self.opens = matches!(block, Some(Block::Begin | Block::Start));
-        }
+        block.read(bytes, &mut env.texts, reach, |name| env.statements.get(client.account.statement(name)?))
     }
 }
 

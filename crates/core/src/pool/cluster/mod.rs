@@ -24,9 +24,7 @@ pub(crate) mod standbys;
 use std::sync::Arc;
 
 use crate::cluster::token::Asks;
-use pgweir_wire::Messages;
 use pgweir_wire::backend::TxStatus;
-use pgweir_wire::frontend::tag;
 
 use crate::cluster::Term;
 use crate::cluster::view::View;
@@ -230,11 +228,4 @@ impl Pool {
         }
         (server.tx != TxStatus::Idle).then_some(Fault::RolledBack)
     }
-}
-
-/// The length of a client's group at the front of these bytes, or of all that is here of it. The end of a COPY's data ends one, too.
-fn group_len(bytes: &[u8]) -> usize {
-    let ends =
-        |tag| matches!(tag, tag::QUERY | tag::SYNC | tag::FUNCTION_CALL | tag::COPY_DONE | tag::COPY_FAIL);
-    Messages::of(bytes).find(|message| ends(message.tag())).map_or(bytes.len(), |end| end.end_here())
 }

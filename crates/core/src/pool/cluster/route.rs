@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use pgweir_settings::{Balance, CausalReads, Config, PoolMode, Route, RouteSubject};
 use pgweir_sql::{Hint, Verb, hint};
-use pgweir_wire::frontend::{BindHead, Describe, Parse, Target, tag};
-use pgweir_wire::{Message, Messages};
 
 use crate::client_handoff::Replication;
 use crate::cluster::token::ReadAfter;
@@ -17,7 +15,8 @@ use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::cluster::reading::{FirstGroup, Reading};
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::first_text;
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::session::content::Session;
 use crate::pool::{Branch, Gate, Pool, PoolState};
 
@@ -338,14 +337,13 @@ impl PoolState {
         }
         let by = |route| Hinted { route: Some(route), after: None };
         let account = &client.account;
-        if !account.session.channels().is_empty()
-            && first_text(env, account, asking.bytes).is_some_and(ends_listening)
-        {
+        let text = || first_text(asking.bytes, |name| account.text_of(&env.statements, name));
+        if !account.session.channels().is_empty() && text().is_some_and(ends_listening) {
             // The client listens through the primary: a standby would say that it has ended that, and do nothing.
             return by(Route::Primary);
         }
         let hinted = asking.begin.and_then(hint);
-        match hinted.or_else(|| hint(first_text(env, account, asking.bytes)?)) {
+        match hinted.or_else(|| hint(text()?)) {
             Some(Hint::Primary) => by(Route::Primary),
             Some(Hint::Standby) => by(Route::Standby),
             Some(Hint::After(position)) => Hinted { route: None, after: ReadAfter::parse(position) },
@@ -447,23 +445,4 @@ impl PoolState {
 /// Whether the text is UNLISTEN, or DISCARD, which ends listening as well.
 fn ends_listening(text: &[u8]) -> bool {
     matches!(pgweir_sql::traits(text).verb, Verb::Unlisten | Verb::Discard)
-}
-
-/// The text of the first message, if all of it is here.
-pub(super) fn first_text<'a>(env: &'a Env, account: &Account, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let message = Messages::of(bytes).next().filter(Message::is_whole)?;
-    let body = message.body();
-    let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
-    match message.tag() {
-        // If there is another NUL in it, it runs nowhere.
-        tag::QUERY => body.strip_suffix(&[0]),
-        tag::PARSE => Some(Parse::parse(body).ok()?.query),
-        tag::BIND => named(BindHead::parse_prefix(body)?.statement),
-        tag::DESCRIBE => {
-            let describe =
-                Describe::parse(body).ok().filter(|describe| describe.target == Target::Statement)?;
-            named(describe.name)
-        }
-        _ => None,
-    }
 }

@@ -19,7 +19,7 @@ use crate::pool::multiplex::held::{HeldAnswer, HeldBack, Unshown};
 use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, PoolState};

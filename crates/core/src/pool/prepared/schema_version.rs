@@ -30,7 +30,7 @@ use crate::pool::prepared::statements::Statement;
 use crate::pool::relay::attempt::after_failure::{
     AfterFailure, ExchangeFailure, Ran, Situation, after_failure,
 };
-use crate::pool::relay::attempt::outdated_name;
+use crate::pool::relay::exchange::outdated::outdated_name;
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::SchemaChanges;

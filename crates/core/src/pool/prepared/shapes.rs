@@ -26,7 +26,6 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::context::Env;
 use crate::ids::{ClientId, ServerId, StatementId};
-use crate::pool::begin::NO_PARAMETERS;
 use crate::pool::client::state::{ClientState, Link};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::prepared::explain::as_changed_result;
@@ -36,6 +35,7 @@ use crate::pool::prepared::shape::{
 };
 use crate::pool::prepared::statements::ServerCopy;
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
+use crate::pool::relay::exchange::block::NO_PARAMETERS;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
 use crate::pool::{Pool, Step};
 

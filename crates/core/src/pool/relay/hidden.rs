@@ -6,7 +6,7 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::ServerId;
 use crate::pool::Pool;
-use crate::pool::begin::NO_PARAMETERS;
+use crate::pool::relay::exchange::block::NO_PARAMETERS;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 
 /// The messages of [`encode_aside`].

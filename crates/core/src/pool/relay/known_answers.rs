@@ -18,7 +18,7 @@ use crate::pool::cache::capture::{Heard, SentAt};
 use crate::pool::cache::key::{Asked, asked, write_key};
 use crate::pool::cache::{QueryCache, WRITING};
 use crate::pool::client::state::{Client, ClientState};
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::{Pool, Step};
 use crate::stats::rare_path::RarePath;

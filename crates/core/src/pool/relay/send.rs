@@ -16,7 +16,7 @@ use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::policy::OnLoss;
 use crate::pool::prepared::exposed_names::{Named, Sent};
 use crate::pool::relay::attempt::{KeptFor, holds_later};
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::pool::relay::route::{Flaw, Route, oversized, route, text_of};
 use crate::pool::session::restore::waits_for_restore;

@@ -14,8 +14,8 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::begin::NO_PARAMETERS;
 use crate::pool::client::state::ClientState;
+use crate::pool::relay::exchange::block::NO_PARAMETERS;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 

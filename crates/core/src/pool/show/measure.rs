@@ -15,7 +15,7 @@ use crate::ids::{ClientId, ServerId, StatementId};
 use crate::limits::SLOW_STATEMENTS_KEPT;
 use crate::mail::Question;
 use crate::pool::client::state::ClientState;
-use crate::pool::relay::group::Group;
+use crate::pool::relay::exchange::group::Group;
 use crate::pool::server::state::Server;
 use crate::pool::{Pool, PoolState};
 use crate::shared::Shared;

@@ -1,16 +1,16 @@
 //! Which transactions read at a standby: what their BEGIN, their session and their first group say.
 
 use pgweir_settings::{BeginUndeclared, DeferBegin, Route};
-use pgweir_sql::{Hint, Isolation, TransactionModes, begin_modes, hint, sets_locally};
-use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
+use pgweir_sql::{Hint, Isolation, TransactionModes, begin_modes, hint};
 
 use super::FirstGroup;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::Pool;
 use crate::pool::client::state::{Account, ClientState};
-use crate::pool::cluster::route::{Aim, first_text};
-use crate::pool::relay::group::{is_partial_group, whole_messages};
+use crate::pool::cluster::route::Aim;
+use crate::pool::relay::exchange::locals::locals_at_front;
+use crate::pool::relay::exchange::{first_text, is_partial_group};
 
 /// The messages that follow a BEGIN in the bytes that are here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,10 @@ impl Pool {
         let is_begun = matches!(client.state, ClientState::DeferredBegin(_));
         let begin = match &mut client.state {
             ClientState::DeferredBegin(deferred) => std::mem::take(&mut deferred.text),
-            _ => first_text(env, &client.account, bytes).map(<[u8]>::to_vec).unwrap_or_default(),
+            _ => {
+                let named = |name: &[u8]| client.account.text_of(&env.statements, name);
+                first_text(bytes, named).map(<[u8]>::to_vec).unwrap_or_default()
+            }
         };
         let awaits = (is_begun || self.defers_begin(env, id) != DeferBegin::Off)
             && self.awaits_first_group(env, id, &begin);
@@ -110,46 +113,10 @@ impl Pool {
         if declared == Declared::Nothing {
             return None;
         }
-        let len = self.locals_at_front(env, id, bytes).filter(|_| self.state.knows_names(env))?;
-        Some(FirstGroup { len, statement: None })
-    }
-
-    /// The length of the group at the front, if it is whole and does nothing but set something for its transaction.
-    fn locals_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<u32> {
         let account = &self.clients.get(id)?.account;
-        let named = |name: &[u8]| Some(&*env.statements.get(account.statement(name)?)?.query);
-        // The unnamed statement, if the group prepares it; and whether anything was bound that is then executed.
-        let (mut unnamed_is_local, mut binds, mut executes) = (false, false, false);
-        for message in whole_messages(bytes) {
-            let body = message.body();
-            match message.tag() {
-                tag::QUERY if message.start == 0 => {
-                    return sets_locally(Query::parse(body).ok()?.text).then_some(message.end() as u32);
-                }
-                tag::PARSE => {
-                    let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
-                    unnamed_is_local = sets_locally(parse.query).then_some(true)?;
-                }
-                tag::BIND => {
-                    let name = BindHead::parse_prefix(body)?.statement;
-                    let is_local = match name {
-                        b"" => unnamed_is_local,
-                        _ => sets_locally(named(name)?),
-                    };
-                    binds = is_local.then_some(true)?;
-                }
-                tag::DESCRIBE => match Describe::parse(body).ok()? {
-                    Describe { target: Target::Statement, name } if !name.is_empty() => {
-                        sets_locally(named(name)?).then_some(())?;
-                    }
-                    _ => {}
-                },
-                tag::EXECUTE => executes = true,
-                tag::SYNC if executes && binds => return Some(message.end() as u32),
-                _ => return None,
-            }
-        }
-        None
+        let named = |name: &[u8]| account.text_of(&env.statements, name);
+        let len = locals_at_front(bytes, named).filter(|_| self.state.knows_names(env))?;
+        Some(FirstGroup { len, statement: None })
     }
 }
 

@@ -20,7 +20,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::client::state::{ClientState, Link, OwnNames};
 use crate::pool::cluster::first_try::FirstTry;
-use crate::pool::relay::group::is_partial_group;
+use crate::pool::relay::exchange::is_partial_group;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::preamble::{Again, LinkPhase};
 use crate::pool::{Pool, Step};

@@ -1,14 +1,10 @@
 //! The exchange that a client sent to its server first, kept until the server has answered it. These bytes may have to be sent once more:
 //! [`KeptFor`] names the causes, and `after_failure.rs` decides. This file keeps the bytes, and gives them back to the front of the
 //! client's inbox. It never sends anything.
-//!
-//! [`outdated_name`] says whether an exchange may be sent again whose statement PostgreSQL found outdated ("cached plan must not change
-//! result type"). The exchange may, if the client learns the columns again in it, and if the client's values mean the same whatever types
-//! PostgreSQL finds this time. In doubt the client is told PostgreSQL's error, as on a connection without a pooler.
 
 pub(crate) mod after_failure;
 
-use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
+use pgweir_wire::frontend::{BindHead, tag};
 use pgweir_wire::{HEADER_LEN, Messages};
 
 use crate::buffer_pool::BufferPool;
@@ -17,8 +13,6 @@ use crate::limits::GROUP_BYTES_MAX;
 use crate::pool::client::state::Link;
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::moves::server::comes_unasked;
-use crate::pool::prepared::shape::{keeps_values, wants_any_columns};
-use crate::pool::relay::ledger::Kind;
 use crate::pool::server::state::Server;
 use crate::pool::{Pool, ServerId};
 
@@ -211,57 +205,6 @@ fn names_statement(bytes: &[u8]) -> bool {
     }
 }
 
-/// Returns the name of the statement that failed as outdated, if `bytes` are one whole group about it that may run again. `failed` is the
-/// message that PostgreSQL answered with that error; `None` if pgweir sent that message ahead of the group. `types` returns the parameter
-/// types that the client named for a statement, four bytes each.
-pub(crate) fn outdated_name<'a, 'b>(
-    bytes: &'a [u8],
-    failed: Option<Kind>,
-    types: impl Fn(&[u8]) -> Option<&'b [u8]>,
-) -> Option<&'a [u8]> {
-    // Only then nothing of the group was answered.
-    let first = if bytes.first() == Some(&tag::BIND) { Kind::Bind } else { Kind::DescribeStatement };
-    if failed.is_some_and(|failed| failed != first) {
-        return None;
-    }
-    let (mut name, mut bound, mut described) = (None, false, false);
-    for message in Messages::of(bytes).whole() {
-        let body = message.body();
-        match message.tag() {
-            tag::DESCRIBE => {
-                let describe = Describe::parse(body).ok()?;
-                let same = match describe.target {
-                    Target::Statement => *name.get_or_insert(describe.name) == describe.name,
-                    Target::Portal => bound,
-                };
-                described = same.then_some(true)?;
-            }
-            tag::BIND => {
-                let head = BindHead::parse_prefix(body)?;
-                let tail = BindTail::parse(body.get(head.tail..)?).ok()?;
-                let same = *name.get_or_insert(head.statement) == head.statement;
-                if bound || !same || !keeps_its_meaning(&tail, types(head.statement)?) {
-                    return None;
-                }
-                bound = true;
-            }
-            // A client that does not ask for the columns relies on those that it was told of before.
-            tag::EXECUTE if bound && described => {}
-            tag::CLOSE if Close::parse(body).ok()?.target == Target::Portal => {}
-            tag::FLUSH => {}
-            tag::SYNC => return name.filter(|_| message.end() == bytes.len()),
-            _ => return None,
-        }
-    }
-    None
-}
-
-/// Whether the values keep their meaning if PostgreSQL finds other types: binary values have types that the client named itself, and the
-/// client does not choose the format of the results column by column.
-fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
-    wants_any_columns(tail) && keeps_values(tail, types)
-}
-
 impl Pool {
     /// Checks that the server sent an answer to an earlier request. A server that owed nothing cannot have answered a request that was sent
     /// only now.
@@ -286,19 +229,10 @@ mod tests {
 
     use super::*;
 
-    const TEXT_OF_ANY_TYPE: [u8; 4] = [0; 4];
-    const INT4: [u8; 4] = [0, 0, 0, 23];
-
     fn bind(name: &[u8], tail: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         frontend::encode_bind_head(&mut out, b"", name, tail.len());
         out.extend_from_slice(tail);
-        out
-    }
-
-    fn describe(target: Target, name: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        frontend::encode_describe(&mut out, target, name);
         out
     }
 
@@ -308,66 +242,7 @@ mod tests {
         out
     }
 
-    fn outdated<'a>(bytes: &'a [u8], failed: Kind, types: &[u8]) -> Option<&'a [u8]> {
-        outdated_name(bytes, Some(failed), |name| (name == b"s").then_some(types))
-    }
-
-    /// Encodes the end of a Bind with one parameter of four bytes in this format, and with these result formats.
-    fn tail(format: u8, results: &[u8]) -> Vec<u8> {
-        let mut out = vec![0, 1, 0, format, 0, 1, 0, 0, 0, 4, 1, 2, 3, 4, 0, results.len() as u8];
-        results.iter().for_each(|format| out.extend([0, *format]));
-        out
-    }
-
     const PLAIN: [u8; 6] = [0; 6];
-
-    #[test]
-    fn a_group_that_learns_its_columns_is_asked_again() {
-        let portal = describe(Target::Portal, b"");
-        let group = [bind(b"s", &PLAIN), portal.clone(), execute(), SYNC.to_vec()].concat();
-        assert_eq!(outdated(&group, Kind::Bind, &[]), Some(&b"s"[..]));
-        let statement = describe(Target::Statement, b"s");
-        let group = [statement.clone(), bind(b"s", &PLAIN), execute(), SYNC.to_vec()].concat();
-        assert_eq!(outdated(&group, Kind::DescribeStatement, &[]), Some(&b"s"[..]));
-        assert_eq!(outdated(&group, Kind::Bind, &[]), None, "the first answer was given");
-        let group = [statement, SYNC.to_vec()].concat();
-        assert_eq!(outdated(&group, Kind::DescribeStatement, &[]), Some(&b"s"[..]));
-    }
-
-    #[test]
-    fn a_group_that_goes_by_what_its_client_knows_is_not() {
-        let portal = describe(Target::Portal, b"");
-        let no_columns = [bind(b"s", &PLAIN), execute(), SYNC.to_vec()].concat();
-        let two = [bind(b"s", &PLAIN), portal.clone(), bind(b"s", &PLAIN), SYNC.to_vec()].concat();
-        let others = [describe(Target::Statement, b"s"), bind(b"t", &PLAIN), SYNC.to_vec()].concat();
-        let unknown = [bind(b"t", &PLAIN), portal.clone(), execute(), SYNC.to_vec()].concat();
-        let no_end = [bind(b"s", &PLAIN), portal.clone(), execute()].concat();
-        let more = [bind(b"s", &PLAIN), portal, execute(), SYNC.to_vec(), SYNC.to_vec()].concat();
-        for group in [no_columns, two, others, unknown, no_end, more] {
-            for failed in [Kind::Bind, Kind::DescribeStatement] {
-                assert_eq!(outdated(&group, failed, &[]), None);
-            }
-        }
-    }
-
-    #[test]
-    fn values_and_columns_must_not_be_taken_for_others() {
-        let group = |tail: &[u8]| {
-            let portal = describe(Target::Portal, b"");
-            [bind(b"s", tail), portal, execute(), SYNC.to_vec()].concat()
-        };
-        for (tail, types, again) in [
-            (tail(0, &[]), TEXT_OF_ANY_TYPE, true),
-            (tail(1, &[]), TEXT_OF_ANY_TYPE, false),
-            (tail(1, &[]), INT4, true),
-            (tail(1, &[1]), INT4, true),
-            (tail(0, &[0, 1]), INT4, false),
-        ] {
-            let group = group(&tail);
-            assert_eq!(outdated(&group, Kind::Bind, &types).is_some(), again, "{tail:?} {types:?}");
-        }
-        assert_eq!(outdated(&group(&tail(1, &[])), Kind::Bind, &[]), None, "no type was named");
-    }
 
     #[test]
     fn one_group_is_kept_and_no_more() {

@@ -1,4 +1,4 @@
-//! The messages that a client sends between two transactions: one message group, looked at as a whole before any of it is sent.
+//! Groups that stand alone. A client sends one between two transactions, and it is looked at as a whole before any of it is sent.
 //!
 //! This file finds the groups that are certainly over when they are answered: such a group opens no transaction, begins no COPY, leaves
 //! nothing in the session, and needs nothing that another group left there. Only such a group may share a server connection with the groups
@@ -6,10 +6,11 @@
 
 use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Close, Describe, Execute, Parse, Query, Target, tag};
-use pgweir_wire::{HEADER_LEN, Header, Message, Messages};
+use pgweir_wire::{HEADER_LEN, Header};
 
+use super::whole_messages;
 use crate::ids::PoolId;
-use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
+use crate::limits::GROUP_BYTES_MAX;
 use crate::pool::catalog::reach::{Reach, Reads};
 use crate::pool::prepared::statements::are_built_in;
 use crate::pool::prepared::texts::Texts;
@@ -178,36 +179,6 @@ pub(crate) fn group_at_front<'a>(
     })
 }
 
-/// Returns the whole messages at the front of `bytes`, up to the largest size and number of messages of a group that pgweir looks at.
-#[inline]
-pub(crate) fn whole_messages(bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
-    Messages::of(bytes)
-        .whole()
-        .take(GROUP_MESSAGES_MAX)
-        .take_while(|message| message.end() <= GROUP_BYTES_MAX)
-}
-
-/// Whether only the beginning of a group is at the front of `bytes`. Its client will send the rest: a server need not answer it before
-/// Sync. A group that is too large for pgweir to look at does not count.
-pub(crate) fn is_partial_group(bytes: &[u8]) -> bool {
-    let mut messages = Messages::of(bytes);
-    for _ in 0..GROUP_MESSAGES_MAX {
-        let Some(message) = messages.next() else { return !messages.is_malformed() };
-        let is_part = match message.tag() {
-            tag::PARSE | tag::BIND | tag::DESCRIBE | tag::EXECUTE | tag::CLOSE => true,
-            tag::QUERY => message.start == 0 && !message.is_whole(),
-            _ => false,
-        };
-        if !is_part || message.end() > GROUP_BYTES_MAX {
-            return false;
-        }
-        if !message.is_whole() {
-            return true;
-        }
-    }
-    false
-}
-
 /// A group of the extended protocol, while it is read.
 #[derive(Default)]
 struct Extended<'b> {
@@ -352,6 +323,7 @@ mod tests {
     use pgweir_wire::frontend;
 
     use super::*;
+    use crate::limits::GROUP_MESSAGES_MAX;
 
     fn query(text: &str) -> Vec<u8> {
         let mut out = Vec::new();
