@@ -207,6 +207,11 @@ def _earlier_parameters(wanted, got):
     return wanted[0] == got[0] == "t" and len(wanted[1]) == len(got[1])
 
 
+def _earlier_parameters_are_taken(wanted, got):
+    """The same for a text that PostgreSQL refuses, as it was prepared between two such changes."""
+    return wanted[0] == "E" and dict(wanted[1])["C"] == "42804" and got[0] == "2"
+
+
 def _is_changed_result(message):
     """PostgreSQL's "cached plan must not change result type"."""
     return message[0] == "E" and dict(message[1]).get("R") == "RevalidateCachedQuery"
@@ -243,6 +248,7 @@ RULES = [
     Rule("a statement whose columns have changed", "pgweir prepares it again, and the client is told the new columns", _prepared_again, last=True),
     Rule("columns that changed and changed back", "the client gets 0A000 until it prepares the statement again", _columns_are_back, last=True, prepares=ALTERS_BACK),
     Rule("parameters of a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters, prepares=ALTERS),
+    Rule("a value for a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters_are_taken, last=True, prepares=ALTERS),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
 NOTICE_MISSING = "the notice is missing if pgweir answers the `Parse` itself"

@@ -26,11 +26,11 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::cluster::change::Change;
-use crate::pool::prepared::statements::Statement;
+use crate::pool::prepared::statements::{Knows, Meaning, Statement};
 use crate::pool::relay::attempt::after_failure::{
     AfterFailure, ExchangeFailure, Ran, Situation, after_failure,
 };
-use crate::pool::relay::exchange::outdated::outdated_name;
+use crate::pool::relay::exchange::outdated::{Outdated, outdated_name};
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::SchemaChanges;
@@ -345,8 +345,17 @@ impl Pool {
         }
         let bytes = server.attempt.kept().map(|kept| &*kept.bytes);
         let (bytes, names) = (bytes?, account.statements.as_deref_mut()?);
-        let types = |name: &[u8]| env.statements.get(names.get(name)?).map(|known| &*known.types);
-        let name = outdated_name(bytes, failed, types)?;
+        let known = |name: &[u8]| {
+            let Meaning { statement, knows, .. } = names.named(name)?;
+            let statement = env.statements.get(statement)?;
+            let is_compared = match knows {
+                Knows::Nothing => false,
+                Knows::Statement => statement.shape().is_some(),
+                Knows::AnotherShape => true,
+            };
+            Some(Outdated { types: &statement.types, is_compared })
+        };
+        let name = outdated_name(bytes, failed, known)?;
         let old = names.get(name)?;
         env.statements.enter_age(env.shared.age());
         // A client with another search_path than when it was prepared has met no change.

@@ -1,7 +1,8 @@
 //! Groups about one prepared statement that a server refuses as outdated ("cached plan must not change result type").
 //!
 //! Such a group may be sent again if the client learns the columns again in it, and if the client's values mean the same whatever types
-//! PostgreSQL finds this time. In doubt the client is told PostgreSQL's error, as on a connection without a pooler.
+//! PostgreSQL finds this time: binary values have types that the client named, or pgweir compares the types with those that the client was
+//! told before the group runs. In doubt the client is told PostgreSQL's error, as on a connection without a pooler.
 
 use pgweir_wire::Messages;
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
@@ -9,13 +10,22 @@ use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 use crate::pool::prepared::shape::{keeps_values, wants_any_columns};
 use crate::pool::relay::ledger::Kind;
 
+/// What is known of a statement that a server refuses as outdated.
+#[derive(Clone, Copy)]
+pub(crate) struct Outdated<'a> {
+    /// The parameter types that the client named, four bytes each.
+    pub(crate) types: &'a [u8],
+    /// Whether the parameter types that the client was told are compared before the statement runs again.
+    pub(crate) is_compared: bool,
+}
+
 /// Returns the name of the statement that failed as outdated, if `bytes` are one whole group about it that may run again. `failed` is the
-/// message that PostgreSQL answered with that error; `None` if pgweir sent that message ahead of the group. `types` returns the parameter
-/// types that the client named for a statement, four bytes each.
+/// message that PostgreSQL answered with that error; `None` if pgweir sent that message ahead of the group. `known` finds a statement by the
+/// client's name.
 pub(crate) fn outdated_name<'a, 'b>(
     bytes: &'a [u8],
     failed: Option<Kind>,
-    types: impl Fn(&[u8]) -> Option<&'b [u8]>,
+    known: impl Fn(&[u8]) -> Option<Outdated<'b>>,
 ) -> Option<&'a [u8]> {
     // Only then nothing of the group was answered.
     let first = if bytes.first() == Some(&tag::BIND) { Kind::Bind } else { Kind::DescribeStatement };
@@ -38,7 +48,9 @@ pub(crate) fn outdated_name<'a, 'b>(
                 let head = BindHead::parse_prefix(body)?;
                 let tail = BindTail::parse(body.get(head.tail..)?).ok()?;
                 let same = *name.get_or_insert(head.statement) == head.statement;
-                if bound || !same || !keeps_its_meaning(&tail, types(head.statement)?) {
+                let Outdated { types, is_compared } = known(head.statement)?;
+                let keeps_meaning = is_compared || keeps_values(&tail, types);
+                if bound || !same || !keeps_meaning || !wants_any_columns(&tail) {
                     return None;
                 }
                 bound = true;
@@ -52,12 +64,6 @@ pub(crate) fn outdated_name<'a, 'b>(
         }
     }
     None
-}
-
-/// Whether the values keep their meaning if PostgreSQL finds other types: binary values have types that the client named itself, and the
-/// client does not choose the format of the results column by column.
-fn keeps_its_meaning(tail: &BindTail<'_>, types: &[u8]) -> bool {
-    wants_any_columns(tail) && keeps_values(tail, types)
 }
 
 #[cfg(test)]
@@ -89,7 +95,8 @@ mod tests {
     }
 
     fn outdated<'a>(bytes: &'a [u8], failed: Kind, types: &[u8]) -> Option<&'a [u8]> {
-        outdated_name(bytes, Some(failed), |name| (name == b"s").then_some(types))
+        let known = Outdated { types, is_compared: false };
+        outdated_name(bytes, Some(failed), |name| (name == b"s").then_some(known))
     }
 
     /// Encodes the end of a Bind with one parameter of four bytes in this format, and with these result formats.
@@ -148,5 +155,15 @@ mod tests {
             assert_eq!(outdated(&group, Kind::Bind, &types).is_some(), again, "{tail:?} {types:?}");
         }
         assert_eq!(outdated(&group(&tail(1, &[])), Kind::Bind, &[]), None, "no type was named");
+    }
+
+    #[test]
+    fn values_whose_types_are_compared_may_be_of_any_type() {
+        let known = Outdated { types: &[], is_compared: true };
+        let again = |group: &[u8]| outdated_name(group, Some(Kind::Bind), |_| Some(known)).is_some();
+        let portal = describe(Target::Portal, b"");
+        assert!(again(&[bind(b"s", &tail(1, &[])), portal.clone(), execute(), SYNC.to_vec()].concat()));
+        assert!(!again(&[bind(b"s", &tail(1, &[0, 1])), portal, execute(), SYNC.to_vec()].concat()));
+        assert!(!again(&[bind(b"s", &tail(1, &[])), execute(), SYNC.to_vec()].concat()));
     }
 }
