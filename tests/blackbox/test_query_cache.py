@@ -292,3 +292,55 @@ def test_a_prepared_statement_that_makes_a_table(pooled, shadowed):
         eventually(lambda: reader.value("select value from counted") == "0" and int(row(pooler)["hits"]) > 0, "it is answered from the cache")
         maker.execute(text, prepare=True)
         assert reader.value("select value from counted") == "97"
+
+
+def test_transactions_that_only_read_need_no_server(pooled, counted):
+    """With a BEGIN ahead of every read, as frameworks send it, answers are kept and given, and own changes are seen."""
+    pooler = cached(pooled, default_pool_size=1)
+    text = "select value, clock_timestamp()::text from counted where id = %s"
+    with pooler.connect(autocommit=False) as one, pooler.connect(autocommit=False) as two:
+
+        def read(session):
+            found = session.execute(text, (1,)).fetchone()
+            session.commit()
+            return found
+
+        eventually(lambda: read(one) == read(two), "both get one answer")
+        # Both are in a transaction at the same time, with one server between them.
+        first, second = one.execute(text, (1,)).fetchone(), two.execute(text, (1,)).fetchone()
+        assert first[0] == second[0] == 0
+        one.commit()
+        one.execute("update counted set value = value + 1")
+        one.commit()
+        assert read(one)[0] == 1
+        two.rollback()
+        eventually(lambda: read(two)[0] == 1, "the other client sees it, too")
+        one.execute("update counted set value = 7")
+        assert one.execute(text, (1,)).fetchone()[0] == 7, "its own change, before the commit"
+        one.rollback()
+        assert read(one)[0] == 1 and read(two)[0] == 1
+    assert int(row(pooler)["hits"]) > 0
+
+
+@pytest.mark.parametrize("by", ["begin", "session", "role"])
+def test_a_repeatable_read_never_gets_a_kept_answer(pooled, counted, by):
+    """All that such a transaction reads is from one moment."""
+    if by == "role":
+        counted.sql("alter role alice set default_transaction_isolation = 'repeatable read'")
+    try:
+        pooler = cached(pooled)
+        texts = [f"select value, {at} from counted where id = 1" for at in range(2)]
+        with pooler.connect() as session, pooler.connect() as other:
+            if by == "session":
+                session.execute("set default_transaction_isolation = 'repeatable read'")
+            begin = "begin isolation level repeatable read" if by == "begin" else "begin"
+            for change in range(10):
+                other.execute(texts[1])
+                session.execute(texts[1])
+                counted.sql("update counted set value = %s", [change])
+                session.execute(begin)
+                values = {session.execute(text).fetchone()[0] for text in texts}
+                session.execute("commit")
+                assert values == {change}
+    finally:
+        counted.sql("alter role alice reset default_transaction_isolation")

@@ -50,6 +50,8 @@ pub struct TransactionModes {
     pub isolation: Option<Isolation>,
     /// `true` for READ ONLY, `false` for READ WRITE, `None` if the statement names neither.
     pub read_only: Option<bool>,
+    /// Whether the statement names a mode of any kind.
+    pub names_modes: bool,
 }
 
 /// The most words that a text of this kind can have.
@@ -204,6 +206,7 @@ impl<'a> Words<'a> {
         if self.0.is_empty() {
             return Some(modes);
         }
+        modes.names_modes = true;
         loop {
             if self.takes(&[b"isolation", b"level"]) {
                 modes.isolation = Some(self.isolation()?);
@@ -246,9 +249,11 @@ mod tests {
 
     #[test]
     fn the_last_mode_of_each_kind_counts() {
-        let modes = |isolation, read_only| Some(TransactionModes { isolation, read_only });
+        let modes = |isolation, read_only| Some(TransactionModes { isolation, read_only, names_modes: true });
         for (sql, is) in [
-            ("BEGIN", modes(None, None)),
+            ("BEGIN", Some(TransactionModes::default())),
+            ("start transaction;", Some(TransactionModes::default())),
+            ("begin work not deferrable", modes(None, None)),
             ("begin read only", modes(None, Some(true))),
             ("start transaction read write, read only", modes(None, Some(true))),
             (

@@ -559,3 +559,187 @@ fn a_successor_begins_empty() {
     rig.send(client, &fe::query("select 1"));
     assert!(!rig.gets(client).iter().any(|message| message == "Row a"));
 }
+
+/// What a server is sent for a BEGIN that the client was told of before.
+fn begin_ahead(begin: &str) -> Vec<String> {
+    vec![format!("Parse  {begin}"), "Bind ".to_owned(), "Execute".to_owned()]
+}
+
+/// The server's answers to a BEGIN that was sent ahead.
+fn begun() -> Vec<u8> {
+    [be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat()
+}
+
+/// The rows of a statement in a transaction.
+fn rows_inside(value: &str) -> Vec<u8> {
+    [be::columns(), be::row(value), be::complete("SELECT 1"), be::ready('T')].concat()
+}
+
+/// The client begins, is told so without a server, and asks; the server begins with that, and answers.
+fn begins_at_server(rig: &mut Rig, client: End, server: End, (begin, text): (&str, &str), value: &str) {
+    rig.send(client, &fe::query(begin));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.gets_nothing(server);
+    rig.send(client, &fe::query(text));
+    assert_eq!(rig.gets(server), [begin_ahead(begin), vec![format!("Query {text}")]].concat());
+    rig.send(server, &[begun(), rows_inside(value)].concat());
+    assert_eq!(rig.gets(client)[1], format!("Row {value}"));
+}
+
+/// The client ends its transaction at its server.
+fn ends_at_server(rig: &mut Rig, client: End, server: End) {
+    runs(rig, client, server, "commit", "COMMIT");
+}
+
+#[test]
+fn a_transaction_is_answered_until_its_first_statement_that_needs_a_server() {
+    for main in ["defer_begin = server", "defer_begin = packet"] {
+        let (mut rig, client, server) = cached(main);
+        asks_server(&mut rig, client, server, "select 1", "a");
+        asks_server(&mut rig, client, server, "select 2", "b");
+        let extended = [fe::parse("", "begin"), fe::bind(""), fe::execute(), fe::sync()].concat();
+        for begin in [fe::query("begin"), extended] {
+            rig.send(client, &begin);
+            assert!(rig.gets(client).ends_with(&["Ready T".to_owned()]), "{main}");
+            for (text, value) in [("select 1", "a"), ("select 2", "b"), ("select 1", "a")] {
+                rig.send(client, &fe::query(text));
+                let told = rig.gets(client);
+                assert_eq!((&*told[1], &*told[3]), (&*format!("Row {value}"), "Ready T"), "{main}");
+            }
+            rig.send(client, &fe::query("commit"));
+            assert_eq!(rig.gets(client), ["Complete COMMIT", "Ready I"]);
+        }
+        // In one packet, too.
+        let packet = [fe::query("begin"), fe::query("select 1"), fe::query("commit")].concat();
+        rig.send(client, &packet);
+        let told = rig.gets(client);
+        assert_eq!((&*told[3], &*told[5], &*told[7]), ("Row a", "Ready T", "Ready I"), "{main} {told:?}");
+        rig.gets_nothing(server);
+        rig.send(client, &[fe::query("begin"), fe::query("select 1"), fe::query("delete from t")].concat());
+        assert_eq!(rig.gets(server), [begin_ahead("begin"), vec!["Query delete from t".to_owned()]].concat());
+        rig.send(server, &[begun(), be::complete("DELETE 1"), be::ready('T')].concat());
+        rig.gets(client);
+        rig.pass_us(1);
+        // Its own change is not in the answer.
+        rig.send(client, &fe::query("select 1"));
+        assert_eq!(rig.gets(server), ["Query select 1"]);
+        rig.send(server, &rows_inside("c"));
+        ends_at_server(&mut rig, client, server);
+        rig.gets(client);
+        asks_server(&mut rig, client, server, "select 1", "d");
+    }
+}
+
+#[test]
+fn the_first_answer_in_a_transaction_is_kept() {
+    let (mut rig, client, server) = cached("defer_begin = packet");
+    begins_at_server(&mut rig, client, server, ("begin", "select 1"), "a");
+    // The second one sees what its transaction did before it.
+    rig.send(client, &fe::query("select 2"));
+    rig.gets(server);
+    rig.send(server, &rows_inside("b"));
+    ends_at_server(&mut rig, client, server);
+    let other = rig.client("alice");
+    is_answered(&mut rig, other, "select 1", "a");
+    asks_server(&mut rig, other, server, "select 2", "b");
+    rig.send(other, &[fe::query("begin"), fe::query("select 1"), fe::query("select 2")].concat());
+    let told = rig.gets(other);
+    assert_eq!((&*told[3], &*told[7]), ("Row a", "Row b"), "{told:?}");
+}
+
+#[test]
+fn a_transaction_that_only_reads_changes_nothing() {
+    for main in ["defer_begin = packet", "defer_begin = off"] {
+        let (mut rig, client, server) = cached(main);
+        asks_server(&mut rig, client, server, "select 1", "a");
+        rig.pass_us(1);
+        rig.send(client, &fe::query("begin"));
+        if main.ends_with("off") {
+            assert_eq!(rig.gets(server), ["Query begin"]);
+            rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+            rig.gets(client);
+        }
+        rig.send(client, &fe::query("select 2"));
+        rig.gets(server);
+        let opened = if main.ends_with("off") { Vec::new() } else { begun() };
+        rig.send(server, &[opened, rows_inside("b")].concat());
+        ends_at_server(&mut rig, client, server);
+        rig.pass_us(1);
+        is_answered(&mut rig, client, "select 1", "a");
+        // What was changed before the end counts.
+        rig.send(client, &[fe::query("begin"), fe::query("delete from t")].concat());
+        rig.gets(server);
+        if main.ends_with("off") {
+            rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+        } else {
+            rig.send(server, &begun());
+        }
+        rig.send(server, &[be::complete("DELETE 1"), be::ready('T')].concat());
+        ends_at_server(&mut rig, client, server);
+        rig.pass_us(1);
+        asks_server(&mut rig, client, server, "select 1", "c");
+    }
+}
+
+#[test]
+fn a_transaction_with_another_snapshot_is_not_answered_and_its_answers_are_not_kept() {
+    for begin in ["begin isolation level repeatable read", "begin isolation level serializable read only"] {
+        let (mut rig, client, server) = cached("defer_begin = server");
+        asks_server(&mut rig, client, server, "select 1", "a");
+        begins_at_server(&mut rig, client, server, (begin, "select 1"), "b");
+        ends_at_server(&mut rig, client, server);
+        begins_at_server(&mut rig, client, server, (begin, "select 2"), "c");
+        ends_at_server(&mut rig, client, server);
+        asks_server(&mut rig, client, server, "select 2", "d");
+    }
+    // The same of a server whose sessions begin with another level, and of one of which that is not known.
+    for level in ["repeatable read", ""] {
+        let (mut rig, client, server) = cached("defer_begin = server");
+        rig.catalog = Some(vec![["i", level, ""]]);
+        rig.reload(
+            &format!("pool_mode = transaction\ndefer_begin = server\nmax_prepared_statements = 9\n{ON}"),
+            "app = host=pg",
+        );
+        asks_server(&mut rig, client, server, "select 0", "x");
+        asks_server(&mut rig, client, server, "select 1", "a");
+        is_answered(&mut rig, client, "select 1", "a");
+        begins_at_server(&mut rig, client, server, ("begin", "select 1"), "b");
+        ends_at_server(&mut rig, client, server);
+    }
+}
+
+#[test]
+fn answers_do_not_pass_between_transactions_of_different_modes() {
+    let (mut rig, client, server) = cached("defer_begin = packet");
+    let text = "select current_setting('transaction_read_only')";
+    asks_server(&mut rig, client, server, text, "off");
+    begins_at_server(&mut rig, client, server, ("begin read only", text), "on");
+    ends_at_server(&mut rig, client, server);
+    rig.send(client, &[fe::query("begin read only"), fe::query(text), fe::query("commit")].concat());
+    assert_eq!(rig.gets(client)[3], "Row on");
+    rig.send(client, &[fe::query("begin"), fe::query(text), fe::query("commit")].concat());
+    assert_eq!(rig.gets(client)[3], "Row off");
+}
+
+#[test]
+fn a_transaction_of_a_client_that_keeps_its_server_fills_nothing() {
+    let (mut rig, client, server) = cached("defer_begin = packet");
+    rig.send(client, &fe::query("create temp table t (a int)"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("CREATE TABLE"), be::ready('I')].concat());
+    rig.gets_loosely(server);
+    rig.send(server, &be::answer(&[&["t", "", ""]]));
+    rig.gets(client);
+    rig.send(client, &fe::query("begin"));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.send(client, &fe::query("select a from t"));
+    rig.gets(server);
+    rig.send(server, &[begun(), rows_inside("temporary")].concat());
+    rig.gets(client);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select a from t"));
+    let second = rig.next_server();
+    assert_eq!(rig.gets(second), ["Query select a from t"]);
+    rig.send(second, &rows("lasting"));
+    assert_eq!(rig.gets(other)[1], "Row lasting");
+}

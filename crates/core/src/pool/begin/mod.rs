@@ -8,6 +8,7 @@
 //! answered. A failed BEGIN looks to the client as if its first statement had failed: pgweir then brings the server to the
 //! state that the client was told, a failed transaction.
 
+pub(crate) mod isolation;
 mod on_server;
 
 use pgweir_settings::{DeferBegin, PoolMode};
@@ -26,6 +27,7 @@ use crate::pool::policy::BeginsWithoutServer;
 use crate::pool::prepared::statements::Statements;
 use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::exchange::block::{BlockGroup, NO_PARAMETERS, block_at_front};
+use crate::pool::relay::exchange::is_partial_group;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 use crate::pool::relay::route::uses_earlier_portal;
@@ -39,7 +41,7 @@ const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
 
 impl Pool {
     /// The moment *request*: a client without a server begins a transaction and says no more, or goes on with a group that a standby may
-    /// run; or it ends a transaction in which nothing happened. `None`: it does something else.
+    /// run or the query cache may answer; or it ends a transaction in which nothing happened. `None`: it does something else.
     pub(crate) fn answer_block_here<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -54,7 +56,7 @@ impl Pool {
         if status != TxStatus::Idle {
             return self.end_without_server(cx, id, bytes).map(Step::Used);
         }
-        if self.state.policy.without_server == BeginsWithoutServer::None
+        if self.state.policy.without_server == BeginsWithoutServer::None && cx.env.cache.is_none()
             || header.tag == tag::QUERY && !may_be_block(&bytes[HEADER_LEN..])
         {
             return None;
@@ -66,7 +68,12 @@ impl Pool {
         let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
         let behind = &bytes[group.len..];
         if !(defers == DeferBegin::Server && group.is_all_of(bytes)) {
-            match self.behind_begin(cx.env, id, &text, behind) {
+            let found = match self.may_be_known_after(cx.env, id, &text) {
+                true if is_partial_group(behind) => BehindBegin::Partial,
+                true => BehindBegin::FirstGroup,
+                false => self.behind_begin(cx.env, id, &text, behind),
+            };
+            match found {
                 BehindBegin::FirstGroup => cx.driver.reached(RarePath::BegunWithGroup),
                 BehindBegin::Partial if group.is_whole => {}
                 found => {
@@ -120,6 +127,11 @@ impl Pool {
         let (group, _) = self.block_group(&env.statements, id, bytes)?;
         let is_begin = matches!(group.block, Block::Begin | Block::Start) && bytes.len() == group.len;
         is_begin.then_some(group.len)
+    }
+
+    /// Whether the bytes are one group that is nothing but the beginning or the end of a transaction block.
+    pub(crate) fn is_block_alone(&self, env: &Env, id: ClientId, bytes: &[u8]) -> bool {
+        self.block_group(&env.statements, id, bytes).is_some_and(|(group, _)| group.is_all_of(bytes))
     }
 
     pub(crate) fn defers_begin(&self, env: &Env, id: ClientId) -> DeferBegin {

@@ -44,6 +44,8 @@ pub(crate) struct Capture {
     pub(crate) sent: SentAt,
     /// The types of the group's messages, in their order.
     asked: Box<[u8]>,
+    /// The transaction status at the end of an answer that may be kept.
+    status: u8,
     bytes_max: usize,
     bytes: Vec<u8>,
     /// The position in `bytes` of the next message.
@@ -67,11 +69,12 @@ pub(crate) enum Heard {
 }
 
 impl Capture {
-    /// Returns an empty capture for the answer to the group `messages`. An answer of more than `bytes_max` bytes is given up.
+    /// Returns an empty capture for the answer to the group `messages`. `is_in_block`: the group is the first one of a transaction block, and
+    /// its answer is kept as if there were none. An answer of more than `bytes_max` bytes is given up.
     pub(crate) fn new(
         client: ClientId,
         (key, sent): (Arc<[u8]>, SentAt),
-        messages: &[u8],
+        (messages, is_in_block): (&[u8], bool),
         bytes_max: usize,
         store: &Store,
     ) -> Capture {
@@ -81,6 +84,7 @@ impl Capture {
             key,
             sent,
             asked: whole_messages(messages).map(|message| message.tag()).collect(),
+            status: if is_in_block { b'T' } else { b'I' },
             bytes_max,
             bytes: Vec::new(),
             next: 0,
@@ -111,7 +115,13 @@ impl Capture {
         if is_over && self.next <= self.bytes_max {
             self.underway.take(self.bytes.len() - self.next);
             self.bytes.truncate(self.next);
-            return if is_plain_answer(&self.asked, &self.bytes) { Heard::Plain } else { Heard::Unfit };
+            if !is_plain_answer(&self.asked, &self.bytes, self.status) {
+                return Heard::Unfit;
+            }
+            if let Some(status) = self.bytes.last_mut() {
+                *status = b'I';
+            }
+            return Heard::Plain;
         }
         let has_room = self.bytes.len() <= self.bytes_max && self.underway.bytes() <= self.underway_max;
         if has_room { Heard::More } else { Heard::TooLong }
@@ -125,7 +135,8 @@ impl Drop for Capture {
 }
 
 /// Returns whether `answer` has, for each message of the group (`asked`), the messages that PostgreSQL sends if all is well, and no other.
-fn is_plain_answer(asked: &[u8], answer: &[u8]) -> bool {
+/// `status` is the transaction status at its end.
+fn is_plain_answer(asked: &[u8], answer: &[u8], status: u8) -> bool {
     let mut messages = Messages::of(answer).whole();
     let mut next = || messages.next().map(|message| (message.tag(), message.body()));
     let mut asked = asked.iter().copied().peekable();
@@ -144,9 +155,11 @@ fn is_plain_answer(asked: &[u8], answer: &[u8]) -> bool {
             },
             tag::EXECUTE => is_rows_and_end(&mut next),
             tag::QUERY => {
-                is_next(&[answer_tag::ROW_DESCRIPTION]) && is_rows_and_end(&mut next) && is_idle(next())
+                is_next(&[answer_tag::ROW_DESCRIPTION])
+                    && is_rows_and_end(&mut next)
+                    && is_end(next(), status)
             }
-            tag::SYNC => asked.peek().is_none() && is_idle(next()),
+            tag::SYNC => asked.peek().is_none() && is_end(next(), status),
             _ => false,
         };
         if !is_answered {
@@ -167,8 +180,9 @@ fn is_rows_and_end<'a>(next: &mut impl FnMut() -> Option<(u8, &'a [u8])>) -> boo
     }
 }
 
-fn is_idle(message: Option<(u8, &[u8])>) -> bool {
-    message == Some((answer_tag::READY, b"I"))
+/// Returns whether the message is a ReadyForQuery with this transaction status.
+fn is_end(message: Option<(u8, &[u8])>, status: u8) -> bool {
+    message == Some((answer_tag::READY, &[status]))
 }
 
 #[cfg(test)]
@@ -192,7 +206,7 @@ mod tests {
     fn capture_in(store: &Store, asked: &str, bytes_max: usize) -> (Capture, Underway) {
         let messages: Vec<u8> = asked.bytes().flat_map(|tag| message(tag, b"x\0")).collect();
         let what = (Arc::from(&b"key"[..]), SentAt { at_us: 1, age: 0, changes: 0 });
-        let capture = Capture::new(ClientId::default(), what, &messages, bytes_max, store);
+        let capture = Capture::new(ClientId::default(), what, (&messages, false), bytes_max, store);
         (capture, store.underway().clone())
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The key has the pool (database and user), the value of each setting of the client's session, and the group's messages as the client sent
 //! them. The name of a prepared statement is replaced by the number of the statement. Formats, values and a Describe are part of the messages,
-//! and so of the key.
+//! and so of the key. In a transaction whose BEGIN names modes, the key has the BEGIN, too: a statement can ask for the modes
+//! (`current_setting('transaction_read_only')`).
 
 use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 use slotmap::Key as _;
@@ -15,17 +16,19 @@ use crate::pool::relay::exchange::whole_messages;
 const BIND_OF: u8 = b'b';
 const DESCRIBE_OF: u8 = b'd';
 
-/// Writes the key of the group `messages` to `out`. `statement` finds a prepared statement by the client's name. Returns `None` if it finds
+/// Writes the key of the group `messages` to `out`. `modes` is the BEGIN of the transaction if it names modes, and otherwise empty. `statement` finds a prepared statement by the client's name. Returns `None` if it finds
 /// none: the group has no key then.
 pub(crate) fn write_key(
     out: &mut Vec<u8>,
-    (pool, settings): (PoolId, ParseContext),
+    (pool, settings, modes): (PoolId, ParseContext, &[u8]),
     messages: &[u8],
     statement: impl Fn(&[u8]) -> Option<StatementId>,
 ) -> Option<()> {
     out.clear();
     out.extend_from_slice(&pool.data().as_ffi().to_be_bytes());
     out.extend_from_slice(&settings.number().to_be_bytes());
+    out.extend_from_slice(&modes.len().to_be_bytes());
+    out.extend_from_slice(modes);
     let mut end = 0;
     for message in whole_messages(messages) {
         end = message.end();
@@ -102,7 +105,7 @@ mod tests {
         };
         let mut out = vec![1, 2, 3];
         let settings = ParseContext::of_statement(settings);
-        write_key(&mut out, (PoolId::default(), settings), messages, statement)?;
+        write_key(&mut out, (PoolId::default(), settings, b""), messages, statement)?;
         Some(out)
     }
 

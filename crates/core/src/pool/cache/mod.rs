@@ -101,12 +101,19 @@ impl QueryCache {
     }
 
     /// Returns a capture for the answer to the group `messages`. The caller has written its key to [`QueryCache::key`].
-    pub(crate) fn capture(&self, env: &Env, client: ClientId, messages: &[u8], sent: SentAt) -> Capture {
+    /// `is_in_block`: a BEGIN was sent ahead of it.
+    pub(crate) fn capture(
+        &self,
+        env: &Env,
+        client: ClientId,
+        messages: &[u8],
+        (sent, is_in_block): (SentAt, bool),
+    ) -> Capture {
         // As the rules of settings say of all workers together, an answer takes a quarter of the room at most.
         let bytes_max =
             (env.rules.config.main.query_cache_max_answer as usize).min(self.store.bytes_max() / 4);
         let what = (self.key.as_slice().into(), sent);
-        Capture::new(client, what, messages, bytes_max, &self.store)
+        Capture::new(client, what, (messages, is_in_block), bytes_max, &self.store)
     }
 }
 
@@ -152,17 +159,28 @@ impl PoolState {
         text: &[u8],
     ) -> Option<u64> {
         let config = &env.rules.config;
-        if account.reader.as_deref()?.version != version {
-            let rules = self.rules_about(env, account);
-            let reader = account.reader.as_deref_mut()?;
-            (reader.version, reader.rules) = (version, rules);
-        }
-        let rules = account.reader.as_deref()?.rules.iter().map(|&at| config.cache.get(usize::from(at)));
+        let rules = self.rules_of(env, version, account)?.iter().map(|&at| config.cache.get(usize::from(at)));
         let fits = |rule: &&CacheRule| {
             rule.tables.is_empty() || names_only_tables(text, |schema, table| rule.names_table(schema, table))
         };
         let rule = rules.flatten().find(fits)?;
         Some(duration_us(rule.ttl(config)))
+    }
+
+    /// Returns the positions of the rules that name the client, among the rules of the configuration. `None` if the cache has not looked at
+    /// the client's settings yet.
+    pub(crate) fn rules_of<'a>(
+        &self,
+        env: &Env,
+        version: u64,
+        account: &'a mut Account,
+    ) -> Option<&'a [u16]> {
+        if account.reader.as_deref()?.version != version {
+            let rules = self.rules_about(env, account);
+            let reader = account.reader.as_deref_mut()?;
+            (reader.version, reader.rules) = (version, rules);
+        }
+        Some(&account.reader.as_deref()?.rules)
     }
 
     fn rules_about(&self, env: &Env, account: &Account) -> Box<[u16]> {

@@ -77,9 +77,9 @@ impl Pool {
                 Some("the catalog, which is still to be read")
             }
             TransactionModes { read_only: Some(true), .. } => None,
-            TransactionModes { isolation: None | Some(Isolation::ReadCommitted), read_only: None }
-                if env.rules.config.begin_undeclared(&pool.config, &pool.user) == BeginUndeclared::First =>
-            {
+            TransactionModes {
+                isolation: None | Some(Isolation::ReadCommitted), read_only: None, ..
+            } if env.rules.config.begin_undeclared(&pool.config, &pool.user) == BeginUndeclared::First => {
                 match () {
                     () if is_due || !pool.reach.knows_standbys() => {
                         Some("the catalog, which is still to be read")

@@ -9,15 +9,17 @@
 
 use std::sync::Arc;
 
-use pgweir_sql::names_varying;
+use pgweir_sql::{begin_modes, names_varying};
+use pgweir_wire::backend::TxStatus;
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
+use crate::pool::begin::isolation::is_read_committed;
 use crate::pool::cache::capture::{Heard, SentAt};
 use crate::pool::cache::key::{Asked, asked, write_key};
 use crate::pool::cache::{QueryCache, WRITING};
-use crate::pool::client::state::{Client, ClientState};
+use crate::pool::client::state::{Account, ClientState};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::{Pool, Step};
@@ -35,6 +37,25 @@ enum Lookup {
     Later,
 }
 
+/// A group whose answer may be kept.
+pub(crate) struct Keepable {
+    group: Group,
+    /// The BEGIN that is sent ahead of the group; `None` if the group is outside of a transaction block.
+    begin: Option<Vec<u8>>,
+}
+
+impl Keepable {
+    /// Returns the value for a group outside of a transaction block.
+    pub(crate) fn alone(group: Group) -> Keepable {
+        Keepable { group, begin: None }
+    }
+}
+
+/// Returns the part of a BEGIN that is part of keys: all of it if it names modes.
+fn modes_of(begin: Option<&[u8]>) -> &[u8] {
+    begin.filter(|begin| begin_modes(begin).is_none_or(|modes| modes.names_modes)).unwrap_or_default()
+}
+
 impl Pool {
     /// Answers a group instead of a server, in the moment *request*. Returns `None` if the group needs a server.
     #[inline]
@@ -44,9 +65,56 @@ impl Pool {
         id: ClientId,
         group: Option<&Group>,
         bytes: &[u8],
+        status: TxStatus,
     ) -> Option<Step> {
         cx.env.cache.as_ref()?;
-        self.answer_from_cache(cx, id, group?, bytes)
+        match status {
+            TxStatus::Idle => self.answer_from_cache(cx, id, group?, bytes, None),
+            TxStatus::InTransaction => self.answer_in_deferred(cx, id, bytes),
+            TxStatus::Failed => None,
+        }
+    }
+
+    /// Answers a group of a transaction of which no server knows yet. Each statement of a READ COMMITTED transaction sees what was committed
+    /// before it, so that the answer is the one that the statement has outside of a transaction.
+    fn answer_in_deferred<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        let client = self.clients.get(id)?;
+        let ClientState::DeferredBegin(deferred) = &client.state else { return None };
+        if !self.reads_committed(cx.env, &client.account, &deferred.text) {
+            return None;
+        }
+        let begin = deferred.text.clone();
+        let group = self.look_at_group(cx.env, id, bytes)?;
+        self.answer_from_cache(cx, id, &group, bytes, Some(&begin))
+    }
+
+    fn reads_committed(&self, env: &Env, account: &Account, begin: &[u8]) -> bool {
+        begin_modes(begin).is_some_and(|modes| is_read_committed(env, account, modes, &self.state.reach))
+    }
+
+    /// Whether the client's first group after this BEGIN may be answered from the cache. No server is taken for the BEGIN then.
+    pub(crate) fn may_be_known_after(&mut self, env: &mut Env, id: ClientId, begin: &[u8]) -> bool {
+        let Some(mut cache) = env.cache.take() else { return false };
+        let may_be = self.has_rule(env, &mut cache, id)
+            && self.clients.get(id).is_some_and(|client| self.reads_committed(env, &client.account, begin));
+        env.cache = Some(cache);
+        may_be
+    }
+
+    /// Whether the cache is used in this pool, and a rule names the client.
+    fn has_rule(&mut self, env: &Env, cache: &mut QueryCache, id: ClientId) -> bool {
+        if self.state.cache_obstacle(env).is_some() {
+            return false;
+        }
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let account = &mut client.account;
+        cache.settings_of(env, self.id, account).is_some()
+            && self.state.rules_of(env, cache.version(), account).is_some_and(|rules| !rules.is_empty())
     }
 
     fn answer_from_cache<D: Driver>(
@@ -55,9 +123,10 @@ impl Pool {
         id: ClientId,
         group: &Group,
         bytes: &[u8],
+        begin: Option<&[u8]>,
     ) -> Option<Step> {
         let mut cache = cx.env.cache.take()?;
-        let found = self.look_up(cx, &mut cache, id, group, bytes);
+        let found = self.look_up(cx, &mut cache, id, group, (bytes, begin));
         cx.env.cache = Some(cache);
         match found {
             Lookup::NotAsked => None,
@@ -67,7 +136,7 @@ impl Pool {
             }
             Lookup::Hit => {
                 self.state.numbers.stats.queries += 1;
-                self.state.numbers.stats.xacts += 1;
+                self.state.numbers.stats.xacts += u64::from(begin.is_none());
                 Some(Step::Used(group.len as usize))
             }
             Lookup::Later => Some(Step::Wait),
@@ -80,13 +149,14 @@ impl Pool {
         cache: &mut QueryCache,
         id: ClientId,
         group: &Group,
-        bytes: &[u8],
+        (bytes, begin): (&[u8], Option<&[u8]>),
     ) -> Lookup {
         if !self.state.may_answer_known(cx.env) {
             return Lookup::NotAsked;
         }
         let messages = bytes.get(..group.len as usize);
-        let found = messages.and_then(|messages| self.ask_cache(cx.env, cache, id, group, messages));
+        let asking = |messages| self.ask_cache(cx.env, cache, id, group, (messages, modes_of(begin)));
+        let found = messages.and_then(asking);
         let Some((ttl_us, _)) = found else { return Lookup::NotAsked };
         let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
         let now_us = cx.env.now.mono_us;
@@ -104,7 +174,15 @@ impl Pool {
             return Lookup::Later;
         }
         kept.note_hit();
-        cx.driver.send(client.conn, &kept.answer);
+        // Answers are kept as they are outside of a transaction: the last byte is the transaction status.
+        match (begin, kept.answer.split_last()) {
+            (Some(_), Some((_, answer))) => {
+                cx.driver.send(client.conn, answer);
+                cx.driver.send(client.conn, b"T");
+                cx.driver.reached(RarePath::CacheHitInTransaction);
+            }
+            _ => cx.driver.send(client.conn, &kept.answer),
+        }
         self.state.numbers.stats.sent_bytes += kept.answer.len() as u64;
         self.state.cache.numbers.hits += 1;
         self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
@@ -120,7 +198,7 @@ impl Pool {
         cache: &mut QueryCache,
         id: ClientId,
         group: &Group,
-        messages: &'a [u8],
+        (messages, modes): (&'a [u8], &[u8]),
     ) -> Option<(u64, &'a [u8])> {
         if !group.is_pure_read() {
             return None;
@@ -136,12 +214,12 @@ impl Pool {
             Asked::Named(name) => &env.statements.get(account.statement(name)?)?.query,
         };
         let ttl_us = self.state.cache_ttl_us(env, cache.version(), account, text)?;
-        write_key(&mut cache.key, (self.id, settings), messages, |name| account.statement(name))?;
+        write_key(&mut cache.key, (self.id, settings, modes), messages, |name| account.statement(name))?;
         (ttl_us > 0).then_some((ttl_us, text))
     }
 
     /// Prepares for bytes of a linked client that are about to be sent. An unfinished capture of the server ends. Unless the bytes are one
-    /// group that certainly only reads, they count as a change, which the client must see from then on. `group` is the group at the front of
+    /// group that certainly only reads, or that begins or ends a transaction block, they count as a change, which the client must see from then on. `group` is the group at the front of
     /// the bytes, if it is known. Returns the group whose answer may be captured.
     #[cold]
     #[inline(never)]
@@ -152,19 +230,36 @@ impl Pool {
         server_id: ServerId,
         group: Option<Group>,
         bytes: &[u8],
-    ) -> Option<Group> {
+    ) -> Option<Keepable> {
         if let Some(server) = self.servers.get_mut(server_id) {
             server.incoming.capture = None;
         }
         let found = group.or_else(|| self.look_at_group(env, id, bytes));
         let found = found.filter(|group| group.certainly_reads() && group.len as usize == bytes.len());
-        let client = self.clients.get_mut(id)?;
-        if found.is_none() {
-            client.account.wrote_us = WRITING;
+        // What a COMMIT makes visible was noted when it was sent.
+        if found.is_none() && !self.is_block_alone(env, id, bytes) {
+            self.clients.get_mut(id)?.account.wrote_us = WRITING;
         }
-        // A group that follows the client's settings is looked at message by message, and is its link's first one, too.
-        let is_first = |client: &Client| matches!(&client.state, ClientState::Linked(link) if matches!(link.phase, LinkPhase::Exchange(Preamble::Sent(Ahead::Session, Part::Open))));
-        found.filter(|_| group.is_some() || is_first(client))
+        match (found?, group) {
+            (found, Some(_)) => Some(Keepable::alone(found)),
+            (found, None) => self.first_group_to_keep(env, id, found),
+        }
+    }
+
+    /// Returns what may be kept of a linked client's next group, which is looked at message by message, if the group sees the same data and
+    /// session as outside of a transaction: it follows the client's settings, or a BEGIN of a READ COMMITTED transaction.
+    fn first_group_to_keep(&self, env: &Env, id: ClientId, group: Group) -> Option<Keepable> {
+        let client = self.clients.get(id)?;
+        let ClientState::Linked(link) = &client.state else { return None };
+        match &link.phase {
+            _ if link.is_marked() => None,
+            LinkPhase::Exchange(Preamble::Sent(Ahead::Session, Part::Open)) => Some(Keepable::alone(group)),
+            LinkPhase::Exchange(Preamble::Begin(begin)) => {
+                let sees_the_newest = self.reads_committed(env, &client.account, begin);
+                sees_the_newest.then(|| Keepable { group, begin: Some(begin.clone()) })
+            }
+            _ => None,
+        }
     }
 
     /// Begins to capture the answer to a linked client's group, if a rule matches. `bytes` are those of the group; `None` if the group was sent
@@ -173,15 +268,15 @@ impl Pool {
     pub(crate) fn begin_capture(
         &mut self,
         env: &mut Env,
-        (id, server_id): (ClientId, ServerId),
-        group: &Group,
+        ids: (ClientId, ServerId),
+        keepable: &Keepable,
         bytes: Option<&[u8]>,
         sent: Option<SentAt>,
     ) {
         if env.cache.is_some()
-            && let Some(sent) = sent.filter(|_| group.certainly_reads())
+            && let Some(sent) = sent.filter(|_| keepable.group.certainly_reads())
         {
-            self.capture_answer(env, (id, server_id), group, bytes, sent);
+            self.capture_answer(env, ids, keepable, bytes, sent);
         }
     }
 
@@ -191,12 +286,12 @@ impl Pool {
         &mut self,
         env: &mut Env,
         ids: (ClientId, ServerId),
-        group: &Group,
+        keepable: &Keepable,
         bytes: Option<&[u8]>,
         sent: SentAt,
     ) {
         let Some(mut cache) = env.cache.take() else { return };
-        self.capture_with(env, &mut cache, ids, group, bytes, sent);
+        self.capture_with(env, &mut cache, ids, keepable, bytes, sent);
         env.cache = Some(cache);
     }
 
@@ -205,7 +300,7 @@ impl Pool {
         env: &Env,
         cache: &mut QueryCache,
         (id, server_id): (ClientId, ServerId),
-        group: &Group,
+        Keepable { group, begin }: &Keepable,
         bytes: Option<&[u8]>,
         sent: SentAt,
     ) -> Option<()> {
@@ -217,9 +312,9 @@ impl Pool {
         }
         let queued = server.attempt.kept().filter(|_| bytes.is_none()).map(|kept| kept.bytes.clone());
         let messages = bytes.or(queued.as_deref())?.get(..group.len as usize)?;
-        let (_, text) = self.ask_cache(env, cache, id, group, messages)?;
+        let (_, text) = self.ask_cache(env, cache, id, group, (messages, modes_of(begin.as_deref())))?;
         if !names_varying(text) {
-            let capture = cache.capture(env, id, messages, sent);
+            let capture = cache.capture(env, id, messages, (sent, begin.is_some()));
             self.servers.get_mut(server_id)?.incoming.capture = Some(Box::new(capture));
         }
         Some(())

@@ -120,7 +120,7 @@ impl Pool {
         group: Option<Group>,
     ) -> Step {
         debug_assert!(cx.env.ahead.is_empty(), "a feature's messages were not sent");
-        let kept = match cx.env.cache {
+        let keepable = match cx.env.cache {
             Some(_) => self.note_sending(cx.env, id, server_id, group, bytes),
             None => None,
         };
@@ -168,9 +168,9 @@ impl Pool {
         {
             self.begin_pipeline(cx.env, server_id, &group);
         }
-        if let Some(group) = kept.filter(|_| cursor.at == bytes.len()) {
+        if let Some(keepable) = keepable.filter(|_| cursor.at == bytes.len()) {
             let sent = SentAt::now(cx.env);
-            self.begin_capture(cx.env, (id, server_id), &group, Some(bytes), Some(sent));
+            self.begin_capture(cx.env, (id, server_id), &keepable, Some(bytes), Some(sent));
         }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }

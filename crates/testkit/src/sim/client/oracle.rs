@@ -388,6 +388,10 @@ impl Oracle {
         self.saw = Snapshot::read(&process).map(|snapshot| (number, snapshot));
         let (place, board) = process.split_once(board::MARK).unwrap_or((&process, ""));
         self.saw_board = board.parse().ok().filter(|_| is_everybodys);
+        if is_everybodys {
+            // It may be an answer that was kept, from another server.
+            return Ok(());
+        }
         let pid = place.split('@').next().unwrap_or_default().as_bytes().to_vec();
         let at_standby = got[SILENT_COLUMN].ends_with(AT_STANDBY.as_bytes());
         match &self.process {

@@ -7,6 +7,7 @@ use super::FirstGroup;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::Pool;
+use crate::pool::begin::isolation::{default_isolation, is_read_committed, setting};
 use crate::pool::client::state::{Account, ClientState};
 use crate::pool::cluster::route::Aim;
 use crate::pool::relay::exchange::locals::locals_at_front;
@@ -81,14 +82,10 @@ impl Pool {
         let modes = begin_modes(begin)?;
         let account = &self.clients.get(id)?.account;
         let undeclared = env.rules.config.begin_undeclared(&self.state.config, &account.user);
-        let is_first = || undeclared == BeginUndeclared::First && self.is_read_committed(env, account, modes);
+        let is_first = || {
+            undeclared == BeginUndeclared::First && is_read_committed(env, account, modes, &self.state.reach)
+        };
         declared(env, account, modes).filter(|declared| *declared == Declared::ReadOnly || is_first())
-    }
-
-    /// Whether a transaction with these modes, or the session, names READ COMMITTED; if neither names a level, whether the server does.
-    fn is_read_committed(&self, env: &Env, account: &Account, modes: TransactionModes) -> bool {
-        let is_named = modes.isolation.is_some() || setting(env, account, DEFAULT_ISOLATION).is_some();
-        is_named || self.state.reach.begins_read_committed
     }
 
     /// Returns the first group of a transaction after its BEGIN if a standby may run that group. Returns `None` as long as pgweir
@@ -139,27 +136,6 @@ fn declared(env: &Env, account: &Account, modes: TransactionModes) -> Option<Dec
         (true, _, _) => Some(Declared::ReadOnly),
         (false, None, Isolation::ReadCommitted) => Some(Declared::Nothing),
         (false, _, _) => None,
-    }
-}
-
-/// The setting that says which level a transaction has whose BEGIN names none.
-const DEFAULT_ISOLATION: &[u8] = b"default_transaction_isolation";
-
-/// The level that the client's session has set; if none, PostgreSQL's own default. A server may have another: [`Pool::is_read_committed`].
-fn default_isolation(env: &Env, account: &Account) -> Isolation {
-    let level = setting(env, account, DEFAULT_ISOLATION).unwrap_or_default();
-    match () {
-        () if level.eq_ignore_ascii_case(b"serializable") => Isolation::Serializable,
-        () if level.eq_ignore_ascii_case(b"repeatable read") => Isolation::RepeatableRead,
-        () => Isolation::ReadCommitted,
-    }
-}
-
-/// Returns the value of a setting in the client's session. `None` if the session has not set it, or pgweir does not track it.
-fn setting<'a>(env: &Env, account: &'a Account, name: &[u8]) -> Option<&'a [u8]> {
-    match env.tracked.position(name) {
-        Some(position) => account.params.get(position),
-        None => account.session.get(name),
     }
 }
 

@@ -17,8 +17,13 @@ impl Link {
     /// Whether a feature keeps something of what this client did on its server.
     #[inline]
     pub(crate) fn is_concerned(&self) -> bool {
-        !self.phase.is_plain()
-            || self.touched.is_some()
+        !self.phase.is_plain() || self.is_marked()
+    }
+
+    /// The same without the exchange that is under way and its BEGIN: whether the session on the server may be another one than the client's
+    /// session was when the client got the server.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.touched.is_some()
             || self.pin.is_some()
             || self.drawing != Drawing::Nothing
             || self.own_names != OwnNames::Hidden

@@ -60,7 +60,7 @@ impl Pool {
             // It goes to a server after its BEGIN, and has that server for itself.
             TxStatus::InTransaction | TxStatus::Failed => None,
         };
-        if let Some(step) = self.answer_known(cx, id, group.as_ref(), bytes) {
+        if let Some(step) = self.answer_known(cx, id, group.as_ref(), bytes, status) {
             return step;
         }
         self.request_server(cx, id, bytes, group)
