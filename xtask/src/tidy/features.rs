@@ -90,8 +90,19 @@ const ALLOWED: [(&str, &[&str], &str); 15] = [
 const ACTING: [&str; 4] = ["relay", "moves", "client", "server"];
 /// The functions that a room calls there.
 const ACTS: [(&str, &[&str]); 9] = [
-    // It answers a client in place of a server, and the server may leave.
-    ("begin", &["answer_message", "client_left", "send_sync", "server_rests", "set_client_state"]),
+    // It answers a client in place of a server, and the server may leave. Whether the group behind a BEGIN may be answered by the query
+    // cache decides whether the BEGIN takes a server.
+    (
+        "begin",
+        &[
+            "answer_message",
+            "client_left",
+            "may_be_known_after",
+            "send_sync",
+            "server_rests",
+            "set_client_state",
+        ],
+    ),
     // The connection of a cancel request is a server of its own; behind it the server that was hit goes on.
     ("cancel", &["cleaned", "free_server", "resume_held", "turn_down"]),
     // A free server is asked, and is free again.

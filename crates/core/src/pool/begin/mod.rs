@@ -8,7 +8,6 @@
 //! answered. A failed BEGIN looks to the client as if its first statement had failed: pgweir then brings the server to the
 //! state that the client was told, a failed transaction.
 
-pub(crate) mod isolation;
 mod on_server;
 
 use pgweir_settings::{DeferBegin, PoolMode};

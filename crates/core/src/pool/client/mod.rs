@@ -3,6 +3,7 @@
 pub(crate) mod arrival;
 pub(crate) mod bytes;
 pub(crate) mod discard;
+pub(crate) mod isolation;
 pub(crate) mod leaving;
 pub(crate) mod lost_in_flight;
 pub(crate) mod rolled_back;

@@ -7,7 +7,7 @@ use super::FirstGroup;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::Pool;
-use crate::pool::begin::isolation::{default_isolation, is_read_committed, setting};
+use crate::pool::client::isolation::{default_isolation, is_read_committed, setting};
 use crate::pool::client::state::{Account, ClientState};
 use crate::pool::cluster::route::Aim;
 use crate::pool::relay::exchange::locals::locals_at_front;
