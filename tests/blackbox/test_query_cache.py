@@ -1,7 +1,9 @@
 """The query cache against a real PostgreSQL: what is answered without it, and how old that may be."""
 
 import asyncio
+import threading
 import time
+from datetime import datetime
 
 import asyncpg
 import psycopg
@@ -344,3 +346,35 @@ def test_a_repeatable_read_never_gets_a_kept_answer(pooled, counted, by):
                 assert values == {change}
     finally:
         counted.sql("alter role alice reset default_transaction_isolation")
+
+
+SLOW = "select sum(length(md5(n::text))), clock_timestamp()::text from generate_series(1, 200000) n"
+"""A read that takes a while: other clients begin to wait meanwhile."""
+
+
+def test_of_the_same_reads_that_wait_one_runs(pooled, pg):
+    """With coalesce, no answer is from before its client asked, and fewer statements run than are asked."""
+    pooler = pooled(pool_mode="transaction", query_cache="coalesce", default_pool_size=1, multiplex_depth=0)
+    clients = 12
+    barrier = threading.Barrier(clients)
+    answers = []
+
+    def ask():
+        with pooler.connect() as session:
+            for _ in range(3):
+                barrier.wait()
+                ((asked,),) = pg.sql("select clock_timestamp()")
+                _, ran = session.execute(SLOW).fetchone()
+                answers.append((asked, datetime.fromisoformat(ran)))
+
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 3 * clients and all(asked < ran for asked, ran in answers)
+    assert len({ran for _, ran in answers}) < len(answers)
+    shown = row(pooler)
+    assert shown["state"] == "on" and 0 < int(shown["coalesced"]) == int(shown["hits"])
+    with pooler.connect() as one:
+        assert one.execute(SLOW).fetchone() != one.execute(SLOW).fetchone(), "nothing is kept"

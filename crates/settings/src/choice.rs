@@ -65,6 +65,8 @@ choice! {
     QueryCache {
         /// pgweir keeps no answer.
         Off = "off",
+        /// Of the same reads that wait for a server, one runs, and its answer is for all.
+        Coalesce = "coalesce",
         /// pgweir keeps the answers to statements that match a rule of `[cache]`.
         On = "on",
     }

@@ -171,6 +171,7 @@ impl Sum {
         self.cache.too_long += cache.too_long;
         self.cache.unfit += cache.unfit;
         self.cache.evicted += cache.evicted;
+        self.cache.coalesced += cache.coalesced;
         self.stats = self.stats.plus(stats);
         self.continuity = self.continuity.plus(continuity);
         self.errors += errors;

@@ -106,6 +106,8 @@ rare_paths! {
     CacheTooLong: CacheSeeds, "an answer was too long to be kept";
     /// The answer to a statement of a rule is an error, or has a message in it that was not asked for.
     CacheUnfit: CacheSeeds, "an answer was not fit to be kept";
+    /// The answer to a waiting client's statement becomes known before its turn in the queue.
+    CacheHitInQueue: CacheSeeds, "a waiting client was answered from the cache";
     /// A client with an open transaction of which no server knows yet sends a statement whose answer is known.
     CacheHitInTransaction: CacheSeeds, "a statement in a transaction was answered from the cache";
 }

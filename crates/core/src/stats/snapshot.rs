@@ -306,6 +306,8 @@ pub struct CacheNumbers {
     pub unfit: u64,
     /// Kept answers that gave way to others.
     pub evicted: u64,
+    /// Of the statements that were answered without a server, those whose client had waited for one.
+    pub coalesced: u64,
 }
 
 /// The number of clients that have the same database, user, `application_name` and state.

@@ -429,11 +429,13 @@ fn pause_holds_answers_and_purge_and_reconnect_drop_them() {
     rig.send(client, &fe::query("select 1"));
     rig.gets_nothing(client);
     rig.command(console, "RESUME app");
+    assert_eq!(rig.gets(client)[1], "Row a");
+    rig.send(client, &fe::query("select 2"));
     let server = rig.next_server();
-    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.gets(server);
     rig.send(server, &rows("b"));
     rig.gets(client);
-    is_answered(&mut rig, client, "select 1", "b");
+    is_answered(&mut rig, client, "select 1", "a");
     assert_eq!(rig.command(console, "CACHE PURGE app"), ["Complete CACHE PURGE", "Ready I"]);
     assert_eq!(shown(&mut rig, 3), "0");
     rig.pass_us(1_000);
@@ -742,4 +744,97 @@ fn a_transaction_of_a_client_that_keeps_its_server_fills_nothing() {
     assert_eq!(rig.gets(second), ["Query select a from t"]);
     rig.send(second, &rows("lasting"));
     assert_eq!(rig.gets(other)[1], "Row lasting");
+}
+
+/// One server, which runs a statement of `first`; then `count` others ask for the same, and wait.
+fn herd(main: &str, count: usize) -> (Rig, End, End, Vec<End>) {
+    let mut rig = Rig::new(&format!("default_pool_size = 1\nmultiplex_depth = 0\n{main}"));
+    let first = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(first, &fe::query("select 1"));
+    rig.gets(server);
+    let others: Vec<End> = (0..count).map(|_| rig.client("alice")).collect();
+    for other in &others {
+        rig.pass_us(1);
+        rig.send(*other, &fe::query("select 1"));
+        assert!(rig.gets(*other).is_empty());
+    }
+    rig.pass_us(1);
+    (rig, first, server, others)
+}
+
+#[test]
+fn of_the_same_reads_that_wait_one_runs() {
+    for main in ["query_cache = coalesce", ON] {
+        let on = main == ON;
+        let (mut rig, first, server, others) = herd(main, 4);
+        rig.send(server, &rows("a"));
+        assert_eq!(rig.gets(first)[1], "Row a");
+        if on {
+            // This answer is no older than the rule allows.
+            others.iter().for_each(|other| assert_eq!(rig.gets(*other)[1], "Row a"));
+            rig.gets_nothing(server);
+            continue;
+        }
+        // They came when it was under way: it may be older than their questions.
+        assert_eq!(rig.gets(server), ["Query select 1"]);
+        let late = rig.client("alice");
+        rig.pass_us(1);
+        rig.send(late, &fe::query("select 1"));
+        rig.send(server, &rows("b"));
+        others.iter().for_each(|other| assert_eq!(rig.gets(*other)[1], "Row b"));
+        assert_eq!(rig.gets(server), ["Query select 1"]);
+        rig.send(server, &rows("c"));
+        assert_eq!(rig.gets(late)[1], "Row c");
+        assert_eq!((&*shown(&mut rig, 5), &*shown(&mut rig, 13)), ("3", "3"));
+        // Nothing is given to anybody who did not wait.
+        asks_server(&mut rig, first, server, "select 1", "d");
+    }
+}
+
+#[test]
+fn what_else_a_waiting_client_has_sent_follows_its_answer() {
+    let (mut rig, first, server, others) = herd("query_cache = coalesce", 2);
+    rig.send(others[1], &[fe::query("select 2"), fe::query("delete from t")].concat());
+    rig.send(server, &rows("a"));
+    rig.gets(first);
+    rig.gets(server);
+    rig.pass_us(1);
+    rig.send(server, &rows("b"));
+    assert_eq!(rig.gets(others[0])[1], "Row b");
+    assert_eq!(rig.gets(others[1])[1], "Row b");
+    assert_eq!(rig.gets(server), ["Query select 2", "Query delete from t"]);
+    rig.send(server, &rows("c"));
+    assert_eq!(rig.gets(others[1])[1], "Row c");
+}
+
+#[test]
+fn an_error_is_its_own_clients_and_the_next_one_asks() {
+    let (mut rig, first, server, others) = herd("query_cache = coalesce", 3);
+    rig.send(server, &rows("a"));
+    rig.gets(first);
+    rig.gets(server);
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
+    assert!(rig.gets(others[0])[0].starts_with("ERROR 57014"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.send(server, &rows("b"));
+    assert_eq!((&*rig.gets(others[1])[1], &*rig.gets(others[2])[1]), ("Row b", "Row b"));
+}
+
+#[test]
+fn waiting_clients_get_nothing_from_before_a_change_and_nothing_of_other_clients() {
+    let (mut rig, first, server, others) = herd("query_cache = coalesce", 2);
+    let renamed = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "other")]);
+    rig.send(renamed, &fe::query("select 1"));
+    let changes = rig.client("alice");
+    rig.send(changes, &fe::query("revoke select on t from alice"));
+    rig.send(server, &rows("a"));
+    rig.gets(first);
+    rig.gets(server);
+    // While it is under way, a right is taken away elsewhere in this pooler.
+    rig.send(server, &rows("b"));
+    assert_eq!(rig.gets(others[0])[1], "Row b");
+    assert_eq!(rig.gets(others[1])[1], "Row b");
+    let sent = rig.gets(server).concat();
+    assert!(sent.contains("select 1"), "of other settings: {sent}");
 }

@@ -92,7 +92,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
             let problem = format!("rule \"{}\" of [cache]: {reason}", rule.name);
             faults.push(place.error(format!("{problem} ({place})"), problem));
         };
-        if rule.ttl(config).is_zero() {
+        if rule.ttl(config).is_zero() && config.main.query_cache != QueryCache::Coalesce {
             say("it needs ttl_ms, or query_cache_ttl_ms must be set".to_owned());
         }
         for pattern in &rule.tables {
@@ -104,7 +104,7 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
         }
     }
     let (bytes, answer) = (config.main.query_cache_bytes, config.main.query_cache_max_answer);
-    if config.main.query_cache == QueryCache::On
+    if config.main.query_cache != QueryCache::Off
         && answer > bytes / 4
         && let Some(place) = ["query_cache_max_answer", "query_cache_bytes", "query_cache"]
             .iter()

@@ -211,7 +211,8 @@ settings! {
 
     group "Query cache" {
         /// Whether answers of reads that a line of `[cache]` names are kept and given again without a server
-        /// (docs/configure/query-cache.md). `off`: none is.
+        /// (docs/configure/query-cache.md). `coalesce`: none is kept, but of the same reads that wait for a server one runs, and its answer
+        /// is for all. `off`: neither.
         query_cache: QueryCache = "off", Kind::Choice(QueryCache::WORDS), Reload, Ours, InEffect;
         /// The memory that kept answers may use, in bytes, over all workers, their keys and answers under way included. Each worker has an
         /// equal share of it.

@@ -264,7 +264,7 @@ pub struct Plan {
 /// The query cache of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct CachePlan {
-    /// The age at which an answer is no longer given.
+    /// The age at which an answer is no longer given. 0: `query_cache=coalesce`.
     pub ttl_ms: u64,
     /// query_cache_bytes
     pub bytes: u32,
@@ -296,9 +296,10 @@ impl Plan {
     pub fn cached(seed: u64, profile: &Profile) -> Self {
         let mut rng = Rng::new(seed ^ 0xca_c4_e5);
         let ttl_ms = *rng.pick(&[1, 20, 300, 3_000]);
+        let coalesces = Rng::new(seed ^ 0xc0_a1).percent(30);
         // The smallest keeps two or three answers, and not the longest ones.
         let (bytes, answer_bytes) = *rng.pick(&[(2_000, 400), (20_000, 5_000), (1_000_000, 64_000)]);
-        let cache = CachePlan { ttl_ms, bytes, answer_bytes };
+        let cache = CachePlan { ttl_ms: if coalesces { 0 } else { ttl_ms }, bytes, answer_bytes };
         Plan::make(seed, profile, None, Some(cache))
     }
 
@@ -656,11 +657,11 @@ impl Plan {
             cluster.write_to(&mut ini);
         }
         if let Some(CachePlan { ttl_ms, bytes, answer_bytes }) = self.cache {
-            let _ = writeln!(
-                ini,
-                "query_cache = on\nquery_cache_bytes = {bytes}\nquery_cache_max_answer = {answer_bytes}"
-            );
-            let _ = writeln!(ini, "[cache]\nall = ttl_ms={ttl_ms}");
+            let _ = writeln!(ini, "query_cache_bytes = {bytes}\nquery_cache_max_answer = {answer_bytes}");
+            let _ = match ttl_ms {
+                0 => writeln!(ini, "query_cache = coalesce"),
+                _ => writeln!(ini, "query_cache = on\n[cache]\nall = ttl_ms={ttl_ms}"),
+            };
         }
         ini
     }

@@ -45,7 +45,7 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
         page.gauge(name, help);
         groups.iter().for_each(|group| page.value(&group.labels, value(&group.sum)));
     }
-    let counters: [Family; 6] = [
+    let counters: [Family; 7] = [
         ("pgweir_cache_hits_total", "Statements that were answered without a server", |sum| {
             sum.cache.hits.into()
         }),
@@ -61,6 +61,9 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
         }),
         ("pgweir_cache_evicted_total", "Kept answers that gave way to others", |sum| {
             sum.cache.evicted.into()
+        }),
+        ("pgweir_cache_coalesced_total", "Of the hits, those of clients that waited for a server", |sum| {
+            sum.cache.coalesced.into()
         }),
     ];
     for (name, help, value) in counters {

@@ -117,9 +117,18 @@ impl QueryCache {
     }
 }
 
-/// Returns whether the configuration keeps answers at all.
+/// Returns whether the configuration uses answers more than once at all.
 fn is_on(config: &Config) -> bool {
-    config.main.query_cache == Switch::On && !config.cache.is_empty()
+    match config.main.query_cache {
+        Switch::Off => false,
+        Switch::Coalesce => true,
+        Switch::On => !config.cache.is_empty(),
+    }
+}
+
+/// Returns whether all statements count: `coalesce` needs no rule.
+fn names_all(config: &Config) -> bool {
+    config.main.query_cache == Switch::Coalesce && config.cache.is_empty()
 }
 
 /// Returns the number of bytes for one worker: all workers have equal shares.
@@ -131,7 +140,8 @@ impl PoolState {
     /// Returns the reason why the cache is not used in this pool, as SHOW CACHE tells it; `None` if it may be used.
     pub(crate) fn cache_obstacle(&self, env: &Env) -> Option<&'static str> {
         let config = &env.rules.config;
-        let is_named = || config.cache.iter().any(|rule| rule.may_name_database(&self.database));
+        let is_named =
+            || names_all(config) || config.cache.iter().any(|rule| rule.may_name_database(&self.database));
         match () {
             () if config.main.query_cache == Switch::Off => Some("off: query_cache=off"),
             () if !is_named() => Some("off: no rule"),
@@ -150,7 +160,8 @@ impl PoolState {
             && !self.policy.keeps_server()
     }
 
-    /// Returns the age (µs) from which on an answer to this text is not given to the client; `None` if the text matches no rule.
+    /// Returns the age (µs) from which on an answer to this text is not given to the client; `None` if the text matches no rule. 0 with
+    /// `query_cache=coalesce`.
     pub(crate) fn cache_ttl_us(
         &self,
         env: &Env,
@@ -159,12 +170,18 @@ impl PoolState {
         text: &[u8],
     ) -> Option<u64> {
         let config = &env.rules.config;
+        if names_all(config) {
+            return Some(0);
+        }
         let rules = self.rules_of(env, version, account)?.iter().map(|&at| config.cache.get(usize::from(at)));
         let fits = |rule: &&CacheRule| {
             rule.tables.is_empty() || names_only_tables(text, |schema, table| rule.names_table(schema, table))
         };
         let rule = rules.flatten().find(fits)?;
-        Some(duration_us(rule.ttl(config)))
+        match config.main.query_cache {
+            Switch::Coalesce => Some(0),
+            Switch::On | Switch::Off => Some(duration_us(rule.ttl(config))).filter(|&ttl_us| ttl_us > 0),
+        }
     }
 
     /// Returns the positions of the rules that name the client, among the rules of the configuration. `None` if the cache has not looked at

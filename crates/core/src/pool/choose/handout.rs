@@ -92,6 +92,10 @@ impl Pool {
             if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
+            if cx.env.cache.is_some() && self.answer_waiting(cx, client) {
+                self.client_resume(cx, client);
+                continue;
+            }
             match self.choose_server(cx, branch, client) {
                 Place::Alone(server) => {
                     self.state.node_at_mut(branch).clients.pop_front();

@@ -5,10 +5,12 @@
 //!
 //! A client may get an answer that the primary gave to the same messages, in the same pool, to a session with the same settings. The statement
 //! must have been sent less than the rule's time ago, after the client's own last change was answered, and after the last change of objects,
-//! rights and roles through pgweir.
+//! rights and roles through pgweir. A client that waits for a server may also get an answer whose statement was sent after the client began to
+//! wait, whatever the rule's time: it is one that the client's own statement could have had (`query_cache=coalesce`).
 
 use std::sync::Arc;
 
+use pgweir_settings::QueryCache as Switch;
 use pgweir_sql::{begin_modes, names_varying};
 use pgweir_wire::backend::TxStatus;
 
@@ -19,7 +21,7 @@ use crate::pool::cache::capture::{Heard, SentAt};
 use crate::pool::cache::key::{Asked, asked, write_key};
 use crate::pool::cache::{QueryCache, WRITING};
 use crate::pool::client::isolation::is_read_committed;
-use crate::pool::client::state::{Account, ClientState};
+use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::{Pool, Step};
@@ -68,6 +70,9 @@ impl Pool {
         status: TxStatus,
     ) -> Option<Step> {
         cx.env.cache.as_ref()?;
+        if cx.env.rules.config.main.query_cache == Switch::Coalesce {
+            return None;
+        }
         match status {
             TxStatus::Idle => self.answer_from_cache(cx, id, group?, bytes, None),
             TxStatus::InTransaction => self.answer_in_deferred(cx, id, bytes),
@@ -126,7 +131,7 @@ impl Pool {
         begin: Option<&[u8]>,
     ) -> Option<Step> {
         let mut cache = cx.env.cache.take()?;
-        let found = self.look_up(cx, &mut cache, id, group, (bytes, begin));
+        let found = self.look_up(cx, &mut cache, id, group, (bytes, begin), None);
         cx.env.cache = Some(cache);
         match found {
             Lookup::NotAsked => None,
@@ -143,6 +148,37 @@ impl Pool {
         }
     }
 
+    /// Answers a client that has its turn in the queue, if the answer to its group has become known while it waited. Returns whether it was
+    /// answered: the caller looks at what else the client has sent.
+    pub(crate) fn answer_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Waiting(Waiting { group: Some(group), first: First::Nothing }) = client.state else {
+            return false;
+        };
+        let since_us = client.account.request.since_us;
+        let Some(mut cache) = cx.env.cache.take() else { return false };
+        let mut inbox = std::mem::take(&mut client.inbox);
+        let found = self.look_up(cx, &mut cache, id, &group, (&inbox, None), Some(since_us));
+        cx.env.cache = Some(cache);
+        let is_answered = matches!(found, Lookup::Hit);
+        if is_answered {
+            inbox.drain(..group.len as usize);
+        }
+        self.clients[id].inbox = inbox;
+        if is_answered {
+            let stats = &mut self.state.numbers.stats;
+            stats.queries += 1;
+            stats.xacts += 1;
+            stats.wait_us += cx.env.now.mono_us.saturating_sub(since_us);
+            self.state.cache.numbers.coalesced += 1;
+            cx.driver.reached(RarePath::CacheHitInQueue);
+            self.set_client_state(id, ClientState::Idle);
+        }
+        is_answered
+    }
+
+    /// Looks a group up, and sends the client its answer. `waits_since_us` is the time since which a client in the queue waits; `None` if the
+    /// client does not wait yet.
     fn look_up<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -150,6 +186,7 @@ impl Pool {
         id: ClientId,
         group: &Group,
         (bytes, begin): (&[u8], Option<&[u8]>),
+        waits_since_us: Option<u64>,
     ) -> Lookup {
         if !self.state.may_answer_known(cx.env) {
             return Lookup::NotAsked;
@@ -167,7 +204,8 @@ impl Pool {
         let floor_us = client.account.wrote_us.max(self.state.cache.floor_us);
         let Some(kept) = cache.store.get(&cache.key) else { return Lookup::Miss };
         let age_us = now_us.saturating_sub(kept.sent.at_us);
-        if age_us >= ttl_us || kept.sent.at_us <= floor_us || !kept.sent.is_current(cx.env) {
+        let came_first = waits_since_us.is_some_and(|since_us| since_us < kept.sent.at_us);
+        if age_us >= ttl_us && !came_first || kept.sent.at_us <= floor_us || !kept.sent.is_current(cx.env) {
             return Lookup::Miss;
         }
         if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
@@ -185,8 +223,10 @@ impl Pool {
         }
         self.state.numbers.stats.sent_bytes += kept.answer.len() as u64;
         self.state.cache.numbers.hits += 1;
-        self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
-        self.state.cache.ages.get_or_insert_default().record(age_us);
+        if !came_first {
+            self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
+            self.state.cache.ages.get_or_insert_default().record(age_us);
+        }
         Lookup::Hit
     }
 
@@ -215,7 +255,7 @@ impl Pool {
         };
         let ttl_us = self.state.cache_ttl_us(env, cache.version(), account, text)?;
         write_key(&mut cache.key, (self.id, settings, modes), messages, |name| account.statement(name))?;
-        (ttl_us > 0).then_some((ttl_us, text))
+        Some((ttl_us, text))
     }
 
     /// Prepares for bytes of a linked client that are about to be sent. An unfinished capture of the server ends. Unless the bytes are one
@@ -308,6 +348,9 @@ impl Pool {
         server.incoming.capture = None;
         // A standby may be behind: its answer would be older than it looks.
         if !server.branch.is_primary() || self.state.cache_obstacle(env).is_some() {
+            return None;
+        }
+        if env.rules.config.main.query_cache == Switch::Coalesce && self.state.node.waiting == 0 {
             return None;
         }
         let queued = server.attempt.kept().filter(|_| bytes.is_none()).map(|kept| kept.bytes.clone());

@@ -9,7 +9,7 @@ use crate::worker::console::report::{Row, cell};
 impl Pool {
     /// The pool's row of SHOW CACHE.
     pub(crate) fn cache_row(&self, env: &Env) -> Row {
-        let CacheNumbers { answers, bytes, hits, misses, fills, too_long, unfit, evicted } =
+        let CacheNumbers { answers, bytes, hits, misses, fills, too_long, unfit, evicted, coalesced } =
             self.cache_numbers(env);
         let ages = self.state.cache.ages.as_deref();
         let in_ms = |us: f64| cell(format!("{:.0}", us / 1000.0));
@@ -21,7 +21,7 @@ impl Pool {
             cell(self.state.cache_obstacle(env).unwrap_or("on")),
         ];
         row.extend([answers, bytes, hits, misses, fills, too_long, unfit, evicted].map(cell));
-        row.extend([median, oldest]);
+        row.extend([median, oldest, cell(coalesced)]);
         row
     }
 

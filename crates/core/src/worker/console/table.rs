@@ -235,7 +235,7 @@ const PERCENTILES: [(&str, Type); 10] = [
     ("max_us", Numeric),
 ];
 
-const CACHE: [(&str, Type); 13] = [
+const CACHE: [(&str, Type); 14] = [
     ("database", Text),
     ("user", Text),
     ("state", Text),
@@ -249,6 +249,7 @@ const CACHE: [(&str, Type); 13] = [
     ("evicted", Numeric),
     ("age_p50_ms", Numeric),
     ("age_max_ms", Numeric),
+    ("coalesced", Numeric),
 ];
 
 const STATEMENTS: [(&str, Type); 16] = [
