@@ -1,12 +1,14 @@
 """commit_outcome: what became of a transaction whose primary is lost before its client has the answer to COMMIT."""
 
 import os
+import re
 import signal
 import socket
 import threading
 
 import pytest
 from harness.machine import eventually
+from harness.wire import SYNC, bind, execute, parse
 from test_clusters import Nodes, clustered, nodes  # noqa: F401 (fixtures)
 
 
@@ -231,6 +233,27 @@ def test_a_single_change_that_is_lost_before_its_commit_runs_again(failing):
     answer = case.told()
     assert answer.commands == ["INSERT 0 1"] and not answer.errors and answer.status == "I", answer
     assert case.client.value("select count(*) from changes where who = 'again'") == "1"
+
+
+@pytest.mark.parametrize("outcome", ["on", "exact"])
+def test_a_commit_that_fails_concerns_nobody_else(nodes, clustered, outcome):  # noqa: F811
+    """A deferred constraint fails at the COMMIT that pgweir gives to a single change: each client gets its own answers, before and after."""
+    made = nodes(2)
+    made.all[0].sql("create table deferred (a int primary key, b int unique deferrable initially deferred)")
+    made.all[0].sql("grant all on deferred to public")
+    pooler = clustered(made, {"commit_outcome": outcome}, default_pool_size=1)
+    failing, other = pooler.raw(), pooler.raw()
+    assert not failing.query("insert into deferred values (1, 1)").errors
+    for at in range(2, 8):
+        text = f"insert into deferred values ({at}, 1)"
+        failing.send(query(text) if at % 2 else parse("", text) + bind("", "") + execute() + SYNC)
+        answer = failing.until()
+        assert [error["C"] for error in answer.errors] == ["23505"] and answer.status == "I", answer
+        answer = other.query(f"insert into changes values ('other', {at})")
+        assert answer.commands == ["INSERT 0 1"] and not answer.errors, answer
+    assert other.value("select count(*) from changes where who = 'other'") == "6"
+    assert other.value("select count(*) from deferred") == "1"
+    assert not re.search("the question for the number of a transaction failed", pooler.log())
 
 
 def test_where_others_read_the_log_no_record_is_written(failing):

@@ -24,7 +24,7 @@ fn extended() -> Vec<u8> {
 /// The answer to a statement of pgweir's beside the client's own.
 fn aside(answer: &[u8]) -> Vec<u8> {
     let closed = [be::close_complete(), be::close_complete()].concat();
-    [&be::parse_complete()[..], &be::bind_complete(), answer, &closed].concat()
+    [&be::close_complete()[..], &be::parse_complete(), &be::bind_complete(), answer, &closed].concat()
 }
 
 fn ended(tag: &str) -> Vec<u8> {
@@ -132,7 +132,8 @@ fn a_commit_that_fails_is_told() {
     for lost in [false, true] {
         let mut stage = Stage::at_commit();
         let error = be::error("23503", "violates a deferred constraint");
-        stage.rig.send(stage.server, &[be::parse_complete(), be::bind_complete(), error].concat());
+        let failed = [be::close_complete(), be::parse_complete(), be::bind_complete(), error].concat();
+        stage.rig.send(stage.server, &failed);
         assert_eq!(stage.rig.gets(stage.client), ["ERROR 23503 violates a deferred constraint"]);
         match lost {
             true => stage.rig.eof(stage.server),

@@ -310,8 +310,9 @@ fn in_a_transaction_that_drew_nothing_strangers_values_go_first() {
     rig.send(one, &group);
     let got = rig.gets(server);
     assert_eq!(
-        &got[..5],
+        &got[..6],
         [
+            "Close S PGWEIR_ASIDE",
             "Parse PGWEIR_ASIDE DISCARD SEQUENCES",
             "Bind PGWEIR_ASIDE",
             "Execute",
@@ -319,7 +320,7 @@ fn in_a_transaction_that_drew_nothing_strangers_values_go_first() {
             "Close S PGWEIR_ASIDE",
         ]
     );
-    assert_eq!(got.len(), 9, "{got:?}");
+    assert_eq!(got.len(), 10, "{got:?}");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use crate::pool::relay::exchange::block::NO_PARAMETERS;
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 
 /// The messages of [`encode_aside`].
-pub(crate) const ASIDE: [Kind; 5] = [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close];
+pub(crate) const ASIDE: [Kind; 6] =
+    [Kind::Close, Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close];
 
 impl Pool {
     /// Sends a statement of pgweir's own. No client sees its answer.
@@ -76,6 +77,8 @@ const NAME: &[u8] = b"PGWEIR_ASIDE";
 
 /// Encodes a statement in the extended protocol, without a Sync, that uses no unnamed statement and no unnamed portal.
 pub(crate) fn encode_aside(out: &mut Vec<u8>, text: &[u8]) {
+    // If an earlier one failed, PostgreSQL has skipped its Close, and the statement is still there.
+    frontend::encode_close(out, Target::Statement, NAME);
     frontend::encode_parse(out, NAME, text, &[]);
     frontend::encode_bind_head(out, NAME, NAME, NO_PARAMETERS.len());
     out.extend_from_slice(&NO_PARAMETERS);
