@@ -11,7 +11,7 @@ import pytest
 
 from harness.cluster import PASSWORDS
 from harness.machine import as_service, dies_with_us, eventually
-from harness.wire import SYNC, Closed, Raw, bind, describe, execute, parse, query
+from harness.wire import FLUSH, SYNC, Closed, Raw, bind, describe, execute, parse, query
 
 pytestmark = pytest.mark.needs("online restart over a unix socket")
 
@@ -284,6 +284,31 @@ def test_half_a_message(running):
     over(successor(pooler))
     session.send(message[9:])
     assert session.until().rows == [["whole"]]
+
+
+@pytest.mark.parametrize("begin", ["", "begin"])
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_the_rest_of_a_group(running, begin, fails, mode):
+    """A client that has flushed a group and not ended it stays until its Sync; behind an error PostgreSQL ignores the rest of the group."""
+    pooler = running(pool_mode=mode)
+    session = pooler.raw()
+    if begin:
+        session.query(begin)
+    session.send(parse("", "select 1/0" if fails else "select 1"), bind("", ""), execute(), FLUSH)
+    if fails:
+        assert session.until("E").errors[0]["C"] == "22012"
+    else:
+        assert session.until("C").rows == [["1"]]
+    old = successor(pooler)
+    session.send(parse("", "select 3"), bind("", ""), execute(), SYNC)
+    answer = session.until()
+    assert answer.rows == ([] if fails else [["3"]]) and not answer.errors
+    if begin:
+        session.query("rollback")
+    assert session.value("select 4") == "4"
+    over(old)
+    assert session.value("select 5") == "5"
 
 
 def test_no_process_to_take_over_from(running):

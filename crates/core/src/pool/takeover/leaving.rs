@@ -113,7 +113,8 @@ impl Pool {
             && link.group.is_none()
             && matches!(link.phase, LinkPhase::Exchange(Preamble::None | Preamble::Begin(_)))
             && server.state.served_client() == Some(id)
-            && server.ledger.is_empty()
+            // The successor would take the rest of an open group, which PostgreSQL may ignore up to its Sync, for the beginning of one.
+            && server.ledger.is_at_rest()
             && self.is_portable(cx, server)
     }
 
