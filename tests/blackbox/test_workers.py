@@ -1,6 +1,7 @@
 """`workers = 2`: everything that must not depend on which thread a connection landed on."""
 
 import threading
+import time
 
 import pytest
 
@@ -233,3 +234,19 @@ def test_clients_that_vanish(start, pg):
         with pooler.raw("app", user) as session:
             assert session.value("select 1") == "1"
     eventually(lambda: not [r for r in pooler.show("CLIENTS") if r["database"] == "app"], "no client is left in the books")
+
+
+def test_a_cancel_that_is_over_hits_nothing_more(start):
+    """The connection of a cancel request is closed when the request has been carried out, whichever worker it came to."""
+    with start(default_pool_size=2).raw() as session:
+        session.query("begin")
+        for round_number in range(80):
+            session.query("savepoint a")
+            session.send(query("select pg_sleep(0.01)"))
+            # Some requests come just when the statement ends.
+            time.sleep(0.006 + 0.0001 * round_number)
+            session.cancel()
+            assert {error["C"] for error in session.until().errors} <= {"57014"}
+            for at in range(3):
+                answer = session.query("rollback to a" if at == 0 else "select 1")
+                assert not answer.errors, (round_number, at, answer)

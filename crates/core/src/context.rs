@@ -15,6 +15,7 @@ use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId, Wa
 use crate::limits::Limits;
 use crate::mail::{Rules, Scarce, Shutdown};
 use crate::pool::cache::QueryCache;
+use crate::pool::cancel::Requester;
 use crate::pool::cancel_key::{CancelKey, KeyHead};
 use crate::pool::checks::schedule::Watched;
 use crate::pool::multiplex::estimate::Estimates;
@@ -143,7 +144,7 @@ pub(crate) enum Effect {
     /// The answer to a question of a client that logs in.
     Answered(UnpooledId, Answer),
     /// The cancel request of this client is over.
-    EndRequester(UnpooledId, Cow<'static, str>),
+    EndRequester(Requester, Cow<'static, str>),
     /// Roles were dropped: servers whose session may have a role are closed, here and on other workers.
     RolesDropped,
     /// A connection to a cluster's primary failed or ended.

@@ -73,11 +73,18 @@ pub enum Mail {
         /// The outcome of the command.
         outcome: Outcome,
     },
-    /// A CancelRequest for a client that is not on the worker that received it. That worker has closed the
-    /// requesting connection already, as PostgreSQL does, without saying whether it found anything.
+    /// A CancelRequest for a client that is not on the worker that received it.
     Cancel {
         /// The key as the client sent it: process id, then secret.
         key: Vec<u8>,
+        /// The worker and the connection that the request came by. [`Mail::CancelOver`] goes back when the request is over here. `None`: the
+        /// request came to another process, which has closed the connection already.
+        from: Option<(WorkerId, UnpooledId)>,
+    },
+    /// A CancelRequest of [`Mail::Cancel`] is over at one of the workers that were asked: it hits nothing more there.
+    CancelOver {
+        /// The connection that the request came by.
+        requester: UnpooledId,
     },
     /// A login needs to know a user's secret, and the pool that can tell is the receiver's.
     LookUp(Box<Lookup>),

@@ -28,7 +28,7 @@ use takeover::ToldPools;
 
 use crate::client_handoff::{ClientHandoff, Origin};
 use crate::context::{Activity, Cx, Effect, Env, Role, WriteTime, duration_us};
-use crate::driver::{CloseMode, Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
+use crate::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
 use crate::ids::{PoolId, UnpooledId};
 use crate::limits::Limits;
@@ -378,9 +378,7 @@ impl Worker {
                     }
                 }
                 Effect::Answered(id, answer) => self.answers.push((id, answer)),
-                Effect::EndRequester(id, reason) => {
-                    self.remove_unpooled(cx, id, &reason, CloseMode::Flush);
-                }
+                Effect::EndRequester(requester, reason) => self.end_requester(cx, requester, &reason),
                 Effect::Suspect(suspicion) => self.suspect(cx, suspicion),
                 Effect::LeaveAt(due_us) => self.leave_us = Some(due_us),
             }
@@ -481,7 +479,8 @@ impl Worker {
                 self.forget_lookup(cx, from, client, (database, auth_user));
             }
             Mail::Answered { client, answer } => self.answers.push((client, answer)),
-            Mail::Cancel { key } => self.cancel_by_mail(cx, &key),
+            Mail::Cancel { key, from } => self.cancel_by_mail(cx, &key, from),
+            Mail::CancelOver { requester } => self.cancel_over(cx, requester, "cancel request is over"),
             Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
             Mail::Room => self.notice_starving(cx),
             Mail::RolesDropped => self.roles_dropped(cx),

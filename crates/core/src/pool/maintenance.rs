@@ -6,10 +6,11 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
 use crate::context::duration_us;
-use crate::context::{Cx, Effect, Env};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, ServerId};
+use crate::pool::cancel::queue::end_requester;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::node::NodePool;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
@@ -193,8 +194,8 @@ impl Pool {
             self.abandon_cancel(cx, id);
         }
         let tired = take_out(&mut self.state.queue.cancels, |waiting| is_tired(waiting.since_us));
-        for requester in tired.into_iter().filter_map(|waiting| waiting.requester) {
-            cx.env.want(Effect::EndRequester(requester, "cancel_wait_timeout".into()));
+        for waiting in tired {
+            end_requester(cx, waiting.requester, "cancel_wait_timeout");
         }
     }
 

@@ -1,10 +1,11 @@
 //! CancelRequest: which client a key belongs to, here, on another worker or in another process.
 
 use crate::context::{Cx, Env, KeyOwner};
-use crate::driver::{CloseMode, Driver};
+use crate::driver::{CloseMode, Driver, WorkerId};
 use crate::ids::UnpooledId;
 use crate::mail::{Mail, Shutdown};
 use crate::pool::Step;
+use crate::pool::cancel::Requester;
 use crate::pool::cancel_key::{head_of, own_form};
 use crate::worker::Worker;
 use crate::worker::unpooled::UnpooledState;
@@ -21,24 +22,57 @@ impl Worker {
         cx.env.counters.cancel_requests += 1;
         let key: Vec<u8> = pid.to_be_bytes().iter().chain(secret).copied().collect();
         if let Some(owner) = self.shown_by(cx.env, &key) {
-            if let Some(client) = self.unpooled.get_mut(id) {
-                client.state = UnpooledState::Cancelling;
-            }
-            self.cancel_for(cx, Some(id), owner);
+            self.await_cancels(id, 1);
+            self.cancel_for(cx, Requester::Here(id), owner);
             return if self.unpooled.contains_key(id) { Step::Used(0) } else { Step::Gone };
         }
         if let Some(step) = self.forward_cancel(cx, id, &key) {
             return step;
         }
         cx.driver.pass_back(&key);
-        let mut asked = false;
+        let mut asked = 0;
         for worker in self.other_workers(cx.env) {
-            asked = true;
-            cx.driver.mail(worker, Mail::Cancel { key: key.clone() });
+            asked += 1;
+            let from = Some((cx.env.worker, id));
+            cx.driver.mail(worker, Mail::Cancel { key: key.clone(), from });
         }
-        let reason = if asked { "cancel request passed on" } else { "failed cancel request" };
-        self.remove_unpooled(cx, id, reason, CloseMode::Flush);
-        Step::Gone
+        if asked == 0 {
+            self.remove_unpooled(cx, id, "failed cancel request", CloseMode::Flush);
+            return Step::Gone;
+        }
+        self.await_cancels(id, asked);
+        Step::Used(0)
+    }
+
+    /// Keeps the connection of a cancel request until so many workers have said that the request is over.
+    fn await_cancels(&mut self, id: UnpooledId, workers: u32) {
+        if let Some(client) = self.unpooled.get_mut(id) {
+            client.state = UnpooledState::Cancelling(workers);
+        }
+    }
+
+    /// Handles the end of a cancel request at one of the workers that were asked. The connection is closed when all have answered.
+    pub(crate) fn cancel_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, reason: &str) {
+        let Some(client) = self.unpooled.get_mut(id) else { return };
+        let UnpooledState::Cancelling(workers) = &mut client.state else { return };
+        *workers = workers.saturating_sub(1);
+        if *workers == 0 {
+            self.remove_unpooled(cx, id, reason, CloseMode::Flush);
+        }
+    }
+
+    /// Tells the connection that a cancel request came by that the request is over.
+    pub(crate) fn end_requester<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        requester: Requester,
+        reason: &str,
+    ) {
+        match requester {
+            Requester::Here(id) => self.cancel_over(cx, id, reason),
+            Requester::At(worker, requester) => cx.driver.mail(worker, Mail::CancelOver { requester }),
+            Requester::Nobody => {}
+        }
     }
 
     /// Returns the client that this key belongs to; `None` if it is not a client of this worker.
@@ -54,27 +88,31 @@ impl Worker {
     }
 
     /// Handles a cancel request that another worker received.
-    pub(crate) fn cancel_by_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, key: &[u8]) {
+    pub(crate) fn cancel_by_mail<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        key: &[u8],
+        from: Option<(WorkerId, UnpooledId)>,
+    ) {
+        let requester = from.map_or(Requester::Nobody, |(worker, id)| Requester::At(worker, id));
         if let Some(owner) = self.shown_by(cx.env, key) {
-            self.cancel_for(cx, None, owner);
-        } else if self.awaits_arrivals && cx.env.stopping == Some(Shutdown::HandOver) && cx.env.worker.0 == 0
-        {
+            return self.cancel_for(cx, requester, owner);
+        }
+        self.end_requester(cx, requester, "failed cancel request");
+        if self.awaits_arrivals && cx.env.stopping == Some(Shutdown::HandOver) && cx.env.worker.0 == 0 {
             // The next process asks; the one before this may have the client.
             cx.driver.pass_back(key);
         }
     }
 
-    fn cancel_for<D: Driver>(&mut self, cx: &mut Cx<'_, D>, requester: Option<UnpooledId>, owner: KeyOwner) {
+    fn cancel_for<D: Driver>(&mut self, cx: &mut Cx<'_, D>, requester: Requester, owner: KeyOwner) {
         match owner {
             KeyOwner::Client(pool, target) => {
                 self.in_pool(cx, pool, |pool, cx| pool.cancel_target(cx, requester, target));
             }
             KeyOwner::Console(console) => {
                 self.cancel_console(cx, console);
-                if let Some(id) = requester {
-                    let reason = "successfully sent cancel request";
-                    self.remove_unpooled(cx, id, reason, CloseMode::Flush);
-                }
+                self.end_requester(cx, requester, "successfully sent cancel request");
             }
         }
     }

@@ -102,7 +102,9 @@ impl Worker {
 
     fn login_overdue(&self, env: &Env, client: &Unpooled) -> Option<Fault> {
         let answer = match &client.state {
-            UnpooledState::Console(_) | UnpooledState::Cancelling | UnpooledState::Refused(_) => return None,
+            UnpooledState::Console(_) | UnpooledState::Cancelling(_) | UnpooledState::Refused(_) => {
+                return None;
+            }
             UnpooledState::AwaitingAnswer(waiting) => self.lookup_overdue(env, &waiting.asked),
             UnpooledState::Greeting(_) | UnpooledState::Authenticating(_) | UnpooledState::Proven(_) => None,
         };

@@ -71,7 +71,7 @@ impl Worker {
             return Some(Step::Gone);
         };
         if let Some(client) = self.unpooled.get_mut(id) {
-            client.state = UnpooledState::Cancelling;
+            client.state = UnpooledState::Cancelling(1);
         }
         let since_us = cx.env.now.mono_us;
         self.peering.waiting.push_back(WaitingForward { peer, requester: id, key, since_us });

@@ -64,8 +64,15 @@ fn a_cancel_finds_its_client_on_another_worker() {
     let requester = rig.cancel_at(1, client);
     let cancel = rig.dialed();
     assert!(!rig.connect(cancel).is_empty(), "the request is sent");
+    assert!(!rig.is_closed(requester), "the client's next statement would be hit");
     rig.eof(cancel);
     assert!(rig.is_closed(requester));
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
+    let idle = rig.cancel_at(1, client);
+    assert!(rig.is_closed(idle));
+    let nobody = rig.accept_at(1);
+    rig.send(nobody, &fe::cancel(&[1, 2, 3, 4, 5, 6, 7, 8]));
+    assert!(rig.is_closed(nobody));
 }
 
 #[test]

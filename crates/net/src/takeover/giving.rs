@@ -231,7 +231,7 @@ impl Giver {
                     Ok(Frame { tag: Tag::Taken, .. }) => tell(HandoverMessage::Taken),
                     Ok(Frame { tag: Tag::Cancel, body: key, .. }) => {
                         for mailbox in &mailboxes {
-                            mailbox.send(WorkerMessage::Mail(Mail::Cancel { key: key.clone() }));
+                            mailbox.send(WorkerMessage::Mail(Mail::Cancel { key: key.clone(), from: None }));
                         }
                     }
                     Ok(_) | Err(_) => break,

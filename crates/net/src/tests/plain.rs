@@ -245,7 +245,7 @@ fn what_leaves_together_arrives_as_what_leaves_one_by_one() {
         };
         let clients: Vec<TcpStream> = (0..CLIENTS).map(enter).collect();
         for _ in 0..MAILS {
-            world.workers().mail(WorkerId(0), Mail::Cancel { key: Vec::new() });
+            world.workers().mail(WorkerId(0), Mail::Cancel { key: Vec::new(), from: None });
         }
         // Clients that connected earlier got one more mail for each client that connected later.
         for (later, mut client) in clients.iter().rev().enumerate() {

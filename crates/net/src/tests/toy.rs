@@ -135,7 +135,7 @@ impl Engine for Toy {
             d.send(conn, piece);
         }
         if !self.plan.by_mail.is_empty() {
-            d.mail(self.me, Mail::Cancel { key: Vec::new() });
+            d.mail(self.me, Mail::Cancel { key: Vec::new(), from: None });
         }
         self.begin(d, conn);
     }

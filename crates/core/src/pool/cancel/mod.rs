@@ -11,14 +11,26 @@
 pub(crate) mod connection;
 pub(crate) mod queue;
 
-use crate::driver::ConnId;
+use crate::driver::{ConnId, WorkerId};
 use crate::ids::{ClientId, ServerId, UnpooledId};
+
+/// The connection that a cancel request came by. It is closed when the cancel is over: a client may rely on that its next statement is not
+/// hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Requester {
+    /// A connection of this worker.
+    Here(UnpooledId),
+    /// A connection of another worker, which gets [`Mail::CancelOver`](crate::mail::Mail::CancelOver).
+    At(WorkerId, UnpooledId),
+    /// No connection waits: pgweir cancels the statement of a client that has left, or another process was asked, and has closed the
+    /// connection already.
+    Nobody,
+}
 
 /// A connection to PostgreSQL for one cancel.
 pub(crate) struct CancelConnection {
     pub(crate) conn: ConnId,
-    /// The connection that asked, if it came to this worker; it is closed when the cancel is over.
-    requester: Option<UnpooledId>,
+    requester: Requester,
     /// The client that runs the statement.
     target: ClientId,
     pub(crate) server: ServerId,
@@ -36,7 +48,7 @@ enum Stage {
 
 /// A cancel that waits for its turn: a pool has at most twice its size of cancel connections.
 pub(crate) struct WaitingCancel {
-    pub(crate) requester: Option<UnpooledId>,
+    pub(crate) requester: Requester,
     pub(crate) target: ClientId,
     pub(crate) since_us: u64,
 }

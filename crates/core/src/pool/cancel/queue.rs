@@ -1,10 +1,11 @@
 //! Cancel requests that wait: for a server's answer, for their client's turn, for a connection of their own.
 
+use super::Requester;
 use super::{CancelConnection, Stage, WaitingCancel};
 use crate::context::{Cx, Effect, Env, Role};
 use crate::driver::{Driver, Level};
 use crate::errors::Refusal;
-use crate::ids::{ClientId, ServerId, UnpooledId};
+use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 
@@ -46,7 +47,7 @@ impl Pool {
     pub(crate) fn cancel_target<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        requester: Option<UnpooledId>,
+        requester: Requester,
         target: ClientId,
     ) {
         let Some(client) = self.clients.get(target) else {
@@ -88,11 +89,13 @@ impl Pool {
     pub(crate) fn dial_cancel<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        requester: Option<UnpooledId>,
+        requester: Requester,
         target: ClientId,
         server_id: ServerId,
     ) {
-        let Some(server) = self.servers.get(server_id) else { return };
+        let Some(server) = self.servers.get(server_id) else {
+            return end_requester(cx, requester, "failed cancel request");
+        };
         let conn = cx.driver.dial(&server.place());
         let since_us = cx.env.now.mono_us;
         let stage = Stage::Dialing;
@@ -117,9 +120,9 @@ impl Pool {
     }
 }
 
-pub(super) fn end_requester<D: Driver>(cx: &mut Cx<'_, D>, requester: Option<UnpooledId>, reason: &str) {
-    if let Some(id) = requester {
-        cx.env.want(Effect::EndRequester(id, reason.to_owned().into()));
+pub(crate) fn end_requester<D: Driver>(cx: &mut Cx<'_, D>, requester: Requester, reason: &str) {
+    if requester != Requester::Nobody {
+        cx.env.want(Effect::EndRequester(requester, reason.to_owned().into()));
     }
 }
 

@@ -10,6 +10,7 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{ABANDONED_US, CANCEL_AGAIN_US};
 use crate::pool::Pool;
+use crate::pool::cancel::Requester;
 use crate::pool::client::leaving::Farewell;
 use crate::pool::server::state::ServerState;
 use crate::stats::rare_path::RarePath;
@@ -128,7 +129,7 @@ impl Pool {
         let client = abandoned.client;
         cx.driver.reached(RarePath::AbandonedCanceled);
         cx.log(Level::Debug, "a statement whose client is gone is canceled");
-        self.dial_cancel(cx, None, client, id);
+        self.dial_cancel(cx, Requester::Nobody, client, id);
     }
 
     /// Whether the work that the client left has run for longer than it may.

@@ -127,7 +127,7 @@ pub(crate) fn shown_state(state: &ClientState) -> &'static str {
 /// Returns the state of a client that is in no pool as SHOW CLIENTS names it.
 pub(crate) fn unpooled_state(state: &UnpooledState) -> &'static str {
     match state {
-        UnpooledState::Cancelling => "active_cancel_req",
+        UnpooledState::Cancelling(_) => "active_cancel_req",
         UnpooledState::Console(_) => "idle",
         _ => "cl_login",
     }

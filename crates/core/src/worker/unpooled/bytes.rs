@@ -78,7 +78,7 @@ impl Worker {
                     Step::Wait
                 }
                 // Nothing more is expected; nothing more is kept.
-                UnpooledState::Cancelling => Step::Used(rest.len()),
+                UnpooledState::Cancelling(_) => Step::Used(rest.len()),
                 UnpooledState::Console(_) => self.console_sent(cx, id, rest),
             };
             match step {

@@ -39,8 +39,8 @@ pub(crate) enum UnpooledState {
     Proven(Box<Proven>),
     /// The login has failed; the client is about to get the error.
     Refused(Box<Login>),
-    /// The client has sent a cancel request, and waits until that is done.
-    Cancelling,
+    /// The client has sent a cancel request, and waits until this number of workers have said that it is over.
+    Cancelling(u32),
     /// The client uses the console.
     Console(Box<ConsoleSession>),
 }
@@ -154,7 +154,7 @@ impl Unpooled {
             }
             UnpooledState::Refused(login) => (&*login.database, &*login.user),
             UnpooledState::Console(console) => (crate::worker::console::DATABASE, console.user()),
-            UnpooledState::Greeting(_) | UnpooledState::Proven(_) | UnpooledState::Cancelling => {
+            UnpooledState::Greeting(_) | UnpooledState::Proven(_) | UnpooledState::Cancelling(_) => {
                 ("(nodb)", "(nouser)")
             }
         };

@@ -127,7 +127,7 @@ impl Worker {
                 self.console_left(cx, id, &console);
             }
             UnpooledState::Proven(proven) => cx.env.uncount(&proven.counted),
-            UnpooledState::Greeting(_) | UnpooledState::Refused(_) | UnpooledState::Cancelling => {}
+            UnpooledState::Greeting(_) | UnpooledState::Refused(_) | UnpooledState::Cancelling(_) => {}
         }
     }
 
