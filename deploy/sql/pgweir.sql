@@ -78,7 +78,7 @@ BEGIN
             bigint, "max_user_client_connections" bigint, "current_client_connections" bigint'),
         ('statements', 'STATEMENTS', '"database" text, "user" text, "calls" numeric, "total_us" numeric, "mean_us" numeric, "p50_us" numeric, "p95_us" numeric, "p99_us"
             numeric, "max_us" numeric, "wait_us" numeric, "server_us" numeric, "client_us" numeric, "rows" numeric, "bytes" numeric, "errors"
-            numeric, "query" text'),
+            numeric, "query" text, "cache" text, "cache_hits" numeric, "cache_saved_us" numeric'),
         ('percentiles', 'PERCENTILES', '"database" text, "user" text, "part" text, "count" numeric, "mean_us" numeric, "p50_us" numeric, "p90_us" numeric, "p95_us"
             numeric, "p99_us" numeric, "max_us" numeric'),
         ('totals', 'TOTALS', '"name" text, "value" numeric'),

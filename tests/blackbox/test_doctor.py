@@ -215,3 +215,31 @@ def test_a_console_that_asks_for_tls(pooled, certificates):
     pooler = pooled(client_tls_sslmode="require", **files, **WELL)
     code, found = findings(f"postgres://stats:pw-of-stats@127.0.0.1:{pooler.port}", pooler.ini)
     assert code == 0 and "no_console" not in found, found
+
+
+def test_statements_that_would_gain_from_the_query_cache(pooled, pg):
+    """Statements with much time are named if their answers could be kept; of other reads, the reasons are told."""
+    pooler = pooled(pool_mode="transaction", **WELL)
+    gain = "select count(*) as gain from generate_series(1, 1000000)"
+    held = "select count(*) as held from generate_series(1, 1000000)"
+    code, found = findings(pooler.ini, service=pooler.folder)
+    assert "cache_gain" not in found and "cache_obstacles" not in found, found
+
+    def server_us(word):
+        rows = pooler.show("STATEMENTS", database="app")
+        return sum(int(row["server_us"]) for row in rows if f" as {word} " in row["query"])
+
+    with pooler.connect() as client:
+        def run(word, text):
+            client.execute(text, prepare=False)
+            return server_us(word) > 1_200_000
+
+        eventually(lambda: run("gain", gain), "it took more than a second", timeout_s=60)
+        with client.transaction():
+            eventually(lambda: run("held", held), "it took more than a second", timeout_s=60)
+    code, found = findings(pooler.ini, service=pooler.folder)
+    [(severity, text)] = found["cache_gain"]
+    assert severity == "note" and text.startswith("pool app/alice: the query cache could keep the answers to a statement that took ")
+    assert text.endswith(": select count(*) as gain from generate_series(?)"), text
+    [(severity, text)] = found["cache_obstacles"]
+    assert severity == "note" and "in a transaction (1 statement, " in text and "most: select count(*) as held" in text, text

@@ -378,3 +378,96 @@ def test_of_the_same_reads_that_wait_one_runs(pooled, pg):
     assert shown["state"] == "on" and 0 < int(shown["coalesced"]) == int(shown["hits"])
     with pooler.connect() as one:
         assert one.execute(SLOW).fetchone() != one.execute(SLOW).fetchone(), "nothing is kept"
+def statements(pooler):
+    """`cache`, `cache_hits` and `cache_saved_us` of SHOW STATEMENTS by text."""
+    rows = pooler.show("STATEMENTS", database="app", user="alice")
+    return {row["query"]: (row["cache"], int(row["cache_hits"]), int(row["cache_saved_us"])) for row in rows}
+
+
+#: Texts, and what the column `cache` says of them; None if their answers can be kept.
+JUDGED = {
+    "select value from counted where id = 1": None,
+    "select now() from counted": None,
+    "select random() from counted": "function random()",
+    "select noted(1)": "function noted() may change data",
+    "select steady(1)": None,
+    "select value from counted for share": "may change data: share",
+    "update counted set value = 0": "not a SELECT",
+    "select set_config('work_mem', '5MB', false)": "may read or change the session",
+    "select 1; select 2": "several statements",
+}
+
+
+@pytest.fixture
+def judged(counted):
+    """Functions of users, one of which may do more than read."""
+    counted.sql("create or replace function noted(a int) returns int language sql volatile as 'select a'")
+    counted.sql("create or replace function steady(a int) returns int language sql stable as 'select a'")
+    yield counted
+    counted.sql("drop function noted, steady")
+
+
+def bare(text):
+    """A text of these as SHOW STATEMENTS shows it."""
+    return text.replace("'work_mem', '5MB', false", "?, false").replace(" 1", " ?").replace("(1)", "(?)").replace(" 2", " ?").replace(" 0", " ?")
+
+
+@pytest.mark.parametrize("way", ["simple", "extended", "prepared"])
+def test_statements_say_whether_they_would_be_kept(pooled, judged, way):
+    """Before the cache is on: SHOW STATEMENTS says `off` of what it would keep, and names what stands in the way of the rest."""
+    pooler = pooled(pool_mode="transaction")
+    with pooler.connect() as client:
+        cursor = psycopg.ClientCursor(client) if way == "simple" else client.cursor()
+        options = {} if way == "simple" else {"prepare": way == "prepared"}
+        texts = [text for text in JUDGED if way == "simple" or ";" not in text]
+
+        def are_judged():
+            for text in texts:
+                cursor.execute(text, **options)
+            seen = statements(pooler)
+            return [text for text in texts if seen[bare(text)] != (JUDGED[text] or "off", 0, 0)] == []
+
+        eventually(are_judged, "each statement is judged as it should be")
+    with pooler.connect() as client, client.transaction():
+        client.execute("select value + id from counted", prepare=False)
+    assert statements(pooler)["select value + id from counted"][0] == "in a transaction"
+
+
+def test_statements_say_what_is_kept_and_what_hits_save(pooled, judged):
+    """With a rule the column agrees with the cache: what says `yes` is answered without PostgreSQL, and nothing else is."""
+    pooler = cached(pooled, rules="[cache]\nall = tables=counted ttl_ms=600000\n")
+    with pooler.connect() as client:
+        cursor = psycopg.ClientCursor(client)
+        reads = [text for text in JUDGED if "noted" not in text and not text.startswith("update")]
+        for text in reads:
+            cursor.execute(text)
+        eventually(lambda: cursor.execute(reads[0]) and statements(pooler)[bare(reads[0])][1] > 0, "it is hit")
+        for text in reads:
+            for _ in range(3):
+                cursor.execute(text)
+        for text in reads:
+            cache, hits, saved_us = statements(pooler)[bare(text)]
+            assert cache == (JUDGED[text] or "yes"), text
+            assert (hits > 0, saved_us > 0) == (cache == "yes", cache == "yes"), text
+        saved_us = statements(pooler)[bare(reads[0])][2]
+        pooler.admin("SET query_cache = off")
+        assert statements(pooler)[bare(reads[0])][0] == "off" and statements(pooler)[bare(reads[0])][2] == saved_us
+        with client.transaction():
+            cursor.execute(reads[0])
+        pooler.admin("SET query_cache = on")
+        with client.transaction():
+            cursor.execute("update counted set value = value")
+            cursor.execute(reads[0])
+        assert statements(pooler)[bare(reads[0])][0] == "in a transaction", "the last execution counts"
+
+
+def test_statements_of_no_rule(pooled, judged):
+    """A rule about other tables: the column says that no rule matches."""
+    pooler = cached(pooled, rules="[cache]\nall = tables=other ttl_ms=600000\n")
+    with pooler.connect() as client:
+
+        def run():
+            client.execute("select value from counted where id = 1", prepare=False)
+            return statements(pooler)["select value from counted where id = ?"][0] == "no rule"
+
+        eventually(run, "no rule matches")

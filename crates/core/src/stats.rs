@@ -3,6 +3,7 @@
 pub mod continuity;
 pub mod errors;
 pub mod histogram;
+pub(crate) mod obstacle;
 pub mod rare_path;
 pub mod snapshot;
 pub(crate) mod statements;

@@ -1,5 +1,6 @@
 //! Findings from the numbers of a snapshot, the most urgent first.
 
+mod cache;
 mod pools;
 mod postgres;
 mod sessions;
@@ -26,6 +27,8 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all.extend(system::open_files(snapshot));
     all.extend(system::backlog(snapshot));
     all.extend(system::changed(snapshot));
+    all.extend(cache::gains(snapshot));
+    all.extend(cache::obstacles(snapshot));
     // The sort is stable: findings of the same severity stay in this order.
     all.sort_by_key(|finding| finding.severity);
     all

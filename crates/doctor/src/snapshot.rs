@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub probes: Vec<Probe>,
     /// Settings that differ between the running pooler and its file.
     pub changed: Vec<Changed>,
+    /// The statements that took the most time; empty if they are not followed.
+    pub statements: Vec<Statement>,
 }
 
 /// Settings of the process that findings look at.
@@ -182,6 +184,23 @@ pub struct Lagging {
     pub bytes: u64,
     /// The time for which the client was watched.
     pub watched_s: u64,
+}
+
+/// A statement of SHOW STATEMENTS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statement {
+    /// The database as clients name it.
+    pub database: String,
+    /// The user of the pool.
+    pub user: String,
+    /// The text without literals.
+    pub text: String,
+    /// `yes` if the query cache keeps the answers, or why it does not; empty if the pooler does not tell.
+    pub cache: String,
+    /// The number of executions.
+    pub calls: u64,
+    /// The time at PostgreSQL.
+    pub server_us: u64,
 }
 
 /// A login to PostgreSQL, made in the same way as a pool's.

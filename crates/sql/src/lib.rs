@@ -40,7 +40,7 @@ pub use prepared::{NameUse, prepared_names};
 pub use questions::{Question, questions};
 pub use reach::{
     AtStandby, NameRole, at_standby, certainly_reads, doubtful_part, find_name, name_hash, names_only_tables,
-    names_varying, sets_locally,
+    sets_locally, varying_name,
 };
 pub use setting_names::SettingNames;
 pub use traits::{Statements, Traits, Verb, traits};

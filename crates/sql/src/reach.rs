@@ -17,7 +17,7 @@ use built_in::{FUNCTIONS, KEYWORDS};
 pub use locals::sets_locally;
 pub use one_server::{AtStandby, at_standby};
 pub use tables::names_only_tables;
-pub use varying::names_varying;
+pub use varying::varying_name;
 
 #[cfg(test)]
 mod tests;

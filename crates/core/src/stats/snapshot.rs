@@ -84,6 +84,12 @@ pub struct StatementSnapshot {
     pub bytes: u64,
     /// The number of statements that failed.
     pub errors: u64,
+    /// Whether the query cache keeps the statement's answers: `yes`, or why not.
+    pub cache: Box<str>,
+    /// The number of times that the query cache answered the statement. They are not among the calls.
+    pub cache_hits: u64,
+    /// The time at the server that these saved: for each, the mean time at the server at that moment, in microseconds.
+    pub cache_saved_us: u64,
 }
 
 impl StatementSnapshot {

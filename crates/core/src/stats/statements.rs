@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use crate::ids::PoolId;
-use crate::limits::{NAMES_FOLLOWED_MAX, RECENT_STATEMENTS};
+use crate::limits::{GROUP_BYTES_MAX, NAMES_FOLLOWED_MAX, RECENT_STATEMENTS, STATEMENT_TEXT_BYTES_MAX};
 use crate::stats::histogram::{Histogram, Slim};
+use crate::stats::obstacle::Obstacle;
 use crate::stats::snapshot::FollowedNumbers;
 use crate::stats::times::Split;
 
@@ -26,6 +27,17 @@ pub(crate) struct Known {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     pub(crate) errors: u64,
+    /// The number of times that the query cache answered the statement. These are not part of `calls`.
+    pub(crate) cache_hits: u64,
+    /// The time at the server that hits have saved: for each hit, the statement's mean time at the server at that moment.
+    pub(crate) cache_saved_us: u64,
+    /// Whether the query cache kept the answer to the last execution, or why not. `None` if the statement has not been executed since the
+    /// settings of the cache were last changed, and always without a cache.
+    pub(crate) kept: Option<Result<(), Obstacle>>,
+    /// The first execution ran in a transaction block.
+    pub(crate) began_in_transaction: bool,
+    /// The whole text without literals, if `text` has not all of it as the client wrote it. `None` also if it is too long.
+    whole_text: Option<Box<[u8]>>,
     totals: Slim,
     /// The priority of keeping the statement: its total time, halved by each search for a place that passes it.
     worth: u64,
@@ -37,8 +49,23 @@ impl Known {
         self.totals.widen(self.total_us)
     }
 
+    /// Returns the whole text without literals, or why it is not known.
+    pub(crate) fn whole_text(&self) -> Result<&[u8], Obstacle> {
+        let whole = self.whole_text.as_deref().unwrap_or(self.text.as_bytes());
+        match whole.ends_with(b"...") {
+            false => Ok(whole),
+            true if whole.len() > STATEMENT_TEXT_BYTES_MAX => Err(Obstacle::LongText),
+            true => Err(Obstacle::Unreadable),
+        }
+    }
+
+    /// Returns the time at the server, in microseconds.
+    fn server_us(&self) -> u64 {
+        self.total_us.saturating_sub(self.wait_us).saturating_sub(self.client_us)
+    }
+
     fn size_bytes(&self) -> usize {
-        Self::OVERHEAD_BYTES + self.text.len()
+        Self::OVERHEAD_BYTES + self.text.len() + self.whole_text.as_ref().map_or(0, |text| text.len())
     }
 
     /// The size of a place and of its entry in the index.
@@ -68,6 +95,11 @@ impl Running {
     #[inline]
     pub(crate) fn begin(&mut self, from_bytes: u64) {
         *self = Running { place: self.place, from_bytes, ..Running::default() };
+    }
+
+    /// Whether the statement is known, and only begins a transaction.
+    pub(crate) fn is_begin(&self) -> bool {
+        self.key != 0 && self.light
     }
 
     /// Whether the statement is known, and does more than begin a transaction.
@@ -100,6 +132,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) fingerprint: u64,
     /// The text as the client wrote it.
     pub(crate) text: &'a [u8],
+    /// The statement runs in a transaction block.
+    pub(crate) is_in_transaction: bool,
 }
 
 /// The fingerprints of the statements that a session prepared on its server without pgweir's help, by name.
@@ -236,10 +270,11 @@ impl StatementStats {
         if self.bytes_max == 0 || self.index.contains_key(&(key ^ self.seed)) {
             return None;
         }
+        let (text, whole_text) = texts_to_keep(seen.text);
         let known = Box::new(Known {
             pool: seen.pool,
             fingerprint: seen.fingerprint,
-            text: shown_text(seen.text),
+            text,
             calls: 0,
             total_us: 0,
             wait_us: 0,
@@ -248,6 +283,11 @@ impl StatementStats {
             rows: 0,
             bytes: 0,
             errors: 0,
+            cache_hits: 0,
+            cache_saved_us: 0,
+            kept: None,
+            began_in_transaction: seen.is_in_transaction,
+            whole_text,
             totals: Slim::EMPTY,
             worth: UNTRIED,
         });
@@ -334,6 +374,38 @@ impl StatementStats {
         Some(known)
     }
 
+    /// Whether the statement is in the table.
+    pub(crate) fn has(&self, pool: PoolId, fingerprint: u64) -> bool {
+        self.index.contains_key(&(self.key(pool, fingerprint) ^ self.seed))
+    }
+
+    /// Notes whether the query cache kept the answer to the statement, or why not.
+    pub(crate) fn note_kept(&mut self, running: &Running, kept: Result<(), Obstacle>) {
+        if running.key != 0
+            && self.keys.get(running.place as usize) == Some(&running.key)
+            && let Some(known) = self.places[running.place as usize].as_deref_mut()
+        {
+            known.kept = Some(kept);
+        }
+    }
+
+    /// Notes that the query cache answered the statement.
+    pub(crate) fn note_hit(&mut self, pool: PoolId, fingerprint: u64) {
+        let Some(place) = self.index.get(&(self.key(pool, fingerprint) ^ self.seed)) else { return };
+        let Some(known) = self.places[*place as usize].as_deref_mut() else { return };
+        let saved_us = known.server_us().checked_div(known.calls).unwrap_or(0);
+        known.cache_hits += 1;
+        known.cache_saved_us += saved_us;
+        known.kept = Some(Ok(()));
+        // Otherwise a statement would be dropped because the cache answers it.
+        known.worth += saved_us + 1;
+    }
+
+    /// Forgets of which statements the query cache kept the answers: its settings have changed.
+    pub(crate) fn forget_kept(&mut self) {
+        self.places.iter_mut().flatten().for_each(|known| known.kept = None);
+    }
+
     /// Returns the fingerprints and texts of the recent statements that are in the table, the last one first.
     pub(crate) fn recent(&self, recent: &Recent) -> Vec<(u64, Box<str>)> {
         let mut found: Vec<(u64, Box<str>)> = Vec::new();
@@ -360,22 +432,23 @@ impl StatementStats {
     }
 }
 
-/// Returns a text without its literals, as it may be shown: bounded, on one line, without control characters.
-pub(crate) fn shown_text(sql: &[u8]) -> Box<str> {
-    use crate::limits::STATEMENT_TEXT_BYTES_MAX;
+/// Returns a text without its literals, as it may be shown: bounded, on one line, without control characters. The second value is the whole
+/// text without literals if that is another one; `None` also if it is longer than the texts that the query cache looks at.
+fn texts_to_keep(sql: &[u8]) -> (Box<str>, Option<Box<[u8]>>) {
     let mut bytes = Vec::new();
     pgweir_sql::without_literals(sql, |piece| {
         bytes.extend_from_slice(piece);
-        bytes.len() <= STATEMENT_TEXT_BYTES_MAX
+        bytes.len() <= GROUP_BYTES_MAX
     });
-    let cut = bytes.len() > STATEMENT_TEXT_BYTES_MAX;
-    bytes.truncate(STATEMENT_TEXT_BYTES_MAX);
-    let text = String::from_utf8_lossy(&bytes);
+    let is_cut = bytes.len() > STATEMENT_TEXT_BYTES_MAX;
+    let front = &bytes[..bytes.len().min(STATEMENT_TEXT_BYTES_MAX)];
+    let text = String::from_utf8_lossy(front);
     let mut shown: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    if cut {
+    if is_cut {
         shown.push_str("...");
     }
-    shown.into_boxed_str()
+    let is_needed = bytes.len() <= GROUP_BYTES_MAX && shown.as_bytes() != bytes;
+    (shown.into_boxed_str(), is_needed.then(|| bytes.into_boxed_slice()))
 }
 
 /// A hasher that returns the key itself: the keys are hashes already, and seeded.
@@ -413,7 +486,7 @@ mod tests {
         let fingerprint = pgweir_sql::traits(text.as_bytes()).fingerprint;
         let pool = PoolId::default();
         if !table.name_known(&mut running, pool, fingerprint, false) {
-            table.make(Seen { pool, fingerprint, text: text.as_bytes() });
+            table.make(Seen { pool, fingerprint, text: text.as_bytes(), is_in_transaction: false });
             table.name_known(&mut running, pool, fingerprint, false);
         }
         table.note(&running, split(us), 10);
@@ -469,7 +542,7 @@ mod tests {
         let mut table = StatementStats::new(BYTES);
         let mut running = Running::default();
         let pool = PoolId::default();
-        let seen = Seen { pool, fingerprint: 7, text: b"a" };
+        let seen = Seen { pool, fingerprint: 7, text: b"a", is_in_transaction: false };
         table.make(seen);
         assert!(table.name_known(&mut running, pool, 7, false));
         table.forget_pool(pool);
@@ -481,9 +554,43 @@ mod tests {
 
     #[test]
     fn a_shown_text_is_bounded_and_on_one_line() {
-        let long = format!("select \"a\x01\nb\", {}", "column, ".repeat(1_000));
-        let shown = shown_text(long.as_bytes());
+        let long = format!("select \"a\x01\nb\", {}", "column, ".repeat(2_000));
+        let (shown, whole) = texts_to_keep(long.as_bytes());
         assert!(shown.starts_with("select \"a??b\", column, ") && shown.ends_with("..."), "{shown}");
         assert!(shown.len() <= crate::limits::STATEMENT_TEXT_BYTES_MAX + 3);
+        assert_eq!(whole, None, "it is longer than any that is kept");
+    }
+
+    #[test]
+    fn a_text_is_known_whole_up_to_the_length_of_a_group() {
+        let whole = |text: &str| {
+            let mut table = StatementStats::new(BYTES);
+            run(&mut table, text, 1);
+            let top = table.top(1);
+            top[0].whole_text().map(|text| String::from_utf8_lossy(text).into_owned())
+        };
+        let long = |columns: usize| format!("select {}a from t", "column, ".repeat(columns));
+        assert_eq!(whole("select a, 1 from t").as_deref(), Ok("select a, ? from t"));
+        assert_eq!(whole("select \"a\nb\" from t").as_deref(), Ok("select \"a\nb\" from t"));
+        assert_eq!(whole(&long(500)), Ok(long(500)));
+        assert_eq!(whole(&long(5_000)), Err(Obstacle::LongText));
+        assert_eq!(whole("select 'a'b"), Err(Obstacle::Unreadable), "a quote may be missing");
+    }
+
+    #[test]
+    fn hits_save_the_mean_time_at_the_server() {
+        let mut table = StatementStats::new(BYTES);
+        let pool = PoolId::default();
+        run(&mut table, "select a from t", 100);
+        run(&mut table, "select a from t", 300);
+        let fingerprint = pgweir_sql::traits(b"select a from t").fingerprint;
+        table.note_hit(pool, fingerprint);
+        table.note_hit(pool, fingerprint);
+        table.note_hit(pool, 1);
+        let known = table.top(1)[0];
+        assert_eq!((known.calls, known.cache_hits, known.kept), (2, 2, Some(Ok(()))));
+        assert_eq!(known.cache_saved_us, 2 * (75 + 225) / 2);
+        table.forget_kept();
+        assert_eq!(table.top(1)[0].kept, None);
     }
 }

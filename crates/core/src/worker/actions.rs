@@ -254,14 +254,21 @@ impl Worker {
                 pool.place_again(cx);
             });
         }
-        self.follow_cache(cx);
+        self.follow_cache(cx, &old.config);
         self.follow_clusters(cx);
     }
 
     /// The query cache follows a new configuration.
-    fn follow_cache<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    fn follow_cache<D: Driver>(&mut self, cx: &mut Cx<'_, D>, old: &Config) {
         let config = Arc::clone(&cx.env.rules.config);
         let new = QueryCache::of(&config, &cx.env.shared);
+        let said = |config: &Config| {
+            let main = &config.main;
+            (main.query_cache, main.query_cache_ttl_ms, main.query_cache_max_answer, main.query_cache_bytes)
+        };
+        if old.cache != config.cache || said(old) != said(&config) {
+            cx.env.measured.stats.forget_kept();
+        }
         if let (Some(cache), Some(_)) = (cx.env.cache.as_deref_mut(), &new) {
             cache.follow(&config, &cx.env.shared);
         } else if cx.env.cache.is_some() || new.is_some() {

@@ -10,7 +10,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use pgweir_auth::{Credential, Secret};
 use pgweir_client::{Address, Client, Login, UrlError, parse_url};
 use pgweir_control::Examination;
-use pgweir_doctor::{Database, Lagging, Pinned, Pool, Settings, Snapshot, Source};
+use pgweir_doctor::{Database, Lagging, Pinned, Pool, Settings, Snapshot, Source, Statement};
 use pgweir_net::{DEEP_BACKLOG_BYTES, Pems, TlsConfigs};
 use pgweir_settings::{ADMIN_DATABASE, Main};
 
@@ -167,6 +167,7 @@ impl Console {
         let users = self.show("USERS");
         let pinned = self.show("CLIENTS_EXTENDED");
         let state = self.show("STATE");
+        let statements = self.show("STATEMENTS");
         let on_machine = self.is_local;
         Snapshot {
             source: Source::Console,
@@ -187,6 +188,7 @@ impl Console {
                 .map(|row| database(row, &pools))
                 .collect(),
             pinned: pinned.iter().filter_map(pin).collect(),
+            statements: statements.iter().map(statement).collect(),
             lagging: self.lagging(),
             ..Snapshot::default()
         }
@@ -252,6 +254,17 @@ fn behind(sockets: &[Row]) -> Vec<(String, Lagging)> {
         (text(row, "ptr").to_owned(), lagging)
     };
     sockets.iter().filter(lags).map(client).collect()
+}
+
+fn statement(row: &Row) -> Statement {
+    Statement {
+        database: text(row, "database").to_owned(),
+        user: text(row, "user").to_owned(),
+        text: text(row, "query").to_owned(),
+        cache: text(row, "cache").to_owned(),
+        calls: number(row, "calls"),
+        server_us: number(row, "server_us"),
+    }
 }
 
 fn pin(row: &Row) -> Option<Pinned> {

@@ -88,6 +88,9 @@ fn statement(one: &StatementSnapshot) -> Value {
         "max_us": one.max_us,
         "rows": one.rows,
         "bytes": one.bytes,
+        "cache": one.cache,
+        "cache_hits": one.cache_hits,
+        "cache_saved_us": one.cache_saved_us,
     })
 }
 

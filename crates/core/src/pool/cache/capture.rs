@@ -13,6 +13,7 @@ use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::cache::store::{Store, Underway};
 use crate::pool::relay::exchange::whole_messages;
+use crate::stats::statements::Running;
 
 /// The time at which a statement was sent to a server, with the state of the database's objects and rights at that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +41,8 @@ impl SentAt {
 /// The copy of one group's answer, as far as the answer has arrived.
 pub(crate) struct Capture {
     pub(crate) client: ClientId,
+    /// The statement in SHOW STATEMENTS.
+    pub(crate) statement: Running,
     pub(crate) key: Arc<[u8]>,
     pub(crate) sent: SentAt,
     /// The types of the group's messages, in their order.
@@ -73,6 +76,7 @@ impl Capture {
     /// its answer is kept as if there were none. An answer of more than `bytes_max` bytes is given up.
     pub(crate) fn new(
         client: ClientId,
+        statement: Running,
         (key, sent): (Arc<[u8]>, SentAt),
         (messages, is_in_block): (&[u8], bool),
         bytes_max: usize,
@@ -81,6 +85,7 @@ impl Capture {
         store.underway().add(key.len());
         Capture {
             client,
+            statement,
             key,
             sent,
             asked: whole_messages(messages).map(|message| message.tag()).collect(),
@@ -206,7 +211,8 @@ mod tests {
     fn capture_in(store: &Store, asked: &str, bytes_max: usize) -> (Capture, Underway) {
         let messages: Vec<u8> = asked.bytes().flat_map(|tag| message(tag, b"x\0")).collect();
         let what = (Arc::from(&b"key"[..]), SentAt { at_us: 1, age: 0, changes: 0 });
-        let capture = Capture::new(ClientId::default(), what, (&messages, false), bytes_max, store);
+        let (client, statement) = (ClientId::default(), Running::default());
+        let capture = Capture::new(client, statement, what, (&messages, false), bytes_max, store);
         (capture, store.underway().clone())
     }
 

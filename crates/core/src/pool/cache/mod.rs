@@ -1,9 +1,10 @@
 //! The query cache: answers to reads, given again without a server (`query_cache`; for users: docs/configure/query-cache.md).
 //!
 //! A rule of `[cache]` names clients, tables and an age. This room has the values: the answers of a worker ([`store`]), their keys ([`key`]),
-//! and the captures of answers on their way ([`capture`]). It answers no client and sends nothing: `relay/known_answers.rs` does.
+//! the captures of answers on their way ([`capture`]), and what of a statement alone decides whether its answer is kept ([`judgement`]). It answers no client and sends nothing: `relay/known_answers.rs` does.
 
 pub(crate) mod capture;
+pub(crate) mod judgement;
 pub(crate) mod key;
 pub(crate) mod store;
 
@@ -19,7 +20,9 @@ use crate::pool::prepared::parse_contexts::{Known, ParseContext, ParseContexts};
 use crate::pool::{Gate, PoolState};
 use crate::shared::Shared;
 use crate::stats::histogram::Histogram;
+use crate::stats::obstacle::Obstacle;
 use crate::stats::snapshot::CacheNumbers;
+use crate::stats::statements::Running;
 
 /// The query cache of a worker.
 pub(crate) struct QueryCache {
@@ -100,20 +103,18 @@ impl QueryCache {
         number
     }
 
-    /// Returns a capture for the answer to the group `messages`. The caller has written its key to [`QueryCache::key`].
-    /// `is_in_block`: a BEGIN was sent ahead of it.
+    /// Returns a capture for the answer to the group `messages`, whose statement is `statement` in SHOW STATEMENTS. The caller has written
+    /// the group's key to [`QueryCache::key`]. `is_in_block`: a BEGIN was sent ahead of it.
     pub(crate) fn capture(
         &self,
         env: &Env,
-        client: ClientId,
+        (client, statement): (ClientId, Running),
         messages: &[u8],
         (sent, is_in_block): (SentAt, bool),
     ) -> Capture {
-        // As the rules of settings say of all workers together, an answer takes a quarter of the room at most.
-        let bytes_max =
-            (env.rules.config.main.query_cache_max_answer as usize).min(self.store.bytes_max() / 4);
+        let bytes_max = answer_bytes_max(&env.rules.config, self.store.bytes_max());
         let what = (self.key.as_slice().into(), sent);
-        Capture::new(client, what, (messages, is_in_block), bytes_max, &self.store)
+        Capture::new(client, statement, what, (messages, is_in_block), bytes_max, &self.store)
     }
 }
 
@@ -136,17 +137,30 @@ fn share_bytes(config: &Config, shared: &Shared) -> usize {
     config.main.query_cache_bytes as usize / usize::from(shared.workers()).max(1)
 }
 
+/// Returns the number of bytes of the longest answer that is kept in a store of `store_bytes_max` bytes.
+fn answer_bytes_max(config: &Config, store_bytes_max: usize) -> usize {
+    // As the rules of settings say of all workers together, an answer takes a quarter of the room at most.
+    (config.main.query_cache_max_answer as usize).min(store_bytes_max / 4)
+}
+
 impl PoolState {
-    /// Returns the reason why the cache is not used in this pool, as SHOW CACHE tells it; `None` if it may be used.
-    pub(crate) fn cache_obstacle(&self, env: &Env) -> Option<&'static str> {
+    /// Returns the reason why the cache is not used in this pool; `None` if it may be used.
+    pub(crate) fn cache_obstacle(&self, env: &Env) -> Option<Obstacle> {
         let config = &env.rules.config;
         let is_named =
             || names_all(config) || config.cache.iter().any(|rule| rule.may_name_database(&self.database));
         match () {
-            () if config.main.query_cache == Switch::Off => Some("off: query_cache=off"),
-            () if !is_named() => Some("off: no rule"),
-            () if self.policy.keeps_server() => Some("off: pool_mode=session"),
-            () if !self.policy.keeps_sessions() => Some("off: session_state=pgbouncer"),
+            () if config.main.query_cache == Switch::Off => Some(Obstacle::Off),
+            () if !is_named() => Some(Obstacle::NoRule),
+            () => self.session_obstacle(),
+        }
+    }
+
+    /// Returns the reason why no cache can be used in this pool: pgweir does not know the settings of its clients.
+    pub(crate) fn session_obstacle(&self) -> Option<Obstacle> {
+        match () {
+            () if self.policy.keeps_server() => Some(Obstacle::SessionPooling),
+            () if !self.policy.keeps_sessions() => Some(Obstacle::SessionState),
             () => None,
         }
     }
@@ -156,8 +170,7 @@ impl PoolState {
         self.gate == Gate::Open
             && env.activity == Activity::Active
             && env.stopping.is_none()
-            && self.policy.keeps_sessions()
-            && !self.policy.keeps_server()
+            && self.session_obstacle().is_none()
     }
 
     /// Returns the age (µs) from which on an answer to this text is not given to the client; `None` if the text matches no rule. 0 with

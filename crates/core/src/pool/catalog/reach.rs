@@ -283,6 +283,11 @@ impl Reach {
         is_listed || self.barred.binary_search(&name).is_ok()
     }
 
+    /// Whether the catalog was read, so that texts can certainly read.
+    pub(crate) fn is_known(&self) -> bool {
+        self.identity != 0
+    }
+
     /// Whether the names that mean something else on a standby are known.
     pub(crate) fn knows_standbys(&self) -> bool {
         self.at_primary.is_some()

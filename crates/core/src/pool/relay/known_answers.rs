@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use pgweir_settings::QueryCache as Switch;
-use pgweir_sql::{begin_modes, names_varying};
+use pgweir_sql::{begin_modes, varying_name};
 use pgweir_wire::backend::TxStatus;
 
 use crate::context::{Cx, Env};
@@ -25,7 +25,16 @@ use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::{Pool, Step};
+use crate::stats::obstacle::Obstacle;
 use crate::stats::rare_path::RarePath;
+
+/// The bytes of a linked client that are about to be sent to its server while there is a cache.
+pub(crate) struct Sending {
+    /// The group whose answer may be captured, or why the answer is not kept.
+    keepable: Result<Keepable, Obstacle>,
+    /// The server runs an earlier statement of the client.
+    is_behind: bool,
+}
 
 /// The result of looking a group up in the cache.
 enum Lookup {
@@ -193,8 +202,8 @@ impl Pool {
         }
         let messages = bytes.get(..group.len as usize);
         let asking = |messages| self.ask_cache(cx.env, cache, id, group, (messages, modes_of(begin)));
-        let found = messages.and_then(asking);
-        let Some((ttl_us, _)) = found else { return Lookup::NotAsked };
+        let found = messages.map(asking);
+        let Some(Ok((ttl_us, _))) = found else { return Lookup::NotAsked };
         let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
         let now_us = cx.env.now.mono_us;
         if client.account.wrote_us == WRITING {
@@ -227,11 +236,12 @@ impl Pool {
             self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
             self.state.cache.ages.get_or_insert_default().record(age_us);
         }
+        cx.env.measured.stats.note_hit(self.id, group.statement);
         Lookup::Hit
     }
 
-    /// Returns the age (µs) up to which the answer to a group may be given to this client, and the statement's text; `None` if no rule
-    /// matches. With `Some`, the group's key is in [`QueryCache::key`].
+    /// Returns the age (µs) up to which the answer to a group may be given to this client, and the statement's text, or why the cache is not
+    /// asked. With `Ok`, the group's key is in [`QueryCache::key`].
     fn ask_cache<'a>(
         &mut self,
         env: &'a Env,
@@ -239,28 +249,36 @@ impl Pool {
         id: ClientId,
         group: &Group,
         (messages, modes): (&'a [u8], &[u8]),
-    ) -> Option<(u64, &'a [u8])> {
-        if !group.is_pure_read() {
-            return None;
+    ) -> Result<(u64, &'a [u8]), Obstacle> {
+        if let Some(obstacle) = group.obstacle() {
+            return Err(obstacle);
         }
-        let account = &mut self.clients.get_mut(id)?.account;
+        let account = &mut self.clients.get_mut(id).ok_or(Obstacle::Together)?.account;
+        if account.unnamed.is_some() {
+            return Err(Obstacle::PreparedUnnamed);
+        }
         // What a client must see of a cluster's primary is not compared.
-        if account.unnamed.is_some() || account.must_see.is_some() {
-            return None;
+        if account.must_see.is_some() {
+            return Err(Obstacle::CausalReads);
         }
-        let settings = cache.settings_of(env, self.id, account)?;
-        let text = match asked(messages)? {
-            Asked::Text(text) => text,
-            Asked::Named(name) => &env.statements.get(account.statement(name)?)?.query,
+        let settings = cache.settings_of(env, self.id, account).ok_or(Obstacle::LongSettings)?;
+        let named = |name| Some(&*env.statements.get(account.statement(name)?)?.query);
+        let text = match asked(messages) {
+            Some(Asked::Text(text)) => Some(text),
+            Some(Asked::Named(name)) => named(name),
+            None => None,
         };
-        let ttl_us = self.state.cache_ttl_us(env, cache.version(), account, text)?;
-        write_key(&mut cache.key, (self.id, settings, modes), messages, |name| account.statement(name))?;
-        Some((ttl_us, text))
+        let text = text.ok_or(Obstacle::PreparedUnnamed)?;
+        let ttl_us = self.state.cache_ttl_us(env, cache.version(), account, text).ok_or(Obstacle::NoRule)?;
+        write_key(&mut cache.key, (self.id, settings, modes), messages, |name| account.statement(name))
+            .ok_or(Obstacle::Together)?;
+        Ok((ttl_us, text))
     }
 
     /// Prepares for bytes of a linked client that are about to be sent. An unfinished capture of the server ends. Unless the bytes are one
-    /// group that certainly only reads, or that begins or ends a transaction block, they count as a change, which the client must see from then on. `group` is the group at the front of
-    /// the bytes, if it is known. Returns the group whose answer may be captured.
+    /// group that certainly only reads, or that begins or ends a transaction block, they count as a change, which the client must see from
+    /// then on. `group` is the group at the front of the bytes, if it is known. The caller passes the result to [`Pool::capture_sent`] when
+    /// the bytes are sent.
     #[cold]
     #[inline(never)]
     pub(crate) fn note_sending(
@@ -270,20 +288,32 @@ impl Pool {
         server_id: ServerId,
         group: Option<Group>,
         bytes: &[u8],
-    ) -> Option<Keepable> {
-        if let Some(server) = self.servers.get_mut(server_id) {
+    ) -> Option<Sending> {
+        let is_behind = self.servers.get_mut(server_id).is_some_and(|server| {
             server.incoming.capture = None;
-        }
+            server.work.running.is_named()
+        });
+        let in_transaction = self.is_in_transaction(server_id);
         let found = group.or_else(|| self.look_at_group(env, id, bytes));
-        let found = found.filter(|group| group.certainly_reads() && group.len as usize == bytes.len());
+        let read = found.filter(|group| group.certainly_reads() && group.len as usize == bytes.len());
         // What a COMMIT makes visible was noted when it was sent.
-        if found.is_none() && !self.is_block_alone(env, id, bytes) {
+        if read.is_none() && !self.is_block_alone(env, id, bytes) {
             self.clients.get_mut(id)?.account.wrote_us = WRITING;
         }
-        match (found?, group) {
-            (found, Some(_)) => Some(Keepable::alone(found)),
-            (found, None) => self.first_group_to_keep(env, id, found),
-        }
+        let keepable = match (read, found) {
+            (Some(read), _) if group.is_some() => Ok(Keepable::alone(read)),
+            (Some(read), _) => match self.first_group_to_keep(env, id, read) {
+                Some(keepable) => Ok(keepable),
+                None if in_transaction => Err(Obstacle::InTransaction),
+                None => Err(Obstacle::KeepsServer),
+            },
+            (None, _) if in_transaction => Err(Obstacle::InTransaction),
+            (None, Some(found)) if found.len as usize == bytes.len() => {
+                Err(found.obstacle().unwrap_or(Obstacle::Together))
+            }
+            (None, _) => Err(Obstacle::Together),
+        };
+        Some(Sending { keepable, is_behind })
     }
 
     /// Returns what may be kept of a linked client's next group, which is looked at message by message, if the group sees the same data and
@@ -299,6 +329,34 @@ impl Pool {
                 sees_the_newest.then(|| Keepable { group, begin: Some(begin.clone()) })
             }
             _ => None,
+        }
+    }
+
+    /// Begins to capture the answer to bytes that a linked client's server was sent, or notes why the answer is not kept. `sent_len` is the
+    /// number of the bytes that were sent.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn capture_sent(
+        &mut self,
+        env: &mut Env,
+        (id, server_id): (ClientId, ServerId),
+        sending: Sending,
+        bytes: &[u8],
+        sent_len: usize,
+    ) {
+        match sending.keepable {
+            Ok(keepable) if sent_len == bytes.len() => {
+                let sent = SentAt::now(env);
+                self.begin_capture(env, (id, server_id), &keepable, Some(bytes), Some(sent));
+            }
+            // A part of the bytes waits: these are sent, and looked at, once more.
+            Ok(_) => {}
+            // The server runs an earlier statement, which the reason is not about.
+            Err(_) if sending.is_behind => {}
+            Err(obstacle) => {
+                let running = self.servers.get(server_id).map(|server| server.work.running);
+                env.measured.stats.note_kept(&running.unwrap_or_default(), Err(obstacle));
+            }
         }
     }
 
@@ -331,10 +389,14 @@ impl Pool {
         sent: SentAt,
     ) {
         let Some(mut cache) = env.cache.take() else { return };
-        self.capture_with(env, &mut cache, ids, keepable, bytes, sent);
+        let kept = self.capture_with(env, &mut cache, ids, keepable, bytes, sent);
         env.cache = Some(cache);
+        if let (Err(obstacle), Some(server)) = (kept, self.servers.get(ids.1)) {
+            env.measured.stats.note_kept(&server.work.running, Err(obstacle));
+        }
     }
 
+    /// Begins a capture, or returns why the answer will not be kept.
     fn capture_with(
         &mut self,
         env: &Env,
@@ -343,24 +405,32 @@ impl Pool {
         Keepable { group, begin }: &Keepable,
         bytes: Option<&[u8]>,
         sent: SentAt,
-    ) -> Option<()> {
-        let server = self.servers.get_mut(server_id)?;
+    ) -> Result<(), Obstacle> {
+        let Some(server) = self.servers.get_mut(server_id) else { return Ok(()) };
         server.incoming.capture = None;
         // A standby may be behind: its answer would be older than it looks.
-        if !server.branch.is_primary() || self.state.cache_obstacle(env).is_some() {
-            return None;
+        if !server.branch.is_primary() {
+            return Err(Obstacle::Standby);
+        }
+        if let Some(obstacle) = self.state.cache_obstacle(env) {
+            return Err(obstacle);
         }
         if env.rules.config.main.query_cache == Switch::Coalesce && self.state.node.waiting == 0 {
-            return None;
+            return Ok(());
         }
+        let statement = server.work.running;
         let queued = server.attempt.kept().filter(|_| bytes.is_none()).map(|kept| kept.bytes.clone());
-        let messages = bytes.or(queued.as_deref())?.get(..group.len as usize)?;
+        let messages = bytes.or(queued.as_deref()).and_then(|bytes| bytes.get(..group.len as usize));
+        let messages = messages.ok_or(Obstacle::Together)?;
         let (_, text) = self.ask_cache(env, cache, id, group, (messages, modes_of(begin.as_deref())))?;
-        if !names_varying(text) {
-            let capture = cache.capture(env, id, messages, (sent, begin.is_some()));
-            self.servers.get_mut(server_id)?.incoming.capture = Some(Box::new(capture));
+        if varying_name(text).is_some() {
+            return Err(Obstacle::Varying);
         }
-        Some(())
+        let capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
+        if let Some(server) = self.servers.get_mut(server_id) {
+            server.incoming.capture = Some(Box::new(capture));
+        }
+        Ok(())
     }
 
     /// Gives bytes that a server sent for a client to the capture of that client's answer, and keeps the answer when it is whole.
@@ -378,9 +448,11 @@ impl Pool {
         };
         let Some(cache) = cx.env.cache.as_deref_mut() else { return };
         let numbers = &mut self.state.cache.numbers;
+        let stats = &mut cx.env.measured.stats;
         match capture.hear(bytes) {
             Heard::More => server.incoming.capture = Some(capture),
             Heard::Plain => {
+                stats.note_kept(&capture.statement, Ok(()));
                 let (key, sent) = (Arc::clone(&capture.key), capture.sent);
                 let kept = cache.store.keep(key, self.id, capture.answer(), sent);
                 numbers.fills += u64::from(kept.is_some());
@@ -389,10 +461,12 @@ impl Pool {
                 }
             }
             Heard::Unfit => {
+                stats.note_kept(&capture.statement, Err(Obstacle::Unfit));
                 numbers.unfit += 1;
                 cx.driver.reached(RarePath::CacheUnfit);
             }
             Heard::TooLong => {
+                stats.note_kept(&capture.statement, Err(Obstacle::LongAnswer));
                 numbers.too_long += 1;
                 cx.driver.reached(RarePath::CacheTooLong);
             }

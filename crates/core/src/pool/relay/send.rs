@@ -9,7 +9,6 @@ use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::HOLD_MESSAGE_BYTES;
-use crate::pool::cache::capture::SentAt;
 use crate::pool::client::state::{ClientState, Link, Waits};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
@@ -120,7 +119,7 @@ impl Pool {
         group: Option<Group>,
     ) -> Step {
         debug_assert!(cx.env.ahead.is_empty(), "a feature's messages were not sent");
-        let keepable = match cx.env.cache {
+        let sending = match cx.env.cache {
             Some(_) => self.note_sending(cx.env, id, server_id, group, bytes),
             None => None,
         };
@@ -168,9 +167,8 @@ impl Pool {
         {
             self.begin_pipeline(cx.env, server_id, &group);
         }
-        if let Some(keepable) = keepable.filter(|_| cursor.at == bytes.len()) {
-            let sent = SentAt::now(cx.env);
-            self.begin_capture(cx.env, (id, server_id), &keepable, Some(bytes), Some(sent));
+        if let Some(sending) = sending {
+            self.capture_sent(cx.env, (id, server_id), sending, bytes, cursor.at);
         }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }

@@ -3,8 +3,20 @@
 use crate::context::Env;
 use crate::pool::Pool;
 use crate::pool::cache::store::Held;
+use crate::stats::obstacle::Obstacle;
 use crate::stats::snapshot::CacheNumbers;
 use crate::worker::console::report::{Row, cell};
+
+/// Returns the words of the column `state`.
+fn state_words(obstacle: Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::Off => "off: query_cache=off",
+        Obstacle::NoRule => "off: no rule",
+        Obstacle::SessionPooling => "off: pool_mode=session",
+        Obstacle::SessionState => "off: session_state=pgbouncer",
+        other => other.words(),
+    }
+}
 
 impl Pool {
     /// The pool's row of SHOW CACHE.
@@ -18,7 +30,7 @@ impl Pool {
         let mut row = vec![
             cell(&self.state.database),
             cell(&self.state.user),
-            cell(self.state.cache_obstacle(env).unwrap_or("on")),
+            cell(self.state.cache_obstacle(env).map_or("on", state_words)),
         ];
         row.extend([answers, bytes, hits, misses, fills, too_long, unfit, evicted].map(cell));
         row.extend([median, oldest, cell(coalesced)]);

@@ -6,7 +6,7 @@
 use pgweir_settings::Main;
 use pgweir_sql::{Traits, Verb};
 use pgweir_wire::Messages;
-use pgweir_wire::backend::ErrorFields;
+use pgweir_wire::backend::{ErrorFields, TxStatus};
 use pgweir_wire::frontend::{BindHead, Parse, tag};
 
 use crate::context::{Cx, Env};
@@ -14,8 +14,9 @@ use crate::driver::{Driver, Endpoint, Level};
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::limits::SLOW_STATEMENTS_KEPT;
 use crate::mail::Question;
-use crate::pool::client::state::ClientState;
+use crate::pool::client::state::{ClientState, Link};
 use crate::pool::relay::exchange::group::Group;
+use crate::pool::relay::preamble::{Ahead, LinkPhase, Preamble};
 use crate::pool::server::state::Server;
 use crate::pool::{Pool, PoolState};
 use crate::shared::Shared;
@@ -96,7 +97,7 @@ impl Pool {
             let Some(server) = self.servers.get_mut(server_id) else { return };
             server.work.followed.note(name, statement);
             // If it is in use when it is bound, its text is no longer at hand.
-            env.measured.stats.make(Seen { pool: self.id, fingerprint: statement.fingerprint, text });
+            self.enter_parsed(env, server_id, statement.fingerprint, text);
             if env.measured.sampler.is_on() {
                 self.trace(env, server_id, Some(text));
             }
@@ -195,11 +196,39 @@ impl Pool {
         }
     }
 
+    /// Enters a statement that is prepared on a server in the list, unless it is there.
+    #[cold]
+    #[inline(never)]
+    fn enter_parsed(&self, env: &mut Env, id: ServerId, fingerprint: u64, text: &[u8]) {
+        let pool = self.id;
+        if !env.measured.stats.has(pool, fingerprint) {
+            let is_in_transaction = self.is_in_transaction(id);
+            env.measured.stats.make(Seen { pool, fingerprint, text, is_in_transaction });
+        }
+    }
+
+    /// Whether a transaction block is open on the server, or was begun by messages that were sent or are to be sent ahead of the next one.
+    pub(crate) fn is_in_transaction(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let client = server.state.client().and_then(|client| self.clients.get(client));
+        let begins = matches!(
+            client.map(|client| &client.state),
+            Some(ClientState::Linked(Link {
+                phase: LinkPhase::Exchange(
+                    Preamble::Begin(_) | Preamble::Sent(Ahead::Begin, _) | Preamble::Block(_)
+                ),
+                ..
+            }))
+        );
+        begins || server.tx != TxStatus::Idle || server.work.running.is_begin()
+    }
+
     #[cold]
     fn measure_new(&mut self, env: &mut Env, id: ServerId, statement: Prepared, text: &[u8]) {
         let Prepared { fingerprint, light } = statement;
         let pool = self.id;
-        env.measured.stats.make(Seen { pool, fingerprint, text });
+        let is_in_transaction = self.is_in_transaction(id);
+        env.measured.stats.make(Seen { pool, fingerprint, text, is_in_transaction });
         if let Some(server) = self.servers.get_mut(id) {
             env.measured.stats.name_known(&mut server.work.running, pool, fingerprint, light);
         }

@@ -12,12 +12,12 @@ impl Worker {
     /// The statements that took most time on this worker.
     pub(crate) fn top_statements(&self, env: &Env) -> Vec<StatementSnapshot> {
         let shown = env.measured.stats.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
-            let pool = &self.pools.get(known.pool)?.state;
+            let pool = self.pools.get(known.pool)?;
             let totals = known.totals();
             let quantile_us = |share| totals.quantile_us(share).unwrap_or_default().min(known.max_us as f64);
             Some(StatementSnapshot {
-                database: pool.database.clone(),
-                user: pool.user.clone(),
+                database: pool.state.database.clone(),
+                user: pool.state.user.clone(),
                 fingerprint: known.fingerprint,
                 text: known.text.clone(),
                 calls: known.calls,
@@ -31,6 +31,9 @@ impl Worker {
                 rows: known.rows,
                 bytes: known.bytes,
                 errors: known.errors,
+                cache: pool.cache_column(env, known),
+                cache_hits: known.cache_hits,
+                cache_saved_us: known.cache_saved_us,
             })
         });
         shown.collect()
@@ -80,6 +83,9 @@ pub(crate) fn statement_rows(mut statements: Vec<StatementSnapshot>) -> Vec<Row>
             cell(statement.bytes),
             cell(statement.errors),
             cell(&statement.text),
+            cell(&statement.cache),
+            cell(statement.cache_hits),
+            cell(statement.cache_saved_us),
         ]
     };
     statements.into_iter().map(row).collect()

@@ -252,7 +252,7 @@ const CACHE: [(&str, Type); 14] = [
     ("coalesced", Numeric),
 ];
 
-const STATEMENTS: [(&str, Type); 16] = [
+const STATEMENTS: [(&str, Type); 19] = [
     ("database", Text),
     ("user", Text),
     ("calls", Numeric),
@@ -269,6 +269,9 @@ const STATEMENTS: [(&str, Type); 16] = [
     ("bytes", Numeric),
     ("errors", Numeric),
     ("query", Text),
+    ("cache", Text),
+    ("cache_hits", Numeric),
+    ("cache_saved_us", Numeric),
 ];
 
 const CONFIG: [(&str, Type); 4] = [("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];

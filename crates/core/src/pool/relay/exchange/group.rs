@@ -4,7 +4,7 @@
 //! nothing in the session, and needs nothing that another group left there. Only such a group may share a server connection with the groups
 //! of other clients. This file must reject a group when in doubt: a rejected group costs speed, never correctness.
 
-use pgweir_sql::Traits;
+use pgweir_sql::{Statements, Traits, Verb};
 use pgweir_wire::frontend::{BindHead, Close, Describe, Execute, Parse, Query, Target, tag};
 use pgweir_wire::{HEADER_LEN, Header};
 
@@ -16,6 +16,7 @@ use crate::pool::prepared::statements::are_built_in;
 use crate::pool::prepared::texts::Texts;
 use crate::pool::sequences::state::{asks, draws};
 use crate::pool::session::pins::is_notable;
+use crate::stats::obstacle::Obstacle;
 
 /// A bit of the fingerprint: the group uses statements that were prepared before. Such a group and the same text in a Query have separate
 /// estimates.
@@ -69,6 +70,33 @@ impl GroupTraits {
     #[inline]
     fn has(self, other: GroupTraits) -> bool {
         self.0 & other.0 != 0
+    }
+
+    /// Returns why the answer to statements with these effects does not follow from the data and the session's settings alone; `None` if it
+    /// does. This is the rule of the query cache, for groups and for texts.
+    fn obstacle(self) -> Option<Obstacle> {
+        let of = |others: &[GroupTraits]| others.iter().any(|other| self.has(*other));
+        match () {
+            () if of(&[GroupTraits::SEVERAL, GroupTraits::NAMES_SEVERAL]) => Some(Obstacle::Several),
+            () if of(&[GroupTraits::ASKS, GroupTraits::MAY_TOUCH]) => Some(Obstacle::Session),
+            () if of(&[GroupTraits::MAY_WRITE, GroupTraits::DRAWS]) => Some(Obstacle::MayWrite),
+            () => None,
+        }
+    }
+}
+
+/// Returns why the answer to a text with these traits does not follow from the data and the session's settings alone, as
+/// [`Group::obstacle`] does for a group that is this text.
+pub(crate) fn obstacle_of_text(traits: &Traits, reads: Reads) -> Option<Obstacle> {
+    let is_query = matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table | Verb::With);
+    let mut effects = GroupTraits::default();
+    effects.note(traits, reads);
+    match traits.statements {
+        Statements::Many => Some(Obstacle::Several),
+        _ if !is_query => Some(Obstacle::NotASelect),
+        // `group_at_front` finds no group then.
+        _ if !traits.certainly_self_contained => effects.obstacle().or(Some(Obstacle::Session)),
+        _ => effects.obstacle(),
     }
 }
 
@@ -131,16 +159,10 @@ impl Group {
         self.traits.has(GroupTraits::ASKS)
     }
 
-    /// Whether the group certainly is one statement whose answer follows from the data and the session's settings alone: it neither asks for what
-    /// the session did before nor uses two prepared statements.
-    pub(crate) fn is_pure_read(&self) -> bool {
-        const OTHERS: u16 = GroupTraits::MAY_WRITE.0
-            | GroupTraits::MAY_TOUCH.0
-            | GroupTraits::DRAWS.0
-            | GroupTraits::ASKS.0
-            | GroupTraits::SEVERAL.0
-            | GroupTraits::NAMES_SEVERAL.0;
-        !self.traits.has(GroupTraits(OTHERS)) && self.is_one_statement()
+    /// Returns why the answer to the group does not follow from the data and the session's settings alone: the group may do more than read, asks
+    /// for what the session did before, or is not certainly one statement. `None` if the query cache may keep the answer.
+    pub(crate) fn obstacle(&self) -> Option<Obstacle> {
+        self.traits.obstacle().or((!self.is_one_statement()).then_some(Obstacle::Several))
     }
 
     /// Whether the group executes exactly one statement (Describe and Close do not count). Only `true` is reliable: a group of one

@@ -1,0 +1,80 @@
+//! The reasons why the query cache does not keep the answer to a statement, as SHOW STATEMENTS names them.
+
+/// A reason why an answer is not kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Obstacle {
+    /// The statement is no query.
+    NotASelect,
+    /// The text has several statements.
+    Several,
+    /// The statement may change its session, or its answer may depend on what the session did before.
+    Session,
+    /// The statement does not certainly only read.
+    MayWrite,
+    /// The statement names a function whose result is another one each time.
+    Varying,
+    /// The names of functions in the database are not known yet, so no statement certainly only reads.
+    Catalog,
+    /// The text is longer than the texts that pgweir looks at.
+    LongText,
+    /// The text without its literals ends where pgweir cannot read it with certainty, so the text alone tells nothing.
+    Unreadable,
+    /// The statement runs in a transaction block.
+    InTransaction,
+    /// The client sent the statement in one packet with other statements, or with the Parse of a statement that has a name.
+    Together,
+    /// The client has its server for longer than the statement, for example because it is pinned.
+    KeepsServer,
+    /// A standby gave the answer.
+    Standby,
+    /// The client must see what it has seen of a cluster's primary.
+    CausalReads,
+    /// The client prepared the unnamed statement in an earlier group.
+    PreparedUnnamed,
+    /// The settings of the client's session are too long to be compared.
+    LongSettings,
+    /// The answer has more bytes than are kept.
+    LongAnswer,
+    /// The answer has an error, a notice or another message that the statement did not ask for.
+    Unfit,
+    /// No rule of `[cache]` matches the statement.
+    NoRule,
+    /// `query_cache` is off.
+    Off,
+    /// The pool's clients keep their servers.
+    SessionPooling,
+    /// The pool has `session_state=pgbouncer`.
+    SessionState,
+    /// The statement has not been executed since the settings of the cache were last changed.
+    NotExecuted,
+}
+
+impl Obstacle {
+    /// Returns the words for SHOW STATEMENTS.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Obstacle::NotASelect => "not a SELECT",
+            Obstacle::Several => "several statements",
+            Obstacle::Session => "may read or change the session",
+            Obstacle::MayWrite => "may change data",
+            Obstacle::Varying => "another result each time",
+            Obstacle::Catalog => "the catalog is still to be read",
+            Obstacle::LongText => "text too long",
+            Obstacle::Unreadable => "text not certain",
+            Obstacle::InTransaction => "in a transaction",
+            Obstacle::Together => "sent together with other statements",
+            Obstacle::KeepsServer => "the client keeps its server",
+            Obstacle::Standby => "answer of a standby",
+            Obstacle::CausalReads => "causal_reads",
+            Obstacle::PreparedUnnamed => "prepared earlier without a name",
+            Obstacle::LongSettings => "settings of the session too long",
+            Obstacle::LongAnswer => "answer too long",
+            Obstacle::Unfit => "answer with an error or a notice",
+            Obstacle::NoRule => "no rule",
+            Obstacle::Off => "off",
+            Obstacle::SessionPooling => "session pooling",
+            Obstacle::SessionState => "session_state=pgbouncer",
+            Obstacle::NotExecuted => "not executed since the cache changed",
+        }
+    }
+}
