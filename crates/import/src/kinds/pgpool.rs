@@ -5,8 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use super::pgpool_cluster::{Backend, cluster};
-use super::pgpool_rows::ROWS;
+mod cluster;
+mod reads;
+mod rows;
+
+pub(super) use self::rows::ROWS;
+
+use self::cluster::{Backend, cluster};
 use super::{add_database, has_line};
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;

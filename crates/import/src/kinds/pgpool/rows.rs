@@ -17,7 +17,7 @@ const RECOVERY: &str =
 
 /// The keys in pgpool's manual.
 #[rustfmt::skip]
-pub(super) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     Row::new("listen_addresses", List, Setting("listen_addr"), &["localhost"]),
     Row::new("port", Port, Setting("listen_port"), &["9999"]),
     Row::new("unix_socket_directories", List, Reader("`unix_socket_dir`"), &[]).noted("the first directory; pgweir has one"),
