@@ -147,8 +147,10 @@ def test_the_day_of_a_pgpool_administrator(nodes, clustered):  # noqa: F811
                 assert re.search(r"^default_pool_size", out, re.M)
             case ("pcp_log_rotate" | "pcp_reload_config"), _:
                 assert out == "RELOAD\n"
+            case "pcp_invalidate_query_cache", _:
+                assert out == "CACHE PURGE\n"
             case "pcp_watchdog_info", _:
                 assert out.startswith("peer_id")
             case other:
                 raise AssertionError(f"the page has a command that is not tried: {other}")
-    assert len(seen) == 13
+    assert len(seen) == 14

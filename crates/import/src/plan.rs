@@ -16,7 +16,9 @@ pub(crate) struct Plan {
     /// Primaries with their standbys.
     pub(crate) clusters: Vec<Cluster>,
     /// The routes of clients to nodes, in order.
-    pub(crate) routes: Vec<Route>,
+    pub(crate) routes: Vec<Line>,
+    /// The rules of the query cache, in order.
+    pub(crate) cache: Vec<Line>,
     /// Settings of users.
     pub(crate) users: BTreeMap<String, BTreeMap<&'static str, String>>,
     /// Passwords, or the secrets that PostgreSQL stores for them, by user.
@@ -60,9 +62,9 @@ pub(crate) struct Node {
     pub(crate) weight: Option<u32>,
 }
 
-/// A line of `[routes]`.
+/// A line of `[routes]` or `[cache]`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Route {
+pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) pairs: Vec<(&'static str, String)>,
 }

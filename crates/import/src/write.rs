@@ -7,7 +7,7 @@ use pgweir_settings::{ADMIN_DATABASE, MAIN_ROWS};
 
 use crate::finding::shown;
 use crate::limits::SHOWN_LEN_MAX;
-use crate::plan::{Cluster, Database, Plan, Pool, Secret};
+use crate::plan::{Cluster, Database, Line, Plan, Pool, Secret};
 
 /// The paths of the other files, for the ini.
 #[derive(Clone, Debug)]
@@ -85,6 +85,10 @@ pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
         }
     }
     clusters(plan, places, &mut out);
+    if !plan.cache.is_empty() {
+        out.push_str("\n[cache]\n");
+    }
+    plan.cache.iter().for_each(|rule| out.push_str(&line(rule)));
     if !plan.users.is_empty() {
         out.push_str("\n[users]\n");
         for (user, options) in &plan.users {
@@ -136,7 +140,7 @@ fn clusters(plan: &Plan, places: &Places, out: &mut String) {
     if !plan.routes.is_empty() {
         out.push_str("\n[routes]\n");
     }
-    plan.routes.iter().for_each(|route| out.push_str(&entry(&route.name, &route.pairs)));
+    plan.routes.iter().for_each(|route| out.push_str(&line(route)));
 }
 
 fn cluster_pairs(cluster: &Cluster, hide_secrets: bool) -> Vec<(&'static str, String)> {
@@ -148,6 +152,11 @@ fn cluster_pairs(cluster: &Cluster, hide_secrets: bool) -> Vec<(&'static str, St
     pairs
         .extend(cluster.check_password.as_ref().map(|secret| ("check_password", told(secret, hide_secrets))));
     pairs
+}
+
+/// Returns a line of `[routes]` or `[cache]`.
+pub(crate) fn line(line: &Line) -> String {
+    entry(&line.name, &line.pairs)
 }
 
 /// Returns a line `name = key=value ...`.

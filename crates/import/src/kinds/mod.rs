@@ -6,9 +6,6 @@ mod pg_doorman;
 mod pgcat;
 mod pgdog;
 mod pgpool;
-mod pgpool_cluster;
-mod pgpool_reads;
-mod pgpool_rows;
 pub(crate) mod process;
 pub(crate) mod replicas;
 mod zalando;
@@ -91,7 +88,7 @@ pub(crate) fn read(kind: Kind, text: &str, reader: &mut Reader<'_, '_>) {
 
 pub(crate) fn tables() -> Vec<Table> {
     vec![
-        Table { name: "pgpool.conf", rows: pgpool_rows::ROWS },
+        Table { name: "pgpool.conf", rows: pgpool::ROWS },
         Table { name: "odyssey.conf", rows: odyssey::ROWS },
         Table { name: "pgcat.toml", rows: pgcat::ROWS },
         Table { name: "pgdog.toml", rows: pgdog::ROWS },

@@ -5,8 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use super::pgpool_cluster::{Backend, cluster};
-use super::pgpool_rows::ROWS;
+mod cache;
+mod cluster;
+mod reads;
+mod rows;
+
+pub(super) use self::rows::ROWS;
+
+use self::cache::cache;
+use self::cluster::{Backend, cluster};
 use super::{add_database, has_line};
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;
@@ -33,6 +40,7 @@ pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
     tls(&table, reader);
     logging(&table, reader);
     backends(&table, reader);
+    cache(&table, reader);
     users(&table, reader);
     if is_on(&table, "enable_pool_hba") {
         rules(reader);

@@ -1,5 +1,6 @@
 //! Each kind with a sample configuration, written after its project's documentation.
 
+mod pgpool_cache;
 mod replicas;
 
 use std::collections::BTreeMap;

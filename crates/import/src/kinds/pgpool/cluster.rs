@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::add_database;
-use super::pgpool_reads::{reads, weights};
+use super::reads::{reads, weights};
 use crate::dialect::{self, Given, Takes};
-use crate::kinds::Kind;
+use crate::kinds::{Kind, add_database};
 use crate::plan::{Cluster, Database, Node, Secret};
 use crate::reader::Reader;
 use crate::tree::Table;

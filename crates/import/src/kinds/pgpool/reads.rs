@@ -7,7 +7,7 @@
 
 use crate::dialect::{self, Given, Takes};
 use crate::kinds::Kind;
-use crate::plan::{Cluster, Route};
+use crate::plan::{Cluster, Line};
 use crate::reader::Reader;
 use crate::tree::Table;
 
@@ -210,7 +210,7 @@ fn preferences(
         }
         if target == "primary" {
             let name = format!("{subject}{}", reader.plan.routes.len() + 1);
-            reader.plan.routes.push(Route { name, pairs });
+            reader.plan.routes.push(Line { name, pairs });
             continue;
         }
         let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -7,7 +7,6 @@ use crate::mapping::Row;
 const COMMAND: &str = "pgweir runs no command in a failover, and promotes no standby: let Patroni or repmgr do that; pgweir follows the primary";
 const NAMES: &str = "with `load_balance_mode`. Names, also with `.*` at the end; other expressions are listed for you to write";
 const OWN_CHANGES: &str = "with `load_balance_mode`, `begin_undeclared=first` has transactions read at a standby until they change something, and `causal_reads=session`, the default, shows each client its own changes there";
-const CACHE: &str = "pgweir keeps no results of queries";
 const ONE_CHECK: &str = "pgweir checks all nodes of a cluster alike";
 const LOGS: &str = "pgweir's lines have one form; `log_format = json` gives them as JSON";
 const PROCESSES: &str = "pgweir has no process for each client";
@@ -17,7 +16,7 @@ const RECOVERY: &str =
 
 /// The keys in pgpool's manual.
 #[rustfmt::skip]
-pub(super) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     Row::new("listen_addresses", List, Setting("listen_addr"), &["localhost"]),
     Row::new("port", Port, Setting("listen_port"), &["9999"]),
     Row::new("unix_socket_directories", List, Reader("`unix_socket_dir`"), &[]).noted("the first directory; pgweir has one"),
@@ -158,15 +157,25 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("ping_path", Anything, With("use_watchdog"), &[]),
     Row::new("if_*", Anything, With("use_watchdog"), &[]),
     Row::new("arping_*", Anything, With("use_watchdog"), &[]),
-    Row::new("clear_memqcache_on_escalation", Anything, With("use_watchdog"), &[]),
+    Row::new("clear_memqcache_on_escalation", Anything, Needless("no answer gets older than `ttl_ms`, whichever pooler the changes go through"), &[]),
     Row::new("failover_when_quorum_exists", Anything, With("use_watchdog"), &[]),
     Row::new("failover_require_consensus", Anything, With("use_watchdog"), &[]),
     Row::new("allow_multiple_failover_requests_from_node", Anything, With("use_watchdog"), &[]),
     Row::new("enable_consensus_with_half_votes", Anything, With("use_watchdog"), &[]),
-    Row::new("memory_cache_enabled", Flag, Missing(CACHE), &[]),
-    Row::new("memqcache_*", Anything, With("memory_cache_enabled"), &[]),
-    Row::new("cache_safe_memqcache_table_list", Anything, With("memory_cache_enabled"), &[]),
-    Row::new("cache_unsafe_memqcache_table_list", Anything, With("memory_cache_enabled"), &[]),
+    Row::new("memory_cache_enabled", Flag, Reader("`query_cache = on`, and the line `all` of `[cache]`"), &[]).noted("only if `memqcache_auto_cache_invalidation` is off and `memqcache_expire` is not 0; else the command lists the lines that you can add: [query cache](#query-cache)"),
+    Row::new("memqcache_auto_cache_invalidation", Flag, Reader("no counterpart, so `query_cache` stays off if it is on"), &[]).noted("on if it is not set. pgweir does not drop an answer at the writes of other clients"),
+    Row::new("memqcache_expire", Seconds, Reader("`ttl_ms`"), &[]).noted("0, or not set, means no age limit in pgpool. pgweir needs one: the lines that you can add have 10 seconds"),
+    Row::new("memqcache_total_size", Bytes, Reader("`query_cache_bytes`"), &[]).noted("64 MiB if it is not set, or with memcached"),
+    Row::new("memqcache_maxcache", Bytes, Reader("`query_cache_max_answer`"), &[]).noted("400 KiB if it is not set. At most a quarter of `query_cache_bytes`; the command says so if it was lowered"),
+    Row::new("memqcache_method", Text, With("memory_cache_enabled"), &[]).noted("`memcached` has no counterpart, and is listed: pgweir keeps answers in its own memory"),
+    Row::new("memqcache_memcached_*", Anything, With("memqcache_method"), &[]),
+    Row::new("memqcache_oiddir", Anything, Needless("pgweir keeps nothing of the cache on disk"), &[]),
+    Row::new("memqcache_max_num_cache", Anything, Needless("`query_cache_bytes` bounds the number of answers, too"), &[]),
+    Row::new("memqcache_cache_block_size", Anything, Needless("an answer takes only the memory that it needs"), &[]),
+    Row::new("cache_safe_memqcache_table_list", Text, Reader("`tables`"), &[]).noted("names with or without schema, also with `.*` at the end; other expressions are listed. pgpool keeps the answers of ordinary tables as well: add those that many clients read"),
+    Row::new("cache_unsafe_memqcache_table_list", Text, Reader("no counterpart, so `query_cache` stays off if it has entries"), &[]).noted("write the other tables into `tables`"),
+    Row::new("white_memqcache_table_list", Text, Reader("`tables`"), &[]).noted("the name of `cache_safe_memqcache_table_list` before 4.2"),
+    Row::new("black_memqcache_table_list", Text, Reader("as `cache_unsafe_memqcache_table_list`"), &[]).noted("the name of `cache_unsafe_memqcache_table_list` before 4.2"),
     Row::new("relcache_*", Anything, Needless("pgweir reads the catalog when it needs it"), &[]),
     Row::new("enable_shared_relcache", Flag, Needless("pgweir reads the catalog when it needs it"), &[]),
     Row::new("check_temp_table", Anything, Needless("a client with a temporary table keeps its server at the primary"), &[]),
