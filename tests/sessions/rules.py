@@ -212,6 +212,11 @@ def _earlier_parameters_are_taken(wanted, got):
     return wanted[0] == "E" and dict(wanted[1])["C"] == "42804" and got[0] == "2"
 
 
+def _begins_with_a_level(wanted, got):
+    """A level for a transaction that has read at a standby: the transaction begins with it on the primary."""
+    return wanted[0] == "E" and dict(wanted[1])["C"] == "25001" and "call_enum_check_hook" in dict(wanted[1]).get("R", "") and got[0] == "C"
+
+
 def _is_changed_result(message):
     """PostgreSQL's "cached plan must not change result type"."""
     return message[0] == "E" and dict(message[1]).get("R") == "RevalidateCachedQuery"
@@ -249,6 +254,7 @@ RULES = [
     Rule("columns that changed and changed back", "the client gets 0A000 until it prepares the statement again", _columns_are_back, last=True, prepares=ALTERS_BACK),
     Rule("parameters of a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters, prepares=ALTERS),
     Rule("a value for a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters_are_taken, last=True, prepares=ALTERS),
+    Rule("a level after a read at a standby", "begins the transaction on the primary, with that level", _begins_with_a_level, last=True),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
 NOTICE_MISSING = "the notice is missing if pgweir answers the `Parse` itself"

@@ -305,3 +305,29 @@ fn with_a_server_that_dies_its_client_is_told() {
     assert!(rig.gets(client).iter().any(|line| line.starts_with("FATAL")));
     assert!(rig.is_closed(client));
 }
+
+#[test]
+fn a_begin_that_is_answered_here_ends_the_unnamed_statement() {
+    for defer_begin in ["server", "packet"] {
+        let (mut rig, client, server) = begun("select 1", &format!("defer_begin = {defer_begin}"));
+        rig.gets(server);
+        rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+        rig.gets(client);
+        rig.send(client, &[fe::parse("", "select 2"), fe::sync()].concat());
+        if !rig.gets(server).is_empty() {
+            rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+        }
+        rig.gets(client);
+        rig.send(client, &fe::query("begin"));
+        if defer_begin == "packet" {
+            rig.gets(server);
+        }
+        rig.gets(client);
+        rig.send(client, &[fe::bind(""), fe::execute(), fe::sync()].concat());
+        let sent = rig.gets(server);
+        assert!(!sent.contains(&"Parse  select 2".to_owned()), "{defer_begin} {sent:?}");
+        let closed = sent.iter().position(|message| message == "Close S ");
+        let bound = sent.iter().rposition(|message| message == "Bind ");
+        assert!(closed.is_some() && closed < bound, "{defer_begin} {sent:?}");
+    }
+}

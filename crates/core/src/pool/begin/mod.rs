@@ -20,7 +20,7 @@ use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::client::state::{ClientState, DeferredBegin};
+use crate::pool::client::state::{ClientState, DeferredBegin, UnnamedOnServer};
 use crate::pool::cluster::reading::BehindBegin;
 use crate::pool::policy::BeginsWithoutServer;
 use crate::pool::prepared::statements::Statements;
@@ -203,8 +203,15 @@ impl Pool {
         if group.is_whole {
             backend::encode_ready(out, status);
         }
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
         cx.driver.send(client.conn, &cx.env.scratch);
+        if group.replaces_unnamed() {
+            client.account.unnamed = None;
+            if let ClientState::Linked(link) = &mut client.state {
+                // PostgreSQL would have forgotten the statement that the server still has.
+                link.unnamed = UnnamedOnServer::NotOwn;
+            }
+        }
         // It counts as the client sees it: a statement that took no time.
         let pool = &mut self.state;
         let times = pool.numbers.times.get_or_insert_default();

@@ -22,6 +22,12 @@ impl BlockGroup {
         self.block == block
     }
 
+    /// Whether PostgreSQL forgets the client's unnamed statement with this group: it is a Query, or prepares a statement without a name.
+    pub(crate) fn replaces_unnamed(&self) -> bool {
+        let is_query = self.asked == [0; 4];
+        is_query || self.asked[0] == tag::PARSE
+    }
+
     /// Whether these bytes contain the group and nothing else.
     pub(crate) fn is_all_of(&self, bytes: &[u8]) -> bool {
         self.is_whole && self.len == bytes.len()
