@@ -67,9 +67,12 @@ impl Pool {
             ClientState::DeferredBegin(deferred) => {
                 let account = &client.account;
                 let user = &self.state.user;
-                let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
-                over(config.idle_transaction_timeout(user), deferred.since_us.max(account.active_us))
-                    .then_some(Fault::Timeout("idle transaction timeout", code))
+                if over(config.idle_transaction_timeout(user), deferred.since_us.max(account.active_us)) {
+                    let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
+                    return Some(Fault::Timeout("idle transaction timeout", code));
+                }
+                over(config.transaction_timeout(user), deferred.since_us)
+                    .then_some(Fault::Timeout("transaction timeout", SqlState::TRANSACTION_TIMEOUT))
             }
             ClientState::Idle | ClientState::Ignoring | ClientState::RolledBack(_) => {
                 let account = &client.account;

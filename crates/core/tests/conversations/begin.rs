@@ -331,3 +331,14 @@ fn a_begin_that_is_answered_here_ends_the_unnamed_statement() {
         assert!(closed.is_some() && closed < bound, "{defer_begin} {sent:?}");
     }
 }
+
+#[test]
+fn the_time_of_a_transaction_counts_from_its_begin() {
+    for defer_begin in ["server", "packet"] {
+        let settings = format!("defer_begin = {defer_begin}\ntransaction_timeout = 2");
+        let (mut rig, client, _) = begun("begin", &settings);
+        rig.gets(client);
+        rig.pass_s(3);
+        assert!(rig.gets(client)[0].starts_with("FATAL 25P04"), "{defer_begin}");
+    }
+}
