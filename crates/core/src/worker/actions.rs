@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::Config;
+use pgweir_settings::{Config, PoolMode};
 
 use crate::context::{Activity, Cx, Env, duration_us};
 use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, UnpooledId};
 use crate::mail::{Question, Rules, Shutdown};
-use crate::pool::ServerKind;
 use crate::pool::cache::QueryCache;
 use crate::pool::client::state::{Client, ClientState};
+use crate::pool::{PoolState, ServerKind};
 use crate::stats::trace::Sampler;
 use crate::worker::Worker;
 use crate::worker::console::command::{Command, Outcome, Until};
@@ -245,7 +245,9 @@ impl Worker {
             let recycled = is_among(&diff.recycled, &config, &name) || is_named(&diff.added);
             self.in_pool(cx, id, |pool, cx| {
                 pool.state.config = Arc::new(database.into_owned());
+                let before = pool.state.policy.mode;
                 pool.state.follow(&config);
+                warn_of_lost_sessions(cx, &pool.state, before);
                 pool.state.join_cluster(cx.env);
                 // PgBouncer's words for TLS, too.
                 if recycled || tls_changed {
@@ -366,4 +368,18 @@ fn urgency(kind: Shutdown) -> u8 {
 fn is_among(names: &[String], config: &Config, database: &str) -> bool {
     let listed = config.databases.contains_key(database);
     names.iter().any(|name| name == database || (!listed && name == pgweir_settings::FALLBACK_DATABASE))
+}
+
+/// Warns of clients that lose what their sessions hold: in session pooling pgweir does not follow that, so it cannot move with them.
+fn warn_of_lost_sessions<D: Driver>(cx: &mut Cx<'_, D>, pool: &PoolState, before: PoolMode) {
+    let (clients, mode) = (pool.count.linked, pool.policy.mode);
+    if before != PoolMode::Session || mode == PoolMode::Session || clients == 0 {
+        return;
+    }
+    let line = format!(
+        "database \"{}\", user \"{}\": pool_mode is no longer session, and {clients} connected clients lose what their sessions \
+         hold (settings, prepared statements, temporary tables, channels, locks) with their next transaction",
+        pool.database, pool.user
+    );
+    cx.log(Level::Warning, &line);
 }

@@ -748,3 +748,24 @@ fn where_a_value_comes_from() {
     assert_eq!(rig.command(own, "SHOW OVERLAY").last().map(String::as_str), Some("Ready I"));
     assert!(!rig.command(own, "SHOW OVERLAY").iter().any(|line| line.contains("ERROR")));
 }
+
+#[test]
+fn a_reload_that_ends_session_pooling_warns_of_what_sessions_lose() {
+    for (connected, warned) in [(true, 1), (false, 0)] {
+        let mut rig = Rig::new("pool_mode = session");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        if connected {
+            rig.send(client, &fe::query("set work_mem = '1MB'"));
+            rig.gets(server);
+            rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
+            rig.gets(client);
+        } else {
+            rig.eof(client);
+        }
+        rig.reload("pool_mode = transaction", "app = host=pg");
+        assert_eq!(rig.logged_times("1 connected clients lose what their sessions hold"), warned);
+        rig.reload("pool_mode = transaction\nquery_timeout = 3", "app = host=pg");
+        assert_eq!(rig.logged_times("connected clients lose what their sessions hold"), warned);
+    }
+}
