@@ -120,9 +120,10 @@ impl Pool {
         may_be
     }
 
-    /// Whether the cache is used in this pool, and a rule names the client.
+    /// Whether answers are kept in this pool, and a rule names the client.
     fn has_rule(&mut self, env: &Env, cache: &mut QueryCache, id: ClientId) -> bool {
-        if self.state.cache_obstacle(env).is_some() {
+        let keeps = env.rules.config.main.query_cache == Switch::On;
+        if !keeps || self.state.cache_obstacle(env).is_some() {
             return false;
         }
         let Some(client) = self.clients.get_mut(id) else { return false };
