@@ -66,7 +66,7 @@ fn multiplexed_clients_meet_every_fault() {
 
 #[test]
 fn a_thousand_clients_that_change_their_state_at_random_find_their_own_session() {
-    let plan = Plan::thousand_sessions(1, &Machine::profile());
+    let plan = Plan::thousand_sessions(2, &Machine::profile());
     assert_eq!(plan.clients.len(), 1000);
     let outcome = run_plan::<Machine>(plan, &Trace::off());
     assert!(outcome.violation.is_none(), "\n{}", describe(&outcome));
