@@ -841,3 +841,36 @@ fn waiting_clients_get_nothing_from_before_a_change_and_nothing_of_other_clients
     let sent = rig.gets(server).concat();
     assert!(sent.contains("select 1"), "of other settings: {sent}");
 }
+
+#[test]
+fn a_client_that_was_answered_in_the_queue_has_no_place_there_any_more() {
+    let (mut rig, first, server, others) = herd("query_cache = coalesce", 2);
+    rig.send(others[1], &fe::query("select 2"));
+    let last = rig.client("alice");
+    rig.send(last, &fe::query("select 3"));
+    rig.send(server, &rows("a"));
+    rig.gets(first);
+    rig.gets(server);
+    rig.pass_us(1);
+    rig.send(server, &rows("b"));
+    assert_eq!(rig.gets(others[1])[1], "Row b");
+    // Its next statement comes behind those that wait.
+    assert_eq!(rig.gets(server), ["Query select 3"]);
+    rig.send(server, &rows("c"));
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+}
+
+#[test]
+fn a_client_that_was_answered_in_the_queue_is_idle_from_then_on() {
+    let (mut rig, first, server, others) = herd("query_cache = coalesce\nclient_idle_timeout = 3", 2);
+    rig.send(server, &rows("a"));
+    rig.gets(first);
+    rig.gets(server);
+    rig.pass_s(2);
+    rig.send(server, &rows("b"));
+    assert_eq!(rig.gets(others[1])[1], "Row b");
+    rig.pass_s(2);
+    assert!(!rig.is_closed(others[1]), "it has waited for two seconds, and was idle for two");
+    rig.pass_s(3);
+    assert!(rig.is_closed(others[1]));
+}

@@ -93,6 +93,8 @@ impl Pool {
                 return false;
             }
             if cx.env.cache.is_some() && self.answer_waiting(cx, client) {
+                // It may be back before the pool looks at its place, and has no right to that place then.
+                self.state.node_at_mut(branch).clients.pop_front();
                 self.client_resume(cx, client);
                 continue;
             }

@@ -149,17 +149,13 @@ impl Pool {
                 self.state.cache.numbers.misses += 1;
                 None
             }
-            Lookup::Hit => {
-                self.state.numbers.stats.queries += 1;
-                self.state.numbers.stats.xacts += u64::from(begin.is_none());
-                Some(Step::Used(group.len as usize))
-            }
+            Lookup::Hit => Some(Step::Used(group.len as usize)),
             Lookup::Later => Some(Step::Wait),
         }
     }
 
     /// Answers a client that has its turn in the queue, if the answer to its group has become known while it waited. Returns whether it was
-    /// answered: the caller looks at what else the client has sent.
+    /// answered: the caller takes it out of the queue, and looks at what else the client has sent.
     pub(crate) fn answer_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Waiting(Waiting { group: Some(group), first: First::Nothing }) = client.state else {
@@ -167,19 +163,16 @@ impl Pool {
         };
         let since_us = client.account.request.since_us;
         let Some(mut cache) = cx.env.cache.take() else { return false };
-        let mut inbox = std::mem::take(&mut client.inbox);
+        let inbox = std::mem::take(&mut client.inbox);
         let found = self.look_up(cx, &mut cache, id, &group, (&inbox, None), Some(since_us));
         cx.env.cache = Some(cache);
         let is_answered = matches!(found, Lookup::Hit);
+        let used = if is_answered { group.len as usize } else { 0 };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        client.inbox = cx.env.buffers.remainder(Some(inbox), &[], used);
         if is_answered {
-            inbox.drain(..group.len as usize);
-        }
-        self.clients[id].inbox = inbox;
-        if is_answered {
-            let stats = &mut self.state.numbers.stats;
-            stats.queries += 1;
-            stats.xacts += 1;
-            stats.wait_us += cx.env.now.mono_us.saturating_sub(since_us);
+            client.account.active_us = cx.env.now.mono_us;
+            self.state.numbers.stats.wait_us += cx.env.now.mono_us.saturating_sub(since_us);
             self.state.cache.numbers.coalesced += 1;
             cx.driver.reached(RarePath::CacheHitInQueue);
             self.set_client_state(id, ClientState::Idle);
@@ -231,7 +224,10 @@ impl Pool {
             }
             _ => cx.driver.send(client.conn, &kept.answer),
         }
-        self.state.numbers.stats.sent_bytes += kept.answer.len() as u64;
+        let stats = &mut self.state.numbers.stats;
+        stats.queries += 1;
+        stats.xacts += u64::from(begin.is_none());
+        stats.sent_bytes += kept.answer.len() as u64;
         self.state.cache.numbers.hits += 1;
         if !came_first {
             self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
