@@ -324,17 +324,22 @@ def test_transactions_that_only_read_need_no_server(pooled, counted):
     assert int(row(pooler)["hits"]) > 0
 
 
-@pytest.mark.parametrize("by", ["begin", "session", "role"])
+@pytest.mark.parametrize("by", ["begin", "session", "role", "options", "connect_query", "function"])
 def test_a_repeatable_read_never_gets_a_kept_answer(pooled, counted, by):
     """All that such a transaction reads is from one moment."""
     if by == "role":
         counted.sql("alter role alice set default_transaction_isolation = 'repeatable read'")
+    level = "default_transaction_isolation = 'repeatable read'"
+    query = f"connect_query='set {level.replace(chr(39), 2 * chr(39))}'" if by == "connect_query" else ""
+    options = {"options": "-c default_transaction_isolation=repeatable\\ read"} if by == "options" else {}
     try:
-        pooler = cached(pooled)
+        pooler = cached(pooled, databases={"app": f"host=127.0.0.1 port={counted.port} dbname=app {query}"})
         texts = [f"select value, {at} from counted where id = 1" for at in range(2)]
-        with pooler.connect() as session, pooler.connect() as other:
+        with pooler.connect(**options) as session, pooler.connect(**options) as other:
             if by == "session":
-                session.execute("set default_transaction_isolation = 'repeatable read'")
+                session.execute(f"set {level}")
+            if by == "function":
+                session.execute(f"do $$begin set {level}; end$$")
             begin = "begin isolation level repeatable read" if by == "begin" else "begin"
             for change in range(10):
                 other.execute(texts[1])

@@ -287,3 +287,16 @@ fn a_reload_of_other_settings_changes_no_reason() {
     rig.reload(&format!("{ON}\nquery_timeout = 77"), "app = host=pg");
     assert_eq!(reason(&mut rig, "select a from t"), "yes");
 }
+
+#[test]
+fn with_coalesce_a_statement_may_be_asked_for_by_one_client() {
+    let (mut rig, client, server) = start("query_cache = coalesce");
+    for (text, expected) in [("select a from t", "yes"), ("select random()", "function random()")] {
+        runs(&mut rig, client, server, text);
+        assert_eq!(reason(&mut rig, text), expected);
+    }
+    let mut rig = Rig::new("query_cache = coalesce\n[cache]\nothers = user=bob ttl_ms=1\n[pgweir]");
+    let (client, server) = (rig.client("alice"), rig.dialed());
+    runs(&mut rig, client, server, "select a from t");
+    assert_eq!(reason(&mut rig, "select a from t"), "no rule");
+}

@@ -388,12 +388,14 @@ impl Pool {
         let Some(mut cache) = env.cache.take() else { return };
         let kept = self.capture_with(env, &mut cache, ids, keepable, bytes, sent);
         env.cache = Some(cache);
-        if let (Err(obstacle), Some(server)) = (kept, self.servers.get(ids.1)) {
-            env.measured.stats.note_kept(&server.work.running, Err(obstacle));
+        // With coalesce, whether others wait is no matter of the statement.
+        let is_decided = kept.is_err() || env.rules.config.main.query_cache == Switch::Coalesce;
+        if let Some(server) = self.servers.get(ids.1).filter(|_| is_decided) {
+            env.measured.stats.note_kept(&server.work.running, kept);
         }
     }
 
-    /// Begins a capture, or returns why the answer will not be kept.
+    /// Begins a capture, or returns why the answer will not be kept. With coalesce, an answer is captured only if other clients wait.
     fn capture_with(
         &mut self,
         env: &Env,
@@ -412,9 +414,6 @@ impl Pool {
         if let Some(obstacle) = self.state.cache_obstacle(env) {
             return Err(obstacle);
         }
-        if env.rules.config.main.query_cache == Switch::Coalesce && self.state.node.waiting == 0 {
-            return Ok(());
-        }
         let statement = server.work.running;
         let queued = server.attempt.kept().filter(|_| bytes.is_none()).map(|kept| kept.bytes.clone());
         let messages = bytes.or(queued.as_deref()).and_then(|bytes| bytes.get(..group.len as usize));
@@ -422,6 +421,9 @@ impl Pool {
         let (_, text) = self.ask_cache(env, cache, id, group, (messages, modes_of(begin.as_deref())))?;
         if varying_name(text).is_some() {
             return Err(Obstacle::Varying);
+        }
+        if env.rules.config.main.query_cache == Switch::Coalesce && self.state.node.waiting == 0 {
+            return Ok(());
         }
         let capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
         if let Some(server) = self.servers.get_mut(server_id) {
