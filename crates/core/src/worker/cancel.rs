@@ -71,7 +71,7 @@ impl Worker {
         match requester {
             Requester::Here(id) => self.cancel_over(cx, id, reason),
             Requester::At(worker, requester) => cx.driver.mail(worker, Mail::CancelOver { requester }),
-            Requester::Nobody => {}
+            Requester::Absent => {}
         }
     }
 
@@ -94,7 +94,7 @@ impl Worker {
         key: &[u8],
         from: Option<(WorkerId, UnpooledId)>,
     ) {
-        let requester = from.map_or(Requester::Nobody, |(worker, id)| Requester::At(worker, id));
+        let requester = from.map_or(Requester::Absent, |(worker, id)| Requester::At(worker, id));
         if let Some(owner) = self.shown_by(cx.env, key) {
             return self.cancel_for(cx, requester, owner);
         }

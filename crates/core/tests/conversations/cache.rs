@@ -562,7 +562,7 @@ fn a_successor_begins_empty() {
     assert!(!rig.gets(client).iter().any(|message| message == "Row a"));
 }
 
-/// What a server is sent for a BEGIN that the client was told of before.
+/// The messages that a server gets for a BEGIN that the client was told of before.
 fn begin_ahead(begin: &str) -> Vec<String> {
     vec![format!("Parse  {begin}"), "Bind ".to_owned(), "Execute".to_owned()]
 }

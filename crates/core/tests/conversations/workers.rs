@@ -70,9 +70,9 @@ fn a_cancel_finds_its_client_on_another_worker() {
     rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
     let idle = rig.cancel_at(1, client);
     assert!(rig.is_closed(idle));
-    let nobody = rig.accept_at(1);
-    rig.send(nobody, &fe::cancel(&[1, 2, 3, 4, 5, 6, 7, 8]));
-    assert!(rig.is_closed(nobody));
+    let wrong_key = rig.accept_at(1);
+    rig.send(wrong_key, &fe::cancel(&[1, 2, 3, 4, 5, 6, 7, 8]));
+    assert!(rig.is_closed(wrong_key));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::stats::statements::Known;
 /// The length up to which a word of a text is shown in a reason: that of PostgreSQL's longest name.
 const WORD_CHARS_MAX: usize = 63;
 
-/// Why an answer is not kept.
+/// A reason why an answer is not kept, and the word of the text that is to blame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Reason<'a> {
     obstacle: Obstacle,
@@ -90,7 +90,7 @@ impl Pool {
         }
     }
 
-    /// Returns why no answer to a text can be kept, whoever sends it; `None` if the text is no obstacle.
+    /// Returns why no answer to a text can be kept, for any client; `None` if the text is no obstacle.
     fn judge_text<'a>(&self, env: &Env, fingerprint: u64, text: &'a [u8]) -> Option<Reason<'a>> {
         let pool = &self.state;
         // While the catalog is read once more, for example after a RELOAD, its last answer counts.

@@ -22,9 +22,9 @@ pub(crate) enum Requester {
     Here(UnpooledId),
     /// A connection of another worker, which gets [`Mail::CancelOver`](crate::mail::Mail::CancelOver).
     At(WorkerId, UnpooledId),
-    /// No connection waits: pgweir cancels the statement of a client that has left, or another process was asked, and has closed the
-    /// connection already.
-    Nobody,
+    /// No connection waits: pgweir itself cancels the statement of a client that has left, or the request came to another process, which has
+    /// closed the connection already.
+    Absent,
 }
 
 /// A connection to PostgreSQL for one cancel.

@@ -121,7 +121,7 @@ impl Pool {
 }
 
 pub(crate) fn end_requester<D: Driver>(cx: &mut Cx<'_, D>, requester: Requester, reason: &str) {
-    if requester != Requester::Nobody {
+    if requester != Requester::Absent {
         cx.env.want(Effect::EndRequester(requester, reason.to_owned().into()));
     }
 }

@@ -129,7 +129,7 @@ impl Pool {
         let client = abandoned.client;
         cx.driver.reached(RarePath::AbandonedCanceled);
         cx.log(Level::Debug, "a statement whose client is gone is canceled");
-        self.dial_cancel(cx, Requester::Nobody, client, id);
+        self.dial_cancel(cx, Requester::Absent, client, id);
     }
 
     /// Whether the work that the client left has run for longer than it may.

@@ -390,9 +390,14 @@ pub(crate) struct Inquiring {
 pub(crate) type Reported = (Box<[u8]>, Box<[u8]>);
 
 impl ServerState {
+    /// Returns the state of a server that is linked to this client and has this task.
+    pub(crate) fn linked(client: ClientId, task: ServerTask) -> ServerState {
+        ServerState::Linked(LinkedServer { client, task })
+    }
+
     /// Returns the state of a server that runs what this client sends.
     pub(crate) fn serving(client: ClientId) -> ServerState {
-        ServerState::Linked(LinkedServer { client, task: ServerTask::Serving })
+        ServerState::linked(client, ServerTask::Serving)
     }
 
     /// Returns the client whose messages the server runs now. `None` also while the server is linked to a client and has another task.

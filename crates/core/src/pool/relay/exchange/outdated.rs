@@ -10,7 +10,7 @@ use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 use crate::pool::prepared::shape::{keeps_values, wants_any_columns};
 use crate::pool::relay::ledger::Kind;
 
-/// What is known of a statement that a server refuses as outdated.
+/// A statement that a server refuses as outdated.
 #[derive(Clone, Copy)]
 pub(crate) struct Outdated<'a> {
     /// The parameter types that the client named, four bytes each.

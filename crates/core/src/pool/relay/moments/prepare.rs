@@ -42,7 +42,7 @@ use crate::pool::prepared::statements::Meaning;
 use crate::pool::prepared::unnamed::UnnamedUse;
 use crate::pool::relay::ledger::{Entry, Kind, Owner};
 use crate::pool::relay::route::text_of;
-use crate::pool::server::state::{LinkedServer, ServerState, ServerTask};
+use crate::pool::server::state::{ServerState, ServerTask};
 use crate::pool::{Pool, Step};
 
 impl Pool {
@@ -57,10 +57,7 @@ impl Pool {
         if !self.has_session_of(id, server_id) || clears {
             self.reread_prepared(cx.env, id, server_id);
             if let Some(syncing) = self.sync_session(cx, id, server_id, clears) {
-                self.set_server_state(
-                    server_id,
-                    ServerState::Linked(LinkedServer { client: id, task: ServerTask::Syncing(syncing) }),
-                );
+                self.set_server_state(server_id, ServerState::linked(id, ServerTask::Syncing(syncing)));
             }
             self.send_ahead(cx, server_id);
         }

@@ -21,7 +21,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::client::state::{ClientState, UnnamedOnServer};
-use crate::pool::server::state::{Auditing, LinkedServer, ServerState, ServerTask, Stage};
+use crate::pool::server::state::{Auditing, ServerState, ServerTask, Stage};
 use crate::pool::session::audit::SessionAtRest;
 use crate::pool::session::pins::Reasons;
 
@@ -52,13 +52,7 @@ impl Pool {
             Rest::Release { made_in, drew } => (made_in, drew),
             Rest::Ask(auditing) => {
                 let asks = auditing.stage == Stage::Asking;
-                self.set_server_state(
-                    id,
-                    ServerState::Linked(LinkedServer {
-                        client: client_id,
-                        task: ServerTask::Auditing(auditing),
-                    }),
-                );
+                self.set_server_state(id, ServerState::linked(client_id, ServerTask::Auditing(auditing)));
                 if asks {
                     self.ask_session(cx, id);
                 }
