@@ -223,6 +223,36 @@ fn a_group_that_came_in_pieces_runs_again_as_well() {
     assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
 }
 
+/// libpq's pipeline mode may send the Sync long after the statement.
+#[test]
+fn a_group_whose_sync_is_still_to_come_runs_again_as_well() {
+    for sync_meanwhile in [false, true] {
+        let (mut rig, clients, server) = pool(2, "");
+        rig.send(clients[0], &[fe::bind("a"), fe::describe_portal(), fe::execute()].concat());
+        assert_eq!(rig.gets(server), [OLD, "Describe P ", "Execute"]);
+        rig.send(server, &be::outdated());
+        assert_eq!(rig.gets(server), ["Sync"]);
+        if sync_meanwhile {
+            rig.send(clients[0], &fe::sync());
+        }
+        rig.send(clients[1], &fe::query("select 2"));
+        rig.gets_nothing(server);
+        rig.send(server, &be::ready('I'));
+        let again = [ANEW, "Bind PGWEIR_2", "Describe P ", "Execute"];
+        if sync_meanwhile {
+            assert_eq!(rig.gets(server), [&again[..], &["Sync"]].concat());
+        } else {
+            assert_eq!(rig.gets(server), again);
+            rig.gets_nothing(clients[0]);
+            rig.send(clients[0], &fe::sync());
+            assert_eq!(rig.gets(server), ["Sync"]);
+        }
+        rig.send(server, &fresh('I'));
+        assert_eq!(rig.gets(clients[0]), told("Ready I"));
+        assert_eq!(rig.gets(server), ["Query select 2"]);
+    }
+}
+
 #[test]
 fn a_description_of_the_statement_alone_is_given_again() {
     let (mut rig, clients, server) = pool(1, "");

@@ -27,7 +27,7 @@ use crate::pool::prepared::statements::Statements;
 use crate::pool::relay::attempt::KeptFor;
 use crate::pool::relay::exchange::block::{BlockGroup, NO_PARAMETERS, block_at_front};
 use crate::pool::relay::exchange::is_partial_group;
-use crate::pool::relay::ledger::{Entry, Kind, Owner};
+use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble, Repair};
 use crate::pool::relay::route::uses_earlier_portal;
 use crate::pool::relay::send::Cursor;
@@ -310,7 +310,7 @@ impl Pool {
         };
         if is_ignored && whole.lacks_sync() {
             cursor.flush(cx.driver, self.servers[server_id].conn);
-            self.send_sync(cx, server_id);
+            self.send_sync(cx, server_id, Purpose::Reopen);
         }
     }
 
@@ -345,7 +345,7 @@ impl Pool {
             _ => return,
         };
         if group.lacks_sync() {
-            self.send_sync(cx, server_id);
+            self.send_sync(cx, server_id, Purpose::Reopen);
         }
     }
 }

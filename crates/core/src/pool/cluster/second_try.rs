@@ -147,7 +147,7 @@ impl Pool {
         }
         if needs_sync {
             // PostgreSQL ignores the Query behind the BEGIN.
-            self.send_sync(cx, id);
+            self.send_sync(cx, id, Purpose::Reopen);
         }
         if let Some(ClientState::Linked(link)) =
             self.clients.get_mut(client_id).map(|client| &mut client.state)

@@ -30,9 +30,9 @@ impl Pool {
     }
 
     /// Sends a Sync of pgweir's own, after messages that PostgreSQL ignores up to the next Sync.
-    pub(crate) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, purpose: Purpose) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
+        server.ledger.push(Entry::new(Owner::Hidden(purpose), Kind::Sync));
         cx.env.scratch.clear();
         frontend::encode_sync(&mut cx.env.scratch);
         cx.driver.send(server.conn, &cx.env.scratch);

@@ -119,9 +119,14 @@ impl Pool {
             && let ClientState::Linked(link) = &mut client.state
         {
             server.ledger.disown_head(Purpose::Rerun);
+            let lacks_sync = server.ledger.is_skipping();
             let begin = server.attempt.take_back(&mut client.inbox, &mut cx.env.buffers);
             link.asked_again += 1;
             link.phase = LinkPhase::Again(Again { begin, rolls_back: false });
+            if lacks_sync {
+                // The client's own one goes behind the second attempt.
+                self.send_sync(cx, id, Purpose::Rerun);
+            }
         }
         self.end_pipeline(id);
     }

@@ -130,7 +130,7 @@ impl Pool {
                 self.servers[server_id].retire.get_or_insert(NOT_RESTORED);
             }
             if group.lacks_sync() {
-                self.send_sync(cx, server_id);
+                self.send_sync(cx, server_id, Purpose::Reopen);
             }
             return false;
         }

@@ -3,6 +3,9 @@
 //! Such a group may be sent again if the client learns the columns again in it, and if the client's values mean the same whatever types
 //! PostgreSQL finds this time: binary values have types that the client named, or pgweir compares the types with those that the client was
 //! told before the group runs. In doubt the client is told PostgreSQL's error, as on a connection without a pooler.
+//!
+//! The end of the group need not be there: PostgreSQL does not wait for a Sync before it tells an error. What follows goes on behind the
+//! messages that are sent again.
 
 use pgweir_wire::Messages;
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
@@ -19,8 +22,8 @@ pub(crate) struct Outdated<'a> {
     pub(crate) is_compared: bool,
 }
 
-/// Returns the name of the statement that failed as outdated, if `bytes` are one whole group about it that may run again. `failed` is the
-/// message that PostgreSQL answered with that error; `None` if pgweir sent that message ahead of the group. `known` finds a statement by the
+/// Returns the name of the statement that failed as outdated, if `bytes` are one group about it that may run again, or the beginning of
+/// one. `failed` is the message that PostgreSQL answered with that error; `None` if pgweir sent that message ahead of the group. `known` finds a statement by the
 /// client's name.
 pub(crate) fn outdated_name<'a, 'b>(
     bytes: &'a [u8],
@@ -59,11 +62,11 @@ pub(crate) fn outdated_name<'a, 'b>(
             tag::EXECUTE if bound && described => {}
             tag::CLOSE if Close::parse(body).ok()?.target == Target::Portal => {}
             tag::FLUSH => {}
-            tag::SYNC => return name.filter(|_| message.end() == bytes.len()),
+            tag::SYNC if message.end() == bytes.len() => {}
             _ => return None,
         }
     }
-    None
+    name
 }
 
 #[cfg(test)]
@@ -120,6 +123,10 @@ mod tests {
         assert_eq!(outdated(&group, Kind::Bind, &[]), None, "the first answer was given");
         let group = [statement, SYNC.to_vec()].concat();
         assert_eq!(outdated(&group, Kind::DescribeStatement, &[]), Some(&b"s"[..]));
+        for beginning in [vec![bind(b"s", &PLAIN)], vec![bind(b"s", &PLAIN), portal.clone(), execute()]] {
+            assert_eq!(outdated(&beginning.concat(), Kind::Bind, &[]), Some(&b"s"[..]), "no Sync yet");
+        }
+        assert_eq!(outdated(&[bind(b"s", &PLAIN), execute()].concat(), Kind::Bind, &[]), None);
     }
 
     #[test]
@@ -129,9 +136,8 @@ mod tests {
         let two = [bind(b"s", &PLAIN), portal.clone(), bind(b"s", &PLAIN), SYNC.to_vec()].concat();
         let others = [describe(Target::Statement, b"s"), bind(b"t", &PLAIN), SYNC.to_vec()].concat();
         let unknown = [bind(b"t", &PLAIN), portal.clone(), execute(), SYNC.to_vec()].concat();
-        let no_end = [bind(b"s", &PLAIN), portal.clone(), execute()].concat();
         let more = [bind(b"s", &PLAIN), portal, execute(), SYNC.to_vec(), SYNC.to_vec()].concat();
-        for group in [no_columns, two, others, unknown, no_end, more] {
+        for group in [no_columns, two, others, unknown, more] {
             for failed in [Kind::Bind, Kind::DescribeStatement] {
                 assert_eq!(outdated(&group, failed, &[]), None);
             }
