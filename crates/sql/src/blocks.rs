@@ -78,12 +78,13 @@ const USUAL: [(&[u8], Block); 3] =
 /// allocates nothing.
 #[must_use]
 pub fn block(sql: &[u8]) -> Option<Block> {
+    usual(sql).or_else(|| if may_be_block(sql) { lexed_block(sql) } else { None })
+}
+
+/// Returns the statement if it is one of [`USUAL`]: comparing is cheaper than lexing.
+fn usual(sql: &[u8]) -> Option<Block> {
     let text = sql.strip_suffix(b";").unwrap_or(sql);
-    // Drivers send these texts; comparing is cheaper than lexing.
-    if let Some((_, block)) = USUAL.iter().find(|(usual, _)| text.eq_ignore_ascii_case(usual)) {
-        return Some(*block);
-    }
-    if may_be_block(sql) { lexed_block(sql) } else { None }
+    USUAL.iter().find(|(usual, _)| text.eq_ignore_ascii_case(usual)).map(|(_, block)| *block)
 }
 
 /// Returns whether [`block`] has to look at a text. Nearly all texts begin with another word, as their first
@@ -102,6 +103,9 @@ pub fn may_be_block(sql: &[u8]) -> bool {
 /// length and allocates nothing.
 #[must_use]
 pub fn begin_modes(sql: &[u8]) -> Option<TransactionModes> {
+    if let Some(block) = usual(sql) {
+        return (block == Block::Begin).then(TransactionModes::default);
+    }
     match lexed(sql)? {
         (Block::Begin | Block::Start, modes) => Some(modes),
         _ => None,

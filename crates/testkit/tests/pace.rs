@@ -220,11 +220,11 @@ impl Town {
 
     /// What the machine sent, and whom it called.
     fn look(&mut self) {
-        while let Some(conn) = self.driver.dialed.pop() {
+        while let Some((conn, _)) = self.driver.dialed.pop() {
             self.backends.push(Backend { conn, status: TxStatus::Idle, due: VecDeque::new() });
             self.turn(|machine, driver| machine.connected(driver, conn, String::new()));
             self.driver.take(conn);
-            let greeting = greeting();
+            let greeting = greeting(false);
             self.turn(|machine, driver| machine.received(driver, conn, &greeting));
         }
         for at in 0..self.backends.len() {

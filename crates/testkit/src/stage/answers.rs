@@ -140,13 +140,40 @@ fn is_about_catalog(text: &[u8]) -> bool {
     pgweir_core::own_settings::question_in(text).starts_with("SELECT 'g'")
 }
 
+/// Returns a cluster node's answer to the question for its state: a primary or a standby that has replayed all there is.
+pub fn state_of_node(is_standby: bool) -> Vec<u8> {
+    let (recovers, started) = if is_standby { (&b"true"[..], &b"2"[..]) } else { (&b"false"[..], &b"1"[..]) };
+    let mut out = Vec::new();
+    encode_row_description(
+        &mut out,
+        &[Column { name: "pg_is_in_recovery", type_oid: 16, type_len: 1, binary: false }],
+    );
+    encode_data_row(
+        &mut out,
+        &[
+            Some(recovers),
+            Some(b"0/3000060"),
+            None,
+            None,
+            Some(b"00000001"),
+            Some(b"7000000000000000001"),
+            Some(started),
+            Some(b"180000"),
+            Some(b"none"),
+        ],
+    );
+    encode_command_complete(&mut out, "SELECT 1");
+    encode_ready(&mut out, TxStatus::Idle);
+    out
+}
+
 /// A client was answered to the end.
 pub fn ends_with_ready(told: &[u8]) -> bool {
     told.len() > HEADER_LEN && told[told.len() - HEADER_LEN - 1] == b'Z'
 }
 
-/// Returns the greeting of a server for a client that it trusts.
-pub fn greeting() -> Vec<u8> {
+/// Returns the greeting of a primary, or of a standby, for a client that it trusts.
+pub fn greeting(is_standby: bool) -> Vec<u8> {
     let mut out = Vec::new();
     encode_auth_ok(&mut out);
     for (name, value) in [
@@ -157,6 +184,7 @@ pub fn greeting() -> Vec<u8> {
         ("standard_conforming_strings", "on"),
         ("application_name", ""),
         ("IntervalStyle", "postgres"),
+        ("in_hot_standby", if is_standby { "on" } else { "off" }),
     ] {
         encode_parameter_status(&mut out, name.as_bytes(), value.as_bytes());
     }

@@ -10,8 +10,8 @@ use pgweir_core::mail::{Mail, Question};
 pub struct Quiet {
     sent: Vec<Vec<u8>>,
     free: Vec<u32>,
-    /// Connections that were dialed since this was last taken.
-    pub dialed: Vec<ConnId>,
+    /// Connections that were dialed since this was last taken, and where to.
+    pub dialed: Vec<(ConnId, Endpoint)>,
     generations: Vec<u32>,
     random: u64,
 }
@@ -62,9 +62,9 @@ impl Driver for Quiet {
         0
     }
 
-    fn dial(&mut self, _endpoint: &Endpoint) -> ConnId {
+    fn dial(&mut self, endpoint: &Endpoint) -> ConnId {
         let conn = self.open();
-        self.dialed.push(conn);
+        self.dialed.push((conn, endpoint.clone()));
         conn
     }
 

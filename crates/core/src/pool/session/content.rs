@@ -132,6 +132,9 @@ impl Session {
     /// Returns the value of a setting, by name in any case.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        if self.settings.is_empty() {
+            return None;
+        }
         self.place(&name.to_ascii_lowercase()).ok().map(|at| &*self.settings[at].value)
     }
 

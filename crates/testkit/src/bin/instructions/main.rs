@@ -16,7 +16,7 @@ struct Path {
     run: fn(u32),
 }
 
-const PATHS: [Path; 22] = [
+const PATHS: [Path; 26] = [
     Path {
         name: "framing",
         what: "cutting one small message off a stream by its header",
@@ -106,6 +106,26 @@ const PATHS: [Path; 22] = [
         name: "transaction-forgetful",
         what: "as `transaction`, with session_state = pgbouncer",
         run: |times| world::watched(times, 1, world::Kind::Transaction, world::Eyes::Forgetful),
+    },
+    Path {
+        name: "simple-clustered",
+        what: "as `simple`, in a cluster with a standby: what reads that are routed cost",
+        run: |times| world::watched(times, 1, world::Kind::Simple, world::Eyes::Clustered),
+    },
+    Path {
+        name: "prepared-clustered",
+        what: "as `prepared`, in a cluster with a standby",
+        run: |times| world::watched(times, 1, world::Kind::Prepared, world::Eyes::Clustered),
+    },
+    Path {
+        name: "prepared-50-clustered",
+        what: "as `prepared-50`, in a cluster with a standby",
+        run: |times| world::watched(times, 50, world::Kind::Prepared, world::Eyes::Clustered),
+    },
+    Path {
+        name: "transaction-clustered",
+        what: "as `transaction`, in a cluster with a standby",
+        run: |times| world::watched(times, 1, world::Kind::Transaction, world::Eyes::Clustered),
     },
     Path {
         name: "login-trust",

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pgweir_auth::{Credential, PlainPassword, Proof, Prover, ScramSecret, UserList};
-use pgweir_core::driver::{Closed, ConnId, Now, Peer, WorkerId};
+use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, WorkerId};
 use pgweir_core::mail::Rules;
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
-use pgweir_testkit::stage::answers::{Answers, MANY_ROWS, ends_with_ready, greeting};
+use pgweir_testkit::stage::answers::{Answers, MANY_ROWS, ends_with_ready, greeting, state_of_node};
 use pgweir_testkit::stage::quiet::Quiet;
 use pgweir_wire::Header;
 use pgweir_wire::backend::{Authentication, TxStatus};
@@ -53,9 +53,13 @@ pub(crate) enum Eyes {
     Shut,
     /// The default, but sessions are not kept (`session_state = pgbouncer`).
     Forgetful,
+    /// The default, and the database is a cluster of a primary and a standby.
+    Clustered,
 }
 
 const SERVERS: u32 = 4;
+/// The time after which a standby has its whole share of reads.
+const WARM_S: u32 = 300;
 const PASSWORD: &str = "a password of usual length";
 
 /// Runs `times` statements, rounded up to whole turns, from `clients` clients.
@@ -66,6 +70,9 @@ pub(crate) fn statements(times: u32, clients: u32, kind: Kind) {
 /// The same, watched as `eyes` says.
 pub(crate) fn watched(times: u32, clients: u32, kind: Kind, eyes: Eyes) {
     let mut world = World::new(Door::Trust, eyes);
+    if eyes == Eyes::Clustered {
+        world.watch();
+    }
     let clients: Vec<ConnId> = (0..clients).map(|_| world.login()).collect();
     let mut steps = steps(kind);
     if kind == Kind::Prepared {
@@ -157,7 +164,14 @@ struct World {
 struct Server {
     conn: ConnId,
     status: TxStatus,
+    /// The answer to each question, on a connection on which pgweir watches a node.
+    state: Option<Vec<u8>>,
 }
+
+/// The user as whom nodes are watched.
+const WATCHER: &str = "watcher";
+/// The host of the cluster's standby.
+const STANDBY: &str = "standby";
 
 impl World {
     fn new(door: Door, eyes: Eyes) -> Self {
@@ -252,15 +266,28 @@ impl World {
         }
     }
 
+    /// Lets pgweir find out which node is the primary, and the standby warm up.
+    fn watch(&mut self) {
+        for _ in 0..WARM_S * 10 {
+            self.now.mono_us += 100_000;
+            self.now.wall_us += 100_000;
+            self.turn(|_, _| {});
+            self.serve();
+        }
+    }
+
     /// Turns in which servers come up and answer, until none has anything to do.
     fn serve(&mut self) {
         loop {
-            for conn in std::mem::take(&mut self.driver.dialed) {
-                self.servers.push(Server { conn, status: TxStatus::Idle });
+            for (conn, endpoint) in std::mem::take(&mut self.driver.dialed) {
                 self.turn(|machine, driver| machine.connected(driver, conn, String::new()));
                 let hello = self.driver.take(conn);
+                let watches = hello.windows(WATCHER.len()).any(|word| word == WATCHER.as_bytes());
+                let is_standby = matches!(&endpoint, Endpoint::Tcp { host, .. } if **host == *STANDBY);
+                let state = watches.then(|| state_of_node(is_standby));
+                self.servers.push(Server { conn, status: TxStatus::Idle, state });
                 self.driver.give_back(conn, hello);
-                let greeting = greeting();
+                let greeting = greeting(is_standby);
                 self.turn(|machine, driver| machine.received(driver, conn, &greeting));
             }
             let mut answered = false;
@@ -273,7 +300,10 @@ impl World {
                     continue;
                 }
                 self.said.clear();
-                answers.to(&asked, &mut server.status, &mut self.said);
+                match &server.state {
+                    Some(state) => self.said.extend_from_slice(state),
+                    None => answers.to(&asked, &mut server.status, &mut self.said),
+                }
                 self.driver.give_back(server.conn, asked);
                 self.machine.received(&mut self.driver, server.conn, &self.said);
                 answered = true;
@@ -309,15 +339,21 @@ fn rules(door: Door, eyes: Eyes) -> Rules {
         Door::Scram => ("scram-sha-256", stored()),
     };
     let watching = match eyes {
-        Eyes::Open => "",
         Eyes::Wide => "log_min_duration_ms = 60000\n",
         Eyes::Shut => "statement_stats_bytes = 0\n",
         Eyes::Forgetful => "session_state = pgbouncer\n",
+        Eyes::Open | Eyes::Clustered => "",
+    };
+    let databases = match eyes {
+        Eyes::Clustered => format!(
+            "[databases]\nbench = cluster=main route=auto\n[clusters]\nmain = nodes=m1,m2 check_user={WATCHER}\n\
+             [nodes]\nm1 = host=primary\nm2 = host={STANDBY}\n"
+        ),
+        _ => "[databases]\nbench = host=pg\n".to_owned(),
     };
     let text = format!(
         "[pgbouncer]\nsession_audit_sample = 0\n{watching}auth_type = {auth_type}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n\
-         server_tls_sslmode = disable\nlog_stats = 0\nlog_connections = 0\nlog_disconnections = 0\n\
-         [databases]\nbench = host=pg\n"
+         server_tls_sslmode = disable\nlog_stats = 0\nlog_connections = 0\nlog_disconnections = 0\n{databases}"
     );
     let mut read = |_: &str| Ok(text.clone());
     let config = Config::load("instructions.ini", &mut read).expect("a good configuration");

@@ -51,15 +51,18 @@ impl Pool {
         if let Some(step) = self.keeps_from_server(cx, id, header, bytes) {
             return step;
         }
-        if self.state.cluster.is_some() && self.awaits_rest_of_first_group(cx.env, id, bytes) {
-            cx.driver.reached(RarePath::AwaitsFirstGroup);
-            return Step::Wait;
-        }
         let group = match status {
             TxStatus::Idle => self.group_of(cx.env, id, bytes),
             // It goes to a server after its BEGIN, and has that server for itself.
             TxStatus::InTransaction | TxStatus::Failed => None,
         };
+        if self.state.cluster.is_some()
+            && group.is_none()
+            && self.awaits_rest_of_first_group(cx.env, id, bytes)
+        {
+            cx.driver.reached(RarePath::AwaitsFirstGroup);
+            return Step::Wait;
+        }
         if let Some(step) = self.answer_known(cx, id, group.as_ref(), bytes, status) {
             return step;
         }
