@@ -131,6 +131,40 @@ fn a_transaction_at_a_standby_does_not_end_it() {
     stage.rig.gets_nothing(primary);
 }
 
+#[test]
+fn a_transaction_that_was_sent_to_a_standby_does_not_end_it() {
+    for behind in [false, true] {
+        let (mut stage, client, [_, standby, notify_listener]) = listening("app_auto");
+        let begin = "/* pgweir: standby */ begin isolation level repeatable read";
+        stage.rig.send(client, &fe::query(&format!("{begin}; select 1")));
+        stage.rig.gets_raw(standby);
+        stage.rig.send(standby, &[be::complete("BEGIN"), be::one_row("1"), be::ready('T')].concat());
+        stage.rig.gets_raw(client);
+        let unlisten =
+            [fe::parse("", "select 1; unlisten a"), fe::bind(""), fe::execute(), fe::sync()].concat();
+        match behind {
+            true => {
+                let group = [fe::parse("", "select 2"), fe::bind(""), fe::execute()].concat();
+                stage.rig.send(client, &[group, unlisten].concat());
+                let sent = stage.rig.gets(standby);
+                assert_eq!(
+                    sent[..4],
+                    ["Parse  select 2", "Bind ", "Execute", "Parse pgweir SELECT \"pgweir:UNLISTEN\""]
+                );
+            }
+            false => {
+                stage.rig.send(client, &fe::query("unlisten *"));
+                assert_eq!(stage.rig.gets(standby), ["Query SELECT \"pgweir:UNLISTEN\""]);
+                let refused = be::error("42703", "column \"pgweir:UNLISTEN\" does not exist");
+                stage.rig.send(standby, &[refused, be::ready('E')].concat());
+                let told = stage.rig.gets(client);
+                assert!(told[0].starts_with("ERROR 0A000 cannot use UNLISTEN"), "{told:?}");
+            }
+        }
+        stage.rig.gets_nothing(notify_listener);
+    }
+}
+
 /// The standby is promoted before it runs the LISTEN, which it then does not refuse. Its connection ends, and with it the client's: no client
 /// is told that it listens, and then hears nothing.
 #[test]

@@ -188,13 +188,14 @@ impl Pool {
             OnLoss::EndsAtFence => return self.send_linked(cx, id, server_id, bytes),
             _ => bytes,
         };
-        let (bytes, then) = match self.reads_at_standby(id, server_id) {
-            false => (bytes, None),
-            true => match self.look_at_later(cx, id, server_id, bytes) {
-                Later::Pass(len) => (&bytes[..len], None),
-                Later::Send(len, then) => (&bytes[..len], Some(then)),
-                Later::Done(step) => return step,
-            },
+        let later = match self.reads_at_standby(id, server_id) {
+            true => self.look_at_later(cx, id, server_id, bytes),
+            false => self.look_at_unlisten(cx, id, server_id, bytes),
+        };
+        let (bytes, then) = match later {
+            Later::Pass(len) => (&bytes[..len], None),
+            Later::Send(len, then) => (&bytes[..len], Some(then)),
+            Later::Done(step) => return step,
         };
         let before = self.before_sending(cx.env, id, server_id, bytes);
         if let Some(before) = before.as_ref().filter(|before| self.asks_ahead(cx.env, id, before, bytes)) {

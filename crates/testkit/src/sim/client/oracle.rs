@@ -301,7 +301,7 @@ impl Oracle {
         match self.compare(&due, message) {
             Ok(()) if due.tag == b'Z' => self.check_ready(message),
             Ok(()) => Verdict::Right,
-            Err(why) => Verdict::Wrong(format!("{why}: due {due:?}, got {message:?}")),
+            Err(why) => Verdict::Wrong(format!("{why}: due {}, got {}", shown(&due), shown(&message))),
         }
     }
 
@@ -408,6 +408,16 @@ impl Oracle {
                 Ok(())
             }
         }
+    }
+}
+
+/// A message as it is told of: a row with all of its columns.
+fn shown(message: &Message) -> String {
+    match columns(message).filter(|_| message.tag == b'D') {
+        Some(columns) => {
+            columns.iter().map(|value| value.escape_ascii().to_string()).collect::<Vec<_>>().join(" | ")
+        }
+        None => format!("{message:?}"),
     }
 }
 

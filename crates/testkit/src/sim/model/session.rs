@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::exec::Run;
 use super::nodes::Snapshot;
 use super::nodes::xids::Reply;
-use super::statement::{Inquiry, Statement, Tag, Verb, parse};
+use super::statement::{Hold, Inquiry, Statement, Tag, Verb, parse};
 use crate::sim::check::board;
 use crate::sim::model::state::holdings::{Holdings, Told};
 use crate::sim::model::state::prepared::{Portal, Prepared};
@@ -572,11 +572,14 @@ impl Session {
     /// `false` if the primary would run it and a standby would do the same.
     pub fn refuse_at_standby(&mut self, code: &'static str, text: &str) -> bool {
         let is_in_recovery = text.ends_with(IN_RECOVERY);
-        if !is_in_recovery && (self.access == Access::Write || self.block != Block::Open) {
+        // Whatever the transaction is, or without one at a server that the client keeps.
+        let is_unlisten = code == "0A000" && text.starts_with("cannot use UNLISTEN");
+        if !is_in_recovery && !is_unlisten && (self.access == Access::Write || self.block != Block::Open) {
             return false;
         }
         let is_otherwise = |statement: &Statement| match is_in_recovery {
             true => statement.is_refused_in_recovery(),
+            false if is_unlisten => matches!(statement.verb, Verb::Hold(Hold::Unlisten(_))),
             false => statement.is_otherwise_at_standby(code),
         };
         let answers = |message: &&Message| !matches!(message.tag, b'H' | b'd' | b'c' | b'f');

@@ -245,7 +245,7 @@ impl Pool {
     }
 
     /// The text that the client prepared under a name; `None` if it is not known.
-    fn text_behind<'a>(&'a self, env: &'a Env, id: ClientId, name: &[u8]) -> Option<&'a [u8]> {
+    pub(super) fn text_behind<'a>(&'a self, env: &'a Env, id: ClientId, name: &[u8]) -> Option<&'a [u8]> {
         let statement = self.clients.get(id)?.account.statement(name);
         match statement.and_then(|statement| env.statements.get(statement)) {
             Some(known) => Some(&known.query),

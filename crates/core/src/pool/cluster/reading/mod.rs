@@ -3,12 +3,14 @@
 //! A transaction is one if it is read-only from its BEGIN on, is not SERIALIZABLE, and its first group certainly reads or sets something
 //! for the transaction. Its BEGIN is answered without a server, whether that group comes with it or later, and goes to the standby with
 //! that group, which is a first try: if it fails there, both run on the primary. From then on the transaction is the standby's to its end, and `later.rs` looks at each message. With
-//! `begin_undeclared=first`, one that does not say READ ONLY begins at a standby, too (`undeclared.rs`).
+//! `begin_undeclared=first`, one that does not say READ ONLY begins at a standby, too (`undeclared.rs`). `listening.rs` looks at all others
+//! whose server is a standby's.
 //!
 //! **Invariant: what a standby does otherwise than the primary without an error never gets there in such a transaction.**
 
 mod first;
 mod later;
+mod listening;
 mod refusal;
 mod state;
 mod undeclared;

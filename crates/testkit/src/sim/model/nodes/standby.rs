@@ -147,6 +147,10 @@ impl Session {
     /// The pooler's own statement in a transaction that only reads: in place of one that it refuses, or the end of one whose first
     /// statement the standby has refused.
     pub(in super::super) fn may_end_read(&self, what: &str) -> bool {
+        // An UNLISTEN that the standby would say is done, and that does nothing.
+        if self.told_recovery() && what.starts_with("NoColumn(\"pgweir:UNLISTEN") {
+            return true;
+        }
         self.behaviour.balanced != Balanced::Nothing
             && match self.access {
                 Access::Write => false,
