@@ -15,6 +15,7 @@ pub(crate) mod explain;
 pub(crate) mod fence;
 pub(crate) mod first_try;
 pub(crate) mod in_flight;
+mod placing;
 pub(crate) mod promoted;
 pub(crate) mod reading;
 pub(crate) mod route;

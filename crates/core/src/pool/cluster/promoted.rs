@@ -1,21 +1,12 @@
 //! A standby that says it is none any more, before the view does. Its servers were opened for reads, and the fence of a promotion has not
 //! fallen: they take nothing more, and what they have shown stands in no history that the view knows.
 
-use crate::cluster::token::{Beyond, Token};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::ServerId;
+use crate::pool::Pool;
+use crate::pool::cluster::causal::must_see::Left;
 use crate::pool::cluster::fence::LEFT;
-use crate::pool::{Branch, Pool, PoolState};
-
-/// The last time that a server of a standby reported that its node is no standby any more.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Left {
-    /// The time of the report, in `Replayed`'s clock (µs); 0 if there was none.
-    at_us: u64,
-    /// The timeline that the node had as a standby.
-    timeline: u32,
-}
 
 impl Pool {
     /// A server says in the middle of its life that its node is no standby any more: it was promoted. The node is asked. From here on the
@@ -29,10 +20,8 @@ impl Pool {
         // Nothing goes there until a view names it again, and then only by new servers.
         let named = standby.standby.take().map(|known| known.target.term.run.timeline);
         let opened_in = server.at.term.as_ref().map(|term| term.run.timeline);
-        standby.left = Left {
-            at_us: standby.replayed.asks_at(env.now.mono_us),
-            timeline: named.max(opened_in).unwrap_or_default(),
-        };
+        let at_us = standby.replayed.asks_at(env.now.mono_us);
+        standby.left = Left { at_us, timeline: named.max(opened_in).unwrap_or_default() };
         standby.is_to_be_left = true;
         self.suspect_node(env, branch, false);
         self.notice();
@@ -50,17 +39,5 @@ impl Pool {
             servers.into_iter().for_each(|id| self.end_at_standby(cx, id));
             self.place_again(cx);
         }
-    }
-}
-
-impl PoolState {
-    /// Returns what a client must see whose request was sent to a standby at `sent_us`, if the node was promoted since. `None` if the
-    /// node was still a standby after it had answered.
-    pub(super) fn beyond(&self, env: &Env, (branch, sent_us): (Branch, u64)) -> Option<Token> {
-        let Left { at_us, timeline } = self.standby_at(branch)?.left;
-        let cluster = self.cluster.as_deref().filter(|_| at_us >= sent_us)?;
-        let options = env.rules.config.clusters.get(&*cluster.view.cluster)?;
-        let wait_us = u64::from(options.primary_max_age_ms) * 1000;
-        Some(Token::Beyond(Beyond { timeline, until_us: at_us.saturating_add(wait_us) }))
     }
 }

@@ -248,18 +248,19 @@ impl Pool {
         }
         branch
     }
+}
 
-    /// Chooses the node again for a client that waits. The client stays at `home` if no other node is much better.
-    pub(crate) fn place_client(&mut self, env: &Env, id: ClientId, home: Branch) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+impl PoolState {
+    /// Chooses the node again for a client that waits. The client stays at `home` if no other node is much better. Returns the node if it is
+    /// another one than before.
+    pub(super) fn choose_again(&mut self, env: &Env, client: &mut Client, home: Branch) -> Option<Branch> {
         let from = client.account.branch;
         let waits = matches!(client.state, ClientState::Waiting(_) | ClientState::AwaitingServer(_));
         // Only the primary can say what became of a transaction.
         if !waits || client.is_at_commit() || client.account.replication != Replication::None {
-            return;
+            return None;
         }
-        let pool = &mut self.state;
-        let aim = pool.aim_of(env, client);
+        let aim = self.aim_of(env, client);
         let routing = client.account.routing.as_deref();
         let (hinted, asked) = routing.map_or((None, Asked::Other), |own| (own.hinted, own.asked));
         let (route, node) = aim.hinted(hinted);
@@ -269,27 +270,25 @@ impl Pool {
             Some(own) if home == Branch::ASKING && wish.keeps => own.home,
             _ => home,
         };
-        let at_node = node.and_then(|node| pool.usable_branch(env, &node));
-        let mut to = at_node.unwrap_or_else(|| pool.branch_by(env, (route, asked), home));
+        let at_node = node.and_then(|node| self.usable_branch(env, &node));
+        let mut to = at_node.unwrap_or_else(|| self.branch_by(env, (route, asked), home));
         let falls_back = at_node.is_none() && to.is_primary();
         let since_us = client.waits_since_us();
         if let Some(since_us) = since_us {
-            to = pool.place_where_shown(env, client, (wish, to), since_us);
+            to = self.place_where_shown(env, client, (wish, to), since_us);
         }
-        if to != from {
-            if since_us.is_some() && falls_back {
-                pool.count_sent_to_primary(route, asked);
-            }
-            if let Some(routing) = client.account.routing.as_deref_mut().filter(|_| to.is_standby()) {
-                routing.home = to;
-            }
-            self.give_up_kept(id);
-            self.move_waiting(id, to);
+        if to == from {
+            return None;
         }
+        if since_us.is_some() && falls_back {
+            self.count_sent_to_primary(route, asked);
+        }
+        if let Some(routing) = client.account.routing.as_deref_mut().filter(|_| to.is_standby()) {
+            routing.home = to;
+        }
+        Some(to)
     }
-}
 
-impl PoolState {
     /// `home` is the branch that a client leaves only for a much better one; `asked` is what it asks for with `route=auto`.
     fn branch_by(&mut self, env: &Env, (route, asked): (Route, Asked), home: Branch) -> Branch {
         if self.cluster.is_none() {

@@ -9,13 +9,12 @@ use crate::cluster::Term;
 use crate::cluster::choice::{self, Candidate, Nearness};
 use crate::cluster::replayed::Replayed;
 use crate::cluster::view::{Standby, View};
-use crate::context::{Cx, Env};
-use crate::driver::{Driver, Endpoint};
-use crate::ids::ClientId;
+use crate::context::Env;
+use crate::driver::Endpoint;
 use crate::mail::Scarce;
 use crate::pool::cluster::causal::guards::Guard;
+use crate::pool::cluster::causal::must_see::Left;
 use crate::pool::cluster::counters::SentReads;
-use crate::pool::cluster::promoted::Left;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
 use crate::shared::Counts;
@@ -25,9 +24,6 @@ const STANDBYS_MAX: usize = 250;
 
 /// Time after a failed connection during which other standbys are preferred.
 const FAILING_US: u64 = REDIAL_US_MAX;
-
-/// Time after which a waiting client is placed again if a server of another node is free.
-const ASKED_AGAIN_US: u64 = 5_000;
 
 /// Number of refused reads out of [`TRIES`] above which a standby gets no reads for a while.
 const REFUSED_MAX: u32 = TRIES / 5;
@@ -392,42 +388,5 @@ impl Pool {
             Route::Any | Route::Auto => true,
         };
         pool.branches().filter(|branch| pool.cluster.is_none() || is_used(branch)).collect()
-    }
-
-    /// Clients that wait for some time at one node while a server of another one is free are asked again where to.
-    pub(crate) fn place_overdue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let is_free = |branch: &Branch| {
-            !self.state.node_at(*branch).idle.is_empty() && self.state.gate_at(*branch) == Gate::Open
-        };
-        if !self.state.branches().any(|branch| is_free(&branch)) {
-            return;
-        }
-        let now_us = cx.env.now.mono_us;
-        for branch in self.state.branches().filter(|branch| *branch != Branch::ASKING) {
-            while let Some((id, since_us)) = self.first_waiting(branch) {
-                let due_us = since_us.saturating_add(ASKED_AGAIN_US);
-                if due_us > now_us {
-                    cx.env.wake_at(due_us);
-                    break;
-                }
-                self.place_client(cx.env, id, Branch::NO_STANDBY);
-                if self.clients[id].account.branch == branch {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// The nodes have changed, or one of them fails: clients that wait are asked again where to. Those that move keep their time.
-    pub(crate) fn place_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        if !self.state.standbys.is_empty() {
-            let at = |node: &NodePool| node.clients.iter().chain(&node.awaiting).copied().collect::<Vec<_>>();
-            let clients: Vec<ClientId> = self.state.nodes().flat_map(at).collect();
-            for id in clients {
-                let home = self.clients.get(id).map_or(Branch::PRIMARY, |client| client.account.branch);
-                self.place_client(cx.env, id, home);
-            }
-        }
-        self.notice();
     }
 }

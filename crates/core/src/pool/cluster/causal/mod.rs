@@ -17,12 +17,11 @@ use crate::cluster::choice::{self, Candidate};
 use crate::cluster::replayed::Seen;
 use crate::cluster::token::{Beyond, Position, ReadAfter, Token};
 use crate::context::Env;
-use crate::ids::ClientId;
 use crate::pool::client::state::{Account, Client, ClientState};
 use crate::pool::cluster::causal::must_see::MustSee;
 use crate::pool::cluster::route::Wish;
 use crate::pool::cluster::standbys::StandbyPool;
-use crate::pool::{Branch, Pool, PoolState};
+use crate::pool::{Branch, PoolState};
 
 /// How a standby relates to what a client must see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -255,33 +254,5 @@ impl PoolState {
         };
         cluster.refuses_positions = true;
         Branch::ASKING
-    }
-}
-
-impl Pool {
-    /// The clients that wait for a standby to be far enough are asked again where to.
-    pub(super) fn place_asking(&mut self, env: &Env) {
-        if let Some(cluster) = self.state.cluster.as_deref_mut() {
-            cluster.asking_due_us = u64::MAX;
-        }
-        let asking: Vec<ClientId> = self.state.node_at(Branch::ASKING).clients.iter().copied().collect();
-        for id in asking {
-            self.place_client(env, id, Branch::ASKING);
-        }
-    }
-
-    /// Places the clients that wait at a standby again after a server of it has logged in, or after clients came back to it: they
-    /// were checked before that.
-    pub(super) fn place_again_at(&mut self, env: &Env, branch: Branch) {
-        let Some(standby) = self.state.standby_mut(branch) else { return };
-        if !std::mem::take(&mut standby.looks_again) {
-            return;
-        }
-        let waiting: Vec<ClientId> = standby.node.clients.iter().copied().collect();
-        for id in waiting {
-            if self.clients.get(id).is_some_and(|client| client.account.must_see.is_some()) {
-                self.place_client(env, id, branch);
-            }
-        }
     }
 }

@@ -1,10 +1,10 @@
 //! What a client must see, as it is kept with the client.
 
-use crate::cluster::token::Token;
+use crate::cluster::token::{Beyond, Token};
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::client::state::{Client, ClientState};
-use crate::pool::{Branch, Pool};
+use crate::pool::{Branch, Pool, PoolState};
 
 /// The changes that a client must see in its reads, and the node that served it last.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -69,5 +69,26 @@ impl Pool {
         {
             *sent_us = standby.replayed.asks_at(env.now.mono_us);
         }
+    }
+}
+
+/// The last time that a server of a standby reported that its node is no standby any more.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::pool::cluster) struct Left {
+    /// The time of the report, in `Replayed`'s clock (µs); 0 if there was none.
+    pub(in crate::pool::cluster) at_us: u64,
+    /// The timeline that the node had as a standby.
+    pub(in crate::pool::cluster) timeline: u32,
+}
+
+impl PoolState {
+    /// Returns what a client must see whose request was sent to a standby at `sent_us`, if the node was promoted since. `None` if the
+    /// node was still a standby after it had answered.
+    pub(super) fn beyond(&self, env: &Env, (branch, sent_us): (Branch, u64)) -> Option<Token> {
+        let Left { at_us, timeline } = self.standby_at(branch)?.left;
+        let cluster = self.cluster.as_deref().filter(|_| at_us >= sent_us)?;
+        let options = env.rules.config.clusters.get(&*cluster.view.cluster)?;
+        let wait_us = u64::from(options.primary_max_age_ms) * 1000;
+        Some(Token::Beyond(Beyond { timeline, until_us: at_us.saturating_add(wait_us) }))
     }
 }

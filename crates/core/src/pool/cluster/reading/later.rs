@@ -253,11 +253,6 @@ impl Pool {
         }
     }
 
-    /// Whether the client's session has channels, which it listens to through the primary.
-    pub(in crate::pool::cluster) fn listens(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(|client| !client.account.session.channels().is_empty())
-    }
-
     fn text_at_standby<'a>(&self, env: &Env, id: ClientId, text: &'a [u8]) -> Meaning<'a> {
         let reach = &self.state.reach;
         let traits = pgweir_sql::traits(text);

@@ -19,6 +19,11 @@ impl Pool {
         self.clients.get_mut(id)?.account.routing.as_deref_mut()
     }
 
+    /// Whether the client's session has channels, which it listens to through the primary.
+    pub(in crate::pool::cluster) fn listens(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|client| !client.account.session.channels().is_empty())
+    }
+
     /// Whether the client is in a transaction that reads at a standby, on this server.
     #[inline]
     pub(crate) fn reads_at_standby(&self, id: ClientId, server_id: ServerId) -> bool {
