@@ -1,5 +1,6 @@
-//! Which files of core call one another in circles. A call is that of a method of `Pool` or `Worker`, by its name, in another file:
-//! the two types own everything, so these are the calls by which one file can change what another relies on.
+//! Which files of core call one another in circles. A call is that of a method of `Pool`, `PoolState` or `Worker`, by its name, in another
+//! file: these types own everything, so these are the calls by which one file can change what another relies on. A second look takes the
+//! free functions that a file imports as well: they change nothing that they were not given, but a reader follows them, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,8 +13,13 @@ use crate::tidy::walk;
 const CORE: &str = "crates/core/src";
 /// Files that may call one another in a circle; more cannot be understood one at a time.
 const CIRCLE_MAX: usize = 6;
-/// The types whose methods count, with the names by which closures call them.
-const OWNERS: [(&str, &str); 2] = [("Pool", "pool"), ("Worker", "worker")];
+/// The same if free functions count.
+const CIRCLE_WITH_FUNCTIONS_MAX: usize = 30;
+/// The types whose methods count, with the names of the values by which they are called elsewhere.
+const OWNERS: [(&str, &[&str]); 3] =
+    [("Pool", &["pool"]), ("PoolState", &["pool", "state"]), ("Worker", &["worker"])];
+/// The field by which a pool calls the methods of its state.
+const STATE: &str = "self.state";
 
 /// Prints the circles, largest first; with `--calls` also the calls in them.
 pub(crate) fn run(root: &Path, args: &[String]) -> ExitCode {
@@ -27,7 +33,9 @@ pub(crate) fn run(root: &Path, args: &[String]) -> ExitCode {
     };
     match read(root) {
         Ok(files) => {
-            print!("{}", report(&Calls::of(&files), with_calls));
+            print!("{}", report(&Calls::of(&files, Counts::Methods), with_calls));
+            println!("\nWith free functions:\n");
+            print!("{}", report(&Calls::of(&files, Counts::MethodsAndFunctions), with_calls));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -37,16 +45,30 @@ pub(crate) fn run(root: &Path, args: &[String]) -> ExitCode {
     }
 }
 
+/// The calls that count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    /// Calls of methods of the types in [`OWNERS`].
+    Methods,
+    /// These, and calls of free functions that a file imports by name.
+    MethodsAndFunctions,
+}
+
 /// Circles of core's files that are too large.
 pub(crate) fn problems(files: &[(PathBuf, Source)]) -> Vec<Problem> {
-    let calls = Calls::of(files.iter().filter(|(path, _)| path.starts_with(CORE)));
-    let circles = calls.circles().into_iter().filter(|circle| circle.len() > CIRCLE_MAX);
-    let said = circles.filter_map(|circle| {
-        let first = *circle.first()?;
-        let text = format!("{} files call one another in a circle: see `cargo xtask calls`", circle.len());
-        Some(Problem::new(first, 0, text))
-    });
-    said.collect()
+    let limits = [(Counts::Methods, CIRCLE_MAX), (Counts::MethodsAndFunctions, CIRCLE_WITH_FUNCTIONS_MAX)];
+    let mut said = Vec::new();
+    for (counts, most) in limits {
+        let calls = Calls::of(files.iter().filter(|(path, _)| path.starts_with(CORE)), counts);
+        let circles = calls.circles().into_iter().filter(|circle| circle.len() > most);
+        said.extend(circles.filter_map(|circle| {
+            let first = *circle.first()?;
+            let text =
+                format!("{} files call one another in a circle: see `cargo xtask calls`", circle.len());
+            Some(Problem::new(first, 0, text))
+        }));
+    }
+    said
 }
 
 fn read(root: &Path) -> std::io::Result<Vec<(PathBuf, Source)>> {
@@ -64,31 +86,43 @@ fn read(root: &Path) -> std::io::Result<Vec<(PathBuf, Source)>> {
 struct Calls(BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>);
 
 impl Calls {
-    fn of<'a>(files: impl IntoIterator<Item = &'a (PathBuf, Source)> + Clone) -> Calls {
-        let mut defined = BTreeMap::new();
+    fn of<'a>(files: impl IntoIterator<Item = &'a (PathBuf, Source)> + Clone, counts: Counts) -> Calls {
+        let mut methods = BTreeMap::new();
+        let mut functions: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
         for (path, source) in files.clone() {
             each_line(source, |owner, line, _| {
                 if let Some(name) = owner.and_then(|_| defined_method(line)) {
-                    defined.insert((owner.unwrap_or_default().to_owned(), name.to_owned()), path.clone());
+                    methods.insert((owner.unwrap_or_default(), name), path.as_path());
+                }
+                if let Some(name) = defined_function(line) {
+                    functions.entry(name).or_default().push(path);
                 }
             });
         }
         let mut calls: BTreeMap<_, BTreeMap<PathBuf, BTreeSet<String>>> = BTreeMap::new();
         for (path, source) in files {
             let own = calls.entry(path.clone()).or_default();
+            let imported = imports(source);
             each_line(source, |owner, line, before| {
-                for (receiver, name) in method_calls(line, before) {
-                    let by_name =
-                        OWNERS.iter().filter(|(_, closure)| *closure == receiver).map(|(of, _)| *of);
-                    let owners: Vec<&str> = match receiver {
-                        "self" => owner.into_iter().collect(),
-                        _ => by_name.collect(),
-                    };
-                    let found =
-                        owners.iter().find_map(|of| defined.get(&((*of).to_owned(), name.to_owned())));
-                    if let Some(other) = found.filter(|other| *other != path) {
-                        own.entry(other.clone()).or_default().insert(name.to_owned());
-                    }
+                let mut found: Vec<(&Path, &str)> = method_calls(line, before)
+                    .into_iter()
+                    .filter_map(|(receiver, name)| {
+                        let owners: Vec<&str> = match receiver {
+                            "self" => owner.into_iter().collect(),
+                            _ => called_by(receiver),
+                        };
+                        Some((*owners.iter().find_map(|of| methods.get(&(*of, name)))?, name))
+                    })
+                    .collect();
+                if counts == Counts::MethodsAndFunctions {
+                    let called = function_calls(line).into_iter().filter(|name| imported.contains(name));
+                    found.extend(called.filter_map(|name| match functions.get(name)?.as_slice() {
+                        [only] => Some((*only, name)),
+                        _ => None,
+                    }));
+                }
+                for (other, name) in found.into_iter().filter(|(other, _)| *other != path) {
+                    own.entry(other.to_owned()).or_default().insert(name.to_owned());
                 }
             });
         }
@@ -167,6 +201,45 @@ fn defined_method(line: &str) -> Option<&str> {
     is_function.then(|| name(rest)).filter(|name| !name.is_empty())
 }
 
+/// The free function that is defined on this line and may be called in other files.
+fn defined_function(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub")?;
+    let rest = rest.strip_prefix(' ').or_else(|| Some(rest.strip_prefix('(')?.split_once(") ")?.1))?;
+    Some(name(rest.strip_prefix("fn ")?))
+}
+
+/// The names that a file imports.
+fn imports(source: &Source) -> BTreeSet<&str> {
+    let mut names = BTreeSet::new();
+    let mut is_use = false;
+    for (_, line) in source.lines_without_tests() {
+        is_use |= line.starts_with("use ");
+        if is_use {
+            names.extend(line.split(|sign: char| !sign.is_alphanumeric() && sign != '_'));
+        }
+        is_use &= !line.trim_end().ends_with(';');
+    }
+    names
+}
+
+/// The names of the functions that are called on this line, and are no methods.
+fn function_calls(line: &str) -> Vec<&str> {
+    let mut calls = Vec::new();
+    for (at, _) in line.match_indices('(') {
+        let called = name_before(&line[..at]);
+        let before = &line[..at - called.len()];
+        if !called.is_empty() && !before.ends_with(['.', ':']) && !before.ends_with("fn ") {
+            calls.push(called);
+        }
+    }
+    calls
+}
+
+/// The types whose methods are called by this receiver.
+fn called_by(receiver: &str) -> Vec<&'static str> {
+    OWNERS.iter().filter(|(_, names)| names.contains(&receiver)).map(|(of, _)| *of).collect()
+}
+
 /// Receiver and name of the calls of methods on this line; a long chain has its receiver on the line before.
 fn method_calls<'a>(line: &'a str, before: &'a str) -> Vec<(&'a str, &'a str)> {
     let mut calls = Vec::new();
@@ -177,6 +250,7 @@ fn method_calls<'a>(line: &'a str, before: &'a str) -> Vec<(&'a str, &'a str)> {
         let own = last_name(&line[..at]);
         let receiver = match own {
             "" if line[..at].trim().is_empty() => last_name(before.trim_end()),
+            "" if line[..at].ends_with(STATE) => "state",
             own => own,
         };
         if is_call && !called.is_empty() {
@@ -192,10 +266,16 @@ fn name(text: &str) -> &str {
     &text[..end]
 }
 
+/// The name that a text ends with.
+fn name_before(text: &str) -> &str {
+    let begin = text.rfind(|sign: char| !sign.is_alphanumeric() && sign != '_').map_or(0, |at| at + 1);
+    &text[begin..]
+}
+
 /// The name that a text ends with, if that is a variable and no field.
 fn last_name(text: &str) -> &str {
-    let begin = text.rfind(|sign: char| !sign.is_alphanumeric() && sign != '_').map_or(0, |at| at + 1);
-    if text[..begin].ends_with('.') { "" } else { &text[begin..] }
+    let name = name_before(text);
+    if text[..text.len() - name.len()].ends_with('.') { "" } else { name }
 }
 
 #[cfg(test)]
@@ -205,7 +285,7 @@ mod tests {
     fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
         let files: Vec<_> =
             files.iter().map(|(path, text)| (PathBuf::from(path), Source::new(text))).collect();
-        let calls = Calls::of(&files);
+        let calls = Calls::of(&files, Counts::MethodsAndFunctions);
         let shown = |circle: BTreeSet<&Path>| circle.iter().map(|path| path.display().to_string()).collect();
         calls.circles().into_iter().map(shown).collect()
     }
@@ -219,6 +299,16 @@ mod tests {
     fn files_that_call_one_another_are_found() {
         assert_eq!(circles(&[("a.rs", A), ("b.rs", B), ("c.rs", C)]), [["a.rs", "b.rs", "c.rs"]]);
         assert!(circles(&[("a.rs", A), ("b.rs", B)]).is_empty());
+    }
+
+    #[test]
+    fn methods_of_a_pools_state_and_imported_functions_count() {
+        let state = "impl PoolState {\n    pub(crate) fn b(&self) {\n        c();\n    }\n}\n";
+        let caller = "impl Pool {\n    fn a(&self) {\n        self.state.b();\n    }\n}\n";
+        let function = "pub(crate) fn c() {\n    pool.a();\n}\n";
+        let files = |b: &str| circles(&[("a.rs", caller), ("b.rs", b), ("c.rs", function)]);
+        assert_eq!(files(&format!("use crate::c::c;\n{state}")), [["a.rs", "b.rs", "c.rs"]]);
+        assert!(files(state).is_empty(), "another function of that name");
     }
 
     #[test]
