@@ -16,6 +16,10 @@ create function changing."Of Words"(t text) returns void language plpgsql as $$ 
   -- as the caller wants it
   execute format('set app.tenant = %L', t); end $$;
 create function changing.standard(t text) returns text language sql begin atomic select set_config('app.tenant', t, false); end;
+create function changing.commented(t text) returns text language sql as 'select set_config/* of the app */(''app.tenant'', t, false)';
+create function changing.on_two_lines(t text) returns void language plpgsql as $$ begin
+  perform set_config -- for the session
+    ('app.tenant', t, false); end $$;
 create function changing.take_lock() returns void language sql as 'select pg_advisory_lock(4711)';
 create function changing.keep_notes() returns void language plpgsql as 'begin create temp table notes as select 1 as n; end';
 create function changing.for_now(t text) returns text language plpgsql as 'begin return set_config(''app.tenant'', t, true); end';
@@ -46,6 +50,8 @@ WAYS = {
     "a quoted name": "select changing.\"Of Words\"('{}')",
     "a body in standard SQL": "select changing.standard('{}')",
     "a trigger": "insert into changing.visits values ('{}')",
+    "a comment behind a name": "select changing.commented('{}')",
+    "a name at the end of its line": "select changing.on_two_lines('{}')",
 }
 
 
@@ -61,6 +67,21 @@ def test_what_it_sets_is_its_callers(pooled, made, way, workers):
                 assert tenant(bystander) == ""
             assert tenant(one) == f"one{number}" and tenant(two) == f"two{number}"
     assert "not what it should be" not in pooler.log()
+
+
+@pytest.mark.parametrize("ddl", ["create table changing.other ()", "create function changing.other() returns int language sql as 'select 1'"])
+def test_what_new_code_sets_is_its_callers(pooled, made, ddl):
+    """Code is made twice in a row, after the catalog was asked for the settings that code sets: the second one sets another one."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as one, pooler.raw() as two:
+        one.query("select changing.set_tenant('before')")
+        for text in (ddl, "create function changing.late() returns text language sql as 'select set_config(''app.late'', ''x'', false)'"):
+            assert not one.query(text).errors
+        assert not one.query("select changing.late()").errors
+        look = "select coalesce(current_setting('app.late', true), '')"
+        assert two.query(look).rows == [[""]]
+        pooler.admin("RECONNECT")
+        assert one.query(look).rows == [["x"]]
 
 
 def test_prepared_statements_call_it(pooled, made):

@@ -476,3 +476,22 @@ def test_statements_of_no_rule(pooled, judged):
             return statements(pooler)["select value from counted where id = ?"][0] == "no rule"
 
         eventually(run, "no rule matches")
+
+
+@pytest.mark.parametrize("language", ["sql", "plpgsql"])
+def test_what_a_function_sets_for_its_transaction_is_set(pooled, counted, language):
+    """A STABLE function that sets something for its transaction alone is called each time, and the rest of the transaction has it."""
+    body = "select set_config('app.cached', n, true)"
+    body = body if language == "sql" else f"begin return (({body})); end"
+    counted.sql(f"create function set_for_now(n text) returns text stable language {language} as $${body}$$")
+    try:
+        pooler = cached(pooled, rules="[cache]\nall = ttl_ms=600000\n")
+        with pooler.raw() as session:
+            session.query("select 1")
+            for number in range(5):
+                for text in ("begin", "select set_for_now('x')"):
+                    assert not session.query(text).errors
+                assert session.query("select current_setting('app.cached', true)").rows == [["x"]], number
+                session.query("commit")
+    finally:
+        counted.sql("drop function set_for_now")

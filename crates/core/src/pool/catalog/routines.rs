@@ -126,16 +126,19 @@ pub(crate) struct Routines {
     /// The time at which a server was last asked. No other one is asked before `rests_until_us` (monotonic, µs).
     begun_us: u64,
     rests_until_us: u64,
-    asked_us: Option<u64>,
+    /// The time at which a server was last asked for the routines that read drawn values, and the age of code then.
+    asked: Option<(u64, u64)>,
 }
 
 impl Routines {
-    /// Whether the catalog must be asked again for the routines that read drawn values. If so, it counts as asked from now on,
-    /// whatever the result.
-    pub(crate) fn is_due(&mut self, now_us: u64) -> bool {
-        let due = self.asked_us.is_none_or(|asked_us| now_us.saturating_sub(asked_us) >= ROUTINES_AGE_US);
+    /// Whether the catalog must be asked again for the routines that read drawn values, and for the settings that routines set: the last
+    /// answer is old, or code was made since. If so, it counts as asked from now on, whatever the result.
+    pub(crate) fn is_due(&mut self, now_us: u64, age: u64) -> bool {
+        let due = self
+            .asked
+            .is_none_or(|(asked_us, of)| of != age || now_us.saturating_sub(asked_us) >= ROUTINES_AGE_US);
         if due {
-            self.asked_us = Some(now_us);
+            self.asked = Some((now_us, age));
         }
         due
     }
@@ -360,7 +363,8 @@ mod tests {
     #[test]
     fn a_text_that_asks_is_found() {
         let mut routines = Routines::default();
-        assert!(routines.is_due(5) && !routines.is_due(6) && routines.is_due(5 + ROUTINES_AGE_US));
+        assert!(routines.is_due(5, 7) && !routines.is_due(6, 7) && routines.is_due(6, 8));
+        assert!(!routines.is_due(5 + ROUTINES_AGE_US, 8) && routines.is_due(6 + ROUTINES_AGE_US, 8));
         assert!(!routines.asks_in(b"select last_id()"));
         for name in [&b"last_id"[..], b"last_id", b"", b"Of Quotes"] {
             routines.learn_currval_routine(name);

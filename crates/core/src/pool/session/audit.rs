@@ -218,7 +218,7 @@ impl Pool {
     pub(crate) fn everything_of(&mut self, env: &Env, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
         let server = &self.servers[id];
         let pool = &mut self.state;
-        let due = pool.routines.is_due(env.now.mono_us);
+        let due = pool.routines.is_due(env.now.mono_us, env.shared.routines());
         let mut text = EVERYTHING.to_vec();
         // The settings that it held, and those that routines may have set: no list of PostgreSQL shows them.
         let held = server.session.settings().map(|setting| &setting.name).filter(|name| name.contains(&b'.'));
