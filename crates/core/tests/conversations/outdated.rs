@@ -265,6 +265,37 @@ fn a_description_of_the_statement_alone_is_given_again() {
     assert_eq!(rig.gets(clients[0]).last().map(String::as_str), Some("Ready I"));
 }
 
+/// PostgreSQL tells of the parameters before it finds that the statement is outdated.
+#[test]
+fn parameters_are_told_once() {
+    for bytewise in [false, true] {
+        let (mut rig, clients, server) = pool(1, "");
+        let send = |rig: &mut Rig, bytes: &[u8]| match bytewise {
+            true => rig.send_bytewise(server, bytes),
+            false => rig.send(server, bytes),
+        };
+        rig.send(clients[0], &[fe::describe("a"), fe::sync()].concat());
+        rig.gets(server);
+        send(&mut rig, &[be::parameters(), be::outdated(), be::ready('I')].concat());
+        assert_eq!(rig.gets(server), [ANEW, "Describe S PGWEIR_2", "Sync"]);
+        let answer = [be::parse_complete(), be::parameters(), be::columns(), be::ready('I')].concat();
+        send(&mut rig, &answer);
+        let told = rig.gets(clients[0]);
+        assert_eq!(told.len(), 3, "{told:?}");
+        // A message between the two, and another error: both are told.
+        for (between, error) in
+            [(be::notice("x"), be::outdated()), (Vec::new(), be::error("XX000", "x"))]
+        {
+            rig.send(clients[0], &[fe::describe("a"), fe::sync()].concat());
+            rig.gets(server);
+            send(&mut rig, &[be::parameters(), between.clone(), error, be::ready('I')].concat());
+            let told = rig.gets(clients[0]);
+            assert!(told[0].starts_with("Parameters") || told[0].contains("Parameter"), "{told:?}");
+            assert_eq!(told.len(), 3 + usize::from(!between.is_empty()), "{told:?}");
+        }
+    }
+}
+
 #[test]
 fn the_first_statement_after_a_begin_runs_again_in_a_new_transaction() {
     for main in ["defer_begin = packet", "defer_begin = server"] {

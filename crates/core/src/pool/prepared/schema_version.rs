@@ -33,7 +33,7 @@ use crate::pool::relay::attempt::after_failure::{
 use crate::pool::relay::exchange::outdated::{Outdated, outdated_name};
 use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::SchemaChanges;
+use crate::pool::server::state::{Description, SchemaChanges};
 use crate::pool::session::pins::Reasons;
 
 /// Commands that can change the results or parameters of statements, by the beginning of their tag.
@@ -324,7 +324,9 @@ impl Pool {
             _ if is_prepared_again => None,
             _ => return None,
         };
-        if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
+        // The client would be told of the parameters twice.
+        let is_shown = self.servers.get(id)?.incoming.description == Description::Shown;
+        if is_shown || !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
             return None;
         }
         let parse_context = self.parse_context_of(env, client_id);

@@ -37,6 +37,7 @@ use crate::pool::prepared::statements::ServerCopy;
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::exchange::block::NO_PARAMETERS;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
+use crate::pool::server::state::Description;
 use crate::pool::{Pool, Step};
 
 /// The name of a statement that no server has: a Bind of it fails. Servers log the name.
@@ -221,6 +222,21 @@ impl Pool {
             client.skip = header.total().saturating_sub(message.len());
         }
         Step::Used(header.total().min(message.len()))
+    }
+
+    /// Whether a ParameterDescription may be shown to its client. PostgreSQL sends it before it finds that a statement is outdated: if an
+    /// error follows, the message is kept for [`Pool::renews_statement`], which may have the statement described once more. `behind` are the
+    /// bytes after the message; `None` if not even the type of the next message is known.
+    pub(crate) fn shows_description(&mut self, id: ServerId, message: &[u8], behind: &[u8]) -> Option<bool> {
+        let server = self.servers.get_mut(id)?;
+        let describes = server.ledger.head().is_some_and(|head| head.kind == Kind::DescribeStatement);
+        if !describes || server.attempt.kept().is_none() {
+            return Some(true);
+        }
+        let fails = *behind.first()? == tag::ERROR;
+        server.incoming.description =
+            if fails { Description::Held(message.into()) } else { Description::Shown };
+        Some(!fails)
     }
 
     /// Keeps a ParameterDescription if pgweir looks at the description.

@@ -156,7 +156,19 @@ impl Pool {
                     Some(Streaming { left: header.total(), to: self.begin_streamed(cx.env, id, header.tag) });
                 continue;
             }
-            let message = &rest[..header.total()];
+            let (message, behind) = rest.split_at(header.total());
+            if header.tag == tag::PARAMETER_DESCRIPTION {
+                match self.shows_description(id, message, behind) {
+                    // What comes next decides.
+                    None => break,
+                    Some(true) => {}
+                    Some(false) => {
+                        self.extend(cx, id, &mut run, None, bytes, at);
+                        at += header.total();
+                        continue;
+                    }
+                }
+            }
             match self.control(cx, id, header.tag, message, &mut run, bytes, at) {
                 Ok(()) => at += header.total(),
                 Err(error) => return self.unexpected(cx, id, &run, &bytes[..at], error),

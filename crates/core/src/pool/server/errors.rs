@@ -16,7 +16,7 @@ use crate::pool::prepared::shapes::changed_result;
 use crate::pool::relay::attempt::after_failure::AfterFailure;
 use crate::pool::relay::ledger::{Kind, Owner, Purpose};
 use crate::pool::relay::preamble::{Again, LinkPhase};
-use crate::pool::server::state::{LinkedServer, Server, ServerState, ServerTask};
+use crate::pool::server::state::{Description, LinkedServer, Server, ServerState, ServerTask};
 use crate::pool::session::replay::NOT_RESTORED;
 
 /// The codes with which a server shuts down, crashes, or ends a session because an administrator said so, and that of a standby that ends a
@@ -44,6 +44,11 @@ impl Pool {
             Err(_) => return self.unasked_error(cx, id, message, fatal),
         };
         let renewed = self.renews_statement(cx.env, id, accepted, body);
+        let description =
+            self.servers.get_mut(id).map(|server| std::mem::take(&mut server.incoming.description));
+        if let (Some(Description::Held(message)), None) = (description, renewed) {
+            self.pass(cx, id, accepted.owner.client(), &message);
+        }
         self.note_misfit(cx.env, accepted, body);
         match accepted.owner {
             // It runs again: its resets are done then.

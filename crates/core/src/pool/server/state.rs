@@ -74,6 +74,18 @@ pub(crate) struct Server {
     pub(crate) resets: bool,
 }
 
+/// The ParameterDescription at the front of the answer that a server is giving, if that describes a statement which may be described again.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Description {
+    /// The answer has none so far.
+    #[default]
+    Nothing,
+    /// The client was shown it.
+    Shown,
+    /// An error comes behind it. The client is shown neither if the statement is described again.
+    Held(Box<[u8]>),
+}
+
 /// The bytes that come from a server.
 #[derive(Default)]
 pub(crate) struct Incoming {
@@ -88,6 +100,8 @@ pub(crate) struct Incoming {
     /// The parameter types that the server has told of the statement that it is about to describe, four bytes each. Empty unless pgweir
     /// looks at the description.
     pub(crate) described_params: Box<[u8]>,
+    /// The ParameterDescription of a statement whose description is not complete.
+    pub(crate) description: Description,
 }
 
 /// The place of a server.

@@ -301,7 +301,7 @@ impl Oracle {
         match self.compare(&due, message) {
             Ok(()) if due.tag == b'Z' => self.check_ready(message),
             Ok(()) => Verdict::Right,
-            Err(why) => Verdict::Wrong(format!("{why}: due {}, got {}", shown(&due), shown(&message))),
+            Err(why) => Verdict::Wrong(format!("{why}: due {}, got {}", shown(&due), shown(message))),
         }
     }
 

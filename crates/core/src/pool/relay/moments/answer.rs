@@ -39,6 +39,7 @@ enum Attention {
     Hold,
 }
 
+use crate::pool::server::state::Description;
 impl Pool {
     /// Looks at a whole message that is not a row. The run is flushed before the client gets anything else.
     #[allow(clippy::too_many_arguments, reason = "the run and its bytes are one place in one buffer")]
@@ -84,6 +85,9 @@ impl Pool {
                 self.check_answer(cx.env, id, message)?;
                 let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
                 let accepted = server.ledger.accept(message)?;
+                if accepted.ended.is_some() {
+                    server.incoming.description = Description::Nothing;
+                }
                 self.extend(cx, id, run, visible(accepted.owner), all, at);
                 if accepted.ended.is_some() {
                     let end = at + bytes.len();
