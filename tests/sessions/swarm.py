@@ -103,7 +103,7 @@ FIXED = {
                      "max_user_client_connections", "max_waiting_clients", "query_wait_timeout",
                      "server_fast_close"), DISCONNECTS),
     **dict.fromkeys(("application_name_add_host", "compatible_with", "ignore_startup_parameters", "login_notify_message", "session_state",
-                     "query_cache", "query_cache_bytes", "query_cache_max_answer", "query_cache_ttl_ms", "track_extra_parameters",
+                     "query_cache", "query_cache_bytes", "query_cache_hints", "query_cache_max_answer", "query_cache_ttl_ms", "track_extra_parameters",
                      "version_text"), ANSWERS),
     **dict.fromkeys(("job_name", "shutdown_drain_seconds", "suspend_timeout", "user"), PROCESS),
     "default_pool_size": "each round draws it",

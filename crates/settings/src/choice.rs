@@ -67,6 +67,8 @@ choice! {
         Off = "off",
         /// Of the same reads that wait for a server, one runs, and its answer is for all.
         Coalesce = "coalesce",
+        /// pgweir keeps the answers to statements that match a rule of `[cache]` and ask for it in a comment.
+        Hinted = "hinted",
         /// pgweir keeps the answers to statements that match a rule of `[cache]`.
         On = "on",
     }

@@ -67,6 +67,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "pin_warn_after",
         "query_cache",
         "query_cache_bytes",
+        "query_cache_hints",
         "query_cache_max_answer",
         "query_cache_ttl_ms",
         "sequence_affinity",

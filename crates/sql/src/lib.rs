@@ -33,7 +33,7 @@ pub use assignments::{Assignment, Unreadable, assignments};
 pub use bare::without_literals;
 pub use blocks::{Block, Isolation, TransactionModes, begin_modes, block, may_be_block};
 pub use exchange::{Literal, exchangeable, literal_len};
-pub use hints::{Hint, hint};
+pub use hints::{CacheHint, Hint, cache_hint, hint};
 pub use lexer::{Doubt, Kind, Lexeme, Lexer};
 pub use marks::{Marks, keeps_parse_context};
 pub use prepared::{NameUse, prepared_names};

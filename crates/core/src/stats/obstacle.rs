@@ -39,6 +39,10 @@ pub(crate) enum Obstacle {
     Unfit,
     /// No rule of `[cache]` matches the statement.
     NoRule,
+    /// A comment in the text says that its answer is not kept.
+    Hint,
+    /// With `query_cache=hinted`, no comment in the text asks for the cache.
+    NoHint,
     /// `query_cache` is off.
     Off,
     /// The pool's clients keep their servers.
@@ -71,6 +75,8 @@ impl Obstacle {
             Obstacle::LongAnswer => "answer too long",
             Obstacle::Unfit => "answer with an error or a notice",
             Obstacle::NoRule => "no rule",
+            Obstacle::Hint => "a comment says no",
+            Obstacle::NoHint => "no comment asks for it",
             Obstacle::Off => "off",
             Obstacle::SessionPooling => "session pooling",
             Obstacle::SessionState => "session_state=pgbouncer",

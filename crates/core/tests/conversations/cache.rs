@@ -13,12 +13,12 @@ fn cached(main: &str) -> (Rig, End, End) {
     (rig, client, server)
 }
 
-fn rows(value: &str) -> Vec<u8> {
+pub(super) fn rows(value: &str) -> Vec<u8> {
     [be::columns(), be::row(value), be::complete("SELECT 1"), be::ready('I')].concat()
 }
 
 /// The client asks, and the server is asked for it and answers.
-fn asks_server(rig: &mut Rig, client: End, server: End, text: &str, value: &str) {
+pub(super) fn asks_server(rig: &mut Rig, client: End, server: End, text: &str, value: &str) {
     rig.send(client, &fe::query(text));
     assert_eq!(rig.gets(server), [format!("Query {text}")]);
     rig.send(server, &rows(value));
@@ -26,7 +26,7 @@ fn asks_server(rig: &mut Rig, client: End, server: End, text: &str, value: &str)
 }
 
 /// The client asks, and is answered without a server.
-fn is_answered(rig: &mut Rig, client: End, text: &str, value: &str) {
+pub(super) fn is_answered(rig: &mut Rig, client: End, text: &str, value: &str) {
     rig.send(client, &fe::query(text));
     let told = rig.gets(client);
     assert_eq!(told.len(), 4, "{told:?}");

@@ -9,6 +9,7 @@ mod auth_query;
 mod basics;
 mod begin;
 mod cache;
+mod cache_hints;
 mod cache_reasons;
 mod cancel;
 mod catalog;

@@ -16,7 +16,7 @@ const SERVER_MIN_US: u64 = 1_000_000;
 const TEXT_SHOWN_CHARS: usize = 100;
 
 /// Reasons that say only that the cache is not used for the statement: it would keep the answer otherwise.
-const UNUSED: [&str; 2] = ["off", "no rule"];
+const UNUSED: [&str; 3] = ["off", "no rule", "no comment asks for it"];
 /// Reasons that do not concern the cache: the statement is no read.
 const NO_READS: [&str; 1] = ["not a SELECT"];
 

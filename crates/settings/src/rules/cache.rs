@@ -120,10 +120,16 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
 
 /// Returns the warnings about the cache.
 pub(crate) fn warnings(config: &Config) -> Vec<Warning> {
-    let is_without_rules = config.main.query_cache == QueryCache::On && config.cache.is_empty();
+    let keeps = matches!(config.main.query_cache, QueryCache::On | QueryCache::Hinted);
+    let is_without_rules = keeps && config.cache.is_empty();
     let place = config.given.get("query_cache").filter(|_| is_without_rules);
     place
-        .map(|place| place.warning("query_cache=on has no effect without a line in [cache]".to_owned()))
+        .map(|place| {
+            place.warning(format!(
+                "query_cache={} has no effect without a line in [cache]",
+                config.main.query_cache
+            ))
+        })
         .into_iter()
         .collect()
 }

@@ -211,7 +211,7 @@ settings! {
 
     group "Query cache" {
         /// Whether answers of reads that a line of `[cache]` names are kept and given again without a server
-        /// (docs/configure/query-cache.md). `coalesce`: none is kept, but of the same reads that wait for a server one runs, and its answer
+        /// (docs/configure/query-cache.md). `hinted`: only of those whose text begins or ends with `/* pgweir: cache */`. `coalesce`: none is kept, but of the same reads that wait for a server one runs, and its answer
         /// is for all. `off`: neither.
         query_cache: QueryCache = "off", Kind::Choice(QueryCache::WORDS), Reload, Ours, InEffect;
         /// The memory that kept answers may use, in bytes, over all workers, their keys and answers under way included. Each worker has an
@@ -219,6 +219,10 @@ settings! {
         query_cache_bytes: u32 = "67108864", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The longest answer that is kept, in bytes.
         query_cache_max_answer: u32 = "65536", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// Whether comments count that say what the cache may do: `/* pgweir: cache 30s */` (no older than that),
+        /// `/* pgweir: no cache */`, and pgpool-II's `/*NO QUERY CACHE*/`. A comment can raise no limit. With `query_cache=hinted`
+        /// they count in any case.
+        query_cache_hints: bool = "0", Kind::Bool, Reload, Ours, InEffect;
         /// `ttl_ms` of the lines of `[cache]` that have none, in milliseconds. 0: each line needs its own.
         query_cache_ttl_ms: Duration = "0", Kind::Milliseconds, Reload, Ours, InEffect;
     }

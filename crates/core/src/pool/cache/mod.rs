@@ -9,7 +9,7 @@ pub(crate) mod key;
 pub(crate) mod store;
 
 use pgweir_settings::{CacheRule, CacheSubject, Config, QueryCache as Switch};
-use pgweir_sql::names_only_tables;
+use pgweir_sql::{CacheHint, cache_hint, names_only_tables};
 
 use crate::context::{Activity, Env, duration_us};
 use crate::ids::{ClientId, PoolId};
@@ -123,13 +123,26 @@ fn is_on(config: &Config) -> bool {
     match config.main.query_cache {
         Switch::Off => false,
         Switch::Coalesce => true,
-        Switch::On => !config.cache.is_empty(),
+        Switch::On | Switch::Hinted => !config.cache.is_empty(),
     }
 }
 
 /// Returns whether all statements count: `coalesce` needs no rule.
 fn names_all(config: &Config) -> bool {
     config.main.query_cache == Switch::Coalesce && config.cache.is_empty()
+}
+
+/// Returns the age (µs) up to which the comments of a text allow its answer to be given, or why they do not allow it at all.
+pub(crate) fn hinted_age_us(config: &Config, text: &[u8]) -> Result<u64, Obstacle> {
+    let is_asked = config.main.query_cache == Switch::Hinted;
+    let hint = if is_asked || config.main.query_cache_hints { cache_hint(text) } else { None };
+    match hint {
+        Some(CacheHint::Never) => Err(Obstacle::Hint),
+        Some(CacheHint::AtMost(age_ms)) => Ok(age_ms.saturating_mul(1000)),
+        Some(CacheHint::Any) => Ok(u64::MAX),
+        None if is_asked => Err(Obstacle::NoHint),
+        None => Ok(u64::MAX),
+    }
 }
 
 /// Returns the number of bytes for one worker: all workers have equal shares.
@@ -193,7 +206,9 @@ impl PoolState {
         let rule = rules.flatten().find(fits)?;
         match config.main.query_cache {
             Switch::Coalesce => Some(0),
-            Switch::On | Switch::Off => Some(duration_us(rule.ttl(config))).filter(|&ttl_us| ttl_us > 0),
+            Switch::On | Switch::Hinted | Switch::Off => {
+                Some(duration_us(rule.ttl(config))).filter(|&ttl_us| ttl_us > 0)
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::cache::capture::{Heard, SentAt};
 use crate::pool::cache::key::{Asked, asked, write_key};
-use crate::pool::cache::{QueryCache, WRITING};
+use crate::pool::cache::{QueryCache, WRITING, hinted_age_us};
 use crate::pool::client::isolation::is_read_committed;
 use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
@@ -122,7 +122,7 @@ impl Pool {
 
     /// Whether answers are kept in this pool, and a rule names the client.
     fn has_rule(&mut self, env: &Env, cache: &mut QueryCache, id: ClientId) -> bool {
-        let keeps = env.rules.config.main.query_cache == Switch::On;
+        let keeps = matches!(env.rules.config.main.query_cache, Switch::On | Switch::Hinted);
         if !keeps || self.state.cache_obstacle(env).is_some() {
             return false;
         }
@@ -267,6 +267,7 @@ impl Pool {
         };
         let text = text.ok_or(Obstacle::PreparedUnnamed)?;
         let ttl_us = self.state.cache_ttl_us(env, cache.version(), account, text).ok_or(Obstacle::NoRule)?;
+        let ttl_us = ttl_us.min(hinted_age_us(&env.rules.config, text)?);
         write_key(&mut cache.key, (self.id, settings, modes), messages, |name| account.statement(name))
             .ok_or(Obstacle::Together)?;
         Ok((ttl_us, text))

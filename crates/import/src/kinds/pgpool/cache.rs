@@ -61,10 +61,11 @@ pub(super) fn cache(table: &Table, reader: &mut Reader<'_, '_>) {
     let rule = Line { name: RULE.to_owned(), pairs };
     if obstacles.is_empty() {
         reader.set("query_cache", "on");
+        reader.set("query_cache_hints", "1");
         reader.plan.cache.push(rule);
     } else {
         let why = format!(
-            "{}. To switch the cache on, add `query_cache = on` to `[pgbouncer]`, and `{}` to a section `[cache]`",
+            "{}. To switch the cache on, add `query_cache = on` and `query_cache_hints = 1` to `[pgbouncer]`, and `{}` to a section `[cache]`",
             obstacles.join(". "),
             write::line(&rule).trim_end()
         );
@@ -177,12 +178,12 @@ fn table_pattern(expression: &str) -> Option<String> {
 fn differences(table: &Table, tables: &[String], reader: &mut Reader<'_, '_>) {
     let mut tell = |key: &str, why: &str| reader.differs(line(table, key), key, why);
     if tables.is_empty() {
-        let why = "pgpool keeps no answers of views, unlogged tables, system catalogs and statements with `/*NO QUERY CACHE*/`. pgweir \
-                   keeps them: if it must not, name the other tables in `tables` of the line of `[cache]`";
+        let why = "pgpool keeps no answers of views, unlogged tables and system catalogs. pgweir keeps them: if it must not, name the other \
+                   tables in `tables` of the line of `[cache]`, or write `/*NO QUERY CACHE*/` ahead of the statements";
         tell(SWITCH, why);
     } else if tables != [TO_BE_NAMED] {
         let why = "the line of `[cache]` is for these tables alone. pgpool also keeps the answers of ordinary tables: add those that many clients read. \
-                   `/*NO QUERY CACHE*/` has no effect";
+                   `/*FORCE QUERY CACHE*/` has no effect";
         tell(list(table, SAFE_LIST).0, why);
     }
     if reader.pool_mode().is_none_or(|mode| mode == "session") {

@@ -46,6 +46,7 @@ fn answers_that_end_by_time_alone_are_kept() {
         &timed,
         &[
             "query_cache = on",
+            "query_cache_hints = 1",
             "[cache]",
             "all = ttl_ms=90000",
             "query_cache_bytes = 67108864",
