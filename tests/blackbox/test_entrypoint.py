@@ -117,7 +117,7 @@ def test_the_environment_of_an_operator_that_writes_no_file(container, pg):
         container.serves()
         assert container.psql("app", "bob", "select current_user, current_database()") == "bob|app"
         assert "failed" in container.psql("app", "bob", "select 1", password="wrong")
-        assert "no certificate is mounted" in container.said() and PASSWORDS["alice"] not in container.said()
+        assert "a self-signed one was made" in container.said() and PASSWORDS["alice"] not in container.said()
     finally:
         with pg.connect("app") as server:
             server.execute("drop schema lookups cascade")

@@ -140,6 +140,13 @@ impl Import {
         write::rules(&self.plan, self.written_by)
     }
 
+    /// Returns whether the configuration file names a certificate for clients that does not exist yet: the
+    /// caller must make one, self-signed, at [`Places::certificate`] and [`Places::key`].
+    #[must_use]
+    pub fn needs_certificate(&self) -> bool {
+        self.plan.needs_certificate
+    }
+
     /// Returns whether the configuration file has a password in it: one that a database or a cluster needs
     /// and the list of users cannot have.
     #[must_use]

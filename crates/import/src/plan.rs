@@ -29,6 +29,9 @@ pub(crate) struct Plan {
     pub(crate) rules: Option<Vec<String>>,
     /// The users of the console.
     pub(crate) admins: Vec<String>,
+    /// `true` if clients need TLS and no certificate is named, so that the process which writes the files must
+    /// make a self-signed one.
+    pub(crate) needs_certificate: bool,
 }
 
 /// An entry of `[databases]`.

@@ -16,13 +16,24 @@ pub struct Places {
     pub users: String,
     /// The path of the rules of access.
     pub rules: String,
+    /// The path of the self-signed certificate, if the configuration needs one
+    /// ([`Import::needs_certificate`](crate::Import::needs_certificate)).
+    pub certificate: String,
+    /// The path of that certificate's private key.
+    pub key: String,
     /// `true` if passwords are left out of the ini, because it is only to be shown.
     pub hide_secrets: bool,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self { users: "userlist.txt".to_owned(), rules: "hba.conf".to_owned(), hide_secrets: false }
+        Self {
+            users: "userlist.txt".to_owned(),
+            rules: "hba.conf".to_owned(),
+            certificate: "client.crt".to_owned(),
+            key: "client.key".to_owned(),
+            hide_secrets: false,
+        }
     }
 }
 
@@ -101,6 +112,10 @@ pub(crate) fn ini(plan: &Plan, places: &Places, written_by: &str) -> String {
         plan.settings.iter().map(|(name, text)| (*name, text.clone())).collect();
     if users(plan).is_some() {
         settings.insert("auth_file", places.users.clone());
+    }
+    if plan.needs_certificate {
+        settings.insert("client_tls_cert_file", places.certificate.clone());
+        settings.insert("client_tls_key_file", places.key.clone());
     }
     if needs_rules(plan) {
         settings.insert("auth_type", "hba".to_owned());

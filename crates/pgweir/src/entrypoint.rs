@@ -1,6 +1,8 @@
 //! `pgweir entrypoint`: a container's start. A mounted configuration file is used as it is; without one, the environment becomes a
 //! configuration file and a list of users, and those are used.
 
+mod certificate;
+
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -23,6 +25,10 @@ const SCRIPTS: [&str; 2] = ["/docker-entrypoint-initdb.d", "/docker-entrypoint-p
 
 /// Where written files go unless the command line names a directory.
 const FOLDER: &str = "/run/pgweir";
+
+/// What the log says if the operator has mounted no certificate.
+const NO_CERTIFICATE: &str = "no certificate is mounted: a self-signed one was made, which encrypts connections but does not prove to \
+                              clients which pooler they are connected to";
 
 /// Finds or writes the configuration, then pools connections until the end.
 pub(crate) fn entrypoint(options: EntrypointOptions) -> ExitCode {
@@ -147,6 +153,17 @@ fn write(folder: &Path, log: &Log) -> Result<PathBuf, Vec<String>> {
     for (name, text, _) in import::files(&made, &folder) {
         let path = folder.join(name);
         import::replace(&path, &text, import::SECRET_MODE).map_err(|error| failed(&path, error))?;
+    }
+    if made.needs_certificate() {
+        let (certificate, key) = certificate::self_signed()
+            .map_err(|error| vec![format!("could not make a certificate for clients: {error}")])?;
+        for (name, text, mode) in
+            [(import::CERTIFICATE, certificate, import::FILE_MODE), (import::KEY, key, import::SECRET_MODE)]
+        {
+            let path = folder.join(name);
+            import::replace(&path, &text, mode).map_err(|error| failed(&path, error))?;
+        }
+        log.write(Level::Log, NO_CERTIFICATE);
     }
     let path = folder.join(import::INI);
     log.write(

@@ -20,10 +20,12 @@ pub(crate) const UNREADABLE: u8 = 2;
 pub(crate) const INI: &str = "pgweir.ini";
 const USERS: &str = "userlist.txt";
 const RULES: &str = "hba.conf";
+pub(crate) const CERTIFICATE: &str = "client.crt";
+pub(crate) const KEY: &str = "client.key";
 
-/// Mode of files with passwords.
+/// Mode of files with passwords and keys.
 pub(crate) const SECRET_MODE: u32 = 0o600;
-const FILE_MODE: u32 = 0o644;
+pub(crate) const FILE_MODE: u32 = 0o644;
 
 /// Reads, checks, writes, and says what became of it.
 pub(crate) fn import(options: &ImportOptions) -> ExitCode {
@@ -109,7 +111,13 @@ fn checked(import: &Import) -> Result<(Vec<String>, Vec<String>), Vec<String>> {
 /// The files of a result, as they are in this directory: name, text, mode.
 pub(crate) fn files(import: &Import, folder: &Path) -> Vec<(&'static str, String, u32)> {
     let path = |name| folder.join(name).display().to_string();
-    let places = Places { users: path(USERS), rules: path(RULES), hide_secrets: false };
+    let places = Places {
+        users: path(USERS),
+        rules: path(RULES),
+        certificate: path(CERTIFICATE),
+        key: path(KEY),
+        hide_secrets: false,
+    };
     let mode = if import.ini_has_secret() { SECRET_MODE } else { FILE_MODE };
     let mut files = vec![(INI, import.ini(&places), mode)];
     files.extend(import.users().map(|text| (USERS, text, SECRET_MODE)));

@@ -71,7 +71,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("CONNECTION_POOLER_RESERVE_SIZE", Count, ByReader("`reserve_pool_size`"), &[]).noted("Zalando's operator"),
     Row::new("CONNECTION_POOLER_MAX_CLIENT_CONN", Count, ByReader("`max_client_conn`"), &[]).noted("Zalando's operator"),
     Row::new("CONNECTION_POOLER_MAX_DB_CONN", Count, ByReader("`max_db_connections`"), &[]).noted("Zalando's operator"),
-    Row::new("CONNECTION_POOLER_CLIENT_TLS_CRT", Text, ByReader("`client_tls_cert_file`; then `client_tls_sslmode` is `require`"), &[]).noted("Zalando's operator"),
+    Row::new("CONNECTION_POOLER_CLIENT_TLS_CRT", Text, ByReader("`client_tls_cert_file`; then `client_tls_sslmode` is `require`. Without it the container makes a self-signed certificate"), &[]).noted("Zalando's operator"),
     Row::new("CONNECTION_POOLER_CLIENT_TLS_KEY", Text, ByReader("`client_tls_key_file`"), &[]).noted("Zalando's operator"),
     Row::new("CONNECTION_POOLER_CLIENT_CA_FILE", Text, ByReader("`client_tls_ca_file`"), &[]).noted("Zalando's operator"),
     Row::new("PGHOST", Text, ByReader("`host`"), &[]).noted("Zalando's operator"),
@@ -137,7 +137,7 @@ pub(crate) fn translate(variables: Table, origin: Origin, reader: &mut Reader<'_
         }
     }
     if is_zalando {
-        zalando::read(&known, reader);
+        zalando::read(&known, origin == Origin::Process, reader);
     } else if is_bitnami {
         bitnami(&known, reader);
     } else {

@@ -217,7 +217,18 @@ mod tests {
             assert!(ini.contains(line), "{line} in {ini}");
         }
         assert_eq!(import.users().as_deref(), Some("\"pooler\" \"hunter2\"\n"));
-        assert!(import.findings().iter().any(|finding| finding.why.contains("no certificate is mounted")));
+        // The operator's own image makes a certificate as well.
+        assert!(import.needs_certificate() && import.findings().is_empty());
+        assert!(
+            ini.contains("client_tls_sslmode = require\n")
+                && ini.contains("client_tls_cert_file = client.crt\n")
+        );
+        let plain = [&given[..], &[("PGWEIR_CLIENT_TLS_SSLMODE", "disable")]].concat();
+        assert!(!read(&plain).expect("good").needs_certificate());
+        let offered = [&given[..], &[("PGWEIR_CLIENT_TLS_SSLMODE", "prefer")]].concat();
+        assert!(self::ini(&offered).contains("client_tls_sslmode = prefer\n"));
+        let without_port: Vec<_> = given[1..].to_vec();
+        assert!(self::ini(&without_port).contains("listen_port = 5432\n"), "the port of PostgreSQL");
         let without: Vec<_> = given.iter().copied().filter(|(key, _)| *key != "PGHOST").collect();
         assert!(faults(&without).contains("PGHOST is not set"));
         let tls = [
@@ -228,7 +239,13 @@ mod tests {
             ],
         ]
         .concat();
-        assert!(self::ini(&tls).contains("client_tls_sslmode = require\n"));
+        let mounted = read(&tls).expect("good");
+        assert!(!mounted.needs_certificate());
+        let ini = mounted.ini(&Places::default());
+        assert!(
+            ini.contains("client_tls_sslmode = require\n")
+                && ini.contains("client_tls_cert_file = /tls/tls.crt\n")
+        );
         // libpq's own variables have no meaning in the other images.
         assert!(!self::ini(&[URL, ("PGHOST", "elsewhere")]).contains("elsewhere"));
     }

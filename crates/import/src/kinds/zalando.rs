@@ -27,7 +27,9 @@ const SETTINGS: [(&str, &str); 10] = [
 const SCHEMA: &str = "pooler";
 const USER: &str = "pooler";
 
-pub(super) fn read(table: &Table, reader: &mut Reader<'_, '_>) {
+/// Reads the operator's variables. `makes_certificate` is `true` if the caller can make a certificate, as the
+/// operator's own image does if none is mounted.
+pub(super) fn read(table: &Table, makes_certificate: bool, reader: &mut Reader<'_, '_>) {
     let given = |key: &str| table.text(key).filter(|text| !text.is_empty());
     // The operator's Service and health checks expect PostgreSQL's port.
     reader.set("listen_port", "5432");
@@ -36,15 +38,7 @@ pub(super) fn read(table: &Table, reader: &mut Reader<'_, '_>) {
             reader.set(setting, text);
         }
     }
-    let has_certificate = ["CONNECTION_POOLER_CLIENT_TLS_CRT", "CONNECTION_POOLER_CLIENT_TLS_KEY"]
-        .iter()
-        .all(|key| given(key).is_some());
-    if has_certificate {
-        reader.set("client_tls_sslmode", "require");
-    } else {
-        let why = "no certificate is mounted, so clients connect without TLS: mount one, and name it by this variable";
-        reader.differs(0, "CONNECTION_POOLER_CLIENT_TLS_CRT", why);
-    }
+    clients_tls(makes_certificate, reader);
     let Some(host) = given("PGHOST") else {
         return reader.fault(0, "PGHOST is not set: it names the PostgreSQL server");
     };
@@ -71,4 +65,22 @@ pub(super) fn read(table: &Table, reader: &mut Reader<'_, '_>) {
         reader.plan.admins.push(user.to_owned());
     }
     reader.plan.pools.push(Pool { database: "*".to_owned(), method: "scram-sha-256", ..Pool::default() });
+}
+
+/// Sets the TLS mode of clients unless a setting of pgweir's own name does. The operator's own image requires
+/// TLS, with a self-signed certificate if none is mounted.
+fn clients_tls(makes_certificate: bool, reader: &mut Reader<'_, '_>) {
+    let settings = &reader.plan.settings;
+    // With one of the two the start is refused and names the other one.
+    let has_certificate =
+        ["client_tls_cert_file", "client_tls_key_file"].iter().any(|name| settings.contains_key(name));
+    if !has_certificate && !makes_certificate {
+        let why = "no certificate is named, so clients connect without TLS: name one by this variable";
+        return reader.differs(0, "CONNECTION_POOLER_CLIENT_TLS_CRT", why);
+    }
+    let mode = settings.get("client_tls_sslmode").map(String::as_str);
+    reader.plan.needs_certificate = !has_certificate && mode != Some("disable");
+    if mode.is_none() {
+        reader.set("client_tls_sslmode", "require");
+    }
 }
