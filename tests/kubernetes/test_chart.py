@@ -202,6 +202,14 @@ def test_manifests_are_valid(conform, version, values):
     assert code == 0 and "Invalid: 0, Errors: 0" in said and not re.search(r"Valid: 0\b", said), said
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_manifests_of_operators_are_valid(conform, version):
+    """Those in deploy/kubernetes; the operators' own kinds have no schema here."""
+    for path in (REPOSITORY / "deploy" / "kubernetes").glob("*.yaml"):
+        code, said = conform(path.read_text(), version, skip="Pooler")
+        assert code == 0 and "Valid: 2, Invalid: 0, Errors: 0" in said, said
+
+
 def test_a_wrong_field_is_found(conform):
     """The check itself: a misspelled field of a probe, and one in the pod's context."""
     text = helm("database.host=db")

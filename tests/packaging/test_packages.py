@@ -54,9 +54,13 @@ class Machine:
         """The path of a file, seen from outside."""
         return self.root / name.lstrip("/")
 
-    def command(self, *command, user="root"):
-        """The command line that runs a command inside: with /proc, which goes when the command ends."""
+    def command(self, *command, user="root", writable=None):
+        """The command line that runs a command inside: with /proc, which goes when the command ends. `writable`: the only folders that can be
+        written, as in a container whose root file system is read-only."""
         mounted = 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$@"'
+        if writable is not None:
+            kept = "".join(f'mount --bind "$0{name}" "$0{name}" && ' for name in writable)
+            mounted = f'mount --bind "$0" "$0" && {kept}mount -o remount,bind,ro "$0" && {mounted}'
         return ["unshare", "--mount", "sh", "-c", mounted, str(self.root), f"--userspec={user}", str(self.root), *map(str, command)]
 
     def run(self, *command, user="root"):
