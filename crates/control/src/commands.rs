@@ -1,10 +1,12 @@
-//! Runs programs that the configuration names (`lag_command`), without a shell and with a time limit, on one
-//! thread that starts with the first of them.
+//! Runs programs that the configuration names (`lag_command`, `promote_command`), without a shell and with a
+//! time limit, on one thread that starts with the first of them.
 //!
-//! The output of a program is bounded, and only a number from it reaches the workers. Its arguments may hold
-//! secrets and are never logged.
+//! The output of a program is bounded, and only a number from it reaches the workers, or its last words if it
+//! fails to promote. Its arguments may hold secrets and are never logged.
 
-use std::collections::HashMap;
+mod promote;
+
+use std::collections::{HashMap, HashSet};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use pgweir_core::driver::Level;
-use pgweir_core::mail::LagRequest;
+use pgweir_core::mail::{LagRequest, PromoteRequest};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -30,14 +32,40 @@ const THREAD: &str = "commands";
 const PRINTED_BYTES_MAX: u64 = 4096;
 /// The number of characters of a program's error output that are logged.
 const SAID_CHARS_MAX: usize = 400;
+/// The time for which the output of a program that has ended is still read.
+const PIPES_OPEN: Duration = Duration::from_secs(1);
 /// Variables of pgweir's own service manager, which programs do not get.
 const NOT_PASSED_ON: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
 /// The handle to the thread that runs programs.
 pub struct Commands {
-    orders: Option<UnboundedSender<LagRequest>>,
+    orders: Option<UnboundedSender<Order>>,
     events: Sender<Event>,
     log: Log,
+}
+
+/// A program that the thread must run.
+enum Order {
+    MeasureLag(LagRequest),
+    Promote(PromoteRequest),
+}
+
+/// The result of a program that has ended, or was ended.
+enum Done {
+    MeasuredLag(LagRequest, Result<Printed, String>),
+    Promoted(PromoteRequest, Result<Printed, String>),
+}
+
+/// A program with its arguments, variables and time limit.
+struct Program<'a> {
+    /// The setting that names the program, for messages.
+    setting: &'static str,
+    /// The value of the setting: the program and its first arguments, separated by blanks.
+    words: &'a str,
+    /// The arguments after those of the setting.
+    arguments: Vec<String>,
+    variables: Vec<(&'static str, String)>,
+    limit: Duration,
 }
 
 /// The output of a program, and its exit status.
@@ -56,16 +84,32 @@ impl Commands {
 
     /// Runs `lag_command` for a standby. The result comes as an event, also if the program cannot be run.
     pub(crate) fn measure_lag(&mut self, request: LagRequest) {
-        if self.orders.is_none() {
-            self.start();
-        }
         let LagRequest { cluster, node, .. } = &request;
         let (cluster, node) = (Arc::clone(cluster), Arc::clone(node));
-        if self.orders.as_ref().is_none_or(|orders| orders.send(request).is_err()) {
+        if !self.order(Order::MeasureLag(request)) {
             let told = Err("lag_command cannot be run: there is no thread for it".to_owned());
             // This fails if the process is ending and the receiver is gone.
             let _ = self.events.send(Event::Lag { cluster, node, told });
         }
+    }
+
+    /// Runs `promote_command` for a switchover. The result comes as an event, also if the program cannot be run.
+    /// A cluster has one run at a time: a second one is refused.
+    pub(crate) fn promote(&mut self, request: PromoteRequest) {
+        let (cluster, number) = (Arc::clone(&request.cluster), request.number);
+        if !self.order(Order::Promote(request)) {
+            let result = Err("promote_command cannot be run: there is no thread for it".to_owned());
+            // This fails if the process is ending and the receiver is gone.
+            let _ = self.events.send(Event::Switched { cluster, number, result });
+        }
+    }
+
+    /// Gives an order to the thread, which is started first if necessary. Returns `false` if there is no thread.
+    fn order(&mut self, order: Order) -> bool {
+        if self.orders.is_none() {
+            self.start();
+        }
+        self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
     }
 
     fn start(&mut self) {
@@ -75,94 +119,161 @@ impl Commands {
         match started {
             Ok(_) => self.orders = Some(orders),
             Err(error) => {
-                let line = format!("could not start the thread that runs lag_command: {error}");
+                let line = format!("could not start the thread that runs programs: {error}");
                 self.log.write(Level::Error, &line);
             }
         }
     }
 }
 
-fn serve(orders: UnboundedReceiver<LagRequest>, events: Sender<Event>, log: Log) {
+fn serve(orders: UnboundedReceiver<Order>, events: Sender<Event>, log: Log) {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => LocalSet::new().block_on(&runtime, obey(orders, events, log)),
-        Err(error) => log.write(Level::Error, &format!("lag_command cannot be run: {error}")),
+        Err(error) => log.write(Level::Error, &format!("programs cannot be run: {error}")),
     }
 }
 
-async fn obey(mut orders: UnboundedReceiver<LagRequest>, events: Sender<Event>, log: Log) {
+async fn obey(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log: Log) {
     let (results, mut done) = unbounded_channel();
     // The last error output of each standby's program, so that the log has it only once.
     let mut said_last: HashMap<(Arc<str>, Arc<str>), String> = HashMap::new();
+    // The clusters whose promote_command runs. It may run for longer than its switchover, which an operator can cancel.
+    let mut promoting: HashSet<Arc<str>> = HashSet::new();
     loop {
-        tokio::select! {
+        let event = tokio::select! {
             order = orders.recv() => {
-                let Some(request) = order else { return };
                 let results = results.clone();
-                spawn_local(async move {
-                    let printed = run(&request).await;
-                    // The receiver lives as long as this thread.
-                    let _ = results.send((request, printed));
-                });
-            }
-            Some((request, printed)) = done.recv() => {
-                let LagRequest { cluster, node, .. } = request;
-                let said = printed.as_ref().map(|printed| one_line(&printed.said)).unwrap_or_default();
-                let key = (Arc::clone(&cluster), Arc::clone(&node));
-                if !said.is_empty() && said_last.get(&key) != Some(&said) {
-                    let line = format!("cluster {cluster}: lag_command says of node {node}: {said}");
-                    log.write(Level::Warning, &line);
+                match order {
+                    None => return,
+                    Some(Order::MeasureLag(request)) => {
+                        spawn_local(async move {
+                            let printed = run(measuring(&request)).await;
+                            // The receiver lives as long as this thread.
+                            let _ = results.send(Done::MeasuredLag(request, printed));
+                        });
+                        continue;
+                    }
+                    Some(Order::Promote(request)) if promoting.insert(Arc::clone(&request.cluster)) => {
+                        promote::announce(&request, &log);
+                        spawn_local(async move {
+                            let printed = run(promote::program(&request)).await;
+                            // The receiver lives as long as this thread.
+                            let _ = results.send(Done::Promoted(request, printed));
+                        });
+                        continue;
+                    }
+                    Some(Order::Promote(PromoteRequest { cluster, number, .. })) => {
+                        Event::Switched { cluster, number, result: Err(promote::STILL_RUNS.to_owned()) }
+                    }
                 }
-                said_last.insert(key, said);
-                let told = printed.and_then(|printed| lag_of(&printed));
-                // This fails if the process is ending and the receiver is gone.
-                let _ = events.send(Event::Lag { cluster, node, told });
             }
-        }
+            Some(done) = done.recv() => match done {
+                Done::MeasuredLag(request, printed) => measured(request, printed, &mut said_last, &log),
+                Done::Promoted(request, printed) => {
+                    promoting.remove(&request.cluster);
+                    promote::promoted(request, printed, &log)
+                }
+            }
+        };
+        // This fails if the process is ending and the receiver is gone.
+        let _ = events.send(event);
     }
 }
 
-/// Runs the program of a request until it ends or its time is over.
-async fn run(request: &LagRequest) -> Result<Printed, String> {
+/// Returns the program that measures a standby's lag.
+fn measuring(request: &LagRequest) -> Program<'_> {
     let LagRequest { cluster, node, host, port, command, limit } = request;
-    let mut words = command.split_ascii_whitespace();
-    let mut command = Command::new(words.next().ok_or("lag_command names no program")?);
-    command.args(words).arg(format!("{host}:{port}"));
+    Program {
+        setting: "lag_command",
+        words: command,
+        arguments: vec![format!("{host}:{port}")],
+        variables: vec![
+            ("PGWEIR_CLUSTER", cluster.to_string()),
+            ("PGWEIR_NODE", node.to_string()),
+            ("PGWEIR_HOST", host.to_string()),
+            ("PGWEIR_PORT", port.to_string()),
+        ],
+        limit: *limit,
+    }
+}
+
+/// Takes the result of `lag_command`. `said_last` has the error outputs that the log has already.
+fn measured(
+    request: LagRequest,
+    printed: Result<Printed, String>,
+    said_last: &mut HashMap<(Arc<str>, Arc<str>), String>,
+    log: &Log,
+) -> Event {
+    let LagRequest { cluster, node, .. } = request;
+    let said = printed.as_ref().map(|printed| one_line(&printed.said)).unwrap_or_default();
+    let key = (Arc::clone(&cluster), Arc::clone(&node));
+    if !said.is_empty() && said_last.get(&key) != Some(&said) {
+        let line = format!("cluster {cluster}: lag_command says of node {node}: {said}");
+        log.write(Level::Warning, &line);
+    }
+    said_last.insert(key, said);
+    let told = printed.and_then(|printed| lag_of(&printed));
+    Event::Lag { cluster, node, told }
+}
+
+/// Runs a program until it ends or its time is over.
+async fn run(program: Program<'_>) -> Result<Printed, String> {
+    let Program { setting, words, arguments, variables, limit } = program;
+    let mut words = words.split_ascii_whitespace();
+    let mut command = Command::new(words.next().ok_or_else(|| format!("{setting} names no program"))?);
+    command.args(words).args(arguments);
     NOT_PASSED_ON.iter().for_each(|name| {
         command.env_remove(name);
     });
-    command.env("PGWEIR_CLUSTER", &**cluster).env("PGWEIR_NODE", &**node);
-    command.env("PGWEIR_HOST", &**host).env("PGWEIR_PORT", port.to_string());
+    command.envs(variables);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // The program has its own process group, so that its children can be killed with it.
     command.process_group(0).kill_on_drop(true);
-    let mut child = command.spawn().map_err(|error| format!("lag_command cannot be run: {error}"))?;
+    let failed = |error: std::io::Error| format!("{setting} cannot be run: {error}");
+    let mut child = command.spawn().map_err(failed)?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    match timeout(*limit, printed(&mut child)).await {
-        Ok(printed) => printed.map_err(|error| format!("lag_command cannot be run: {error}")),
+    match timeout(limit, printed(&mut child)).await {
+        Ok(printed) => printed.map_err(failed),
         Err(_) => {
             if let Some(group) = group {
                 // This fails if the program has just ended.
                 let _ = killpg(group, Signal::SIGKILL);
             }
             let _ = child.wait().await;
-            Err("lag_command did not end in time (lag_command_timeout)".to_owned())
+            Err(format!("{setting} did not end in time ({setting}_timeout)"))
         }
     }
 }
 
+/// Waits for the end of a program, and returns what it has written until then.
 async fn printed(child: &mut Child) -> std::io::Result<Printed> {
-    let (out, said) = (child.stdout.take(), child.stderr.take());
-    let (out, said, status) = tokio::join!(read(out), read(said), child.wait());
-    Ok(Printed { out: out?, said: said?, status: status? })
+    let (mut out, mut said) = (Vec::new(), Vec::new());
+    let (out_pipe, said_pipe) = (child.stdout.take(), child.stderr.take());
+    let status = {
+        let reading = async { tokio::join!(read(out_pipe, &mut out), read(said_pipe, &mut said)) };
+        tokio::pin!(reading);
+        tokio::select! {
+            (out, said) = &mut reading => {
+                out?;
+                said?;
+                child.wait().await
+            }
+            // A server that the program has started may keep the pipes open.
+            status = child.wait() => {
+                let _ = timeout(PIPES_OPEN, &mut reading).await;
+                status
+            }
+        }
+    };
+    Ok(Printed { out, said, status: status? })
 }
 
 /// Reads to the end, or to the bound; then the pipe is closed.
-async fn read(pipe: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+async fn read(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> std::io::Result<()> {
     if let Some(pipe) = pipe {
-        pipe.take(PRINTED_BYTES_MAX).read_to_end(&mut bytes).await?;
+        pipe.take(PRINTED_BYTES_MAX).read_to_end(into).await?;
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Returns the lag: the output has to be one number of milliseconds.

@@ -10,7 +10,7 @@ use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::ids::UnpooledId;
 use pgweir_core::inquiry::{Answer, Obstacle};
-use pgweir_core::mail::{LagRequest, Mail, Question, Shutdown};
+use pgweir_core::mail::{LagRequest, Mail, PromoteRequest, Question, Shutdown};
 use pgweir_core::source::SourceReport;
 use pgweir_core::stats::Window;
 use pgweir_core::trace::TracedStatement;
@@ -55,7 +55,7 @@ pub enum Event {
         /// The standby's lag, or the reason why it is not known.
         told: Result<Duration, String>,
     },
-    /// Patroni has switched over, or has not.
+    /// Patroni or `promote_command` has switched over, or has not.
     Switched {
         /// The cluster.
         cluster: Arc<str>,
@@ -257,6 +257,14 @@ impl<F: Fleet> Plane<F> {
                 Some(sources) => sources.switch_over(Request { cluster, number, from: primary, to }),
                 None => {
                     let result = Err("no source is asked".to_owned());
+                    self.fleet.mail(from, Mail::Switched { cluster, number, result });
+                }
+            },
+            Question::Promote(request) => match &mut self.commands {
+                Some(commands) => commands.promote(*request),
+                None => {
+                    let PromoteRequest { cluster, number, .. } = *request;
+                    let result = Err("no program is run".to_owned());
                     self.fleet.mail(from, Mail::Switched { cluster, number, result });
                 }
             },

@@ -152,13 +152,13 @@ pub enum Mail {
         /// The number of open transactions.
         open: u32,
     },
-    /// Patroni has answered [`Question::Switchover`].
+    /// Patroni has answered [`Question::Switchover`], or the program of [`Question::Promote`] has ended.
     Switched {
         /// The cluster.
         cluster: Arc<str>,
         /// The switchover's number, as in the question.
         number: u64,
-        /// The result; the error is the reason why Patroni did not switch over.
+        /// The result; the error is the reason why Patroni or the program did not switch over.
         result: Result<(), String>,
     },
     /// A connection to the primary of a cluster that the receiver watches failed or ended.
@@ -194,6 +194,34 @@ pub struct LagRequest {
     /// The value of `lag_command`.
     pub command: String,
     /// The value of `lag_command_timeout`.
+    pub limit: Duration,
+}
+
+/// A node of a cluster, and the address of its server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodePlace {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// The node's host; empty if the node has left the cluster.
+    pub host: Arc<str>,
+    /// The node's port; 0 if the node has left the cluster.
+    pub port: u16,
+}
+
+/// A run of `promote_command`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PromoteRequest {
+    /// The cluster.
+    pub cluster: Arc<str>,
+    /// The switchover's number.
+    pub number: u64,
+    /// The node that must become the primary.
+    pub to: NodePlace,
+    /// The primary, or the last one if the cluster has lost it.
+    pub from: NodePlace,
+    /// The value of `promote_command`.
+    pub command: String,
+    /// The value of `promote_command_timeout`.
     pub limit: Duration,
 }
 
@@ -235,6 +263,8 @@ pub enum Question {
         /// The node that is to become the primary.
         to: Arc<str>,
     },
+    /// The control plane must run `promote_command` for a switchover: [`Mail::Switched`] follows when it has ended, or was ended.
+    Promote(Box<PromoteRequest>),
     /// The control plane must run `lag_command` for a standby: [`Mail::Lag`] follows when it has ended, or was ended.
     MeasureLag(Box<LagRequest>),
     /// The control plane must query a cluster's source more often while there is no primary that takes work, or at the usual rate.

@@ -60,6 +60,13 @@ fn faults_of_options(config: &Config, cluster: &ClusterOptions) -> Vec<String> {
     if cluster.lag_query.is_some() && cluster.lag_command.is_some() {
         faults.push("lag_query and lag_command cannot stand in one cluster".to_owned());
     }
+    if cluster.promote_command.is_some() && matches!(cluster.discovery, Discovery::Patroni | Discovery::Etcd)
+    {
+        faults.push(format!(
+            "promote_command is for discovery=sql and discovery=dns: with discovery={} Patroni promotes",
+            cluster.discovery
+        ));
+    }
     if cluster.check_interval_ms >= cluster.primary_max_age_ms {
         faults.push("check_interval_ms must be below primary_max_age_ms".to_owned());
     }

@@ -165,6 +165,19 @@ fn a_program_gives_the_lag_or_a_statement_does() {
 }
 
 #[test]
+fn a_program_promotes_where_patroni_does_not() {
+    let text = ROUTED
+        .replace("nodes=m1,m2", "nodes=m1,m2 promote_command='/bin/promote -v' promote_command_timeout=3");
+    let cluster = &load(&text).expect("a good file").clusters["main"];
+    assert_eq!(cluster.promote_command.as_deref(), Some("/bin/promote -v"));
+    assert_eq!(cluster.promote_command_timeout.as_secs(), 3);
+    let patroni = text.replace("nodes=m1,m2", "discovery=patroni patroni_api=http://10.0.0.1:8008");
+    let found = faults(&patroni);
+    assert!(found.iter().any(|fault| fault.contains("with discovery=patroni Patroni promotes")), "{found:?}");
+    assert!(faults(&text.replace("timeout=3", "timeout=0"))[0].contains("promote_command_timeout"));
+}
+
+#[test]
 fn a_user_does_not_wait_for_standbys_that_get_no_reads() {
     let file = |weight| {
         format!(

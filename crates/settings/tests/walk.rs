@@ -91,7 +91,7 @@ fn the_counts_are_those_of_pgbouncer() {
     ];
     assert_eq!(ours, BTreeSet::from(expected));
     assert_eq!(DATABASE_ROWS.len(), 36);
-    assert_eq!(CLUSTER_ROWS.len(), 37);
+    assert_eq!(CLUSTER_ROWS.len(), 39);
     assert_eq!(NODE_ROWS.len(), 5);
     assert_eq!(ROUTE_ROWS.len(), 6);
     assert_eq!(CACHE_ROWS.len(), 6);

@@ -59,6 +59,8 @@ pub(crate) struct Limits {
     /// The value of `switchover_drain_ms`; `max_lag_bytes` is that of `switchover_max_lag_bytes`.
     pub(crate) drain_us: u64,
     pub(crate) max_lag_bytes: u64,
+    /// The value of `promote_command_timeout`; `None` if the cluster has no `promote_command`.
+    pub(crate) promote_us: Option<u64>,
     pub(crate) warm_up_us: u64,
     pub(crate) lag: LagLimits,
     pub(crate) prefers_lower_lag: bool,
@@ -77,6 +79,10 @@ impl Limits {
             node_drain_us: duration_us(options.drain_timeout),
             drain_us: us(options.switchover_drain_ms),
             max_lag_bytes: options.switchover_max_lag_bytes.into(),
+            promote_us: options
+                .promote_command
+                .as_ref()
+                .map(|_| duration_us(options.promote_command_timeout)),
             warm_up_us: us(options.warm_up_ms),
             lag: LagLimits {
                 is_told: options.lag_query.is_some() || options.lag_command.is_some(),

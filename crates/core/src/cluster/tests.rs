@@ -24,6 +24,7 @@ pub(super) const LIMITS: Limits = Limits {
     node_drain_us: 60_000 * MS,
     drain_us: 10_000 * MS,
     max_lag_bytes: 1 << 24,
+    promote_us: None,
     warm_up_us: 9_000 * MS,
     lag: LagLimits { is_told: false, us: 2_000 * MS, bytes: 0 },
     prefers_lower_lag: false,

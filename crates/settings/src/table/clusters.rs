@@ -79,6 +79,15 @@ settings! {
         lag_command: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
         /// The time that `lag_command` may run. Then pgweir kills it.
         lag_command_timeout: Duration = "10", Kind::WholeSeconds(1), Reload, Ours, InEffect;
+        /// A program that makes a standby the primary in a `SWITCHOVER`, with `discovery=sql` and `dns`. It must
+        /// stop the old primary and promote the standby. pgweir runs it when no transaction is open, without a
+        /// shell, with these words and the `host:port` of the standby and of the old primary as arguments, and
+        /// with `PGWEIR_CLUSTER`, `PGWEIR_NODE`, `PGWEIR_HOST`, `PGWEIR_PORT`, `PGWEIR_OLD_NODE`,
+        /// `PGWEIR_OLD_HOST` and `PGWEIR_OLD_PORT` in its environment. An exit status other than 0 means that it
+        /// has failed.
+        promote_command: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
+        /// The time that `promote_command` may run. Then pgweir kills it.
+        promote_command_timeout: Duration = "60", Kind::WholeSeconds(1), Reload, Ours, InEffect;
         /// The time over which a standby that comes back, or that is attached, gets its full share of the
         /// reads, in milliseconds. It begins with 10 % of its share.
         warm_up_ms: u32 = "30000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;

@@ -72,6 +72,7 @@ impl Subject for Machine {
             | Question::Switchover { .. }
             | Question::HurrySource { .. }
             | Question::MeasureLag(_)
+            | Question::Promote(_)
             | Question::Drained(_)
             | Question::PeriodOver(_)
             | Question::Login(_)

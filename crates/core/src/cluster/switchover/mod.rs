@@ -1,5 +1,5 @@
 //! A planned switchover: its steps, and the condition that ends each of them. This module decides when new work waits and when that ends;
-//! the workers count open transactions, and the control plane asks Patroni.
+//! the workers count open transactions, and the control plane asks Patroni or runs `promote_command`.
 
 #[cfg(test)]
 mod tests;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pgweir_settings::Discovery;
 
-use crate::cluster::node::NodeState;
+use crate::cluster::node::{Node, NodeState};
 use crate::cluster::source::Source;
 use crate::cluster::view::Switch;
 use crate::cluster::{Cluster, Remark, Term};
@@ -16,6 +16,9 @@ use crate::driver::Level;
 
 /// The time after which Patroni's answer counts as lost (µs). The control plane gives up a little earlier.
 const PATRONI_US: u64 = 65_000_000;
+
+/// The time after the limit of `promote_command` at which its result counts as lost (µs): the control plane ends the program at the limit.
+const PROMOTE_MARGIN_US: u64 = 5_000_000;
 
 /// A switchover that is under way.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(crate) enum Step {
     Cuts { until_us: u64 },
     /// Patroni was asked to switch over.
     Patroni { until_us: u64 },
+    /// `promote_command` runs, or has succeeded.
+    Command { until_us: u64 },
     /// An operator or another program stops the primary and promotes the target.
     Promotion { until_us: u64 },
 }
@@ -47,6 +52,7 @@ impl Step {
         let (Step::Drains { until_us }
         | Step::Cuts { until_us }
         | Step::Patroni { until_us }
+        | Step::Command { until_us }
         | Step::Promotion { until_us }) = self;
         until_us
     }
@@ -73,6 +79,8 @@ pub(crate) struct Drain {
 pub(crate) enum Act {
     /// The control plane must ask Patroni to make `to` the primary instead of `from`.
     AskPatroni { from: Arc<str>, to: Arc<str> },
+    /// The control plane must run `promote_command`, which makes `to` the primary instead of `from`.
+    RunCommand { from: Arc<str>, to: Arc<str> },
     /// There is nothing to do: an operator or another program promotes the target.
     Wait,
 }
@@ -83,7 +91,7 @@ impl Cluster {
     /// # Errors
     /// The reason why the switchover cannot begin.
     pub(crate) fn begin_switchover(&mut self, to: &str, force: bool, now_us: u64) -> Result<u64, String> {
-        self.check_target(to)?;
+        self.check_target(to, force)?;
         let Some(from) = self.last.clone() else {
             return Err(format!("cluster {} has no primary", self.name));
         };
@@ -103,8 +111,9 @@ impl Cluster {
         Ok(self.switchovers)
     }
 
-    /// Checks that the target is a standby that streams and is near enough, and that there is a primary.
-    fn check_target(&self, to: &str) -> Result<(), String> {
+    /// Checks that the target is a standby that streams and is near enough, and that there is a primary. With `promote_command` and
+    /// `force` a cluster that has lost its primary gets a new one.
+    fn check_target(&self, to: &str, force: bool) -> Result<(), String> {
         let name = &self.name;
         if let Some(switchover) = &self.switchover {
             return Err(format!("a switchover of cluster {name} to {} is under way", switchover.to));
@@ -112,13 +121,18 @@ impl Cluster {
         let Some(target) = self.node_named(to) else {
             return Err(format!("cluster {name} has no node {to}"));
         };
-        let Some(primary) = self.serving() else {
-            return Err(format!(
-                "cluster {name} has no primary that takes work now: {}",
-                self.view().obstacle
-            ));
-        };
-        if primary.id == target.id {
+        let is_lost = self.primary().is_none() && self.last.is_some() && self.limits.promote_us.is_some();
+        let primary = self.serving();
+        if primary.is_none() && !(is_lost && force) {
+            let obstacle = self.view().obstacle;
+            let hint = if is_lost {
+                format!("; SWITCHOVER {name} TO {to} FORCE promotes {to}")
+            } else {
+                String::new()
+            };
+            return Err(format!("cluster {name} has no primary that takes work now: {obstacle}{hint}"));
+        }
+        if primary.is_some_and(|primary| primary.id == target.id) {
             return Err(format!("node {to} is the primary of cluster {name} already"));
         }
         let member = match &target.state {
@@ -134,6 +148,7 @@ impl Cluster {
         if member.failing.is_some() {
             return Err(format!("node {to} does not answer now"));
         }
+        let Some(primary) = primary else { return self.check_newest(target) };
         if member.answer.received.is_none() {
             return Err(format!("node {to} does not stream from the primary"));
         }
@@ -150,6 +165,27 @@ impl Cluster {
         }
     }
 
+    /// Checks that no other standby that answers has more of the lost primary's log than the target.
+    fn check_newest(&self, target: &Node) -> Result<(), String> {
+        let end = |node: &Node| match &node.state {
+            NodeState::Standby(member) if node.switch == Switch::Attached && member.failing.is_none() => {
+                member.answer.received.max(member.answer.position)
+            }
+            _ => None,
+        };
+        let own = end(target);
+        match self.nodes.iter().filter(|node| end(node) > own).max_by_key(|node| end(node)) {
+            None => Ok(()),
+            Some(newer) => {
+                let more_bytes = end(newer).map_or(0, |end| end.0) - own.map_or(0, |own| own.0);
+                Err(format!(
+                    "node {} has {more_bytes} bytes of the log that node {} has not: promote {} instead",
+                    newer.name, target.name, newer.name
+                ))
+            }
+        }
+    }
+
     pub(crate) fn switchover(&self) -> Option<&Switchover> {
         self.switchover.as_ref()
     }
@@ -160,7 +196,7 @@ impl Cluster {
         match switchover.step {
             Step::Drains { .. } => Some(Drain { number: switchover.number, cuts: false }),
             Step::Cuts { .. } => Some(Drain { number: switchover.number, cuts: true }),
-            Step::Patroni { .. } | Step::Promotion { .. } => None,
+            Step::Patroni { .. } | Step::Command { .. } | Step::Promotion { .. } => None,
         }
     }
 
@@ -169,6 +205,7 @@ impl Cluster {
     pub(crate) fn switchover_drained(&mut self, number: u64, now_us: u64) -> Option<Act> {
         let discovery = self.source.as_ref().map_or(Discovery::Sql, Source::discovery);
         let wait_us = self.limits.primary_wait_us.max(self.limits.down_after_us);
+        let run_us = self.limits.promote_us.map(|limit_us| limit_us.saturating_add(PROMOTE_MARGIN_US));
         let switchover = self.switchover.as_mut().filter(|switchover| switchover.number == number)?;
         if !matches!(switchover.step, Step::Drains { .. } | Step::Cuts { .. }) {
             return None;
@@ -183,13 +220,22 @@ impl Cluster {
                 );
                 (Step::Patroni { until_us }, Act::AskPatroni { from, to }, text)
             }
-            Discovery::Sql | Discovery::Dns => {
-                let until_us = now_us.saturating_add(wait_us);
-                let text = format!(
-                    "cluster {name}: no transaction is open; stop {from} and promote {to} now, clients wait"
-                );
-                (Step::Promotion { until_us }, Act::Wait, text)
-            }
+            Discovery::Sql | Discovery::Dns => match run_us {
+                Some(run_us) => {
+                    let until_us = now_us.saturating_add(run_us).saturating_add(wait_us);
+                    let text = format!(
+                        "cluster {name}: no transaction is open, promote_command is run to make {to} the primary instead of {from}"
+                    );
+                    (Step::Command { until_us }, Act::RunCommand { from, to }, text)
+                }
+                None => {
+                    let until_us = now_us.saturating_add(wait_us);
+                    let text = format!(
+                        "cluster {name}: no transaction is open; stop {from} and promote {to} now, clients wait"
+                    );
+                    (Step::Promotion { until_us }, Act::Wait, text)
+                }
+            },
         };
         switchover.step = step;
         self.remarks.push(Remark { level: Level::Log, text });
@@ -197,30 +243,33 @@ impl Cluster {
         Some(act)
     }
 
-    /// Takes Patroni's answer. A success is not enough to end the switchover: the target must report to be the primary.
+    /// Takes the result of Patroni's switchover or of `promote_command`. A success is not enough to end the switchover: the target must
+    /// report to be the primary.
     pub(crate) fn switchover_answered(&mut self, number: u64, answer: &Result<(), String>, now_us: u64) {
-        let wait_us = self.limits.primary_wait_us.max(self.limits.down_after_us);
+        let until_us = now_us.saturating_add(self.limits.primary_wait_us.max(self.limits.down_after_us));
         let Some(switchover) = self.switchover.as_mut().filter(|switchover| switchover.number == number)
         else {
             return;
         };
-        if !matches!(switchover.step, Step::Patroni { .. }) {
-            return;
-        }
+        let (next, failed) = match switchover.step {
+            Step::Patroni { .. } => (Step::Patroni { until_us }, "Patroni did not switch over"),
+            Step::Command { .. } => (Step::Command { until_us }, "promote_command did not switch over"),
+            Step::Drains { .. } | Step::Cuts { .. } | Step::Promotion { .. } => return,
+        };
         match answer {
-            Ok(()) => switchover.step = Step::Patroni { until_us: now_us.saturating_add(wait_us) },
+            Ok(()) => switchover.step = next,
             Err(why) => {
                 let (name, to) = (Arc::clone(&self.name), Arc::clone(&switchover.to));
                 self.end_switchover(Err(format!(
-                    "step 3 failed, Patroni did not switch over to {to}: {why}; clients go on with the primary that there is; \
-                     SWITCHOVER {name} TO {to} tries again"
+                    "step 3 failed, {failed} to {to}: {why}; clients go on with the primary that there is; SWITCHOVER {name} TO {to} \
+                     tries again"
                 )));
             }
         }
         self.decide(now_us);
     }
 
-    /// Ends the switchover on behalf of an operator. A switchover that Patroni has already begun goes on.
+    /// Ends the switchover on behalf of an operator. A switchover that Patroni or `promote_command` has already begun goes on.
     pub(crate) fn cancel_switchover(&mut self, now_us: u64) -> Result<(), String> {
         if self.switchover.is_none() {
             return Err(format!("no switchover of cluster {} is under way", self.name));
@@ -264,6 +313,10 @@ impl Cluster {
             Step::Patroni { .. } => self.end_switchover(Err(format!(
                 "step 4 failed, {to} does not say that it is the primary; look at patronictl list; clients go on with the primary that \
                  there is"
+            ))),
+            Step::Command { .. } => self.end_switchover(Err(format!(
+                "step 4 failed, promote_command has ended and {to} does not say that it is the primary; look at SHOW NODES; clients go on \
+                 with the primary that there is"
             ))),
             Step::Promotion { .. } => self.end_switchover(Err(format!(
                 "step 3 failed, {to} was not promoted in time (primary_wait); clients go on with the primary that there is; \

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use pgweir_settings::{ClusterOptions, Config, Discovery, NodeOptions};
 
-use crate::cluster::Cluster;
 use crate::cluster::answer::Lsn;
 use crate::cluster::node::Observation;
 use crate::cluster::source::{SourceMember, SourceReport, SourceRole, SourceWord};
 use crate::cluster::switchover::{Act, Drain};
 use crate::cluster::tests::{LIMITS, answer};
 use crate::cluster::view::Switch;
+use crate::cluster::{Cluster, Limits};
 
 const MS: u64 = 1000;
 
@@ -22,14 +22,23 @@ struct Rig {
 
 impl Rig {
     fn new(discovery: Discovery) -> Rig {
-        let mut rig = Rig { cluster: Cluster::new("main", LIMITS, 1), now_us: 1 };
+        Rig::with(LIMITS, discovery)
+    }
+
+    /// A cluster whose `promote_command` may run for 30 s.
+    fn with_command() -> Rig {
+        Rig::with(Limits { promote_us: Some(30_000 * MS), ..LIMITS }, Discovery::Sql)
+    }
+
+    fn with(limits: Limits, discovery: Discovery) -> Rig {
+        let mut rig = Rig { cluster: Cluster::new("main", limits, 1), now_us: 1 };
         rig.cluster.follow_source(&ClusterOptions { discovery, ..ClusterOptions::default() });
         let lines: Vec<(String, NodeOptions)> = (1..3)
             .map(|n| (format!("m{n}"), NodeOptions { host: format!("10.0.0.{n}"), ..NodeOptions::default() }))
             .collect();
         if discovery == Discovery::Sql {
             let lines: Vec<_> = lines.iter().map(|(name, options)| (name.as_str(), options)).collect();
-            rig.cluster.follow(LIMITS, &lines, 1);
+            rig.cluster.follow(limits, &lines, 1);
         } else {
             rig.names(1);
         }
@@ -168,6 +177,58 @@ fn without_patroni_clients_wait_for_a_promotion_until_primary_wait_ends() {
     let number = rig.begin(false).expect("it begins");
     rig.drained(number);
     rig.see(1, true, 1, 0);
+    rig.see(2, false, 2, 0);
+    assert_eq!(rig.result(), Some(Ok(())));
+}
+
+#[test]
+fn a_command_is_run_once_nothing_is_open_and_the_target_has_the_last_word() {
+    let mut rig = Rig::with_command();
+    let run = Act::RunCommand { from: "m1".into(), to: "m2".into() };
+    let number = rig.begin(false).expect("it begins");
+    assert_eq!((rig.drained(number), rig.drained(number)), (Some(run.clone()), None));
+    rig.cluster.switchover_answered(number, &Err("exit status 3: no route".to_owned()), rig.now_us);
+    rig.fails("step 3 failed, promote_command did not switch over to m2: exit status 3: no route");
+    assert!(rig.cluster.view().primary.is_some(), "m1 goes on");
+    // It succeeds, and the standby does not become the primary.
+    let number = rig.begin(false).expect("it begins");
+    rig.drained(number);
+    rig.pass(20_000);
+    rig.cluster.switchover_answered(number, &Ok(()), rig.now_us);
+    rig.pass(60_000);
+    assert!(rig.is_held());
+    rig.pass(1_000);
+    rig.fails("step 4 failed, promote_command has ended and m2 does not say that it is the primary");
+    // It does.
+    let number = rig.begin(false).expect("it begins");
+    rig.drained(number);
+    rig.see(1, true, 1, 0);
+    rig.see(2, false, 2, 0);
+    assert_eq!(rig.result(), Some(Ok(())));
+    rig.cluster.switchover_answered(number, &Err("too late".to_owned()), rig.now_us);
+    assert_eq!(rig.result(), None);
+}
+
+#[test]
+fn by_force_a_command_gives_a_cluster_its_lost_primary_again() {
+    let lost = |mut rig: Rig| {
+        let id = rig.cluster.nodes[0].id;
+        for _ in 0..7 {
+            rig.now_us += 1000 * MS;
+            rig.cluster.observe(id, &Observation::Failed("refused".to_owned()), rig.now_us);
+            rig.see(2, true, 1, 0);
+        }
+        assert!(rig.cluster.primary().is_none());
+        rig
+    };
+    let why = lost(Rig::new(Discovery::Sql)).begin(true).expect_err("there is no command");
+    assert!(why.contains("has no primary that takes work now") && !why.contains("FORCE"), "{why}");
+    let mut rig = lost(Rig::with_command());
+    let why = rig.begin(false).expect_err("not without FORCE");
+    assert!(why.contains("SWITCHOVER main TO m2 FORCE promotes m2"), "{why}");
+    let number = rig.begin(true).expect("it begins");
+    assert_eq!(rig.drained(number), Some(Act::RunCommand { from: "m1".into(), to: "m2".into() }));
+    rig.cluster.switchover_answered(number, &Ok(()), rig.now_us);
     rig.see(2, false, 2, 0);
     assert_eq!(rig.result(), Some(Ok(())));
 }

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use pgweir_settings::Config;
+
 use crate::cluster::switchover::Act;
 use crate::context::Cx;
 use crate::driver::{Driver, WorkerId};
-use crate::mail::{Mail, Question};
+use crate::mail::{Mail, NodePlace, PromoteRequest, Question};
 use crate::worker::Worker;
+use crate::worker::clusters::Watched;
 
 /// The last number of open transactions that this worker reported for a switchover that drains.
 pub(super) struct Draining {
@@ -62,10 +65,37 @@ impl Worker {
         if !all || watched.open.values().any(|open| *open > 0) {
             return;
         }
-        if let Some(Act::AskPatroni { from, to }) = watched.cluster.switchover_drained(number, now_us) {
-            cx.driver.ask(Question::Switchover { cluster: Arc::clone(cluster), number, from, to });
+        match watched.cluster.switchover_drained(number, now_us) {
+            Some(Act::AskPatroni { from, to }) => {
+                cx.driver.ask(Question::Switchover { cluster: Arc::clone(cluster), number, from, to });
+            }
+            Some(Act::RunCommand { from, to }) => {
+                if let Some(request) = promote_request(watched, &cx.env.rules.config, number, (from, to)) {
+                    cx.driver.ask(Question::Promote(Box::new(request)));
+                }
+            }
+            Some(Act::Wait) | None => {}
         }
         self.tell_views(cx);
         self.clusters.rearm(now_us);
     }
+}
+
+/// Returns the run of `promote_command` that makes a standby (the second name) the primary instead of the first; `None` if a reload has
+/// just taken the setting away.
+fn promote_request(
+    watched: &Watched,
+    config: &Config,
+    number: u64,
+    (from, to): (Arc<str>, Arc<str>),
+) -> Option<PromoteRequest> {
+    let cluster = Arc::clone(&watched.cluster.name);
+    let options = config.clusters.get(&*cluster)?;
+    let command = options.promote_command.clone()?;
+    let place = |name: Arc<str>| match watched.cluster.node_named(&name) {
+        Some(node) => NodePlace { name, host: Arc::clone(&node.host), port: node.port },
+        None => NodePlace { name, host: "".into(), port: 0 },
+    };
+    let limit = options.promote_command_timeout;
+    Some(PromoteRequest { cluster, number, to: place(to), from: place(from), command, limit })
 }

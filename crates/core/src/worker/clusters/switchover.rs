@@ -37,6 +37,7 @@ impl Watched {
             Step::Drains { .. } => format!("to {to}: step 2, {open} open transactions may end"),
             Step::Cuts { .. } => format!("to {to}: step 2, {open} open transactions are cut"),
             Step::Patroni { .. } => format!("to {to}: step 3, Patroni switches over"),
+            Step::Command { .. } => format!("to {to}: step 3, promote_command runs"),
             Step::Promotion { .. } => format!("to {to}: step 3, stop the primary and promote {to} now"),
         })
     }
@@ -67,7 +68,7 @@ impl Worker {
         Ok(number)
     }
 
-    /// Takes Patroni's answer to a switchover.
+    /// Takes the result of Patroni's switchover or of `promote_command`.
     pub(crate) fn switched<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
