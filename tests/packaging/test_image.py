@@ -118,6 +118,12 @@ def test_the_programs_of_health_checks_and_operators(image):
         assert image.run(f"/usr/bin/{tool}", "--version", user=one("USER"))
 
 
+def test_the_slim_image_lacks_the_tools_alone():
+    """`--target slim` is the image without the programs of health checks and operators; nothing else is added after it."""
+    after = re.sub(r"^#.*\n", "", DOCKERFILE.read_text().split("FROM slim\n")[1], flags=re.MULTILINE)
+    assert after.strip() == "COPY --from=tools /out/ /"
+
+
 def test_the_dockerfile_has_no_secret():
     """No variable of the image is a secret, and no configuration is copied into it."""
     assert not re.search(r"PASSWORD|SECRET|DATABASE_URL|userlist|pgweir\.ini", DOCKERFILE.read_text(), re.IGNORECASE)
