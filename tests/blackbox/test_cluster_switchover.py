@@ -183,7 +183,7 @@ def test_a_command_of_yours_promotes(promoter, clustered):  # noqa: F811
         assert port_of(session) == new.port
     (run,) = promoter.runs()
     assert run == f"now 127.0.0.1:{new.port} 127.0.0.1:{old.port}|main m2 127.0.0.1 {new.port}|m1 127.0.0.1 {old.port}"
-    assert "promote_command has succeeded for node m2" in pooler.log()
+    eventually(lambda: "promote_command has succeeded for node m2" in pooler.log(), "the program has ended")
 
 
 def test_a_command_that_fails(promoter, clustered):  # noqa: F811
