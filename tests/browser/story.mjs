@@ -2,6 +2,7 @@
 // pgbench runs through the pooler meanwhile, as alice on the database bench; the database old has no server.
 
 import assert from "node:assert/strict";
+import { hostname } from "node:os";
 
 import { Visit } from "./browser.mjs";
 
@@ -51,6 +52,9 @@ const STORIES = {
     await visit.signIn("stats");
     await page.getByText("stats", { exact: true }).waitFor();
     await page.getByRole("table").getByText("alice").first().waitFor();
+    const place = new RegExp(`${hostname().replaceAll(".", "\\.")}:\\d+`);
+    await page.locator("header").getByText(place).waitFor();
+    assert.match(await page.title(), place, "the tab says which pooler it is");
     await visit.accessible("first screen, dark");
     await visit.picture("overview-dark");
     await visit.follow("Clients");

@@ -125,7 +125,7 @@ export class Play {
     });
     return {
       time_s: t,
-      process: { version: "0.1.0", started_s: this.started, state: "active", paused_databases: [...this.paused], pool_mode: "transaction", max_client_conn: 5000, listen: ["127.0.0.1:6432"], open_files: 260, open_files_max: 65536, resident_bytes: 14_800_000, cpu_share: 0.31 + 0.2 * wave(t, 240) },
+      process: { version: "0.1.0", machine: "db1", started_s: this.started, state: "active", paused_databases: [...this.paused], pool_mode: "transaction", max_client_conn: 5000, listen: ["127.0.0.1:6432"], open_files: 260, open_files_max: 65536, resident_bytes: 14_800_000, cpu_share: 0.31 + 0.2 * wave(t, 240) },
       clients: this.clients(one), servers: this.servers(one, 55), rates: this.rates(one),
       totals: { transactions: 4_812_331_442, queries: 1e10, received_bytes: 1e12, sent_bytes: 3e12, errors: 5120, logins: 88_000 },
       latency: this.latency(one), queue: { waiting: one.waiting, wait_oldest_us: one.oldest },

@@ -78,6 +78,8 @@ export interface Overview {
   time_s: number;
   process: {
     version: string;
+    /** Not there for readers who may not see names. */
+    machine?: string | null;
     started_s: number;
     state: "active" | "paused" | "suspended" | "stopping";
     paused_databases: string[];

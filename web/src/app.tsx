@@ -18,6 +18,7 @@ import { SettingsPage } from "./pages/settings";
 import { StatementsPage } from "./pages/statements";
 import { Confirm, SignIn, type Question } from "./parts/dialog";
 import { Placeholder } from "./parts/small";
+import { placeOf } from "./place";
 import { href, useRoute, type Route } from "./route";
 import { choose, chosenTheme, type Theme } from "./theme";
 
@@ -56,8 +57,12 @@ export function App() {
   useEffect(() => {
     if (refused) session.again();
   }, [refused]);
+  const place = live.value ? placeOf(live.value.process) : "";
   useEffect(() => {
-    document.title = `${titleOf(route)} · pgweir`;
+    // Several dashboards are open side by side: their tabs must differ.
+    document.title = [titleOf(route), place, "pgweir"].filter((word) => word !== "").join(" · ");
+  }, [route, place]);
+  useEffect(() => {
     // On narrow screens the pages' names scroll sideways.
     document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [route]);
@@ -124,6 +129,7 @@ function Head({ route, live, session, signIn, signedOut }: { route: Route; live:
         <h1>
           <a href={href("overview")}>pgweir</a>
         </h1>
+        {live.value && <span class="place">{[placeOf(live.value.process), live.value.process.version].filter((word) => word !== "").join(" · ")}</span>}
         <Pulse live={live} />
         <div class="head-end">
           <ThemeButton />

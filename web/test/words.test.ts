@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { decades, everyNth, short, top } from "../src/parts/figures";
 import { dotSize, marks } from "../src/parts/marks";
 import { pieces } from "../src/parts/markdown";
+import { placeOf } from "../src/place";
 import { href, parse } from "../src/route";
 import type { ClientCounts, ServerCounts, SlowStatement } from "../src/api";
 import { sentence } from "../src/sentence";
@@ -13,6 +14,13 @@ import { sumClients, sumServers } from "../src/sums";
 const clients = (total: number, waiting = 0): ClientCounts => ({ total, active: 0, multiplexed: 0, waiting, idle: total - waiting, pinned: 0, idle_in_transaction: 0, login: 0 });
 const servers = (total: number): ServerCounts => ({ total, active: 0, idle: total, used: 0, tested: 0, login: 0, being_canceled: 0, limit: 20 });
 const said = (people: number, links: number, waiting = 0) => sentence({ clients: clients(people, waiting), servers: servers(links) });
+
+test("the place is the machine's name and the port for clients", () => {
+  expect(placeOf({ machine: "db1", listen: ["0.0.0.0:6432", "10.0.0.5:6432"] })).toBe("db1:6432");
+  expect(placeOf({ machine: "db1", listen: ["[::]:6432"] })).toBe("db1:6432");
+  expect(placeOf({ machine: "db1", listen: [] })).toBe("db1");
+  expect(placeOf({ machine: null, listen: [] })).toBe("");
+});
 
 test("the first sentence gives the numbers of clients and of servers", () => {
   expect(said(0, 0)).toBe("No client is connected.");

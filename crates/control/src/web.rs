@@ -207,6 +207,8 @@ struct WebState {
     slots: Rc<server::connection_slots::ConnectionSlots>,
     log: Log,
     version: &'static str,
+    /// The name of this machine; `None` if the system does not tell it.
+    machine: Option<String>,
     sampling: tokio::sync::Mutex<()>,
     /// The signal that a new sample was taken.
     sampled: tokio::sync::watch::Sender<u64>,
@@ -255,6 +257,7 @@ async fn run(setup: WebSetup, tls: server::tls::Tls) {
         slots: Rc::default(),
         log,
         version,
+        machine: machine_name(),
         sampling: tokio::sync::Mutex::new(()),
         sampled: tokio::sync::watch::Sender::new(0),
         streams: std::cell::Cell::new(0),
@@ -273,6 +276,12 @@ async fn run(setup: WebSetup, tls: server::tls::Tls) {
     }
     tokio::task::spawn_local(sampler::run(Rc::clone(&web)));
     listen(&web, inbox, &accept_tasks, present).await;
+}
+
+/// Returns the name of this machine, which readers of several dashboards need.
+fn machine_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Handles messages from the rest of the process, until it has dropped the handle.

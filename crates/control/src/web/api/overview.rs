@@ -26,6 +26,7 @@ pub(super) fn overview(web: &WebState, names: bool) -> Value {
         "time_s": model.sampled_s(),
         "process": {
             "version": web.version,
+            "machine": web.machine.as_deref().filter(|_| names),
             "started_s": process.started_s,
             "state": model.activity().word(),
             "paused_databases": paused,
