@@ -172,6 +172,13 @@ impl Sum {
         self.cache.unfit += cache.unfit;
         self.cache.evicted += cache.evicted;
         self.cache.coalesced += cache.coalesced;
+        self.cache.expired += cache.expired;
+        self.cache.own_changes += cache.own_changes;
+        self.cache.redefined += cache.redefined;
+        self.cache.purged += cache.purged;
+        self.cache.aged += cache.aged;
+        self.cache.age_us += cache.age_us;
+        self.cache.saved_us += cache.saved_us;
         self.stats = self.stats.plus(stats);
         self.continuity = self.continuity.plus(continuity);
         self.errors += errors;

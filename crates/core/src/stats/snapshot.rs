@@ -314,6 +314,21 @@ pub struct CacheNumbers {
     pub evicted: u64,
     /// Of the statements that were answered without a server, those whose client had waited for one.
     pub coalesced: u64,
+    /// Of the misses, those whose kept answer had reached the age of its rule.
+    pub expired: u64,
+    /// Of the misses, those whose kept answer was from before a change by the client itself. Other clients may still get the answer.
+    pub own_changes: u64,
+    /// Of the misses, those whose kept answer was from before a change of definitions or rights, or of the primary.
+    pub redefined: u64,
+    /// Answers that were dropped together: by CACHE PURGE, by RECONNECT, or because the database has another server.
+    pub purged: u64,
+    /// The number of given answers whose age counts: hits, without those of clients that had waited.
+    pub aged: u64,
+    /// The sum of their ages, in microseconds.
+    pub age_us: u64,
+    /// The time at PostgreSQL that hits saved, in microseconds: for each hit, the statement's mean time at that moment. 0 if statements are
+    /// not followed (`statement_stats_bytes = 0`).
+    pub saved_us: u64,
 }
 
 /// The number of clients that have the same database, user, `application_name` and state.

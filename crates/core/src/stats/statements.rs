@@ -389,16 +389,18 @@ impl StatementStats {
         }
     }
 
-    /// Notes that the query cache answered the statement.
-    pub(crate) fn note_hit(&mut self, pool: PoolId, fingerprint: u64) {
-        let Some(place) = self.index.get(&(self.key(pool, fingerprint) ^ self.seed)) else { return };
-        let Some(known) = self.places[*place as usize].as_deref_mut() else { return };
+    /// Notes that the query cache answered the statement. Returns the time at PostgreSQL that this saved (µs); 0 if the statement is not in
+    /// the table.
+    pub(crate) fn note_hit(&mut self, pool: PoolId, fingerprint: u64) -> u64 {
+        let Some(place) = self.index.get(&(self.key(pool, fingerprint) ^ self.seed)) else { return 0 };
+        let Some(known) = self.places[*place as usize].as_deref_mut() else { return 0 };
         let saved_us = known.server_us().checked_div(known.calls).unwrap_or(0);
         known.cache_hits += 1;
         known.cache_saved_us += saved_us;
         known.kept = Some(Ok(()));
         // Otherwise a statement would be dropped because the cache answers it.
         known.worth += saved_us + 1;
+        saved_us
     }
 
     /// Forgets of which statements the query cache kept the answers: its settings have changed.

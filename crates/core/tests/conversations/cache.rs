@@ -203,6 +203,30 @@ fn a_client_sees_its_own_changes() {
 }
 
 #[test]
+fn a_miss_says_why_the_kept_answer_was_not_given() {
+    let (mut rig, one, server) = cached("");
+    let two = rig.client("alice");
+    // expired, own_changes, redefined, purged
+    let reasons = |rig: &mut Rig| [14, 15, 16, 17].map(|at| shown(rig, at));
+    asks_server(&mut rig, one, server, "select 1", "a");
+    assert_eq!(reasons(&mut rig), ["0", "0", "0", "0"]);
+    runs(&mut rig, two, server, "update t set a = 1", "UPDATE 1");
+    rig.pass_us(1_000);
+    asks_server(&mut rig, two, server, "select 1", "b");
+    assert_eq!(reasons(&mut rig), ["0", "1", "0", "0"]);
+    rig.pass_us(10_000_000);
+    asks_server(&mut rig, one, server, "select 1", "c");
+    assert_eq!(reasons(&mut rig), ["1", "1", "0", "0"]);
+    runs(&mut rig, two, server, "alter table t add b int", "ALTER TABLE");
+    rig.gets_loosely(server);
+    rig.send(one, &fe::query("select 1"));
+    assert_eq!(reasons(&mut rig), ["1", "1", "1", "0"]);
+    let console = rig.console();
+    rig.command(console, "CACHE PURGE app");
+    assert_eq!(reasons(&mut rig), ["1", "1", "1", "1"]);
+}
+
+#[test]
 fn a_statement_that_was_sent_before_a_change_does_not_hide_it() {
     let (mut rig, writer, first) = cached("default_pool_size = 2\nmultiplex_depth = 0");
     let reader = rig.client("alice");

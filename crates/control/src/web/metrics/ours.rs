@@ -45,7 +45,7 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
         page.gauge(name, help);
         groups.iter().for_each(|group| page.value(&group.labels, value(&group.sum)));
     }
-    let counters: [Family; 7] = [
+    let counters: [Family; 14] = [
         ("pgweir_cache_hits_total", "Statements that were answered without a server", |sum| {
             sum.cache.hits.into()
         }),
@@ -65,6 +65,39 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
         ("pgweir_cache_coalesced_total", "Of the hits, those of clients that waited for a server", |sum| {
             sum.cache.coalesced.into()
         }),
+        (
+            "pgweir_cache_expired_total",
+            "Of the misses, those whose kept answer had reached the age of its rule",
+            |sum| sum.cache.expired.into(),
+        ),
+        (
+            "pgweir_cache_own_changes_total",
+            "Of the misses, those whose kept answer was from before a change by the client itself",
+            |sum| sum.cache.own_changes.into(),
+        ),
+        (
+            "pgweir_cache_redefined_total",
+            "Of the misses, those whose kept answer was from before a change of definitions, rights or the primary",
+            |sum| sum.cache.redefined.into(),
+        ),
+        (
+            "pgweir_cache_purged_total",
+            "Answers that were dropped together, by CACHE PURGE for example",
+            |sum| sum.cache.purged.into(),
+        ),
+        (
+            "pgweir_cache_aged_total",
+            "Of the hits, those whose age counts: without those of clients that waited",
+            |sum| sum.cache.aged.into(),
+        ),
+        ("pgweir_cache_age_seconds_total", "The sum of the ages of these answers", |sum| {
+            Number::Us(sum.cache.age_us)
+        }),
+        (
+            "pgweir_cache_saved_seconds_total",
+            "Time at PostgreSQL that hits saved, by the statements' mean times",
+            |sum| Number::Us(sum.cache.saved_us),
+        ),
     ];
     for (name, help, value) in counters {
         page.counter(name, help);

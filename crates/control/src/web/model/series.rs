@@ -14,7 +14,7 @@ use super::Rates;
 pub(in super::super) const COARSE_S: usize = 10;
 
 /// The columns, with their names in the API.
-pub(in super::super) const COLUMNS: [&str; 20] = [
+pub(in super::super) const COLUMNS: [&str; 27] = [
     "clients_active",
     "clients_waiting",
     "clients_idle",
@@ -27,6 +27,13 @@ pub(in super::super) const COLUMNS: [&str; 20] = [
     "sent_bytes",
     "errors",
     "logins",
+    "cache_hits",
+    "cache_coalesced",
+    "cache_misses",
+    "cache_aged",
+    "cache_age_us",
+    "cache_saved_us",
+    "cache_bytes",
     "wait_oldest_us",
     "total_p50_us",
     "total_p95_us",
@@ -41,9 +48,9 @@ pub(in super::super) const COLUMNS: [&str; 20] = [
 const GAUGES: usize = 6;
 /// The number of columns, including `GAUGES`, of which a coarse step has the average; those after `GAUGES`
 /// are rates. Then follow the longest wait, and the columns computed from times.
-const AVERAGES: usize = 12;
-const LONGEST: usize = 12;
-const TIMES: usize = 13;
+const AVERAGES: usize = 19;
+const LONGEST: usize = 19;
+const TIMES: usize = 20;
 
 /// The values of one step; NaN means that nothing was measured. Single precision is enough for a chart.
 pub(in super::super) type Values = [f32; COLUMNS.len()];
@@ -138,6 +145,13 @@ impl Row {
             rates.sent_bytes as f32,
             rates.errors as f32,
             rates.logins as f32,
+            rates.cache.hits as f32,
+            rates.cache.coalesced as f32,
+            rates.cache.misses as f32,
+            rates.cache.aged as f32,
+            rates.cache.age_us as f32,
+            rates.cache.saved_us as f32,
+            rates.cache.bytes as f32,
             gauges.wait_oldest_us as f32,
         ])
     }

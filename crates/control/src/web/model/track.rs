@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use pgweir_core::snapshot::CacheNumbers;
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::times::Times;
 
@@ -12,7 +13,7 @@ use super::series::{Clock, Gauges, Row, Series, Step};
 pub(in super::super) struct Track {
     rates: Rates,
     /// The counters at the end of the last second; `None` before the first.
-    before: Option<(Stats, u64)>,
+    before: Option<(Stats, CacheNumbers, u64)>,
     /// The times of statements that ended within this second.
     second: Option<Box<Times>>,
     window: Window,
@@ -28,6 +29,46 @@ pub(in super::super) struct Rates {
     pub(in super::super) sent_bytes: f64,
     pub(in super::super) errors: f64,
     pub(in super::super) logins: f64,
+    pub(in super::super) cache: CacheRates,
+}
+
+/// Rates of the query cache per second, over the last second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct CacheRates {
+    pub(in super::super) hits: f64,
+    pub(in super::super) coalesced: f64,
+    pub(in super::super) misses: f64,
+    /// Given answers whose age counts, and the sum of their ages.
+    pub(in super::super) aged: f64,
+    pub(in super::super) age_us: f64,
+    pub(in super::super) saved_us: f64,
+    /// The memory that answers take: a number, not a rate.
+    pub(in super::super) bytes: f64,
+}
+
+impl CacheRates {
+    fn of(before: &CacheNumbers, now: &CacheNumbers, per_s: impl Fn(u64) -> f64) -> CacheRates {
+        let rate = |count: fn(&CacheNumbers) -> u64| per_s(count(now).saturating_sub(count(before)));
+        CacheRates {
+            hits: rate(|cache| cache.hits),
+            coalesced: rate(|cache| cache.coalesced),
+            misses: rate(|cache| cache.misses),
+            aged: rate(|cache| cache.aged),
+            age_us: rate(|cache| cache.age_us),
+            saved_us: rate(|cache| cache.saved_us),
+            bytes: now.bytes as f64,
+        }
+    }
+
+    fn add(&mut self, other: &CacheRates) {
+        self.hits += other.hits;
+        self.coalesced += other.coalesced;
+        self.misses += other.misses;
+        self.aged += other.aged;
+        self.age_us += other.age_us;
+        self.saved_us += other.saved_us;
+        self.bytes += other.bytes;
+    }
 }
 
 impl Rates {
@@ -39,6 +80,7 @@ impl Rates {
         self.sent_bytes += other.sent_bytes;
         self.errors += other.errors;
         self.logins += other.logins;
+        self.cache.add(&other.cache);
     }
 }
 
@@ -79,7 +121,8 @@ impl Track {
     }
 
     pub(super) fn end_second(&mut self, sum: &Sum, gauges: &Gauges, elapsed_s: f64, step: Step) {
-        let (stats, errors) = self.before.replace((sum.stats, sum.errors)).unwrap_or_default();
+        let (stats, cache, errors) =
+            self.before.replace((sum.stats, sum.cache, sum.errors)).unwrap_or_default();
         let change = sum.stats.since(&stats);
         let per_s = |count: u64| if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 };
         self.rates = Rates {
@@ -89,6 +132,7 @@ impl Track {
             sent_bytes: per_s(change.sent_bytes),
             errors: per_s(sum.errors.saturating_sub(errors)),
             logins: per_s(change.client_logins),
+            cache: CacheRates::of(&cache, &sum.cache, per_s),
         };
         if let Some(series) = &mut self.series {
             series.push(Row::of(gauges, &self.rates), self.second.as_deref(), step);

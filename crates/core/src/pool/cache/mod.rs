@@ -50,7 +50,8 @@ pub(crate) struct PoolCache {
     /// A time (monotonic, µs): answers to statements that were sent at this time or before are not given. It moves when the primary or the
     /// database's server changes, and with CACHE PURGE.
     pub(crate) floor_us: u64,
-    /// The counters of the pool. Its fields for the present number and size of answers stay 0: the store has them.
+    /// The counters of the pool. Its fields for the present number and size of answers, for evictions and for ages stay 0: the store and
+    /// `ages` have them.
     pub(crate) numbers: CacheNumbers,
     /// The ages of the answers that were given; `None` if none was.
     pub(crate) ages: Option<Box<Histogram>>,

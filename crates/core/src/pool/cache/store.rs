@@ -170,8 +170,8 @@ impl Store {
         self.shrink()
     }
 
-    /// Drops all answers of a pool.
-    pub(crate) fn drop_pool(&mut self, pool: PoolId) {
+    /// Drops all answers of a pool. Returns their number.
+    pub(crate) fn drop_pool(&mut self, pool: PoolId) -> usize {
         let of_pool = |kept: &Kept| kept.pool == pool;
         let keys: Vec<Arc<[u8]>> =
             self.kept.iter().filter(|(_, kept)| of_pool(kept)).map(|(key, _)| Arc::clone(key)).collect();
@@ -182,6 +182,7 @@ impl Store {
         small.retain(is_there);
         main.retain(is_there);
         self.forget_ghosts();
+        keys.len()
     }
 
     /// Drops all answers of a pool that is gone, and its numbers.
@@ -362,7 +363,7 @@ mod tests {
         let mut store = store(10);
         store.keep(key(1), one, ANSWER, sent(1));
         store.keep(key(2), two, ANSWER, sent(1));
-        store.drop_pool(one);
+        assert_eq!(store.drop_pool(one), 1);
         assert!(!has(&mut store, 1) && has(&mut store, 2));
         assert_eq!((store.held(one), store.held(two).answers), (Held::default(), 1));
         assert_eq!(store.resize(0), 1);
@@ -377,7 +378,9 @@ mod tests {
             let mut store = Store::new(8_000);
             for (number, len, what) in steps {
                 match what {
-                    0 => store.drop_pool(PoolId::default()),
+                    0 => {
+                        store.drop_pool(PoolId::default());
+                    }
                     1 | 2 => store.get(&key(number)).into_iter().for_each(Kept::note_hit),
                     _ => {
                         store.keep(key(number), PoolId::default(), &vec![0; len], sent(1));

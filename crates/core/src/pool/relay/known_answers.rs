@@ -40,12 +40,22 @@ pub(crate) struct Sending {
 enum Lookup {
     /// No rule matches the group, or the cache must not be used now.
     NotAsked,
-    /// A rule matches, and there is no answer that the client may get.
-    Miss,
+    /// A rule matches, and there is no answer that the client may get: why not the one that is kept, or `None` if none is.
+    Miss(Option<Unfresh>),
     /// The client was sent an answer.
     Hit,
     /// There is an answer, but the client must first read what it was sent before.
     Later,
+}
+
+/// The reason why a client is not given an answer that is kept.
+enum Unfresh {
+    /// The answer has reached the age of its rule.
+    Expired,
+    /// The client has changed something since the statement was sent.
+    OwnChange,
+    /// Definitions, rights or the primary may have changed since the statement was sent.
+    Redefined,
 }
 
 /// A group whose answer may be kept.
@@ -145,8 +155,12 @@ impl Pool {
         cx.env.cache = Some(cache);
         match found {
             Lookup::NotAsked => None,
-            Lookup::Miss => {
-                self.state.cache.numbers.misses += 1;
+            Lookup::Miss(unfresh) => {
+                let numbers = &mut self.state.cache.numbers;
+                numbers.misses += 1;
+                numbers.expired += u64::from(matches!(unfresh, Some(Unfresh::Expired)));
+                numbers.own_changes += u64::from(matches!(unfresh, Some(Unfresh::OwnChange)));
+                numbers.redefined += u64::from(matches!(unfresh, Some(Unfresh::Redefined)));
                 None
             }
             Lookup::Hit => Some(Step::Used(group.len as usize)),
@@ -204,12 +218,18 @@ impl Pool {
             // Its last change was answered before now: a statement that is sent from now on sees it.
             client.account.wrote_us = now_us.saturating_sub(1);
         }
-        let floor_us = client.account.wrote_us.max(self.state.cache.floor_us);
-        let Some(kept) = cache.store.get(&cache.key) else { return Lookup::Miss };
+        let wrote_us = client.account.wrote_us;
+        let Some(kept) = cache.store.get(&cache.key) else { return Lookup::Miss(None) };
         let age_us = now_us.saturating_sub(kept.sent.at_us);
         let came_first = waits_since_us.is_some_and(|since_us| since_us < kept.sent.at_us);
-        if age_us >= ttl_us && !came_first || kept.sent.at_us <= floor_us || !kept.sent.is_current(cx.env) {
-            return Lookup::Miss;
+        if kept.sent.at_us <= self.state.cache.floor_us || !kept.sent.is_current(cx.env) {
+            return Lookup::Miss(Some(Unfresh::Redefined));
+        }
+        if kept.sent.at_us <= wrote_us {
+            return Lookup::Miss(Some(Unfresh::OwnChange));
+        }
+        if age_us >= ttl_us && !came_first {
+            return Lookup::Miss(Some(Unfresh::Expired));
         }
         if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             return Lookup::Later;
@@ -233,7 +253,7 @@ impl Pool {
             self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
             self.state.cache.ages.get_or_insert_default().record(age_us);
         }
-        cx.env.measured.stats.note_hit(self.id, group.statement);
+        self.state.cache.numbers.saved_us += cx.env.measured.stats.note_hit(self.id, group.statement);
         Lookup::Hit
     }
 
@@ -477,7 +497,7 @@ impl Pool {
     pub(crate) fn purge_known(&mut self, env: &mut Env) {
         self.state.cache.floor_us = env.now.mono_us;
         if let Some(cache) = env.cache.as_deref_mut() {
-            cache.store.drop_pool(self.id);
+            self.state.cache.numbers.purged += cache.store.drop_pool(self.id) as u64;
         }
     }
 

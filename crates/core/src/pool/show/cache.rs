@@ -21,10 +21,12 @@ fn state_words(obstacle: Obstacle) -> &'static str {
 impl Pool {
     /// The pool's row of SHOW CACHE.
     pub(crate) fn cache_row(&self, env: &Env) -> Row {
-        let CacheNumbers { answers, bytes, hits, misses, fills, too_long, unfit, evicted, coalesced } =
-            self.cache_numbers(env);
+        let numbers = self.cache_numbers(env);
+        let CacheNumbers { answers, bytes, hits, misses, fills, too_long, unfit, evicted, .. } = numbers;
+        let CacheNumbers { coalesced, expired, own_changes, redefined, purged, saved_us, .. } = numbers;
         let ages = self.state.cache.ages.as_deref();
-        let in_ms = |us: f64| cell(format!("{:.0}", us / 1000.0));
+        // Rounded down, so that an answer below the age of its rule is not shown with that age.
+        let in_ms = |us: f64| cell(format!("{:.0}", (us / 1000.0).floor()));
         let median = ages.and_then(|ages| ages.quantile_us(0.5)).and_then(in_ms);
         let oldest = ages.and_then(|_| in_ms(self.state.cache.age_max_us as f64));
         let mut row = vec![
@@ -33,7 +35,8 @@ impl Pool {
             cell(self.state.cache_obstacle(env).map_or("on", state_words)),
         ];
         row.extend([answers, bytes, hits, misses, fills, too_long, unfit, evicted].map(cell));
-        row.extend([median, oldest, cell(coalesced)]);
+        row.extend([median, oldest]);
+        row.extend([coalesced, expired, own_changes, redefined, purged, saved_us].map(cell));
         row
     }
 
@@ -41,6 +44,9 @@ impl Pool {
     pub(crate) fn cache_numbers(&self, env: &Env) -> CacheNumbers {
         let held = env.cache.as_deref().map(|cache| cache.store.held(self.id)).unwrap_or_default();
         let Held { answers, bytes, evicted } = held;
-        CacheNumbers { answers, bytes, evicted, ..self.state.cache.numbers }
+        let ages = self.state.cache.ages.as_deref();
+        let aged = ages.map_or(0, |ages| ages.count());
+        let age_us = ages.map_or(0, |ages| ages.sum_us());
+        CacheNumbers { answers, bytes, evicted, aged, age_us, ..self.state.cache.numbers }
     }
 }

@@ -235,7 +235,7 @@ const PERCENTILES: [(&str, Type); 10] = [
     ("max_us", Numeric),
 ];
 
-const CACHE: [(&str, Type); 14] = [
+const CACHE: [(&str, Type); 19] = [
     ("database", Text),
     ("user", Text),
     ("state", Text),
@@ -250,6 +250,11 @@ const CACHE: [(&str, Type); 14] = [
     ("age_p50_ms", Numeric),
     ("age_max_ms", Numeric),
     ("coalesced", Numeric),
+    ("expired", Numeric),
+    ("own_changes", Numeric),
+    ("redefined", Numeric),
+    ("purged", Numeric),
+    ("saved_us", Numeric),
 ];
 
 const STATEMENTS: [(&str, Type); 19] = [
