@@ -6,7 +6,7 @@ import { hostname } from "node:os";
 
 import { Visit } from "./browser.mjs";
 
-const PAGES = ["Overview", "Clients", "Servers", "Statements", "Details", "Settings", "Log"];
+const PAGES = ["Overview", "Clients", "Servers", "Statements", "Cache", "Details", "Settings", "Log"];
 
 const STORIES = {
   /** A first visit, without signing in. */
@@ -262,6 +262,59 @@ const STORIES = {
     await page.getByRole("button", { name: "Sign out" }).click();
     await page.getByText("Figures are shown to those who sign in.").waitFor();
     assert.equal(await page.getByText(/\d+ clients share/).count(), 0);
+    await visit.end();
+  },
+
+  /** The query cache at work: alice reads the same all the time, the pool of the database kept cannot be served. */
+  async cache() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go("cache");
+    await page.getByText("Statements are shown to those who sign in.").waitFor();
+    assert.equal(await page.getByText("alice").count(), 0, "a stranger is shown no names of users");
+    await visit.accessible("Cache, to a stranger");
+    await visit.signIn("stats");
+    const hits = await visit.until("hits are counted", () => visit.vital("statements answered without PostgreSQL"));
+    await visit.until("and move", async () => (await visit.vital("statements answered without PostgreSQL")) !== hits);
+    await visit.until("time is saved", () => visit.vital("of PostgreSQL's time saved"));
+    await visit.until("the chart has a line", async () => (await legend(page, "hits")) > 0);
+    await visit.until("the hit ratio is drawn", async () => (await legend(page, "hit ratio")) > 50);
+    await page.getByRole("region", { name: "Rules" }).getByText("10 min").waitFor();
+    await page.getByRole("region", { name: "Not served" }).getByRole("row").filter({ hasText: "kept, alice" }).getByText(/pool_mode=session/).waitFor();
+    const gains = page.getByRole("region", { name: "Statements that gain most" });
+    const kept = gains.getByRole("row").filter({ hasText: "select value from counted where id = ?" });
+    await kept.getByText("nothing", { exact: true }).waitFor();
+    await gains.getByRole("row").filter({ hasText: "select random()" }).getByText(/random/).last().waitFor();
+    await page.getByRole("region", { name: "What drops answers" }).getByText("Too old").waitFor();
+    await visit.accessible("Cache, light");
+    await visit.picture("cache-light");
+    await page.emulateMedia({ colorScheme: "dark" });
+    await visit.accessible("Cache, dark");
+    await visit.picture("cache-dark");
+    await page.setViewportSize({ width: 390, height: 844 });
+    await visit.fits("Cache");
+    await visit.accessible("Cache, on a phone");
+    await visit.picture("cache-phone");
+    await page.setViewportSize({ width: 1280, height: 900 });
+    await kept.getByRole("link").click();
+    await page.getByRole("heading", { name: "Statements", exact: true }).waitFor();
+    await page.getByRole("row").filter({ hasText: "select value from counted" }).first().waitFor();
+    await visit.end();
+  },
+
+  /** A cache that is off. */
+  async cache_off() {
+    const visit = await Visit.begin({ colorScheme: "dark" });
+    const { page } = visit;
+    await visit.go("cache");
+    await page.getByText(/^The cache is off\./).waitFor();
+    await visit.signIn("stats");
+    const gains = page.getByRole("region", { name: "Statements that gain most" });
+    await gains.getByRole("row").filter({ hasText: "select value from counted" }).getByText("the cache is off").waitFor();
+    await page.getByText(/Settings alone stand in the way of/).waitFor();
+    assert.equal(await page.getByRole("heading", { name: "Over time" }).count(), 0, "there is nothing to draw");
+    await visit.accessible("Cache, off");
+    await visit.picture("cache-off");
     await visit.end();
   },
 

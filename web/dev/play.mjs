@@ -96,6 +96,7 @@ export class Play {
       case "servers": return { value: this.serverRows(t, names, limit, url.searchParams) };
       case "statements": return names ? { value: this.statements(t, url.searchParams) } : { status: 403, value: { error: { code: "forbidden", message: "statements are shown to signed-in readers" } } };
       case "log": return names ? { value: { lines: [{ time_s: t - 40, level: "warning", message: "C-0x1f: shop/web@10.0.0.7:50122 pooler error: query_wait_timeout" }, { time_s: t - 4000, level: "error", message: "S-0x07: reports/analyst@10.0.0.5:5432 closing because: server conn crashed? (age=12s)" }] } } : { status: 403, value: { error: { code: "forbidden", message: "sign in" } } };
+      case "cache": return { value: this.cache(t, names) };
       case "settings": return { value: { settings: settings(names) } };
       default: return { status: 404, value: { error: { code: "not_found", message: "no such thing" } } };
     }
@@ -157,10 +158,21 @@ export class Play {
       columns: {
         clients_active: column((s) => s.active), clients_waiting: column((s) => s.waiting), clients_idle: column((s) => s.idle), servers_active: column((s) => s.active), servers_idle: column((s) => s.open - s.active), servers_login: column(() => 0),
         transactions: column((s) => s.tps), queries: column((s) => s.tps * 3.5), received_bytes: column((s) => s.tps * 420), sent_bytes: column((s) => s.tps * 910), errors: column((s) => s.errors), logins: column(() => 0.4),
+        cache_hits: column((s) => s.tps * 3), cache_coalesced: column((s) => s.waiting * 2), cache_misses: column((s) => s.tps * 0.4), cache_aged: column((s) => s.tps * 3), cache_age_us: column((s) => s.tps * 3 * (300_000 + 10 * s.wait)), cache_saved_us: column((s) => s.tps * 3 * s.work), cache_bytes: column((s) => 5_000_000 + s.tps * 200),
         wait_oldest_us: column((s) => s.oldest), total_p50_us: column((s) => s.work), total_p95_us: column((s) => s.work * 2.4 + s.wait), total_p99_us: column((s) => s.work * 4 + s.wait * 2),
         wait_p95_us: column((s) => s.wait * 1.6), wait_mean_us: column((s) => s.wait), server_mean_us: column((s) => s.work), client_mean_us: column((s) => s.read),
       },
     };
+  }
+
+  cache(t, names) {
+    const pools = DATABASES.filter((pool) => !pool.name.startsWith("tenant")).map((pool) => {
+      const hits = Math.round(4_000_000 * pool.share + 900 * pool.share * (t % 100_000));
+      const on = pool.mode !== "session";
+      return { database: pool.name, user: names ? pool.user : null, states: [on ? "on" : "off: pool_mode=session"], ...Object.fromEntries(["answers", "bytes", "hits", "coalesced", "misses", "expired", "own_changes", "redefined", "fills", "too_long", "unfit", "evicted", "purged", "saved_us"].map((name, at) => [name, on ? Math.round([900 * pool.share, 2_000_000 * pool.share, hits, hits / 90, hits / 12, hits / 15, hits / 400, 12, hits / 13, 41, 3, hits / 900, 250, hits * 140][at]) : 0])), age_p50_ms: on ? 420 : null, age_max_ms: on ? 9_990 : null };
+    });
+    const rules = [{ name: "dashboards", database: null, user: "analyst", application_name: null, tables: [], ttl_ms: 10_000 }, { name: "catalogue", database: "shop", user: null, application_name: null, tables: ["products", "prices"], ttl_ms: 1_000 }];
+    return { time_s: t, query_cache: "on", bytes_max: 67_108_864, answer_bytes_max: 65_536, rules_total: 2, rules: names ? rules : [], pools };
   }
 
   clientRows(t, names, limit, query) {
@@ -198,7 +210,7 @@ export class Play {
 
   statements(t, query) {
     const sort = query.get("sort") ?? "total_us";
-    const statements = STATEMENTS.map(([text, calls, mean], at) => ({ fingerprint: `${at}`.padStart(16, "0"), text, database: "shop", user: "web", calls, errors: at === 1 ? 12 : 0, total_us: calls * mean, wait_us: calls * 14, server_us: calls * (mean - 16), client_us: calls * 2, max_us: mean * 9, mean_us: mean, p50_us: mean * 0.8, p95_us: mean * 2, p99_us: mean * 4, rows: calls, bytes: calls * 90 }));
+    const statements = STATEMENTS.map(([text, calls, mean], at) => ({ fingerprint: `${at}`.padStart(16, "0"), text, database: "shop", user: "web", calls, errors: at === 1 ? 12 : 0, total_us: calls * mean, wait_us: calls * 14, server_us: calls * (mean - 16), client_us: calls * 2, max_us: mean * 9, mean_us: mean, p50_us: mean * 0.8, p95_us: mean * 2, p99_us: mean * 4, rows: calls, bytes: calls * 90, cache: ["yes", "not a SELECT", "not a SELECT", "no rule", "not a SELECT", "not a SELECT", "not a SELECT"][at], cache_hits: at === 0 ? calls * 9 : 0, cache_saved_us: at === 0 ? calls * 9 * mean : 0 }));
     statements.sort((a, b) => b[sort] - a[sort]);
     return { time_s: t, enabled: true, tracked: STATEMENTS.length, forgotten: 0, statements, slow_ms: 200, slow: [{ time_s: t - 20, database: "shop", user: "web", application_name: "checkout", text: STATEMENTS[0][0], total_us: 412_000, wait_us: 31_000, server_us: 380_000, client_us: 1_000, rows: 12, bytes: 4_200, failed: false }] };
   }

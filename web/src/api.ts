@@ -303,6 +303,57 @@ export interface Statement {
   max_us: number;
   rows: number;
   bytes: number;
+  /** Whether the query cache keeps its answers: `yes`, or why not. A version may lack this and the next two. */
+  cache?: string;
+  cache_hits?: number;
+  cache_saved_us?: number;
+}
+
+/** A pool, or for readers that see no names all pools of a database. */
+export interface CachePool {
+  database: string;
+  user: string | null;
+  /** `on`, or why no answer is kept; several only of several pools. */
+  states: string[];
+  answers: number;
+  bytes: number;
+  hits: number;
+  /** Of the hits, those of clients that waited. */
+  coalesced: number;
+  misses: number;
+  /** Of the misses, those for which there was an answer that could not be given, by reason. */
+  expired: number;
+  own_changes: number;
+  redefined: number;
+  fills: number;
+  too_long: number;
+  unfit: number;
+  evicted: number;
+  purged: number;
+  saved_us: number;
+  age_p50_ms: number | null;
+  age_max_ms: number | null;
+}
+
+/** Null, and no table: any. */
+export interface CacheRule {
+  name: string;
+  database: string | null;
+  user: string | null;
+  application_name: string | null;
+  tables: string[];
+  ttl_ms: number;
+}
+
+export interface Cache {
+  time_s: number;
+  query_cache: "off" | "on" | "coalesce";
+  bytes_max: number;
+  answer_bytes_max: number;
+  rules_total: number;
+  /** Empty for readers that see no names. */
+  rules: CacheRule[];
+  pools: CachePool[];
 }
 
 export interface SlowStatement {

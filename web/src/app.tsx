@@ -7,6 +7,7 @@ import { ServicesContext, type Services } from "./context";
 import { clock, span } from "./format";
 import { hold, useHold } from "./hold";
 import { useLive, type Live } from "./live";
+import { CachePage } from "./pages/cache";
 import { ClientsPage } from "./pages/clients";
 import { ClustersPage } from "./pages/clusters";
 import { DatabasePage } from "./pages/database";
@@ -28,6 +29,7 @@ const PAGES: [string, string][] = [
   ["servers", "Servers"],
   ["clusters", "Clusters"],
   ["statements", "Statements"],
+  ["cache", "Cache"],
   ["details", "Details"],
   ["settings", "Settings"],
   ["log", "Log"],
@@ -107,6 +109,8 @@ function Page({ route, live, windowS, pick }: { route: Route; live: Live<Overvie
       return <ClustersPage windowS={windowS} pick={pick} />;
     case "statements":
       return <StatementsPage route={route} />;
+    case "cache":
+      return <CachePage windowS={windowS} pick={pick} />;
     case "details":
       return <DetailsPage live={live} windowS={windowS} pick={pick} />;
     case "settings":

@@ -1,5 +1,6 @@
 //! The JSON API, as docs/openapi.yaml describes it.
 
+mod cache;
 mod clusters;
 mod connections;
 mod live;
@@ -40,6 +41,7 @@ pub(super) async fn answer(
         "pools" => pools::pools(web, reader),
         "databases" => tables::databases(web, reader).await?,
         "users" => tables::users(web, reader).await?,
+        "cache" => cache::cache(web, reader).await?,
         "clients" => connections::clients(web, reader, query).await?,
         "clusters" => clusters::clusters(web, reader).await?,
         "servers" => connections::servers(web, reader, query).await?,

@@ -56,7 +56,7 @@ pub(super) async fn statements(web: &WebState, reader: &Reader, query: &Query) -
 type Sort = fn(&StatementSnapshot) -> u64;
 
 /// The orders that a reader can ask for; the first is the default.
-const SORTS: [(&str, Sort); 10] = [
+const SORTS: [(&str, Sort); 11] = [
     ("total_us", |one| one.total_us),
     ("server_us", StatementSnapshot::server_us),
     ("calls", |one| one.calls),
@@ -67,6 +67,7 @@ const SORTS: [(&str, Sort); 10] = [
     ("rows", |one| one.rows),
     ("bytes", |one| one.bytes),
     ("errors", |one| one.errors),
+    ("cache_saved_us", |one| one.cache_saved_us),
 ];
 
 fn statement(one: &StatementSnapshot) -> Value {
