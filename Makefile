@@ -23,7 +23,7 @@ ARGS ?=
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, a table (ARGS="--clients 500 --once", ARGS=--cluster)
+demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, a table (ARGS="--clients 500 --once", ARGS=--cluster, ARGS=--cache)
 	@$(PGWEIR) demo $(ARGS)
 
 test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black box, demo

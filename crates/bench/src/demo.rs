@@ -3,7 +3,9 @@
 //! A throw-away PostgreSQL with 100 connections; the number of clients that was asked for is refused there; as many as fit
 //! run a load directly, then all of them through pgweir, which uses a handful of connections.
 
+mod cache;
 mod cluster;
+mod dated;
 mod ledger;
 
 use std::ffi::OsString;
@@ -40,6 +42,8 @@ options:
   --once        end after the table
   --cluster     instead: a primary with two standbys, whose primary is killed under a load of 40 clients (or --clients), for
                 --seconds before and after; says what clients were told and what became of their changes, and ends
+  --cache       instead: hot reads without and with the query cache, of 20 clients (or --clients), for --seconds each, while a
+                writer changes the rows without pgweir; checks how old the answers are, and ends
   -h, --help    this text
 
 exit codes: 0 done, 1 something failed, 2 wrong option, 3 a program is missing, 4 the port is in use,
@@ -50,9 +54,10 @@ const MAX_CONNECTIONS: u32 = 100;
 /// The direct load leaves some connections to other clients, as an application would.
 const DIRECT_CLIENTS: u32 = MAX_CONNECTIONS - RESERVED - 7;
 const POOL_SIZE: u32 = 20;
-/// Clients through pgweir, and those of a cluster.
+/// Clients through pgweir, those of a cluster, and those of the query cache.
 const CLIENTS: u32 = 200;
 const CLUSTER_CLIENTS: u32 = 40;
+const CACHE_CLIENTS: u32 = 20;
 /// 1,000,000 accounts, about 150 MB.
 const SCALE: u32 = 10;
 const SHARED_BUFFERS_MB: u32 = 256;
@@ -69,6 +74,8 @@ struct Options {
     once: bool,
     /// The other demo: a primary is lost.
     cluster: bool,
+    /// The third demo: the query cache.
+    cache: bool,
     pooler: Option<PoolerProgram>,
 }
 
@@ -105,6 +112,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     if options.cluster {
         return cluster::run(&options);
     }
+    if options.cache {
+        return cache::run(&options);
+    }
     let once = options.once;
     let mut progress = Progress::new();
     let mut stage = Stage::set(options, &mut progress)?;
@@ -115,8 +125,15 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
 }
 
 fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
-    let mut options =
-        Options { seconds: 10, clients: 0, port: None, once: false, cluster: false, pooler: None };
+    let mut options = Options {
+        seconds: 10,
+        clients: 0,
+        port: None,
+        once: false,
+        cluster: false,
+        cache: false,
+        pooler: None,
+    };
     let mut clients = None;
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
@@ -127,6 +144,7 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
             Long("port") => options.port = Some(parser.value()?.parse()?),
             Long("once") => options.once = true,
             Long("cluster") => options.cluster = true,
+            Long("cache") => options.cache = true,
             // For developing the demo itself: another program in pgweir's place.
             Long("pooler") => {
                 options.pooler =
@@ -135,7 +153,14 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
             _ => return Err(arg.unexpected().into()),
         }
     }
-    options.clients = clients.unwrap_or(if options.cluster { CLUSTER_CLIENTS } else { CLIENTS });
+    options.clients = clients.unwrap_or(match &options {
+        Options { cluster: true, .. } => CLUSTER_CLIENTS,
+        Options { cache: true, .. } => CACHE_CLIENTS,
+        _ => CLIENTS,
+    });
+    if options.cluster && options.cache {
+        return Err(BenchError::Usage("--cluster and --cache are two demos".to_owned()));
+    }
     if !(1..=3600).contains(&options.seconds) {
         return Err(BenchError::Usage("--seconds takes 1 to 3600".to_owned()));
     }
@@ -324,7 +349,7 @@ impl Stage {
 
 fn title_of(script: Script) -> &'static str {
     match script {
-        Script::SelectOnly | Script::SelectOne => "select",
+        Script::SelectOnly | Script::SelectOne | Script::Hot => "select",
         Script::TpcB => "read and write",
     }
 }
@@ -395,19 +420,33 @@ mod tests {
     #[test]
     fn options_are_read() {
         let read = options(&["--seconds", "3", "--clients=150", "--once", "--port", "6432"]).expect("valid");
-        let expected =
-            Options { seconds: 3, clients: 150, port: Some(6432), once: true, cluster: false, pooler: None };
+        let expected = Options {
+            seconds: 3,
+            clients: 150,
+            port: Some(6432),
+            once: true,
+            cluster: false,
+            cache: false,
+            pooler: None,
+        };
         assert_eq!(read, Some(expected));
         let cluster = options(&["--cluster"]).expect("valid").expect("no help");
         assert!(cluster.cluster && cluster.clients == CLUSTER_CLIENTS);
+        let cache = options(&["--cache"]).expect("valid").expect("no help");
+        assert!(cache.cache && cache.clients == CACHE_CLIENTS);
         assert_eq!(options(&["--once", "--help"]).expect("valid"), None);
     }
 
     #[test]
     fn wrong_options_are_refused_with_code_2() {
-        for words in
-            [&["--seconds", "0"][..], &["--clients", "x"], &["--clients", "0"], &["--what"], &["word"]]
-        {
+        for words in [
+            &["--seconds", "0"][..],
+            &["--clients", "x"],
+            &["--clients", "0"],
+            &["--what"],
+            &["word"],
+            &["--cache", "--cluster"],
+        ] {
             let error = options(words).expect_err("not valid");
             assert_eq!(error.exit_code(), 2, "{words:?}");
         }

@@ -26,6 +26,8 @@ pub(crate) enum Script {
     SelectOne,
     /// Five statements in a transaction, like TPC-B.
     TpcB,
+    /// The script that was given to [`Pgbench::with_hot`].
+    Hot,
 }
 
 /// `--protocol`.
@@ -60,13 +62,14 @@ impl Load {
         if self.script != Script::TpcB && !self.reconnect { 0.1 } else { 1.0 }
     }
 
-    fn arguments(&self, select_one: &Path) -> Vec<String> {
+    fn arguments(&self, select_one: &Path, hot: &Path) -> Vec<String> {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = u32::try_from(threads).unwrap_or(1).min(self.clients);
         let script = match self.script {
             Script::SelectOnly => "--builtin=select-only".to_owned(),
             Script::TpcB => "--builtin=tpcb-like".to_owned(),
             Script::SelectOne => format!("--file={}", select_one.display()),
+            Script::Hot => format!("--file={}", hot.display()),
         };
         let protocol = match self.protocol {
             Protocol::Simple => "simple",
@@ -111,6 +114,8 @@ pub(crate) struct Pgbench {
     logs: PathBuf,
     /// A file with `SELECT 1`.
     select_one: PathBuf,
+    /// The file for [`Script::Hot`]; empty as long as there is none.
+    hot: PathBuf,
 }
 
 impl Pgbench {
@@ -121,7 +126,18 @@ impl Pgbench {
     pub(crate) fn new(program: &Path, scratch: &Scratch) -> Result<Self, BenchError> {
         let select_one = scratch.path().join("select1.sql");
         scratch.write(&select_one, "SELECT 1;\n")?;
-        Ok(Self { program: program.to_owned(), logs: scratch.folder("pgbench")?, select_one })
+        let logs = scratch.folder("pgbench")?;
+        Ok(Self { program: program.to_owned(), logs, select_one, hot: PathBuf::new() })
+    }
+
+    /// The same with `script` as [`Script::Hot`].
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub(crate) fn with_hot(self, scratch: &Scratch, script: &str) -> Result<Self, BenchError> {
+        let hot = scratch.path().join("hot.sql");
+        scratch.write(&hot, script)?;
+        Ok(Self { hot, ..self })
     }
 
     /// Runs a load against `address` under the application_name `name` (without blanks or quotes); `say` gets seconds since the start and current TPS, once a second.
@@ -139,7 +155,7 @@ impl Pgbench {
         self.remove_logs()?;
         let mut command = self.command(address);
         command
-            .args(load.arguments(&self.select_one))
+            .args(load.arguments(&self.select_one, &self.hot))
             .arg("--log")
             .arg(format!("--sampling-rate={}", load.sampling_rate()));
         command.arg("--log-prefix").arg(self.logs.join("log"));
@@ -245,7 +261,7 @@ mod tests {
             reconnect: true,
             seconds: 7,
         };
-        let arguments = load.arguments(Path::new("x")).join(" ");
+        let arguments = load.arguments(Path::new("x"), Path::new("y")).join(" ");
         assert_eq!(
             arguments,
             "--no-vacuum --builtin=tpcb-like --protocol=prepared --client=1 --jobs=1 --time=7 --progress=1 --connect"

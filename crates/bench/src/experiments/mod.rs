@@ -368,6 +368,7 @@ impl Bench {
             mode: experiment.mode,
             entry,
             nodes: Vec::new(),
+            cache_rules: Vec::new(),
             settings,
         }
     }

@@ -73,6 +73,8 @@ pub(crate) struct PoolerOptions {
     pub(crate) entry: Entry,
     /// The ports of the nodes of a cluster that serves the database, in place of the one server.
     pub(crate) nodes: Vec<u16>,
+    /// The lines of `[cache]`; only pgweir has one.
+    pub(crate) cache_rules: Vec<String>,
     /// Further settings of `[pgbouncer]`; those of the same name before are left out.
     pub(crate) settings: Vec<(String, String)>,
 }
@@ -87,6 +89,7 @@ impl Default for PoolerOptions {
             mode: "transaction",
             entry: Entry::Trust,
             nodes: Vec::new(),
+            cache_rules: Vec::new(),
             settings: Vec::new(),
         }
     }
@@ -307,6 +310,9 @@ fn ini_text(port: u16, folder: &Path, options: &PoolerOptions, server: &Login) -
     }
     if !options.nodes.is_empty() {
         ini.push_str(&cluster_text(&options.nodes, server));
+    }
+    if !options.cache_rules.is_empty() {
+        let _ = writeln!(ini, "\n[cache]\n{}", options.cache_rules.join("\n"));
     }
     ini
 }
