@@ -244,6 +244,44 @@ CLUSTERS = [
     graph("Clients that wait for the outcome of their COMMIT", ("{{cluster}}", f"pgweir_cluster_resolving_clients{{{CLUSTER}}}")),
 ]
 
+
+
+def cached(name, by="", how="rate", over="$__rate_interval"):
+    """A counter of the query cache of the chosen pools."""
+    return f"sum{f' by ({by})' if by else ''} ({how}(pgweir_cache_{name}_total{{{POOL}}}[{over}]))"
+
+
+CACHE_HITS, CACHE_MISSES = cached("hits"), cached("misses")
+CACHE = [
+    row("Now"),
+    figure("Hits", CACHE_HITS, unit="ops", hint="Statements that were answered without PostgreSQL."),
+    figure("Hit ratio", f"{CACHE_HITS} / ({CACHE_HITS} + {CACHE_MISSES})", unit="percentunit", hint="Of the statements that a rule of [cache] names."),
+    figure("Time saved", cached("saved_seconds"), hint="PostgreSQL's time that hits saved, per second: 2 are two server connections that were not busy.", decimals=2),
+    figure("Mean age of answers", f"{cached('age_seconds')} / {cached('aged')}", unit="s", hint="Answers for clients that waited do not count."),
+    figure("Answers kept", f"sum(pgweir_cache_answers{{{POOL}}})"),
+    figure("Memory", f"sum(pgweir_cache_bytes{{{POOL}}})", unit="bytes", hint="Bounded by query_cache_bytes."),
+    row("Hits"),
+    graph("Hits and misses", ("hits", CACHE_HITS), ("misses", CACHE_MISSES), unit="ops", stack=True),
+    graph("Hit ratio", ("{{database}} {{user}}", f"{cached('hits', 'database, user')} / ({cached('hits', 'database, user')} + {cached('misses', 'database, user')})"), unit="percentunit"),
+    graph("Age of answers", ("mean", f"{cached('age_seconds')} / {cached('aged')}"), unit="s", hint="Never above the ttl_ms of a rule."),
+    graph("Time saved", ("{{database}} {{user}}", cached("saved_seconds", "database, user")), hint="Seconds of PostgreSQL per second."),
+    graph("Hits of clients that waited", ("coalesced", cached("coalesced")), unit="ops", hint="One of the same reads ran, and its answer was for all that waited for a server."),
+    graph("Memory", ("{{database}} {{user}}", f"sum by (database, user) (pgweir_cache_bytes{{{POOL}}})"), unit="bytes", stack=True),
+    row("What drops answers"),
+    graph(
+        "Answers that were not given",
+        *((title, cached(name)) for title, name in (("too old", "expired"), ("the client's own change", "own_changes"), ("definitions or rights changed", "redefined"))),
+        unit="ops",
+        hint="Misses for which an answer was kept. For the other misses none was.",
+    ),
+    graph(
+        "Answers that were dropped or not kept",
+        *((title, cached(name)) for title, name in (("no room", "evicted"), ("dropped together", "purged"), ("too long", "too_long"), ("error or notice", "unfit"))),
+        unit="ops",
+        hint="Many without room: query_cache_bytes is too small.",
+    ),
+]
+
 # The panels that the articles on poolers show: what a pooler changes at PostgreSQL. They need postgres_exporter; versions before
 # 0.13 name some counters without _total.
 ACTIVITY = 'pg_stat_activity_count{instance=~"$postgres",datname=~"$database"}'
@@ -308,6 +346,7 @@ def files():
         "clusters.json": dashboard(
             "pgweir-clusters", "pgweir: clusters", "Primaries, standbys and failovers as pgweir sees them.", CLUSTERS, [INSTANCE, CLUSTER_NAME]
         ),
+        "cache.json": dashboard("pgweir-cache", "pgweir: query cache", "What the query cache gives, saves and drops.", CACHE, [INSTANCE, DATABASE, USER]),
         "benchmark.json": dashboard(
             "pgweir-benchmark", "pgweir: benchmark", "What a pooler changes at PostgreSQL, beside what it sees itself.", BENCHMARK, [INSTANCE, POSTGRES, DATABASE, USER]
         ),

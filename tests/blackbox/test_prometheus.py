@@ -9,6 +9,7 @@ import time
 import urllib.request
 
 import pytest
+import yaml
 from harness.machine import REPOSITORY, eventually, free_port
 from harness.monitoring import Prometheus, program
 from test_clusters import clustered, node_states, nodes  # noqa: F401
@@ -61,7 +62,7 @@ def test_every_panel_shows_data(poolers, pg):
     process = subprocess.Popen([*load, "-f", str(script), "bench"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     prometheus = Prometheus(http, pg)
     try:
-        wanted = queries("pgweir") + queries("benchmark") + [("an alert", name) for name in alerted_on() if not is_of_clusters(name)]
+        wanted = queries("pgweir") + queries("benchmark") + [("an alert", name) for name in alerted_on() if not name.startswith(ELSEWHERE)]
         missing = []
 
         def all_there():
@@ -91,7 +92,7 @@ def test_every_panel_of_clusters_shows_data(nodes, clustered, pg):  # noqa: F811
     eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
     prometheus = Prometheus(http, pg)
     try:
-        wanted = queries("clusters") + [("an alert", name) for name in alerted_on() if is_of_clusters(name)]
+        wanted = queries("clusters") + [("an alert", name) for name in alerted_on() if name.startswith(OF_CLUSTERS)]
         missing = wanted
         for _ in range(ROUNDS):
             missing = [(title, expression) for title, expression in missing if not has_number(prometheus.query(expression))]
@@ -103,14 +104,46 @@ def test_every_panel_of_clusters_shows_data(nodes, clustered, pg):  # noqa: F811
         prometheus.stop()
 
 
-def is_of_clusters(name):
-    return name.startswith(("pgweir_cluster_", "pgweir_node_"))
+@pytest.mark.needs("metrics over HTTP")
+def test_every_panel_of_the_cache_shows_data(poolers, pg):
+    """The same for the dashboard of the query cache, and for the alerts on it, while pgbench reads by a few keys."""
+    if not pg.sql("select 1 from pg_database where datname = 'bench'"):
+        pg.sql("create database bench owner alice")
+        subprocess.run(["pgbench", "-i", "-q", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"], check=True, capture_output=True)
+    http = free_port()
+    rules = "[cache]\nhot = ttl_ms=100\n"
+    pooler = poolers({"bench": pg.at("bench")}, query_cache="on", ini_tail=rules, http_listen=f"127.0.0.1:{http}", http_anonymous="all")
+    script = pooler.folder / "load.sql"
+    script.write_text("\\set key random(1, 10)\nselect abalance from pgbench_accounts where aid = :key;\n")
+    load = ["pgbench", "-n", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", "4", "-T", "300", "-f", str(script), "bench"]
+    process = subprocess.Popen(load, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    prometheus = Prometheus(http, pg)
+    try:
+        wanted = queries("cache") + [("an alert", name) for name in alerted_on() if name.startswith(OF_CACHE)]
+        assert len(wanted) > 10
+        missing = wanted
+        for _ in range(ROUNDS):
+            missing = [(title, expression) for title, expression in missing if not has_number(prometheus.query(expression))]
+            if not missing:
+                break
+            time.sleep(1)
+        assert not missing, "no data for:\n" + "\n".join(f"{title}: {expression}" for title, expression in missing)
+    finally:
+        process.kill()
+        process.wait()
+        prometheus.stop()
+
+
+OF_CLUSTERS = ("pgweir_cluster_", "pgweir_node_")
+OF_CACHE = ("pgweir_cache_",)
+ELSEWHERE = (*OF_CLUSTERS, *OF_CACHE)
 
 
 def alerted_on():
     """The metrics that the alerts look at."""
-    rules = (DEPLOY / "prometheus" / "pgweir.rules.yml").read_text()
-    return sorted({name for line in rules.splitlines() if "expr:" in line for name in re.findall(r"\b(?:pgbouncer_|pgweir_)\w+|\bup\b", line)})
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "pgweir.rules.yml").read_text())
+    expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    return sorted({name for expression in expressions for name in re.findall(r"\b(?:pgbouncer_|pgweir_)\w+|\bup\b", expression)})
 
 
 def has_number(result):

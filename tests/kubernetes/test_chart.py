@@ -149,7 +149,7 @@ def test_alerts_and_dashboards_are_those_of_deploy(entries):
     rules = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "pgweir.rules.yml").read_text())
     assert manifests["PrometheusRule", "r-pgweir"]["spec"] == rules
     dashboards = manifests["ConfigMap", "r-pgweir-dashboards"]
-    for name in ("pgweir.json", "clusters.json"):
+    for name in ("pgweir.json", "clusters.json", "cache.json"):
         assert json.loads(dashboards["data"][name]) == json.loads((REPOSITORY / "deploy" / "grafana" / "dashboards" / name).read_text())
     assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
     [endpoint] = manifests["ServiceMonitor", "r-pgweir"]["spec"]["endpoints"]
