@@ -1,5 +1,5 @@
-//! Runs programs that the configuration names (`lag_command`, `promote_command`), without a shell and with a
-//! time limit, on one thread that starts with the first of them.
+//! Runs programs that the configuration names, without a shell and with a time limit: `lag_command` and
+//! `promote_command` on one thread that starts with the first of them, others on the threads of their callers.
 //!
 //! The output of a program is bounded, and only a number from it reaches the workers, or its last words if it
 //! fails to promote. Its arguments may hold secrets and are never logged.
@@ -56,23 +56,37 @@ enum Done {
     Promoted(PromoteRequest, Result<Printed, String>),
 }
 
-/// A program with its arguments, variables and time limit.
-struct Program<'a> {
+/// A program that the configuration names.
+pub(crate) struct Program<'a> {
     /// The setting that names the program, for messages.
-    setting: &'static str,
+    pub(crate) setting: &'static str,
     /// The value of the setting: the program and its first arguments, separated by blanks.
-    words: &'a str,
+    pub(crate) words: &'a str,
     /// The arguments after those of the setting.
-    arguments: Vec<String>,
-    variables: Vec<(&'static str, String)>,
-    limit: Duration,
+    pub(crate) arguments: Vec<String>,
+    /// Variables that are added to the environment.
+    pub(crate) variables: Vec<(&'static str, String)>,
+    /// The time after which the program is killed.
+    pub(crate) limit: Duration,
+    /// The setting that has this time.
+    pub(crate) limit_setting: &'static str,
 }
 
 /// The output of a program, and its exit status.
-struct Printed {
+pub(crate) struct Printed {
     out: Vec<u8>,
     said: Vec<u8>,
     status: ExitStatus,
+}
+
+impl Printed {
+    /// Returns an error with the program's own words if its exit status is not 0.
+    pub(crate) fn succeeded(&self, setting: &str) -> Result<(), String> {
+        if self.status.success() {
+            return Ok(());
+        }
+        Err(format!("{setting} failed: {}: {}", self.status, one_line(&self.said)))
+    }
 }
 
 impl Commands {
@@ -147,7 +161,7 @@ async fn obey(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log: 
                     None => return,
                     Some(Order::MeasureLag(request)) => {
                         spawn_local(async move {
-                            let printed = run(measuring(&request)).await;
+                            let printed = measuring(&request).run().await;
                             // The receiver lives as long as this thread.
                             let _ = results.send(Done::MeasuredLag(request, printed));
                         });
@@ -156,7 +170,7 @@ async fn obey(mut orders: UnboundedReceiver<Order>, events: Sender<Event>, log: 
                     Some(Order::Promote(request)) if promoting.insert(Arc::clone(&request.cluster)) => {
                         promote::announce(&request, &log);
                         spawn_local(async move {
-                            let printed = run(promote::program(&request)).await;
+                            let printed = promote::program(&request).run().await;
                             // The receiver lives as long as this thread.
                             let _ = results.send(Done::Promoted(request, printed));
                         });
@@ -194,6 +208,7 @@ fn measuring(request: &LagRequest) -> Program<'_> {
             ("PGWEIR_PORT", port.to_string()),
         ],
         limit: *limit,
+        limit_setting: "lag_command_timeout",
     }
 }
 
@@ -216,31 +231,33 @@ fn measured(
     Event::Lag { cluster, node, told }
 }
 
-/// Runs a program until it ends or its time is over.
-async fn run(program: Program<'_>) -> Result<Printed, String> {
-    let Program { setting, words, arguments, variables, limit } = program;
-    let mut words = words.split_ascii_whitespace();
-    let mut command = Command::new(words.next().ok_or_else(|| format!("{setting} names no program"))?);
-    command.args(words).args(arguments);
-    NOT_PASSED_ON.iter().for_each(|name| {
-        command.env_remove(name);
-    });
-    command.envs(variables);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The program has its own process group, so that its children can be killed with it.
-    command.process_group(0).kill_on_drop(true);
-    let failed = |error: std::io::Error| format!("{setting} cannot be run: {error}");
-    let mut child = command.spawn().map_err(failed)?;
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    match timeout(limit, printed(&mut child)).await {
-        Ok(printed) => printed.map_err(failed),
-        Err(_) => {
-            if let Some(group) = group {
-                // This fails if the program has just ended.
-                let _ = killpg(group, Signal::SIGKILL);
+impl Program<'_> {
+    /// Runs the program until it ends or its time is over. The error names the setting.
+    pub(crate) async fn run(self) -> Result<Printed, String> {
+        let Program { setting, words, arguments, variables, limit, limit_setting } = self;
+        let mut words = words.split_ascii_whitespace();
+        let mut command = Command::new(words.next().ok_or_else(|| format!("{setting} names no program"))?);
+        command.args(words).args(arguments);
+        NOT_PASSED_ON.iter().for_each(|name| {
+            command.env_remove(name);
+        });
+        command.envs(variables);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The program has its own process group, so that its children can be killed with it.
+        command.process_group(0).kill_on_drop(true);
+        let failed = |error: std::io::Error| format!("{setting} cannot be run: {error}");
+        let mut child = command.spawn().map_err(failed)?;
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        match timeout(limit, printed(&mut child)).await {
+            Ok(printed) => printed.map_err(failed),
+            Err(_) => {
+                if let Some(group) = group {
+                    // This fails if the program has just ended.
+                    let _ = killpg(group, Signal::SIGKILL);
+                }
+                let _ = child.wait().await;
+                Err(format!("{setting} did not end in time ({limit_setting})"))
             }
-            let _ = child.wait().await;
-            Err(format!("{setting} did not end in time ({setting}_timeout)"))
         }
     }
 }

@@ -31,6 +31,7 @@ pub(super) fn program(request: &PromoteRequest) -> Program<'_> {
             ("PGWEIR_OLD_PORT", from.port.to_string()),
         ],
         limit: *limit,
+        limit_setting: "promote_command_timeout",
     }
 }
 

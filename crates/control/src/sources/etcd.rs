@@ -1,4 +1,4 @@
-//! `discovery=etcd`: Patroni's keys in etcd, through its JSON gateway (`/v3/`): <https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/>.
+//! `discovery=etcd`: Patroni's keys in etcd.
 //!
 //! The keys are read, then watched until one changes, then read again: every five seconds at the latest, because a watch may be lost without
 //! a word, and renewing a lease makes no event.
@@ -13,8 +13,8 @@ use pgweir_settings::SourceUrl;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::http::{Call, Reply};
-use super::json::{self, is_name, quoted, text, too_many};
+use super::gateway::{Gateway, has_events, number};
+use super::json::{self, is_name, text, too_many};
 use super::patroni::{agent, refusal};
 use super::{Agents, Login, Spec, World};
 
@@ -82,12 +82,11 @@ impl Reader<'_> {
 
     /// Reads the keys and reports them. Returns their revision.
     async fn read(&mut self) -> Result<u64, String> {
-        if self.login.is_some() && self.token.is_none() {
-            self.token = Some(self.authenticate().await?);
+        if let Some(login) = self.login.filter(|_| self.token.is_none()) {
+            self.token = Some(self.gateway().sign_in(login).await?);
         }
         let (key, end) = range(self.prefix);
-        let body = json!({"key": key, "range_end": end}).to_string();
-        let answer = self.call("/v3/kv/range", body).await?;
+        let answer = self.gateway().call("/v3/kv/range", &json!({"key": key, "range_end": end})).await?;
         let revision = number(answer.get("header").and_then(|header| header.get("revision")));
         let revision = revision.ok_or_else(|| format!("{}: the answer has no revision", self.endpoint))?;
         let keys = Keys::read(&answer, self.prefix).map_err(|why| format!("{}: {why}", self.endpoint))?;
@@ -99,43 +98,23 @@ impl Reader<'_> {
         Ok(revision)
     }
 
-    async fn authenticate(&self) -> Result<String, String> {
-        let Some(login) = self.login else { return Err("no user is set".to_owned()) };
-        let body = json!({"name": login.user, "password": login.password.reveal()}).to_string();
-        let answer = self.call("/v3/auth/authenticate", body).await?;
-        let token = text(&answer, "token").map(str::to_owned);
-        token.ok_or_else(|| format!("{}: the answer has no token", self.endpoint))
-    }
-
-    async fn call(&self, path: &str, body: String) -> Result<Value, String> {
-        let call = Call::post(path, body).with(self.token.clone());
-        let Reply { status, body } = self.world.client.call(self.endpoint, call, self.spec.timeout).await?;
-        let fault = |why: String| format!("{}: {why}", self.endpoint);
-        match status {
-            200 => json::parse(&body).map_err(fault),
-            _ => Err(fault(format!("status {status}: {}", quoted(&body)))),
-        }
+    fn gateway(&self) -> Gateway<'_> {
+        let Reader { spec, world, endpoint, token, .. } = self;
+        Gateway { client: &world.client, endpoint, token: token.as_deref(), limit: spec.timeout }
     }
 
     /// Waits until a key has changed in this revision or later.
     async fn watch(&self, revision: u64) -> Result<(), String> {
         let (key, end) = range(self.prefix);
+        let gateway = self.gateway();
         let create = json!({"key": key, "range_end": end, "start_revision": revision.to_string()});
-        let body = json!({"create_request": create}).to_string();
-        let call = Call::post("/v3/watch", body).with(self.token.clone());
-        let fault = |why: String| format!("{}: {why}", self.endpoint);
-        let mut stream = self.world.client.open(self.endpoint, call, self.spec.timeout).await?;
-        while let Some(line) = stream.line().await.map_err(fault)? {
-            let message = json::parse(&line).map_err(fault)?;
-            let result = message.get("result").ok_or_else(|| fault(quoted(&line)))?;
-            if result.get("canceled").and_then(Value::as_bool) == Some(true) {
-                return Err(fault("the watch was canceled".to_owned()));
-            }
-            if result.get("events").and_then(Value::as_array).is_some_and(|events| !events.is_empty()) {
+        let mut stream = gateway.watch(create).await?;
+        while let Some(line) = stream.line().await.map_err(|why| gateway.fault(&why))? {
+            if has_events(&line).map_err(|why| gateway.fault(&why))? {
                 return Ok(());
             }
         }
-        Err(fault("the watch has ended".to_owned()))
+        Err(gateway.fault("the watch has ended"))
     }
 }
 
@@ -147,14 +126,6 @@ fn range(prefix: &str) -> (String, String) {
         *last = last.saturating_add(1);
     }
     (STANDARD.encode(prefix), STANDARD.encode(end))
-}
-
-/// Returns a number. The gateway writes 64-bit numbers as texts.
-fn number(value: Option<&Value>) -> Option<u64> {
-    match value? {
-        Value::String(text) => text.parse().ok(),
-        value => value.as_u64(),
-    }
 }
 
 /// Agents with the names of their nodes.

@@ -32,47 +32,47 @@ use crate::trust::VerifyBy;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// A client for all sources.
-pub(super) struct Client {
+pub(crate) struct Client {
     tls: Result<Option<Arc<ClientConfig>>, String>,
     look_up: LookUp,
     resolv_conf: String,
 }
 
 /// A request.
-pub(super) struct Call<'a> {
-    pub(super) method: Method,
-    pub(super) path: &'a str,
-    pub(super) authorization: Option<String>,
-    pub(super) body: String,
+pub(crate) struct Call<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: &'a str,
+    pub(crate) authorization: Option<String>,
+    pub(crate) body: String,
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn get(path: &'a str) -> Call<'a> {
+    pub(crate) fn get(path: &'a str) -> Call<'a> {
         Call { method: Method::GET, path, authorization: None, body: String::new() }
     }
 
-    pub(super) fn post(path: &'a str, body: String) -> Call<'a> {
+    pub(crate) fn post(path: &'a str, body: String) -> Call<'a> {
         Call { method: Method::POST, path, authorization: None, body }
     }
 
-    pub(super) fn with(self, authorization: Option<String>) -> Call<'a> {
+    pub(crate) fn with(self, authorization: Option<String>) -> Call<'a> {
         Call { authorization, ..self }
     }
 }
 
 /// Returns the header of basic authentication (RFC 7617).
-pub(super) fn basic(login: &Login) -> String {
+pub(crate) fn basic(login: &Login) -> String {
     format!("Basic {}", STANDARD.encode(format!("{}:{}", login.user, login.password.reveal())))
 }
 
 /// A whole answer.
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) body: Bytes,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) body: Bytes,
 }
 
 /// An answer that comes in pieces.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     body: Incoming,
     buffer: Vec<u8>,
     _connection: Connection,
@@ -91,17 +91,17 @@ trait Socket: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Socket for T {}
 
 impl Client {
-    pub(super) fn new(main: &Main, look_up: LookUp, verify: VerifyBy) -> Client {
+    pub(crate) fn new(main: &Main, look_up: LookUp, verify: VerifyBy) -> Client {
         Client { tls: tls(main, verify), look_up, resolv_conf: main.resolv_conf.clone() }
     }
 
     /// Returns the reason why no request can use TLS.
-    pub(super) fn fault(&self) -> Option<&str> {
+    pub(crate) fn fault(&self) -> Option<&str> {
         self.tls.as_ref().err().map(String::as_str)
     }
 
     /// Sends a request and waits for the whole answer, for `limit` at most.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         url: &SourceUrl,
         call: Call<'_>,
@@ -118,7 +118,7 @@ impl Client {
     }
 
     /// Sends a request and waits for the beginning of an answer that comes in pieces, for `limit` at most.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         &self,
         url: &SourceUrl,
         call: Call<'_>,
@@ -191,7 +191,7 @@ fn late(url: &SourceUrl, limit: Duration) -> String {
 }
 
 /// Finds the addresses of a host without blocking the thread.
-pub(super) async fn addresses(
+pub(crate) async fn addresses(
     look_up: LookUp,
     resolv_conf: String,
     host: String,
@@ -205,7 +205,7 @@ pub(super) async fn addresses(
 
 impl Stream {
     /// Returns the next line; `None` at the end.
-    pub(super) async fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
+    pub(crate) async fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
         // A source may send byte by byte: no byte is searched twice.
         let mut searched = 0;
         loop {

@@ -11,7 +11,7 @@ const NAME_BYTES_MAX: usize = 63;
 const HOST_BYTES_MAX: usize = 255;
 
 /// Parses a text.
-pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, String> {
     if depth(bytes) > DEPTH_MAX {
         return Err(format!("the answer is nested more than {DEPTH_MAX} levels deep"));
     }
@@ -38,17 +38,17 @@ fn depth(bytes: &[u8]) -> usize {
 }
 
 /// Returns a string member of an object.
-pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+pub(crate) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key)?.as_str()
 }
 
 /// Returns whether a node may have this name, which is shown on the console, in metrics and in the log.
-pub(super) fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     is_plain(name, NAME_BYTES_MAX)
 }
 
 /// Returns whether a host may have this name.
-pub(super) fn is_host(host: &str) -> bool {
+pub(crate) fn is_host(host: &str) -> bool {
     is_plain(host, HOST_BYTES_MAX)
 }
 
@@ -58,13 +58,13 @@ fn is_plain(text: &str, bytes_max: usize) -> bool {
 }
 
 /// Returns a fault if a list is longer than a cluster may be.
-pub(super) fn too_many(members: usize) -> Option<String> {
+pub(crate) fn too_many(members: usize) -> Option<String> {
     (members > MEMBERS_MAX)
         .then(|| format!("the answer has {members} members, and at most {MEMBERS_MAX} are taken"))
 }
 
 /// Returns another program's text as one line for the log.
-pub(super) fn quoted(bytes: &[u8]) -> String {
+pub(crate) fn quoted(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
     line.escape_debug().to_string()

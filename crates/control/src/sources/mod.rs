@@ -7,8 +7,9 @@
 
 mod dns;
 mod etcd;
-mod http;
-mod json;
+pub(crate) mod gateway;
+pub(crate) mod http;
+pub(crate) mod json;
 mod patroni;
 
 use std::cell::{Cell, RefCell};
@@ -146,13 +147,14 @@ enum Way {
 
 /// A user and its password.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Login {
+pub(crate) struct Login {
     user: String,
     password: Password,
 }
 
 impl Login {
-    fn of(user: Option<&String>, password: Option<&Password>) -> Option<Login> {
+    /// Returns the login that two settings make; `None` if one of them is missing.
+    pub(crate) fn of(user: Option<&String>, password: Option<&Password>) -> Option<Login> {
         user.zip(password).map(|(user, password)| Login { user: user.clone(), password: password.clone() })
     }
 }
