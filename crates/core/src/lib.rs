@@ -23,7 +23,7 @@ pub mod shared;
 pub mod stats;
 mod worker;
 
-pub use cluster::{source, view};
+pub use cluster::{source, view, vip};
 pub use context::{Suspicion, WriteTime};
 pub use engine::Engine;
 pub use pool::catalog::reach;

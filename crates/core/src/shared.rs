@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cluster::view::{Switch, View};
+use crate::cluster::vip::VipReport;
 use crate::driver::WorkerId;
 use crate::pool::server::state::SchemaChanges;
 
@@ -83,6 +84,8 @@ pub struct Shared {
     views: Mutex<BTreeMap<Arc<str>, Arc<View>>>,
     /// The number of changes of `views`.
     views_told: AtomicU64,
+    /// The state of the virtual address, as the control plane has told it last; `None` if `vip` is not set.
+    vip: Mutex<Option<VipReport>>,
 }
 
 #[derive(Default, Debug)]
@@ -119,6 +122,7 @@ impl Shared {
             book: Mutex::new(book),
             views: Mutex::default(),
             views_told: AtomicU64::new(0),
+            vip: Mutex::default(),
         }
     }
 
@@ -205,6 +209,18 @@ impl Shared {
     fn views_book(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<View>>> {
         // As with `book`.
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the state of the virtual address that SHOW VIP shows.
+    pub fn tell_vip(&self, report: Option<VipReport>) {
+        // As with `book`.
+        *self.vip.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// The state of the virtual address; `None` if `vip` is not set.
+    pub(crate) fn vip(&self) -> Option<VipReport> {
+        // As with `book`.
+        self.vip.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The number of workers.

@@ -16,6 +16,7 @@ pub(crate) mod switchover;
 mod tests;
 pub(crate) mod token;
 pub mod view;
+pub mod vip;
 
 use std::sync::Arc;
 

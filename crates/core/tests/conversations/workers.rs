@@ -107,6 +107,7 @@ fn show_adds_up_all_workers() {
         "TOTALS",
         "USERS",
         "VERSION",
+        "VIP",
         "HELP",
         "client_encoding",
     ] {

@@ -47,10 +47,11 @@ pub enum Topic {
     Totals,
     Users,
     Version,
+    Vip,
 }
 
 /// Every topic by its word.
-pub(crate) const TOPICS: [(&str, Topic); 33] = [
+pub(crate) const TOPICS: [(&str, Topic); 34] = [
     ("active_sockets", Topic::ActiveSockets),
     ("cache", Topic::Cache),
     ("clients", Topic::Clients),
@@ -84,6 +85,7 @@ pub(crate) const TOPICS: [(&str, Topic); 33] = [
     ("totals", Topic::Totals),
     ("users", Topic::Users),
     ("version", Topic::Version),
+    ("vip", Topic::Vip),
 ];
 
 /// Parameters that drivers ask for, with the answers that are always the same.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use pgweir_settings::CompatibleWith;
 
+use crate::cluster::vip::VipReport;
 use crate::context::Activity;
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, NamesSeen};
@@ -72,6 +73,7 @@ impl Worker {
                 cx.env.version,
             ))]]),
             Topic::Peers => Outcome::Rows(self.peer_rows(cx.env)),
+            Topic::Vip => Outcome::Rows(vip_rows(cx.env)),
             Topic::Help => Outcome::Rows(Vec::new()),
         }
     }
@@ -153,6 +155,13 @@ impl Worker {
             _ => rows,
         }
     }
+}
+
+fn vip_rows(env: &Env) -> Vec<Row> {
+    let row = |VipReport { address, interface, state, lease, holder, error }| {
+        vec![cell(address), interface, cell(state), cell(lease), holder, error]
+    };
+    env.shared.vip().into_iter().map(row).collect()
 }
 
 impl Worker {

@@ -279,6 +279,15 @@ const STATEMENTS: [(&str, Type); 19] = [
     ("cache_saved_us", Numeric),
 ];
 
+const VIP: [(&str, Type); 6] = [
+    ("address", Text),
+    ("interface", Text),
+    ("state", Text),
+    ("lease", Text),
+    ("holder", Text),
+    ("error", Text),
+];
+
 const CONFIG: [(&str, Type); 4] = [("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
 
 fn columns(topic: Topic, compatible_with: CompatibleWith) -> Vec<(&'static str, Type)> {
@@ -323,6 +332,7 @@ fn columns(topic: Topic, compatible_with: CompatibleWith) -> Vec<(&'static str, 
         Topic::Totals => vec![("name", Text), ("value", Numeric)],
         Topic::Users => USERS.to_vec(),
         Topic::Version => vec![("version", Text)],
+        Topic::Vip => VIP.to_vec(),
     }
 }
 
