@@ -90,7 +90,7 @@ FIXED = {
     **dict.fromkeys(("allow_discovered_hosts", "dns_max_ttl", "dns_nxdomain_ttl", "dns_zone_check_period", "etcd_endpoints", "etcd_password",
                      "etcd_user", "http_anonymous", "http_listen", "listen_addr", "listen_backlog", "listen_port", "otlp_endpoint", "peer_id",
                      "resolv_conf", "so_reuseport", "standby_listen_port", "trace_one_in", "unix_socket_dir", "unix_socket_group",
-                     "unix_socket_mode", "zone"), ADDRESSES),
+                     "unix_socket_mode", "vip", "vip_down_command", "vip_interface", "vip_ttl", "vip_up_command", "zone"), ADDRESSES),
     **dict.fromkeys(("conffile", "client_tls_ca_file", "client_tls_cert_file", "client_tls_key_file", "http_tls_cert_file", "http_tls_key_file",
                      "logfile", "pidfile", "server_tls_ca_file", "server_tls_cert_file", "server_tls_key_file", "source_tls_ca_file",
                      "source_tls_cert_file", "source_tls_key_file", "syslog", "syslog_facility", "syslog_ident"), FILES),

@@ -20,6 +20,7 @@ pub mod supervisor;
 #[cfg(any(feature = "traces", test))]
 mod traces;
 mod trust;
+mod vip;
 pub mod web;
 
 pub use commands::Commands;
@@ -31,6 +32,7 @@ pub use login::auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use sources::{LookUp, Sources};
 pub use trust::VerifyBy;
+pub use vip::{TellVip, Vip};
 
 #[cfg(test)]
 mod scratch;

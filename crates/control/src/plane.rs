@@ -28,6 +28,7 @@ use crate::stopping::{Order, Stopping};
 use crate::supervisor::{self, Notification};
 #[cfg(any(feature = "traces", test))]
 use crate::traces::Traces;
+use crate::vip::Vip;
 use crate::web::Web;
 
 /// The ticket of a command whose result no client waits for: machines number theirs from 1.
@@ -104,6 +105,7 @@ pub struct Plane<F> {
     keys: Option<Keys>,
     sources: Option<Sources>,
     commands: Option<Commands>,
+    vip: Option<Vip>,
     #[cfg(any(feature = "traces", test))]
     traces: Option<Traces>,
 }
@@ -125,6 +127,7 @@ impl<F: Fleet> Plane<F> {
             keys: None,
             sources: None,
             commands: None,
+            vip: None,
             #[cfg(any(feature = "traces", test))]
             traces: None,
         }
@@ -161,6 +164,12 @@ impl<F: Fleet> Plane<F> {
         Plane { commands: Some(commands), ..self }
     }
 
+    /// Adds the thread for the virtual address.
+    #[must_use]
+    pub fn with_vip(self, vip: Vip) -> Plane<F> {
+        Plane { vip: Some(vip), ..self }
+    }
+
     /// Handles events until the process has to end, and returns the fleet. It also ends if no sender of
     /// events is left.
     #[must_use]
@@ -193,6 +202,9 @@ impl<F: Fleet> Plane<F> {
                 }
                 break;
             }
+        }
+        if let Some(vip) = &mut self.vip {
+            vip.finish();
         }
         self.fleet
     }
@@ -229,6 +241,9 @@ impl<F: Fleet> Plane<F> {
                 supervisor::tell(&self.log, Notification::Stopping);
                 if let Some(web) = &self.web {
                     web.drain();
+                }
+                if let Some(vip) = &mut self.vip {
+                    vip.give_away();
                 }
                 self.stopping.drain(Instant::now(), drain);
             }
@@ -425,10 +440,13 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// Asks the sources of clusters as the configuration says.
+    /// Asks the sources of clusters, and uses the virtual address, as the configuration says.
     fn follow_sources(&mut self) {
         if let Some(sources) = &mut self.sources {
             sources.follow(self.config_state.rules());
+        }
+        if let Some(vip) = &mut self.vip {
+            vip.follow(self.config_state.rules());
         }
     }
 
@@ -480,6 +498,12 @@ impl<F: Fleet> Plane<F> {
             (Shutdown::HandOver, Some(web)) => web.close(),
             (Shutdown::HandOver, None) => {}
             _ => supervisor::tell(&self.log, Notification::Stopping),
+        }
+        match (kind, &mut self.vip) {
+            // The address stays with the machine, for the process that takes over.
+            (Shutdown::HandOver, Some(vip)) => vip.leave(),
+            (_, Some(vip)) => vip.give_away(),
+            (_, None) => {}
         }
         self.stopping.begin(kind, self.fleet.count());
         self.mail_all(|| Mail::Shutdown(kind));

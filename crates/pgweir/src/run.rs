@@ -14,11 +14,12 @@ use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::supervisor::{self, Notification};
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{AUTH_THREAD, AuthWorkers, Commands, ConfigState, Event, Keys, Plane, Sources};
+use pgweir_control::{AUTH_THREAD, AuthWorkers, Commands, ConfigState, Event, Keys, Plane, Sources, Vip};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
 use pgweir_net::{LogSink, Setup, SocketOptions, Workers};
+use pgweir_settings::Main;
 use signal_hook::iterator::Signals;
 
 use crate::command_line::RunOptions;
@@ -73,12 +74,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
 
     let config_state = ConfigState::new(command_line, draft);
     let rules = config_state.rules().clone();
-    let cores = start::cores();
-    let workers = start::workers(rules.config.main.workers, cores);
-    log.write(
-        Level::Log,
-        &format!("workers: {workers} (cores: {cores}, setting: {})", rules.config.main.workers),
-    );
+    let workers = number_of_workers(&rules.config.main, log);
     let mock_seed = start::random_seed()?;
     let keys = Keys::new(mock_seed, log);
     let shared = Arc::new(Shared::new(workers, mock_seed).of_generation(generation));
@@ -104,6 +100,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
                 .of_version(pgweir_version::VERSION)
         },
     })?;
+    let vip = virtual_address(log, Arc::clone(&shared), takeover.is_some());
     let web_listeners = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
     let handover_parts = HandoverParts {
         giver: workers.giver().with_listeners(web_listeners.collect::<io::Result<_>>()?),
@@ -138,7 +135,8 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         .with_auth_workers(auth_workers)
         .with_keys(keys)
         .with_sources(sources)
-        .with_commands(commands);
+        .with_commands(commands)
+        .with_vip(vip);
     let WorkerFleet(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);
     if given {
@@ -152,6 +150,20 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     log.flush();
     take(&pid_file);
     Ok(())
+}
+
+/// The number of workers, which is logged with what it follows from.
+fn number_of_workers(main: &Main, log: &Log) -> u16 {
+    let cores = start::cores();
+    let workers = start::workers(main.workers, cores);
+    log.write(Level::Log, &format!("workers: {workers} (cores: {cores}, setting: {})", main.workers));
+    workers
+}
+
+/// The handle of the virtual address, which tells the console through what the workers share.
+fn virtual_address(log: &Log, shared: Arc<Shared>, is_successor: bool) -> Vip {
+    let tell = Arc::new(move |report| shared.tell_vip(report));
+    Vip::new(log, pgweir_net::addresses_of, pgweir_net::verified_by, tell, is_successor)
 }
 
 /// A thread that turns signals into events.

@@ -6,6 +6,7 @@ use crate::config::{Config, Place};
 use crate::error::{LoadError, Warning};
 use crate::syntax::hosts::{SourceUrl, fault_of_allowed};
 use crate::syntax::slips::did_you_mean;
+use crate::syntax::vip::faults_of_vip;
 use crate::table::{ClusterOptions, Database};
 use crate::{Discovery, FALLBACK_DATABASE, Route};
 
@@ -125,6 +126,7 @@ fn faults_of_process(config: &Config) -> Vec<LoadError> {
     };
     let urls = faults_of_urls(config, "etcd_endpoints", &main.etcd_endpoints);
     urls.into_iter().for_each(|reason| say("etcd_endpoints", reason));
+    faults_of_vip(main).into_iter().for_each(|(key, reason)| say(key, reason));
     for reason in main.allow_discovered_hosts.iter().filter_map(|text| fault_of_allowed(text)) {
         say("allow_discovered_hosts", format!("allow_discovered_hosts: {reason}"));
     }

@@ -45,6 +45,7 @@ pub use syntax::hosts::{SourceUrl, is_allowed_host};
 pub use syntax::ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
 pub use syntax::number::SECONDS_MAX;
 pub use syntax::slips::did_you_mean;
+pub use syntax::vip::{HttpPlace, VipAddress};
 pub use table::{
     CACHE_ROWS, CLUSTER_ROWS, CacheRule, Change, ClusterOptions, DATABASE_ROWS, Database, Kind, MAIN_ROWS,
     Main, NODE_ROWS, NodeOptions, Origin, PEER_ROWS, Peer, ROUTE_ROWS, RouteLine, Row, Status, USER_ROWS,

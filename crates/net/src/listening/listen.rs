@@ -10,7 +10,7 @@ use std::{fs, result};
 
 use nix::unistd::{Gid, Group, chown};
 use pgweir_core::driver::Level;
-use pgweir_settings::Main;
+use pgweir_settings::{Main, VipAddress};
 use socket2::{Domain, Socket, Type};
 use thiserror::Error;
 
@@ -38,6 +38,8 @@ pub struct ListenSettings {
     pub unix_mode: u32,
     /// `unix_socket_group`: a name or a number; "" means the group of the process.
     pub unix_group: String,
+    /// The virtual address, which is listened on also while another machine has it; `None` if there is none.
+    pub vip: Option<IpAddr>,
     /// Options of the listening sockets. Accepted connections inherit them.
     pub options: SocketOptions,
 }
@@ -63,6 +65,7 @@ impl From<&Main> for ListenSettings {
             unix_dir: main.unix_socket_dir.clone(),
             unix_mode: main.unix_socket_mode,
             unix_group: main.unix_socket_group.clone(),
+            vip: VipAddress::parse(&main.vip).ok().map(|vip| vip.ip),
             options: SocketOptions::from(main),
         }
     }
@@ -256,6 +259,12 @@ fn listen_on(address: SocketAddr, settings: &ListenSettings) -> io::Result<Liste
     socket.set_reuse_address(true)?;
     if settings.reuse_port {
         socket.set_reuse_port(true)?;
+    }
+    if settings.vip == Some(address.ip()) {
+        match address {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+            SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+        }
     }
     sys::tune_tcp(&socket, &settings.options)?;
     socket.bind(&address.into())?;

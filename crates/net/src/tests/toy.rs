@@ -300,6 +300,7 @@ pub(crate) fn loopback() -> ListenSettings {
         unix_dir: String::new(),
         unix_mode: 0o700,
         unix_group: String::new(),
+        vip: None,
         options: SocketOptions { defer_accept_s: 0, ..SocketOptions::default() },
     }
 }

@@ -114,7 +114,8 @@ impl Allowed<'_> {
     }
 }
 
-fn is_in(address: IpAddr, network: IpAddr, bits: u8) -> bool {
+/// Returns whether an address is in a network.
+pub(crate) fn is_in(address: IpAddr, network: IpAddr, bits: u8) -> bool {
     let same = |one: u128, other: u128, width: u32| {
         let dropped = width - u32::from(bits);
         dropped >= width || one >> dropped == other >> dropped

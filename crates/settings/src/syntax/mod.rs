@@ -9,3 +9,4 @@ pub(crate) mod ini;
 pub(crate) mod number;
 pub(crate) mod slips;
 pub(crate) mod value;
+pub(crate) mod vip;

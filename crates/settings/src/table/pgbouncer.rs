@@ -359,7 +359,8 @@ settings! {
     }
 
     group "Sources of clusters" {
-        /// The addresses of etcd, as `http://host:port` or `https://host:port`: for clusters with `discovery=etcd`.
+        /// The addresses of etcd, as `http://host:port` or `https://host:port`: for clusters with `discovery=etcd`, and for
+        /// `vip`.
         etcd_endpoints: Vec<String> = "", Kind::List, Reload, Ours, InEffect;
         /// The user that reads etcd's keys, if etcd has users.
         etcd_user: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
@@ -374,6 +375,24 @@ settings! {
         /// The hosts that etcd and Patroni may name as nodes: addresses, networks (`10.1.0.0/16`), host names, host names that
         /// begin with `*`, or `*` for any. pgweir logs in to no other host. Clusters with `discovery=etcd` or `patroni` need it.
         allow_discovered_hosts: Vec<String> = "", Kind::List, Reload, Ours, InEffect;
+    }
+
+    group "Virtual address" {
+        /// The address that one of several poolers has, as `10.0.0.9/24` or `fd00::9/64`: the pooler that holds a lease in etcd
+        /// (`etcd_endpoints`) adds it to its network interface and announces it. It also needs `http_listen`, where the other poolers ask
+        /// whether this one still serves. pgweir needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW, or `vip_up_command`.
+        vip: String = "", Kind::Text, Reload, Ours, InEffect;
+        /// The network interface that gets `vip`. If it is empty, pgweir takes the interface that has an address in the same network.
+        vip_interface: String = "", Kind::Text, Reload, Ours, InEffect;
+        /// The time in seconds after which the lease of a pooler that does not renew it ends, and another pooler takes the address. The kernel
+        /// removes the address of a process that was killed or stopped one second earlier.
+        vip_ttl: Duration = "10", Kind::WholeSeconds(3), Reload, Ours, InEffect;
+        /// A program that sets the address, with its arguments separated by spaces, without a shell, for example to call the API of a cloud. pgweir
+        /// then does not touch the network interface. The program gets `vip` and `vip_interface` in the environment as `PGWEIR_VIP` and
+        /// `PGWEIR_VIP_INTERFACE`, has `vip_ttl` seconds, and must succeed if the address is already set. Needs `vip_down_command`.
+        vip_up_command: String = "", Kind::Text, Reload, Ours, InEffect;
+        /// A program that removes the address, in the same way. It must succeed if the address is not set.
+        vip_down_command: String = "", Kind::Text, Reload, Ours, InEffect;
     }
     group "TLS" {
         /// The mode of TLS with clients: whether they may or have to use it.

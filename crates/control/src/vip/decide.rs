@@ -1,0 +1,213 @@
+//! The rules for the virtual address: whether this pooler takes, keeps or drops it, by what it has seen. Values only.
+//!
+//! The address is no lock: two poolers that both have it for a moment send clients to the same primary. So a pooler that merely cannot ask
+//! etcd keeps the address, and a pooler that would take it asks the pooler that had it before.
+
+/// The lease as this pooler knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lease {
+    /// etcd has not answered, or its answer is older than `vip_ttl`.
+    Unknown,
+    /// No pooler has the lease.
+    Free,
+    /// This pooler has it.
+    Own,
+    /// Another pooler has it.
+    Other,
+}
+
+/// The pooler that had the address last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OldHolder {
+    /// It was not asked yet.
+    NotAsked,
+    /// It answers that it has the address and serves clients.
+    Serves,
+    /// It does not answer, or answers that it does not have the address; or there is no other pooler that had it.
+    Gone,
+}
+
+/// The facts on which a step is decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Seen {
+    /// The lease.
+    pub(super) lease: Lease,
+    /// This pooler has taken the address and not dropped it.
+    pub(super) holds: bool,
+    /// The network interface has the address. The kernel removes it if it was not renewed in time.
+    pub(super) is_set: bool,
+    /// The process is about to end, or no longer uses this address.
+    pub(super) is_leaving: bool,
+    /// The process may set the address, and knows its network interface.
+    pub(super) is_able: bool,
+    /// Another machine has announced the address since the last step.
+    pub(super) other_announces: bool,
+    /// The pooler that had the address last.
+    pub(super) old_holder: OldHolder,
+}
+
+/// The next thing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// Nothing, until something changes.
+    Rest,
+    /// Ask the pooler that had the address last whether it serves, and decide again.
+    Ask,
+    /// Try to get the lease, and decide again.
+    Campaign,
+    /// Set the address and announce it.
+    Take,
+    /// Renew the address's lifetime in the kernel; announce the address if `announces`.
+    Keep {
+        /// `true`: this pooler has the lease, so that others may be told.
+        announces: bool,
+    },
+    /// Remove the address, and decide again.
+    Drop,
+    /// Give the lease back.
+    Revoke,
+}
+
+impl Seen {
+    /// Returns the next step.
+    pub(super) fn step(&self) -> Step {
+        let may_hold = !self.is_leaving && self.is_able;
+        if self.holds {
+            return self.step_of_holder(may_hold);
+        }
+        match (self.lease, self.old_holder) {
+            // The kernel still has the address of an earlier process, or of one that was stopped for some time.
+            (Lease::Other, _) if self.is_set => Step::Drop,
+            (Lease::Own, _) if may_hold => Step::Take,
+            (Lease::Own, _) => Step::Revoke,
+            (Lease::Free, _) if !may_hold => Step::Rest,
+            (Lease::Free, OldHolder::NotAsked) => Step::Ask,
+            (Lease::Free, OldHolder::Gone) => Step::Campaign,
+            (Lease::Free, OldHolder::Serves) | (Lease::Unknown | Lease::Other, _) => Step::Rest,
+        }
+    }
+
+    fn step_of_holder(&self, may_hold: bool) -> Step {
+        // A pooler that leaves removes the address before it gives the lease back: the next holder asks it first.
+        if !may_hold {
+            return Step::Drop;
+        }
+        match self.lease {
+            Lease::Other => Step::Drop,
+            // The pooler that announces the address has taken it with the lease. This one cannot prove that it has it.
+            Lease::Unknown | Lease::Free if self.other_announces || !self.is_set => Step::Drop,
+            Lease::Unknown => Step::Keep { announces: false },
+            Lease::Free => Step::Campaign,
+            Lease::Own if !self.is_set => Step::Take,
+            Lease::Own => Step::Keep { announces: true },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASES: [Lease; 4] = [Lease::Unknown, Lease::Free, Lease::Own, Lease::Other];
+    const OLD: [OldHolder; 3] = [OldHolder::NotAsked, OldHolder::Serves, OldHolder::Gone];
+
+    /// Returns all 384 combinations of facts.
+    fn all() -> Vec<Seen> {
+        let bits = |number: usize, bit: usize| number >> bit & 1 == 1;
+        let mut all = Vec::new();
+        for number in 0..32 {
+            for lease in LEASES {
+                for old_holder in OLD {
+                    all.push(Seen {
+                        lease,
+                        old_holder,
+                        holds: bits(number, 0),
+                        is_set: bits(number, 1),
+                        is_leaving: bits(number, 2),
+                        is_able: bits(number, 3),
+                        other_announces: bits(number, 4),
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    /// Checks a rule in all cases that it is about.
+    fn always(about: impl Fn(&Seen) -> bool, step: impl Fn(&Seen) -> Step) {
+        let cases: Vec<Seen> = all().into_iter().filter(about).collect();
+        assert!(!cases.is_empty(), "the rule is about nothing");
+        for seen in cases {
+            assert_eq!(seen.step(), step(&seen), "{seen:?}");
+        }
+    }
+
+    fn serves(seen: &Seen) -> bool {
+        seen.holds && seen.is_set && seen.is_able && !seen.is_leaving
+    }
+
+    #[test]
+    fn a_holder_that_merely_loses_etcd_keeps_the_address() {
+        let about = |seen: &Seen| serves(seen) && seen.lease == Lease::Unknown && !seen.other_announces;
+        always(about, |_| Step::Keep { announces: false });
+    }
+
+    #[test]
+    fn a_holder_that_reads_of_another_lease_drops_the_address_at_once() {
+        always(|seen| seen.holds && seen.lease == Lease::Other, |_| Step::Drop);
+    }
+
+    #[test]
+    fn a_holder_without_the_lease_yields_to_an_announcement_and_one_with_the_lease_does_not() {
+        let about = |seen: &Seen| serves(seen) && seen.other_announces;
+        always(|seen| about(seen) && seen.lease != Lease::Own, |_| Step::Drop);
+        always(|seen| about(seen) && seen.lease == Lease::Own, |_| Step::Keep { announces: true });
+    }
+
+    #[test]
+    fn an_address_that_the_kernel_removed_is_set_again_with_the_lease_only() {
+        let about = |seen: &Seen| serves(&Seen { is_set: true, ..*seen }) && !seen.is_set;
+        always(|seen| about(seen) && seen.lease == Lease::Own, |_| Step::Take);
+        always(|seen| about(seen) && seen.lease != Lease::Own, |_| Step::Drop);
+    }
+
+    #[test]
+    fn the_old_holder_is_asked_before_the_lease_is_sought() {
+        let about =
+            |seen: &Seen| !seen.holds && seen.lease == Lease::Free && seen.is_able && !seen.is_leaving;
+        always(about, |seen| match seen.old_holder {
+            OldHolder::NotAsked => Step::Ask,
+            OldHolder::Serves => Step::Rest,
+            OldHolder::Gone => Step::Campaign,
+        });
+        // A holder whose lease has ended has no other pooler to ask.
+        let about = |seen: &Seen| serves(seen) && seen.lease == Lease::Free && !seen.other_announces;
+        always(about, |_| Step::Campaign);
+    }
+
+    #[test]
+    fn nothing_is_taken_without_the_lease() {
+        for seen in all() {
+            assert!(seen.step() != Step::Take || seen.lease == Lease::Own, "{seen:?}");
+            assert!(seen.step() != Step::Campaign || seen.lease == Lease::Free, "{seen:?}");
+            assert!(seen.step() != Step::Revoke || seen.lease == Lease::Own, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_pooler_that_leaves_or_may_not_set_addresses_removes_and_then_revokes() {
+        let about = |seen: &Seen| seen.is_leaving || !seen.is_able;
+        always(|seen| about(seen) && seen.holds, |_| Step::Drop);
+        always(|seen| about(seen) && !seen.holds && seen.lease == Lease::Own, |_| Step::Revoke);
+        always(
+            |seen| about(seen) && !seen.holds && matches!(seen.lease, Lease::Free | Lease::Unknown),
+            |_| Step::Rest,
+        );
+    }
+
+    #[test]
+    fn an_address_of_an_earlier_process_is_removed_if_another_pooler_has_the_lease() {
+        always(|seen| !seen.holds && seen.is_set && seen.lease == Lease::Other, |_| Step::Drop);
+        always(|seen| !seen.holds && !seen.is_set && seen.lease == Lease::Other, |_| Step::Rest);
+    }
+}

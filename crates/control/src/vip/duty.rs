@@ -1,0 +1,454 @@
+//! One virtual address: looks at etcd and at the network interface at intervals, and does what [`Seen::step`] says.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use pgweir_core::driver::Level;
+use pgweir_core::vip::VipReport;
+use pgweir_settings::{HttpPlace, Main, SourceUrl, VipAddress};
+use tokio::select;
+use tokio::time::sleep;
+
+use super::TellVip;
+use super::announce::{Ear, announce};
+use super::decide::{Lease, OldHolder, Seen, Step};
+use super::interface::{self, Link};
+use super::lease::Register;
+use super::rights;
+use crate::commands::Program;
+use crate::log::Log;
+use crate::sources::Login;
+use crate::sources::http::{Call, Client};
+
+/// The maximum number of steps of a round: drop, ask, campaign, take, revoke.
+const STEPS_MAX: usize = 6;
+/// The number of rounds in a row in which an address that was taken is announced: an announcement may be lost.
+const ANNOUNCED_AT_FIRST: u32 = 3;
+/// The time between two announcements after that, for machines and switches that were cut off.
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5);
+/// The pause after the address could not be set. Another pooler may take it.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// The minimum time between two rounds.
+const APART: Duration = Duration::from_millis(20);
+
+/// The settings of a virtual address. If they change, another duty begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Spec {
+    address: VipAddress,
+    interface: String,
+    ttl: Duration,
+    commands: Option<Commands>,
+    endpoints: Vec<SourceUrl>,
+    login: Option<Login>,
+    place: HttpPlace,
+    http_has_tls: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Commands {
+    up: String,
+    down: String,
+}
+
+impl Spec {
+    /// Returns the spec; `None` if there is no virtual address. Faults were refused when the file was loaded; SET does not check them.
+    pub(super) fn of(main: &Main) -> Option<Spec> {
+        let (up, down) = (main.vip_up_command.clone(), main.vip_down_command.clone());
+        Some(Spec {
+            address: VipAddress::parse(&main.vip).ok()?,
+            interface: main.vip_interface.clone(),
+            ttl: main.vip_ttl,
+            commands: (!up.is_empty() && !down.is_empty()).then_some(Commands { up, down }),
+            endpoints: main.etcd_endpoints.iter().filter_map(|text| SourceUrl::parse(text).ok()).collect(),
+            login: Login::of(main.etcd_user.as_ref(), main.etcd_password.as_ref()),
+            place: HttpPlace::of(&main.http_listen)?,
+            http_has_tls: !main.http_tls_cert_file.is_empty(),
+        })
+    }
+
+    /// The time between two rounds.
+    fn period(&self) -> Duration {
+        (self.ttl / 10).clamp(Duration::from_millis(200), Duration::from_secs(1))
+    }
+
+    /// The lifetime of the address in the kernel. It ends before the lease does, so that a pooler that takes over finds the address free.
+    fn lifetime_s(&self) -> u32 {
+        u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX).saturating_sub(1).max(1)
+    }
+
+    /// Returns the name of this pooler: the address of its HTTP server.
+    fn name(&self, own: Option<IpAddr>) -> Option<String> {
+        let host = self.place.host.clone().or_else(|| own.map(|ip| ip.to_string()))?;
+        Some(SourceUrl { tls: self.http_has_tls, host, port: self.place.port }.to_string())
+    }
+}
+
+/// The work for one virtual address.
+pub(super) struct Duty {
+    spec: Spec,
+    register: Register,
+    log: Log,
+    tell: TellVip,
+    /// The network interface; the reason if there is none.
+    link: Result<Link, String>,
+    holds: bool,
+    /// The address may be set, as far as the commands have told. `true` before the first command.
+    is_set_by_command: bool,
+    is_leaving: bool,
+    /// The process that this one has replaced may have set the address, and this one did not look yet.
+    inherits: bool,
+    ear: Option<Ear>,
+    other_announces: bool,
+    announced: Option<Instant>,
+    announcements: u32,
+    /// The last failure to set the address.
+    failure: Option<(Instant, String)>,
+    lease: Lease,
+    holder: Option<String>,
+    last: Option<String>,
+    /// The reason why etcd could not be asked.
+    silence: Option<String>,
+    /// The last line of each kind that was logged, so that the log has it only once.
+    said: [Option<String>; 2],
+}
+
+impl Duty {
+    pub(super) fn new(spec: Spec, client: Client, log: Log, tell: TellVip, inherits: bool) -> Duty {
+        let address = spec.address.ip.to_string();
+        let register = Register::new(client, spec.endpoints.clone(), spec.login.clone(), &address, spec.ttl);
+        Duty {
+            link: Err("it was not looked for".to_owned()),
+            spec,
+            register,
+            log,
+            tell,
+            holds: false,
+            is_set_by_command: true,
+            is_leaving: false,
+            inherits,
+            ear: None,
+            other_announces: false,
+            announced: None,
+            announcements: 0,
+            failure: None,
+            lease: Lease::Unknown,
+            holder: None,
+            last: None,
+            silence: None,
+            said: [None, None],
+        }
+    }
+
+    pub(super) fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub(super) fn use_client(&mut self, client: Client) {
+        self.register.use_client(client);
+    }
+
+    /// Waits until the next round is due.
+    pub(super) async fn wait(&mut self) {
+        let period = self.spec.period();
+        let Duty { register, ear, other_announces, .. } = self;
+        sleep(APART).await;
+        select! {
+            () = sleep(period) => {}
+            () = register.changed() => {}
+            // An announcement of a pooler that has the lease is followed by others.
+            () = hear(ear), if !*other_announces => *other_announces = true,
+        }
+    }
+
+    /// Removes the address and gives the lease back.
+    pub(super) async fn give_away(&mut self) {
+        self.is_leaving = true;
+        self.round().await;
+    }
+
+    /// Looks, and does all that is to be done now.
+    pub(super) async fn round(&mut self) {
+        self.look_at_link();
+        // etcd may be slow to answer, and the address must live until then.
+        if self.holds && self.is_set() {
+            self.renew();
+        }
+        let mut old_holder = OldHolder::NotAsked;
+        for _ in 0..STEPS_MAX {
+            let seen = self.look(old_holder).await;
+            match seen.step() {
+                Step::Rest => break,
+                Step::Ask => old_holder = self.ask().await,
+                Step::Campaign => {
+                    if !self.campaign().await {
+                        break;
+                    }
+                }
+                Step::Take => self.take().await,
+                Step::Keep { announces } => {
+                    self.renew();
+                    if announces {
+                        self.announce_if_due(seen.other_announces);
+                    }
+                    break;
+                }
+                Step::Drop => self.remove(&seen).await,
+                Step::Revoke => {
+                    if let Err(why) = self.register.revoke().await {
+                        self.silence = Some(why);
+                    }
+                    self.lease = Lease::Unknown;
+                    break;
+                }
+            }
+            self.publish();
+        }
+        self.publish();
+    }
+
+    /// Returns the facts of this moment.
+    async fn look(&mut self, old_holder: OldHolder) -> Seen {
+        if self.is_leaving {
+            self.lease = if self.register.has_lease() { Lease::Own } else { Lease::Unknown };
+        } else {
+            self.read().await;
+        }
+        // Time has passed, in which the kernel may have removed the address.
+        self.look_at_link();
+        Seen {
+            lease: self.lease,
+            holds: self.holds,
+            is_set: self.is_set(),
+            is_leaving: self.is_leaving,
+            is_able: self.obstacle().is_none(),
+            other_announces: std::mem::take(&mut self.other_announces),
+            old_holder,
+        }
+    }
+
+    async fn read(&mut self) {
+        let me = self.name();
+        match self.register.read(me.as_deref()).await {
+            Ok(reading) => {
+                self.lease = reading.lease(me.as_deref());
+                self.holder = reading.holder().map(str::to_owned);
+                self.last = reading.last;
+                self.silence = None;
+            }
+            Err(why) => {
+                (self.lease, self.holder) = (Lease::Unknown, None);
+                self.silence = Some(why);
+            }
+        }
+    }
+
+    fn look_at_link(&mut self) {
+        self.link = interface::find(self.spec.address, &self.spec.interface);
+        if std::mem::take(&mut self.inherits) && self.spec.commands.is_none() {
+            self.holds = self.is_set();
+        }
+        if let Ok(link) = &self.link
+            && self.spec.commands.is_none()
+            && self.ear.as_ref().is_none_or(|ear| !ear.is_at(link))
+        {
+            // Without the right to hear, there is none to set the address either, and `obstacle` says so.
+            self.ear = Ear::open(link, self.spec.address.ip).ok();
+        }
+    }
+
+    fn is_set(&self) -> bool {
+        match (&self.spec.commands, &self.link) {
+            (Some(_), _) => self.is_set_by_command,
+            (None, Ok(link)) => link.has_address,
+            (None, Err(_)) => false,
+        }
+    }
+
+    fn name(&self) -> Option<String> {
+        self.spec.name(self.link.as_ref().ok().and_then(|link| link.own))
+    }
+
+    /// Returns the reason why this pooler cannot take the address.
+    fn obstacle(&self) -> Option<String> {
+        if self.spec.commands.is_none() {
+            if let Err(why) = &self.link {
+                return Some(why.clone());
+            }
+            if let Some(why) = rights::lacking() {
+                return Some(why);
+            }
+        }
+        if self.name().is_none() {
+            return Some(
+                "http_listen has no address, and the network interface has none that others reach".to_owned(),
+            );
+        }
+        let recent = self.failure.as_ref().filter(|(at, _)| at.elapsed() < AFTER_FAILURE);
+        recent.map(|(_, why)| why.clone())
+    }
+
+    /// Asks the pooler that had the address last whether it has the address and serves.
+    async fn ask(&self) -> OldHolder {
+        let last = self.last.as_deref().filter(|last| self.name().as_deref() != Some(*last));
+        let Some(url) = last.and_then(|last| SourceUrl::parse(last).ok()) else { return OldHolder::Gone };
+        let path = format!("/readyz?vip={}", self.spec.address.ip);
+        let limit = (self.spec.ttl / 6).min(Duration::from_secs(1));
+        match self.register.client().call(&url, Call::get(&path), limit).await {
+            Ok(reply) if reply.status == 200 => OldHolder::Serves,
+            _ => OldHolder::Gone,
+        }
+    }
+
+    /// Returns whether etcd has answered.
+    async fn campaign(&mut self) -> bool {
+        let Some(me) = self.name() else { return false };
+        let said = self.register.campaign(&me).await;
+        self.silence = said.err();
+        self.silence.is_none()
+    }
+
+    async fn take(&mut self) {
+        let address = self.spec.address;
+        let said = match (&self.spec.commands, &self.link) {
+            (Some(commands), _) => self.run("vip_up_command", &commands.up).await,
+            (None, Ok(link)) => interface::set(link, address, self.spec.lifetime_s())
+                .map_err(|error| format!("the address cannot be set on {}: {error}", link.name)),
+            (None, Err(why)) => Err(why.clone()),
+        };
+        if let Err(why) = said {
+            self.failure = Some((Instant::now(), why));
+            self.holds = false;
+            return;
+        }
+        self.failure = None;
+        self.is_set_by_command = true;
+        self.announcements = 0;
+        if !std::mem::replace(&mut self.holds, true) {
+            self.log.write(Level::Log, &format!("vip {address}: this pooler has the address now"));
+        }
+    }
+
+    /// Renews the lifetime of an address that is set. A failure shows when the kernel has removed the address.
+    fn renew(&self) {
+        if let (None, Ok(link)) = (&self.spec.commands, &self.link) {
+            let _ = interface::set(link, self.spec.address, self.spec.lifetime_s());
+        }
+    }
+
+    async fn remove(&mut self, seen: &Seen) {
+        let said = match (&self.spec.commands, &self.link) {
+            (Some(commands), _) => self.run("vip_down_command", &commands.down).await,
+            (None, Ok(link)) => interface::remove(link, self.spec.address)
+                .map_err(|error| format!("the address cannot be removed from {}: {error}", link.name)),
+            // With its interface the address is gone.
+            (None, Err(_)) => Ok(()),
+        };
+        self.is_set_by_command = false;
+        let held = std::mem::replace(&mut self.holds, false);
+        if let Err(why) = said {
+            self.failure = Some((Instant::now(), why));
+        }
+        if held {
+            let line = format!(
+                "vip {}: this pooler does not have the address any more: {}",
+                self.spec.address,
+                self.reason(seen)
+            );
+            self.log.write(Level::Log, &line);
+        }
+    }
+
+    /// Returns the reason why the address was removed.
+    fn reason(&self, seen: &Seen) -> String {
+        match (seen.lease, &self.holder) {
+            _ if seen.is_leaving => "it is given away".to_owned(),
+            _ if !seen.is_able => self.obstacle().unwrap_or_default(),
+            (Lease::Other, Some(holder)) => format!("{holder} has the lease"),
+            _ if seen.other_announces => "another machine announces it".to_owned(),
+            _ => "the kernel has removed it, because it was not renewed in time".to_owned(),
+        }
+    }
+
+    fn announce_if_due(&mut self, is_contested: bool) {
+        let is_due = self.announcements < ANNOUNCED_AT_FIRST
+            || self.announced.is_none_or(|at| at.elapsed() >= ANNOUNCE_AGAIN);
+        if self.spec.commands.is_some() || !(is_due || is_contested) {
+            return;
+        }
+        if let Ok(link) = &self.link {
+            (self.announced, self.announcements) =
+                (Some(Instant::now()), self.announcements.saturating_add(1));
+            let said = announce(link, self.spec.address.ip);
+            let fault = said.err().map(|error| format!("the address cannot be announced: {error}"));
+            self.say(1, Level::Warning, fault);
+        }
+    }
+
+    async fn run(&self, setting: &'static str, command: &str) -> Result<(), String> {
+        let interface =
+            self.link.as_ref().map(|link| link.name.clone()).unwrap_or_else(|_| self.spec.interface.clone());
+        let program = Program {
+            setting,
+            command,
+            argument: None,
+            environment: vec![
+                ("PGWEIR_VIP", self.spec.address.to_string()),
+                ("PGWEIR_VIP_INTERFACE", interface),
+            ],
+            limit: self.spec.ttl,
+            limit_setting: "vip_ttl",
+        };
+        program.run().await?.succeeded(setting)
+    }
+
+    /// Shows the present state, and logs what is wrong.
+    fn publish(&mut self) {
+        let obstacle = self.obstacle();
+        let state = match &obstacle {
+            _ if self.is_leaving => "given away",
+            _ if self.holds => "holds",
+            Some(_) => "unable",
+            None => "standby",
+        };
+        let lease = match self.lease {
+            Lease::Unknown => "unknown",
+            Lease::Free => "free",
+            Lease::Own => "own",
+            Lease::Other => "other",
+        };
+        let level = if obstacle.is_some() { Level::Error } else { Level::Warning };
+        let error =
+            obstacle.or_else(|| self.silence.as_ref().map(|why| format!("etcd cannot be asked: {why}")));
+        (self.tell)(Some(VipReport {
+            address: self.spec.address.to_string(),
+            interface: self.link.as_ref().ok().map(|link| link.name.clone()),
+            state,
+            lease,
+            holder: self.holder.clone(),
+            error: error.clone(),
+        }));
+        self.say(0, level, error);
+    }
+
+    /// Logs a fault of a kind when it begins or changes.
+    fn say(&mut self, kind: usize, level: Level, fault: Option<String>) {
+        if self.said[kind] == fault {
+            return;
+        }
+        if let Some(fault) = &fault {
+            self.log.write(level, &format!("vip {}: {fault}", self.spec.address));
+        }
+        self.said[kind] = fault;
+    }
+}
+
+/// Waits until another machine announces the address. Without an ear it does not return.
+async fn hear(ear: &Option<Ear>) {
+    if let Some(ear) = ear
+        && ear.hear().await.is_ok()
+    {
+        return;
+    }
+    // The interface is gone, or there is none yet. The next round opens another ear.
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,192 @@
+//! The virtual address (`vip`): of several poolers, the one that holds a lease in etcd has it. `decide` has the rules; the other files ask etcd,
+//! change the network interface and announce the address.
+//!
+//! One thread does this, from the first configuration that has the setting. It must not depend on what the workers do: an address that is not
+//! renewed in time is lost.
+
+mod announce;
+mod decide;
+mod duty;
+mod interface;
+mod lease;
+mod rights;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use pgweir_core::driver::Level;
+use pgweir_core::mail::Rules;
+use pgweir_core::vip::VipReport;
+use pgweir_settings::Config;
+use tokio::select;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::LocalSet;
+
+use crate::log::Log;
+use crate::sources::LookUp;
+use crate::sources::http::Client;
+use crate::trust::VerifyBy;
+use duty::{Duty, Spec};
+
+/// The name of the thread.
+const THREAD: &str = "vip";
+
+/// The time that the end of the process waits for the address to be given away, besides the time of `vip_down_command`.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// Takes the state that SHOW VIP shows; `None` if there is no virtual address.
+pub type TellVip = Arc<dyn Fn(Option<VipReport>) + Send + Sync>;
+
+/// The handle to the thread, which starts with the first configuration that has a virtual address.
+pub struct Vip {
+    setup: Setup,
+    orders: Option<UnboundedSender<Order>>,
+    /// Ends when the thread does.
+    thread: Option<Receiver<()>>,
+    /// The time that the thread may take to give the address away.
+    limit: Duration,
+    has_ended: bool,
+}
+
+/// The parts that the thread needs of the process.
+#[derive(Clone)]
+struct Setup {
+    log: Log,
+    look_up: LookUp,
+    verify: VerifyBy,
+    tell: TellVip,
+    /// This process has replaced another one, which may have set the address.
+    is_successor: bool,
+}
+
+enum Order {
+    Follow(Arc<Config>),
+    /// Remove the address and give the lease back.
+    GiveAway,
+    /// Leave the address and the lease to the process that has replaced this one.
+    Leave,
+}
+
+impl Vip {
+    /// Creates a handle without a thread. `is_successor`: this process has replaced another one, and goes on with its address.
+    #[must_use]
+    pub fn new(log: &Log, look_up: LookUp, verify: VerifyBy, tell: TellVip, is_successor: bool) -> Vip {
+        let setup = Setup { log: log.clone(), look_up, verify, tell, is_successor };
+        Vip { setup, orders: None, thread: None, limit: Duration::ZERO, has_ended: false }
+    }
+
+    /// Uses the virtual address of this configuration from now on.
+    pub(crate) fn follow(&mut self, rules: &Rules) {
+        let main = &rules.config.main;
+        if self.has_ended || (self.orders.is_none() && main.vip.is_empty()) {
+            return;
+        }
+        let command = if main.vip_down_command.is_empty() { Duration::ZERO } else { main.vip_ttl };
+        self.limit = self.limit.max(END_MAX + command);
+        if self.orders.is_none() {
+            self.start();
+        }
+        self.send(Order::Follow(Arc::clone(&rules.config)));
+    }
+
+    /// Gives the address away: the process is about to end.
+    pub(crate) fn give_away(&mut self) {
+        self.has_ended = true;
+        self.send(Order::GiveAway);
+    }
+
+    /// Leaves the address as it is: another process has taken over.
+    pub(crate) fn leave(&mut self) {
+        self.has_ended = true;
+        self.send(Order::Leave);
+    }
+
+    /// Waits until the address is given away or left. Call it before the process ends.
+    pub(crate) fn finish(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // Nothing is ever sent; the thread has ended, or takes too long. In that case the kernel removes the address.
+            let _ = thread.recv_timeout(self.limit);
+        }
+    }
+
+    fn send(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // This fails if there is no thread, which has logged the reason or was told to end.
+            let _ = orders.send(order);
+        }
+    }
+
+    fn start(&mut self) {
+        let (orders, inbox) = unbounded_channel();
+        let (running, thread) = channel();
+        let setup = self.setup.clone();
+        let started = thread::Builder::new().name(THREAD.into()).spawn(move || run(inbox, setup, running));
+        match started {
+            Ok(_) => (self.orders, self.thread) = (Some(orders), Some(thread)),
+            Err(error) => {
+                let line = format!("could not start the thread for the virtual address: {error}");
+                self.setup.log.write(Level::Error, &line);
+            }
+        }
+    }
+}
+
+/// `running` is dropped when the thread ends.
+fn run(orders: UnboundedReceiver<Order>, setup: Setup, running: Sender<()>) {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(orders, setup)),
+        Err(error) => setup.log.write(Level::Error, &format!("vip cannot be used: {error}")),
+    }
+    drop(running);
+}
+
+async fn serve(mut orders: UnboundedReceiver<Order>, mut setup: Setup) {
+    let mut duty: Option<Duty> = None;
+    loop {
+        let order = match &mut duty {
+            Some(duty) => select! {
+                order = orders.recv() => Some(order),
+                () = duty.wait() => None,
+            },
+            None => Some(orders.recv().await),
+        };
+        match order {
+            None => {}
+            Some(Some(Order::Follow(config))) => follow(&config, &mut duty, &mut setup).await,
+            Some(Some(Order::GiveAway)) => {
+                if let Some(duty) = &mut duty {
+                    duty.give_away().await;
+                }
+                return;
+            }
+            // Without a sender the process is ending, and has said nothing of the address.
+            Some(Some(Order::Leave) | None) => return,
+        }
+        if let Some(duty) = &mut duty {
+            duty.round().await;
+        }
+    }
+}
+
+/// Begins, changes or ends the duty, as the configuration says.
+async fn follow(config: &Config, duty: &mut Option<Duty>, setup: &mut Setup) {
+    let main = &config.main;
+    let client = Client::new(main, setup.look_up, setup.verify);
+    let spec = Spec::of(main);
+    if let Some(old) = duty {
+        if spec.as_ref() == Some(old.spec()) {
+            // Certificate files may have changed under their names.
+            return old.use_client(client);
+        }
+        old.give_away().await;
+    }
+    let Setup { log, tell, is_successor, .. } = setup;
+    *duty = spec.map(|spec| Duty::new(spec, client, log.clone(), Arc::clone(tell), *is_successor));
+    *is_successor = false;
+    if duty.is_none() {
+        tell(None);
+    }
+}

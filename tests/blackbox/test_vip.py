@@ -1,0 +1,458 @@
+"""`vip`: of several poolers, the one that holds a lease in etcd has the address. Each pooler has a network namespace on a bridge, and no right but two
+capabilities; etcd is real."""
+
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from harness.machine import as_service, eventually, scratch_folder
+from harness.patroni import Etcd, needed
+from harness.pooler import kind
+
+pytestmark = [
+    pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no such setting"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces"),
+]
+
+ADDRESS = "10.78.0.9"
+# Clients have 10.78.0.100: a machine may be cut off from etcd and not from them.
+ETCD_HOST = "10.78.0.101"
+TTL_S = 3
+HTTP_PORT = 9127
+
+
+def run(*command):
+    """Runs a command and returns what it said; a failure fails the test."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class EtcdInside(Etcd):
+    """An etcd in a network namespace, which the poolers reach over the bridge."""
+
+    def __init__(self, namespace):
+        self.namespace = namespace
+        super().__init__()
+
+    @property
+    def url(self):
+        return f"http://{ETCD_HOST}:{self.port}"
+
+    def start(self):
+        peers = f"http://127.0.0.1:{self.peer_port}"
+        words = ["--data-dir", self.folder / "data", "--listen-client-urls", self.url, "--advertise-client-urls", self.url]
+        words += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"]
+        command = ["ip", "netns", "exec", self.namespace, *as_service("etcd", *map(str, words), signal_name="KILL")]
+        with open(self.folder / "etcd.log", "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/")
+        eventually(lambda: self.ask("endpoint", "health").returncode == 0, "etcd serves", timeout_s=60)
+
+    def ask(self, *words):
+        command = ["ip", "netns", "exec", self.namespace, "etcdctl", "--endpoints", self.url, *words]
+        return subprocess.run(command, capture_output=True, text=True, env={"ETCDCTL_API": "3", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+
+
+class Machine:
+    """A network namespace with a pooler."""
+
+    def __init__(self, network, letter, number):
+        self.network, self.number = network, number
+        self.name, self.link, self.port_of_bridge = f"{network.name}{letter}", f"v{network.name}{letter}", f"h{network.name}{letter}"
+        self.own, self.own6 = f"10.78.0.{number}", f"fd78::{number}"
+        self.pooler = None
+
+    def connect(self):
+        """Puts the machine on the bridge."""
+        hub = self.network.hub
+        run("ip", "netns", "add", self.name)
+        run("ip", "link", "add", self.link, "netns", self.name, "type", "veth", "peer", "name", self.port_of_bridge, "netns", hub)
+        run("ip", "-n", hub, "link", "set", self.port_of_bridge, "master", "bridge", "up")
+        run("ip", "-n", self.name, "link", "set", "lo", "up")
+        run("ip", "-n", self.name, "address", "add", f"{self.own}/24", "dev", self.link)
+        run("ip", "-n", self.name, "-6", "address", "add", f"{self.own6}/64", "dev", self.link, "nodad")
+        run("ip", "-n", self.name, "link", "set", self.link, "up")
+
+    def cut(self, is_cut=True):
+        """Cuts the machine's link, or mends it."""
+        run("ip", "-n", self.network.hub, "link", "set", self.port_of_bridge, "down" if is_cut else "up")
+
+    def cut_from_etcd(self, is_cut=True):
+        """Lets nothing get from the machine to etcd, and everything to the other machines."""
+        run("ip", "-n", self.name, "route", "add" if is_cut else "delete", "blackhole", f"{ETCD_HOST}/32")
+
+    def start(self, capabilities="+net_admin,+net_raw", arguments=("--quiet",)):
+        """Starts the pooler under the service account."""
+        command = as_service(*self.pooler.command(*arguments, str(self.pooler.ini)), signal_name="KILL")
+        if capabilities:
+            place = command.index("--")
+            command[place:place] = ["--inh-caps", capabilities, "--ambient-caps", capabilities]
+        with open(self.pooler.stderr_path, "ab") as output:
+            self.pooler.process = subprocess.Popen(
+                ["ip", "netns", "exec", self.name, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.pooler.folder
+            )
+        return self.pooler.process
+
+    def kill(self):
+        """Kills the pooler."""
+        self.pooler.expect_exit = True
+        self.pooler.process.kill()
+        self.pooler.process.wait()
+
+    def send(self, number):
+        """Sends the pooler a signal."""
+        self.pooler.process.send_signal(number)
+
+    def stop(self, number=signal.SIGINT):
+        """Ends the pooler, and waits until it has ended."""
+        self.pooler.expect_exit = True
+        self.send(number)
+        assert self.pooler.process.wait(60) == 0
+
+    def has(self, address=ADDRESS):
+        """Whether the machine's network interface has the virtual address."""
+        return f" {address}/" in run("ip", "-n", self.name, "-oneline", "address", "show", "dev", self.link)
+
+    def vip(self):
+        """The row of SHOW VIP."""
+        with self.pooler.raw("pgbouncer", "admin", password="pw-of-admin", unix=True) as console:
+            answer = console.query("SHOW VIP")
+        return dict(zip(answer.columns, answer.rows[0]))
+
+    def is_up(self):
+        """Whether the console answers, and the pooler has asked etcd."""
+        assert self.pooler.process.poll() is None, self.pooler.output()
+        try:
+            return self.vip()["lease"] in ("own", "other")
+        except (OSError, IndexError):
+            return False
+
+    def dropped(self):
+        """The number of times that the pooler has dropped the address."""
+        return self.pooler.log().count("does not have the address any more")
+
+
+class Network:
+    """A bridge in a network namespace, where etcd and the clients are, and machines with poolers."""
+
+    def __init__(self):
+        self.name = f"pv{os.getpid()}"
+        self.hub = f"{self.name}h"
+        self.etcd = None
+        self.machines = [Machine(self, letter, number) for letter, number in (("a", 1), ("b", 2))]
+
+    def build(self):
+        run("ip", "netns", "add", self.hub)
+        run("ip", "-n", self.hub, "link", "set", "lo", "up")
+        run("ip", "-n", self.hub, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", self.hub, "address", "add", "10.78.0.100/24", "dev", "bridge")
+        run("ip", "-n", self.hub, "address", "add", f"{ETCD_HOST}/24", "dev", "bridge")
+        run("ip", "-n", self.hub, "-6", "address", "add", "fd78::100/64", "dev", "bridge", "nodad")
+        run("ip", "-n", self.hub, "link", "set", "bridge", "up")
+        for machine in self.machines:
+            machine.connect()
+        self.etcd = EtcdInside(self.hub)
+
+    def destroy(self):
+        for machine in self.machines:
+            if machine.pooler and machine.pooler.process and machine.pooler.process.poll() is None:
+                machine.pooler.expect_exit = True
+                machine.send(signal.SIGCONT)
+                machine.pooler.process.kill()
+                machine.pooler.process.wait()
+        if self.etcd:
+            self.etcd.discard()
+        for name in (*(machine.name for machine in self.machines), self.hub):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def holders(self, address=ADDRESS):
+        """The machines that have the address."""
+        return [machine for machine in self.machines if machine.has(address)]
+
+    def only(self, machine, address=ADDRESS):
+        """Whether this machine has the address, and no other one."""
+        return self.holders(address) == [machine]
+
+    def mac(self, address=ADDRESS):
+        """The hardware address that clients send to."""
+        found = re.search(r"lladdr (\S+)", run("ip", "-n", self.hub, "neighbour", "show", address))
+        return found and found[1]
+
+    def selects(self, address=ADDRESS):
+        """The answer to a new client at the address."""
+        conninfo = f"host={address} port=6432 dbname=app user=alice password=pw-of-alice connect_timeout=2"
+        done = subprocess.run(["ip", "netns", "exec", self.hub, "psql", "-XAtc", "select 7", conninfo], capture_output=True, text=True)
+        return done.stdout == "7\n"
+
+
+class Session:
+    """A client that stays connected at the virtual address."""
+
+    def __init__(self, network):
+        conninfo = f"host={ADDRESS} port=6432 dbname=app user=alice password=pw-of-alice connect_timeout=10"
+        self.process = subprocess.Popen(
+            ["ip", "netns", "exec", network.hub, "psql", "-XAtq", conninfo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+        )
+        assert self.asks() == "7"
+
+    def asks(self):
+        self.process.stdin.write(b"select 7;\n")
+        answers, _, _ = select.select([self.process.stdout], [], [], 60)
+        assert answers, "the client hangs"
+        return self.process.stdout.readline().decode().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def network():
+    """A network without poolers."""
+    needed()
+    one = Network()
+    try:
+        one.build()
+        yield one
+    finally:
+        one.destroy()
+
+
+@pytest.fixture
+def start(network, poolers, pg):
+    """A function that starts a pooler on each machine; it returns the one that has the address, and the other one."""
+
+    def make(vip=f"{ADDRESS}/24", wait=True, capabilities="+net_admin,+net_raw", **settings):
+        for machine in network.machines:
+            # A unix socket of PostgreSQL is reached from every namespace; ports are each namespace's own.
+            where = f"host={pg.folder} port={pg.port} dbname=app"
+            words = {"listen_addr": "*", "http_listen": f"[::]:{HTTP_PORT}", "vip": vip, "vip_ttl": TTL_S, "etcd_endpoints": network.etcd.url}
+            machine.pooler = poolers({"app": where}, start=False, **{**words, **settings})
+            machine.pooler.settings["listen_port"] = machine.pooler.port = 6432
+            machine.pooler.write_ini()
+            machine.start(capabilities)
+        if not wait:
+            return network.machines
+        for machine in network.machines:
+            eventually(machine.is_up, "the pooler has asked etcd")
+        address = vip.split("/")[0]
+        holder = eventually(lambda: next((one for one in network.machines if network.only(one, address)), None), "one has the address")
+        other = next(one for one in network.machines if one is not holder)
+        eventually(lambda: holder.vip()["state"] == "holds" and other.vip()["lease"] == "other", "both know it")
+        return holder, other
+
+    return make
+
+
+def lasts(seconds, check, what):
+    """Checks something again and again for as long as the test is about."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert check(), what
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("vip", [f"{ADDRESS}/24", "fd78::9/64"])
+def test_the_address_leaves_a_killed_pooler(network, start, vip):
+    """Clients reach the other pooler when the lease has ended; the kernel has removed the address of the dead process."""
+    address = vip.split("/")[0]
+    holder, other = start(vip=vip)
+    assert holder.vip()["interface"] == holder.link
+    assert holder.vip()["holder"] == other.vip()["holder"] and f":{HTTP_PORT}" in holder.vip()["holder"]
+    eventually(lambda: network.selects(address), "clients are served")
+    before = network.mac(address)
+    began_s = time.monotonic()
+    holder.kill()
+    eventually(lambda: other.has(address), "the other one has the address")
+    print(f"the address of a killed pooler moved after {time.monotonic() - began_s:.2f} s, vip_ttl is {TTL_S} s")
+    eventually(lambda: network.only(other, address), "the kernel has removed the address of the dead process")
+    eventually(lambda: network.mac(address) not in (None, before), "the announcement was heard")
+    eventually(lambda: network.selects(address), "clients are served again")
+    # The one that comes back does not take it.
+    holder.start()
+    eventually(lambda: holder.is_up() and holder.vip()["lease"] == "other", "the first one is back")
+    assert network.only(other, address)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+def test_a_pooler_that_ends_gives_the_address_away(network, start, number):
+    """At once: it does not wait until the lease would have ended."""
+    # The lease is so long that only a pooler that gives it back can be the reason.
+    holder, other = start(vip_ttl=600)
+    eventually(network.selects, "clients are served")
+    holder.stop(number)
+    assert not holder.has(), "it is removed before the process ends"
+    eventually(lambda: network.only(other), "the other one has the address")
+    eventually(network.selects, "clients are served")
+    assert "it is given away" in holder.pooler.log()
+
+
+def test_a_pooler_that_drains_gives_the_address_away_first(network, start):
+    """With shutdown_drain_seconds its clients are still served, at its own address."""
+    holder, other = start(vip_ttl=600, shutdown_drain_seconds=600)
+    holder.send(signal.SIGTERM)
+    eventually(lambda: network.only(other), "the other one has the address")
+    assert holder.vip()["state"] == "given away"
+    holder.stop(signal.SIGTERM)
+
+
+def test_a_frozen_pooler_drops_the_address(network, start):
+    """The kernel removes it while the process is stopped; when it goes on, it reads that another pooler has the lease."""
+    holder, other = start()
+    holder.send(signal.SIGSTOP)
+    eventually(lambda: network.only(other), "the address has left the frozen pooler")
+    holder.send(signal.SIGCONT)
+    eventually(lambda: holder.vip()["lease"] == "other" and holder.vip()["state"] == "standby", "it knows that it does not hold it")
+    assert network.only(other)
+    assert holder.dropped() == 1 and other.dropped() == 0
+
+
+def test_without_etcd_nothing_moves(network, start):
+    """An outage of etcd that is longer than the lease cuts off no client."""
+    holder, other = start()
+    with Session(network) as session:
+        network.etcd.freeze()
+        eventually(lambda: holder.vip()["lease"] == "unknown" and other.vip()["lease"] == "unknown", "etcd is silent")
+        assert "etcd cannot be asked" in holder.vip()["error"]
+        lasts(2 * TTL_S, lambda: network.only(holder) and session.asks() == "7", "the address stays, and its client is served")
+        network.etcd.freeze(False)
+        eventually(lambda: holder.vip()["lease"] == "own" and other.vip()["lease"] == "other", "both ask etcd again")
+        # etcd has lost its memory of time, and perhaps the lease, but not the keys.
+        network.etcd.stop(signal.SIGKILL)
+        eventually(lambda: holder.vip()["lease"] == "unknown", "etcd is gone")
+        network.etcd.start()
+        eventually(lambda: holder.vip()["lease"] == "own" and other.vip()["lease"] == "other", "both ask etcd again")
+        assert network.only(holder) and session.asks() == "7"
+    assert holder.dropped() == other.dropped() == 0
+    assert holder.vip()["error"] is None
+
+
+def test_a_holder_that_only_etcd_has_lost_is_asked(network, start):
+    """Its lease ends, but it says that it serves: the other pooler leaves the address there, and clients stay connected."""
+    holder, other = start()
+    with Session(network) as session:
+        holder.cut_from_etcd()
+        eventually(lambda: other.vip()["lease"] == "free", "the lease has ended")
+        lasts(TTL_S, lambda: network.only(holder) and session.asks() == "7", "the address stays")
+        holder.cut_from_etcd(False)
+        eventually(lambda: holder.vip()["lease"] == "own" and other.vip()["lease"] == "other", "it has the lease again")
+        assert network.only(holder) and session.asks() == "7"
+    assert holder.dropped() == other.dropped() == 0
+
+
+def test_a_link_that_is_cut_and_mended(network, start):
+    """While it is cut both have the address; afterwards the one with the lease."""
+    holder, other = start()
+    holder.cut()
+    eventually(other.has, "the other one has the address")
+    assert holder.has(), "a pooler that merely loses etcd keeps it"
+    holder.cut(False)
+    eventually(lambda: network.only(other), "the first one has dropped it")
+    eventually(lambda: holder.vip()["lease"] == "other", "it asks etcd again")
+    eventually(network.selects, "clients are served")
+    lasts(TTL_S, lambda: network.only(other), "it stays there")
+    assert holder.dropped() == 1 and other.dropped() == 0
+
+
+def test_an_announcement_ends_a_holder_without_the_lease(network, start):
+    """It cannot ask etcd after its link was mended, and hears that another machine has the address."""
+    holder, other = start()
+    holder.cut()
+    eventually(other.has, "the other one has the address")
+    holder.cut_from_etcd()
+    holder.cut(False)
+    eventually(lambda: network.only(other), "the first one has dropped it")
+    assert "another machine announces it" in holder.pooler.log()
+    assert holder.vip()["lease"] == "unknown"
+
+
+def test_online_restart_keeps_the_address(network, start):
+    """With -R the address and its clients stay with the machine."""
+    holder, other = start()
+    with Session(network) as session:
+        old = holder.pooler.process
+        new = holder.start(arguments=("--quiet", "-R"))
+        assert old.wait(60) == 0
+        eventually(lambda: holder.vip()["state"] == "holds" and holder.vip()["lease"] == "own", "the new process has it")
+        lasts(2 * TTL_S, lambda: network.only(holder) and session.asks() == "7", "the address stays")
+        assert new.poll() is None
+    assert holder.dropped() == other.dropped() == 0
+
+
+def test_commands(network, start):
+    """They set and remove the address in place of pgweir, which then needs no capability."""
+    folder = scratch_folder("vip")
+    try:
+        for word in ("up", "down"):
+            script = folder / word
+            script.write_text(f'#!/bin/sh\necho "{word} $PGWEIR_VIP $1" >> "$0.$PGWEIR_VIP_INTERFACE"\n')
+            script.chmod(0o755)
+        folder.chmod(0o777)
+
+        def said(machine, word):
+            path = folder / f"{word}.{machine.link}"
+            return path.read_text().splitlines() if path.exists() else []
+
+        one, two = start(wait=False, capabilities=None, vip_up_command=f"{folder}/up now", vip_down_command=f"{folder}/down now")
+        holder = eventually(lambda: next((m for m in (one, two) if said(m, "up")), None), "a command was run")
+        other = two if holder is one else one
+        assert said(holder, "up")[0] == f"up {ADDRESS}/24 now"
+        eventually(lambda: holder.vip()["state"] == "holds", "it is shown")
+        assert network.holders() == []
+        holder.stop()
+        assert said(holder, "down")[-1] == f"down {ADDRESS}/24 now"
+        eventually(lambda: said(other, "up"), "the other one runs the command")
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_without_the_rights_nothing_is_taken(network, start):
+    """It is said which right is missing and how to grant it; the lease is left to the others."""
+    one, two = start(wait=False, capabilities=None)
+    for machine in (one, two):
+        machine.pooler.logged("ERROR vip 10.78.0.9/24: this process lacks CAP_NET_ADMIN and CAP_NET_RAW; with systemd, install the drop-in pgweir-vip.conf")
+        eventually(lambda machine=machine: machine.vip()["state"] == "unable", "it is shown")
+    one.stop()
+    one.start("+net_admin,+net_raw")
+    eventually(lambda: network.only(one), "a pooler with the rights has the address")
+    assert two.vip()["state"] == "unable"
+
+
+def test_reload_moves_the_duty(network, start):
+    """Another vip is taken, and the old one is removed."""
+    holder, other = start()
+    for machine in (holder, other):
+        machine.pooler.write_ini(vip="10.78.0.8/24")
+        machine.send(signal.SIGHUP)
+    eventually(lambda: not network.holders() and len(network.holders("10.78.0.8")) == 1, "the new address is used")
+    for machine in (holder, other):
+        machine.pooler.write_ini(vip=None)
+        machine.send(signal.SIGHUP)
+    eventually(lambda: not network.holders("10.78.0.8"), "without the setting there is none")
+
+
+def test_what_is_missing_is_said(network, start):
+    """At load, and for an interface that does not exist at run time."""
+    one, two = start(vip_interface="nosuch0", wait=False)
+    eventually(lambda: one.pooler.log_path.exists() and "there is no network interface" in one.pooler.log(), "it is logged")
+    assert one.vip()["state"] == "unable" and '"nosuch0"' in one.vip()["error"]
+    for machine in (one, two):
+        machine.pooler.write_ini(vip_interface=machine.link)
+        machine.send(signal.SIGHUP)
+    eventually(lambda: len(network.holders()) == 1, "with the right name it is taken")
+    one.stop()
+    one.pooler.write_ini(vip="10.78.0.9/33", http_listen=None, vip_up_command="/bin/true")
+    process = one.start()
+    assert process.wait(60) == 1
+    said = one.pooler.output()
+    for fault in ("must be an address with its prefix length", "vip needs http_listen", "vip_up_command needs vip_down_command"):
+        assert fault in said, said
