@@ -50,6 +50,11 @@ fn took(us: u64, count: usize) -> Times {
     times
 }
 
+/// The place of a column in a step's values.
+fn column(name: &str) -> usize {
+    COLUMNS.iter().position(|known| *known == name).expect("a column of this name")
+}
+
 /// A model that gets a sample each second.
 pub(in crate::web) struct Film {
     pub(in crate::web) model: Model,
@@ -92,7 +97,8 @@ fn rates_and_percentiles_come_from_what_was_added() {
     assert!((model.whole().rates().queries - 60.0).abs() < 0.01);
     let (series, clock) = model.series(Some("shop"), Some("ann")).expect("kept");
     let (step_s, steps) = series.since(clock, 300, 0.0);
-    let steps: Vec<_> = steps.map(|(_, values)| (values[7], values[13])).collect();
+    let steps: Vec<_> =
+        steps.map(|(_, values)| (values[column("queries")], values[column("total_p50_us")])).collect();
     assert_eq!((step_s, steps.len()), (1, 2));
     assert!((steps[1].0 - 60.0).abs() < 0.01 && (steps[1].1 - 992.0).abs() < 1.0, "{steps:?}");
     assert_eq!(model.counters().errors.total(), 2);
@@ -151,7 +157,10 @@ fn numbers_of_clients_are_averages_over_the_looks() {
     let first = |window_s: usize, database: Option<&str>| {
         let (series, clock) = film.model.series(database, None).expect("kept");
         let (_, mut steps) = series.since(clock, window_s, 0.0);
-        steps.next().map(|(_, values)| (values[0], values[1], values[12])).expect("a step")
+        steps
+            .next()
+            .map(|(_, values)| (values[0], values[1], values[column("wait_oldest_us")]))
+            .expect("a step")
     };
     assert_eq!(first(300, Some("shop")), (2.0, 3.0, 8.0));
     let lately = film.model.pools().next().and_then(|pool| pool.lately).expect("the pool was seen");
