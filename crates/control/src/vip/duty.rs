@@ -389,9 +389,9 @@ impl Duty {
             self.link.as_ref().map(|link| link.name.clone()).unwrap_or_else(|_| self.spec.interface.clone());
         let program = Program {
             setting,
-            command,
-            argument: None,
-            environment: vec![
+            words: command,
+            arguments: Vec::new(),
+            variables: vec![
                 ("PGWEIR_VIP", self.spec.address.to_string()),
                 ("PGWEIR_VIP_INTERFACE", interface),
             ],

@@ -283,9 +283,7 @@ fn parameters_are_told_once() {
         let told = rig.gets(clients[0]);
         assert_eq!(told.len(), 3, "{told:?}");
         // A message between the two, and another error: both are told.
-        for (between, error) in
-            [(be::notice("x"), be::outdated()), (Vec::new(), be::error("XX000", "x"))]
-        {
+        for (between, error) in [(be::notice("x"), be::outdated()), (Vec::new(), be::error("XX000", "x"))] {
             rig.send(clients[0], &[fe::describe("a"), fe::sync()].concat());
             rig.gets(server);
             send(&mut rig, &[be::parameters(), between.clone(), error, be::ready('I')].concat());
