@@ -22,8 +22,8 @@ FROM pg_catalog.pg_proc WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg
 AND CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END \
 OPERATOR(pg_catalog.~*) '(currval|lastval)' LIMIT 1000) AS routine";
 
-/// Another part: settings of the users' own that routines set by a literal name, and their values in this session. No backslash
-/// stands in it: what that means in a string is the session's own matter.
+/// Another part: settings of the users' own that routines set by a literal name, and their values in this session; and a sum over the routines
+/// that may set others, by names that they put together. No backslash stands in it: what that means in a string is the session's own matter.
 pub(crate) const SETTINGS_QUESTION: &[u8] =
     b" UNION ALL SELECT 'u', setting.name, pg_catalog.current_setting(setting.name, true) FROM (\
 SELECT DISTINCT pg_catalog.lower(COALESCE(found.parts[1], found.parts[2])) AS name FROM pg_catalog.pg_proc, \
@@ -33,7 +33,11 @@ THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END, \
 |[[:<:]]set[[:space:]]+(?:session[[:space:]]+)?([a-z_][a-z0-9_$]*(?:[.][a-z_][a-z0-9_$]*)+)[[:space:]]*(?:=|to[[:>:]])', 'gi') \
 AS found(parts) WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog.oid[]) LIMIT 500) AS setting \
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS known \
-WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name)";
+WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name) \
+UNION ALL SELECT 'y', COALESCE(pg_catalog.sum(pg_catalog.hashtext(pg_catalog.concat(oid, '.', xmin))::pg_catalog.int8)::pg_catalog.text, ''), NULL \
+FROM pg_catalog.pg_proc WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog.oid[]) \
+AND CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END OPERATOR(pg_catalog.~*) \
+'[[:<:]]execute[[:space:](]|set_config[[:space:]]*[(][[:space:]]*[^''[:space:]]|set_config[[:space:]]*[^([:space:]]|u&[\"]'";
 
 /// The names that lead to code with an effect.
 #[derive(Default)]
@@ -114,6 +118,10 @@ pub(crate) struct Routines {
     commands: Effects,
     /// Settings of the users' own that routines set, letters in lower case.
     settings: Vec<Box<[u8]>>,
+    /// The catalog's sum over the routines that put names of settings together. `None`: it was not told.
+    composers: Option<Box<[u8]>>,
+    /// Whether the sum is another one since the catalog was read: any code may set anything until it is read again.
+    compose_anew: bool,
     /// Whether the catalog has more names than are kept.
     are_cut: bool,
     changes: Changes,
@@ -181,6 +189,7 @@ impl Routines {
         self.learn(&Graph::default());
         self.changes_age = None;
         self.settings.clear();
+        (self.composers, self.compose_anew) = (None, false);
     }
 
     /// A server could not answer: for a while no other one is asked. Returns whether that is news.
@@ -244,6 +253,20 @@ impl Routines {
         if self.settings.len() < ROUTINE_SETTINGS_MAX && !self.settings.iter().any(|known| **known == *name) {
             self.settings.push(name.into());
         }
+    }
+
+    /// Notes the catalog's sum over the routines that put names of settings together. The first one after the catalog was read is the one
+    /// that the names which were read belong to.
+    pub(crate) fn learn_composers(&mut self, sum: &[u8]) {
+        match &self.composers {
+            Some(known) => self.compose_anew |= **known != *sum,
+            None => self.composers = Some(sum.into()),
+        }
+    }
+
+    /// Whether code that puts names of settings together was made since the catalog was read: what it sets, nobody can tell.
+    pub(crate) fn compose_anew(&self) -> bool {
+        self.compose_anew
     }
 
     /// Custom settings that routines set: after a call of one of them, its server is asked for these.
@@ -358,6 +381,22 @@ mod tests {
         fn learn_rows(&mut self, rows: &Rows) {
             self.learn(&Graph::of(rows));
         }
+    }
+
+    #[test]
+    fn code_that_puts_names_together_is_known_by_its_sum() {
+        let mut routines = Routines::default();
+        for sum in [b"7", b"7"] {
+            routines.learn_composers(sum);
+            assert!(!routines.compose_anew());
+        }
+        for sum in [b"8", b"7"] {
+            routines.learn_composers(sum);
+            assert!(routines.compose_anew(), "until the catalog is read again");
+        }
+        routines.read(1, 1);
+        routines.learn_composers(b"8");
+        assert!(!routines.compose_anew());
     }
 
     #[test]

@@ -358,7 +358,11 @@ impl Pool {
                 });
                 let names = session.settings().map(|setting| &setting.name);
                 self.state.known.note_settable(names);
-                self.keep_session(id, client_id, session, reasons)
+                let hidden = match self.state.routines.compose_anew() {
+                    true => Reasons::UNKNOWN_NAMES,
+                    false => Reasons::NONE,
+                };
+                self.keep_session(id, client_id, session, reasons.with(hidden))
             }
             None => Reasons::UNKNOWN,
         }
@@ -371,6 +375,7 @@ impl Pool {
             match row.as_slice() {
                 [Some(kind), Some(name), _] if **kind == *b"f" => routines.learn_currval_routine(name),
                 [Some(kind), Some(name), _] if **kind == *b"u" => routines.learn_setting(name),
+                [Some(kind), Some(sum), _] if **kind == *b"y" => routines.learn_composers(sum),
                 _ => {}
             }
         }
@@ -413,7 +418,7 @@ impl Pool {
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
                 (b"o", _) => reasons = reasons.with(Reasons::SETTINGS),
                 // Statements prepared through the protocol are asked for if the server has the client's own names.
-                (b"f" | b"d" | b"h", _) => {}
+                (b"f" | b"d" | b"h" | b"y", _) => {}
                 _ => return None,
             }
         }
