@@ -37,7 +37,7 @@ WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name) \
 UNION ALL SELECT 'y', COALESCE(pg_catalog.sum(pg_catalog.hashtext(pg_catalog.concat(oid, '.', xmin))::pg_catalog.int8)::pg_catalog.text, ''), NULL \
 FROM pg_catalog.pg_proc WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog.oid[]) \
 AND CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END OPERATOR(pg_catalog.~*) \
-'[[:<:]]execute[[:space:](]|set_config[[:space:]]*[(][[:space:]]*[^''[:space:]]|set_config[[:space:]]*[^([:space:]]|u&[\"]'";
+'[[:<:]]execute[[:space:](]|set_config[[:space:]]*[(](?![[:space:]]*''[^'']*''[[:space:]]*,)|set_config[[:space:]]*[^([:space:]]|u&[\"]'";
 
 /// The names that lead to code with an effect.
 #[derive(Default)]
