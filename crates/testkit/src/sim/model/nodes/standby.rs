@@ -147,8 +147,13 @@ impl Session {
     /// The pooler's own statement in a transaction that only reads: in place of one that it refuses, or the end of one whose first
     /// statement the standby has refused.
     pub(in super::super) fn may_end_read(&self, what: &str) -> bool {
-        // An UNLISTEN that the standby would say is done, and that does nothing.
-        if self.told_recovery() && what.starts_with("NoColumn(\"pgweir:UNLISTEN") {
+        // In a transaction that has failed nothing runs, whatever the node is by now. Otherwise an UNLISTEN is refused, which a standby would
+        // say is done; the pooler takes the node for one until it is told otherwise.
+        let is_refusal = match self.block {
+            Block::Failed => what.starts_with("NoColumn"),
+            _ => self.told_recovery() && what.starts_with("NoColumn(\"pgweir:UNLISTEN"),
+        };
+        if is_refusal {
             return true;
         }
         self.behaviour.balanced != Balanced::Nothing
