@@ -688,7 +688,11 @@ impl Ledger {
             self.phase = Phase::CopyIn;
         }
         if self.entries.front().is_some_and(|head| head.kind == Kind::Execute) {
-            self.group_open = !self.entries.iter().any(|entry| entry.kind == Kind::Sync);
+            // Behind the Sync of the COPY another group may have begun.
+            let begins =
+                |entry: &Entry| !matches!(entry.kind, Kind::CopyEnd | Kind::Local(Local::CloseComplete));
+            let behind_last_end = self.entries.iter().rev().take_while(|entry| !entry.kind.ends_group());
+            self.group_open = behind_last_end.into_iter().any(begins);
         }
     }
 

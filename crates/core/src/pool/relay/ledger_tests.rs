@@ -46,6 +46,21 @@ fn simple_query_ends_at_ready() {
     assert!(ledger.is_at_rest());
 }
 
+/// A client may send the data of a COPY, its end, and the beginning of another group before the server says that it copies.
+#[test]
+fn a_group_behind_a_copy_is_open_although_the_copys_own_has_ended() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Parse, Kind::Bind, Kind::Execute, Kind::CopyEnd, Kind::Sync, Kind::Bind]);
+    feed(&mut ledger, b"12G");
+    assert!(!ledger.is_between_groups());
+    feed(&mut ledger, b"CZ2");
+    assert!(ledger.is_empty() && !ledger.is_at_rest());
+    push(&mut ledger, &[Kind::Execute, Kind::Sync]);
+    assert!(ledger.is_between_groups());
+    feed(&mut ledger, b"CZ");
+    assert!(ledger.is_at_rest());
+}
+
 #[test]
 fn an_open_group_is_not_at_rest_although_nothing_is_owed() {
     let mut ledger = Ledger::default();

@@ -11,7 +11,7 @@ use super::Later;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::PARSE_BYTES_MAX;
+use crate::limits::HOLD_MESSAGE_BYTES;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::{Pool, Step};
@@ -54,7 +54,8 @@ impl Pool {
         for message in Messages::of(bytes) {
             let Message { header, start, .. } = message;
             let has_text = matches!(message.tag(), tag::QUERY | tag::PARSE);
-            if has_text && !message.is_whole() && header.total() <= PARSE_BYTES_MAX {
+            // A text that takes more room than a client's bytes may take is passed on unseen.
+            if has_text && !message.is_whole() && bytes.len() - start < HOLD_MESSAGE_BYTES {
                 return if start > 0 { Later::Pass(start) } else { Later::Done(Step::Wait) };
             }
             if self.unlistens(cx.env, id, message) {
