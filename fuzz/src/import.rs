@@ -74,8 +74,12 @@ fn judge(kind: &str, outcome: Result<&Import, &Vec<Fault>>, is_public: bool) {
 
 /// pgweir takes what the importer writes, in whatever folder it is.
 fn files_are_good(kind: &str, import: &Import) {
-    let places =
-        Places { users: "/etc/a b/users".to_owned(), rules: "/etc/it's/hba".to_owned(), hide_secrets: false };
+    let places = Places {
+        users: "/etc/a b/users".to_owned(),
+        rules: "/etc/it's/hba".to_owned(),
+        hide_secrets: false,
+        ..Places::default()
+    };
     for places in [places, Places::default()] {
         let ini = import.ini(&places);
         let loaded = Config::load("pgweir.ini", &mut |_| Ok(ini.clone()));
