@@ -146,7 +146,11 @@ fn copy(root: &Path) -> Result<PathBuf, String> {
     let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
     let output = output.map_err(|error| format!("starting git: {error}"))?;
     let copy = root.join(PLACE).join("tree");
-    for name in String::from_utf8_lossy(&output.stdout).split('\0').filter(|name| !name.is_empty()) {
+    let listed = String::from_utf8_lossy(&output.stdout);
+    remove_others(&copy.join("crates"), &|path| {
+        path.strip_prefix(&copy).is_ok_and(|name| listed.split('\0').any(|known| Path::new(known) == name))
+    });
+    for name in listed.split('\0').filter(|name| !name.is_empty()) {
         let (from, to) = (root.join(name), copy.join(name));
         let Ok(content) = fs::read(&from) else { continue };
         // What did not change keeps its time: nothing is built again for it.
@@ -159,6 +163,18 @@ fn copy(root: &Path) -> Result<PathBuf, String> {
             .map_err(|error| error.to_string())?;
     }
     Ok(copy)
+}
+
+/// Removes the files of a folder that are not known: a source that was moved would be there twice.
+fn remove_others(folder: &Path, is_known: &dyn Fn(&Path) -> bool) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => remove_others(&path, is_known),
+            false if !is_known(&path) => drop(fs::remove_file(&path)),
+            false => {}
+        }
+    }
 }
 
 /// What the conversations say to a mutant, and if they find nothing, what the simulator says: `None` if it finds nothing.
