@@ -165,6 +165,24 @@ fn a_transaction_that_was_sent_to_a_standby_does_not_end_it() {
     }
 }
 
+/// The UNLISTEN is behind more bytes than a client's other messages may take before they are sent on.
+#[test]
+fn a_long_text_does_not_end_it_either() {
+    let (mut stage, client, [_, standby, notify_listener]) = listening("app_auto");
+    let begin = "/* pgweir: standby */ begin isolation level repeatable read; select 1";
+    stage.rig.send(client, &fe::query(begin));
+    stage.rig.gets_raw(standby);
+    stage.rig.send(standby, &[be::complete("BEGIN"), be::one_row("1"), be::ready('T')].concat());
+    stage.rig.gets_raw(client);
+    let text = fe::query(&format!("select 1 /* {} */; unlisten a", "x".repeat(100_000)));
+    for piece in text.chunks(4096) {
+        stage.rig.gets_nothing(standby);
+        stage.rig.send(client, piece);
+    }
+    assert_eq!(stage.rig.gets(standby), ["Query SELECT \"pgweir:UNLISTEN\""]);
+    stage.rig.gets_nothing(notify_listener);
+}
+
 /// The standby is promoted before it runs the LISTEN, which it then does not refuse. Its connection ends, and with it the client's: no client
 /// is told that it listens, and then hears nothing.
 #[test]

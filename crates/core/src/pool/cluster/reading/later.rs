@@ -61,16 +61,8 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Later {
-        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
-            return Later::Pass(bytes.len());
-        };
-        if link.streaming > 0 {
-            return Later::Pass(link.streaming.min(bytes.len()));
-        }
-        // Its first group, which is known; what follows is held.
-        let is_held = self.servers.get(server_id).is_some_and(|server| holds_later(link, server));
-        if is_held || !link.phase.is_clear() {
-            return Later::Pass(bytes.len());
+        if let Some(len) = self.unread_len(id, server_id, bytes) {
+            return Later::Pass(len);
         }
         let mut so_far = self.so_far_at(id, server_id);
         if so_far.progress == Progress::Ended {
@@ -115,6 +107,19 @@ impl Pool {
         }
         // A header that is not whole is passed on as it is: it waits.
         if at == 0 { Later::Pass(bytes.len()) } else { Later::Send(at, so_far) }
+    }
+
+    /// Returns the number of bytes that are sent without being read as messages: the rest of a message that is being streamed, the client's
+    /// first group, which is known while the bytes after it are held, or bytes with a preamble. `None` if messages begin here.
+    pub(super) fn unread_len(&self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<usize> {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return Some(bytes.len());
+        };
+        if link.streaming > 0 {
+            return Some(link.streaming.min(bytes.len()));
+        }
+        let is_held = self.servers.get(server_id).is_some_and(|server| holds_later(link, server));
+        (is_held || !link.phase.is_clear()).then_some(bytes.len())
     }
 
     /// Notes that `used` bytes of these messages were sent. `then` is the transaction's state after all of them.

@@ -10,10 +10,9 @@ use pgweir_wire::{Message, Messages};
 use super::Later;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
+use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::HOLD_MESSAGE_BYTES;
-use crate::pool::client::state::ClientState;
-use crate::pool::relay::attempt::holds_later;
+use crate::limits::PARSE_BYTES_MAX;
 use crate::pool::{Pool, Step};
 
 impl Pool {
@@ -41,22 +40,23 @@ impl Pool {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Later {
-        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
-            return Later::Pass(bytes.len());
-        };
-        if link.streaming > 0 {
-            return Later::Pass(link.streaming.min(bytes.len()));
-        }
-        let is_held = self.servers.get(server_id).is_some_and(|server| holds_later(link, server));
-        if is_held || !link.phase.is_clear() {
-            return Later::Pass(bytes.len());
+        if let Some(len) = self.unread_len(id, server_id, bytes) {
+            return Later::Pass(len);
         }
         for message in Messages::of(bytes) {
             let Message { header, start, .. } = message;
             let has_text = matches!(message.tag(), tag::QUERY | tag::PARSE);
-            // A text that takes more room than a client's bytes may take is passed on unseen.
-            if has_text && !message.is_whole() && bytes.len() - start < HOLD_MESSAGE_BYTES {
-                return if start > 0 { Later::Pass(start) } else { Later::Done(Step::Wait) };
+            if has_text && !message.is_whole() {
+                return match start {
+                    // No text of this length is held: it could have an UNLISTEN at its end.
+                    0 if header.total() > PARSE_BYTES_MAX => {
+                        let fault =
+                            Fault::TooLarge("a statement is too long for a server of a standby".into());
+                        Later::Done(self.refuse_client(cx, id, &fault))
+                    }
+                    0 => Later::Done(Step::Wait),
+                    _ => Later::Pass(start),
+                };
             }
             if self.unlistens(cx.env, id, message) {
                 let refused = (header, &bytes[start..]);
