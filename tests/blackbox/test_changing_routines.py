@@ -84,15 +84,17 @@ def test_what_new_code_sets_is_its_callers(pooled, made, ddl):
         assert one.query(look).rows == [["x"]]
 
 
+@pytest.mark.parametrize("in_block", [False, True])
 @pytest.mark.parametrize("body", ["perform set_config('app.' || t, 'x', false)", "execute 'set app.' || t || ' = ''x'''"])
-def test_what_new_code_sets_by_names_put_together_is_its_callers(pooled, made, body):
-    """Nobody can tell which setting it was: its client keeps the server."""
+def test_what_new_code_sets_by_names_put_together_is_its_callers(pooled, made, body, in_block):
+    """pgweir cannot tell which setting it was, so the client keeps its server."""
     pooler = pooled(default_pool_size=2)
     with pooler.raw() as one, pooler.raw() as two:
         one.query("select changing.set_tenant('before')")
         one.query("create table changing.other ()")
-        assert not one.query(f"create function changing.hides(t text) returns void language plpgsql as $$ begin {body}; end $$").errors
-        assert not one.query("select changing.hides('late')").errors
+        makes = f"create function changing.hides(t text) returns void language plpgsql as $$ begin {body}; end $$"
+        for text in ["begin"] * in_block + [makes, "select changing.hides('late')"] + ["commit"] * in_block:
+            assert not one.query(text).errors
         look = "select coalesce(current_setting('app.late', true), '')"
         for _ in range(3):
             assert two.query(look).rows == [[""]]

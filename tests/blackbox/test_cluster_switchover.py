@@ -128,7 +128,7 @@ psql "host=$PGWEIR_HOST port=$PGWEIR_PORT user=postgres dbname=postgres" -Atc 's
 
 
 class Promoter:
-    """A script for `promote_command` in a folder of its own, and what it was told to do."""
+    """A script for `promote_command` in a new folder, and the arguments that it got."""
 
     def __init__(self, pair):
         self.pair = pair
@@ -145,7 +145,7 @@ class Promoter:
         return path
 
     def runs(self):
-        """What each run was told."""
+        """The arguments of each run."""
         path = self.folder / "runs"
         return path.read_text().splitlines() if path.exists() else []
 

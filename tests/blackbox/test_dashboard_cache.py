@@ -47,7 +47,7 @@ def schema(name):
 
 
 def test_api(pooled, counted):  # noqa: F811
-    """What the page is told is SHOW CACHE, each reason why an answer is not given is counted once, and names are for readers that see them."""
+    """The page gets the numbers of SHOW CACHE, each reason why an answer is not given is counted once, and names are for readers that see them."""
     http = watched(pooled)
     pooler = http.pooler
     with pooler.connect(prepare_threshold=None) as client, pooler.connect(prepare_threshold=None) as other:

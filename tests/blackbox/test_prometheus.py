@@ -92,21 +92,14 @@ def test_every_panel_of_clusters_shows_data(nodes, clustered, pg):  # noqa: F811
     eventually(lambda: node_states(pooler) == {"m1": "primary", "m2": "standby"}, "both nodes are known")
     prometheus = Prometheus(http, pg)
     try:
-        wanted = queries("clusters") + [("an alert", name) for name in alerted_on() if name.startswith(OF_CLUSTERS)]
-        missing = wanted
-        for _ in range(ROUNDS):
-            missing = [(title, expression) for title, expression in missing if not has_number(prometheus.query(expression))]
-            if not missing:
-                break
-            time.sleep(1)
-        assert not missing, "no data for:\n" + "\n".join(f"{title}: {expression}" for title, expression in missing)
+        all_have_data(prometheus, queries("clusters") + [("an alert", name) for name in alerted_on() if name.startswith(OF_CLUSTERS)])
     finally:
         prometheus.stop()
 
 
 @pytest.mark.needs("metrics over HTTP")
 def test_every_panel_of_the_cache_shows_data(poolers, pg):
-    """The same for the dashboard of the query cache, and for the alerts on it, while pgbench reads by a few keys."""
+    """Every query of the query cache's dashboard and alerts has data while pgbench reads by a few keys."""
     if not pg.sql("select 1 from pg_database where datname = 'bench'"):
         pg.sql("create database bench owner alice")
         subprocess.run(["pgbench", "-i", "-q", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"], check=True, capture_output=True)
@@ -121,17 +114,22 @@ def test_every_panel_of_the_cache_shows_data(poolers, pg):
     try:
         wanted = queries("cache") + [("an alert", name) for name in alerted_on() if name.startswith(OF_CACHE)]
         assert len(wanted) > 10
-        missing = wanted
-        for _ in range(ROUNDS):
-            missing = [(title, expression) for title, expression in missing if not has_number(prometheus.query(expression))]
-            if not missing:
-                break
-            time.sleep(1)
-        assert not missing, "no data for:\n" + "\n".join(f"{title}: {expression}" for title, expression in missing)
+        all_have_data(prometheus, wanted)
     finally:
         process.kill()
         process.wait()
         prometheus.stop()
+
+
+def all_have_data(prometheus, wanted):
+    """Waits until each of these queries, given with titles, has had a number once."""
+    missing = wanted
+    for _ in range(ROUNDS):
+        missing = [(title, expression) for title, expression in missing if not has_number(prometheus.query(expression))]
+        if not missing:
+            break
+        time.sleep(1)
+    assert not missing, "no data for:\n" + "\n".join(f"{title}: {expression}" for title, expression in missing)
 
 
 OF_CLUSTERS = ("pgweir_cluster_", "pgweir_node_")

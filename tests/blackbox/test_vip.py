@@ -364,7 +364,7 @@ def test_a_link_that_is_cut_and_mended(network, start):
 
 
 def test_an_announcement_ends_a_holder_without_the_lease(network, start):
-    """It cannot ask etcd after its link was mended, and hears that another machine has the address."""
+    """The holder cannot ask etcd after its link was mended, and receives the announcement of another machine."""
     holder, other = start()
     holder.cut()
     eventually(other.has, "the other one has the address")
@@ -389,7 +389,7 @@ def test_online_restart_keeps_the_address(network, start):
 
 
 def test_commands(network, start):
-    """They set and remove the address in place of pgweir, which then needs no capability."""
+    """The commands set and remove the address instead of pgweir, which then needs no capability."""
     folder = scratch_folder("vip")
     try:
         for word in ("up", "down"):
@@ -416,7 +416,7 @@ def test_commands(network, start):
 
 
 def test_without_the_rights_nothing_is_taken(network, start):
-    """It is said which right is missing and how to grant it; the lease is left to the others."""
+    """The error names the missing right and how to grant it; the pooler leaves the lease to the others."""
     one, two = start(wait=False, capabilities=None)
     for machine in (one, two):
         machine.pooler.logged("ERROR vip 10.78.0.9/24: this process lacks CAP_NET_ADMIN and CAP_NET_RAW; with systemd, install the drop-in pgweir-vip.conf")

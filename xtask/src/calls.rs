@@ -13,7 +13,7 @@ use crate::tidy::walk;
 const CORE: &str = "crates/core/src";
 /// Files that may call one another in a circle; more cannot be understood one at a time.
 const CIRCLE_MAX: usize = 6;
-/// The same if free functions count.
+/// Files that may call one another in a circle if free functions count, too.
 const CIRCLE_WITH_FUNCTIONS_MAX: usize = 30;
 /// The types whose methods count, with the names of the values by which they are called elsewhere.
 const OWNERS: [(&str, &[&str]); 3] =

@@ -130,7 +130,7 @@ impl Pgbench {
         Ok(Self { program: program.to_owned(), logs, select_one, hot: PathBuf::new() })
     }
 
-    /// The same with `script` as [`Script::Hot`].
+    /// Returns pgbench with `script` as [`Script::Hot`].
     ///
     /// # Errors
     /// The file could not be written.

@@ -26,7 +26,7 @@ const SCRIPTS: [&str; 2] = ["/docker-entrypoint-initdb.d", "/docker-entrypoint-p
 /// Where written files go unless the command line names a directory.
 const FOLDER: &str = "/run/pgweir";
 
-/// What the log says if the operator has mounted no certificate.
+/// The line of the log if the operator has mounted no certificate.
 const NO_CERTIFICATE: &str = "no certificate is mounted: a self-signed one was made, which encrypts connections but does not prove to \
                               clients which pooler they are connected to";
 

@@ -31,14 +31,14 @@ pub fn hint(sql: &[u8]) -> Option<Hint<'_>> {
     front.or_else(|| at_end(sql).and_then(read))
 }
 
-/// What a hint says of the query cache.
+/// The effect of a hint on the query cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheHint {
     /// The statement goes to a server, and its answer is not kept.
     Never,
     /// The answer may be kept and given again, up to the age that the rules allow.
     Any,
-    /// The same, up to this age as well, in milliseconds.
+    /// The answer may be kept and given again up to this age in milliseconds, and up to the age that the rules allow.
     AtMost(u64),
 }
 

@@ -94,17 +94,20 @@ fn checksum(bytes: &[u8]) -> u16 {
     !u16::try_from(folded).unwrap_or(u16::MAX)
 }
 
-/// Hears announcements of the address by other machines.
-pub(super) struct Ear {
+/// The announcements of the address by other machines on a network interface.
+pub(super) struct OtherAnnouncements {
     /// A raw socket. To tokio, which has no type for it, it is any socket that receives datagrams.
     socket: UdpSocket,
     ip: IpAddr,
     mac: Mac,
     link: Link,
+    /// Whether an announcement came since [`OtherAnnouncements::take`] was last called.
+    has_come: bool,
 }
 
-impl Ear {
-    pub(super) fn open(link: &Link, ip: IpAddr) -> io::Result<Ear> {
+impl OtherAnnouncements {
+    /// Begins to receive them. This needs the capability for raw sockets.
+    pub(super) fn open(link: &Link, ip: IpAddr) -> io::Result<OtherAnnouncements> {
         let socket = match ip {
             IpAddr::V4(_) => {
                 let protocol = Protocol::from(i32::from(ETHERTYPE_ARP.to_be()));
@@ -119,16 +122,26 @@ impl Ear {
                 socket
             }
         };
-        Ok(Ear { socket: UdpSocket::from_std(socket.into())?, ip, mac: mac_of(link)?, link: link.clone() })
+        let (socket, mac) = (UdpSocket::from_std(socket.into())?, mac_of(link)?);
+        Ok(OtherAnnouncements { socket, ip, mac, link: link.clone(), has_come: false })
     }
 
-    /// Returns whether this hears at the interface as it is now.
+    /// Returns whether the network interface is still the one on which they are received.
     pub(super) fn is_at(&self, link: &Link) -> bool {
         self.link.hardware == link.hardware
     }
 
-    /// Waits for an announcement by another machine.
-    pub(super) async fn hear(&self) -> io::Result<()> {
+    /// Returns whether an announcement came since the last call.
+    pub(super) fn take(&mut self) -> bool {
+        std::mem::take(&mut self.has_come)
+    }
+
+    /// Waits for the first announcement after [`OtherAnnouncements::take`], and does not return for the others, which usually follow it.
+    /// The caller may drop the future at any time.
+    pub(super) async fn first(&mut self) -> io::Result<()> {
+        if self.has_come {
+            return std::future::pending().await;
+        }
         let mut bytes = [0; 1500];
         loop {
             let length = self.socket.recv(&mut bytes).await?;
@@ -137,6 +150,7 @@ impl Ear {
                 IpAddr::V6(ip) => is_other_advertisement(&bytes[..length], ip, self.mac),
             };
             if is_other {
+                self.has_come = true;
                 return Ok(());
             }
         }

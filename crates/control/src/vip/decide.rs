@@ -10,20 +10,20 @@ pub(super) enum Lease {
     Unknown,
     /// No pooler has the lease.
     Free,
-    /// This pooler has it.
+    /// The lease is this pooler's.
     Own,
-    /// Another pooler has it.
+    /// The lease is another pooler's.
     Other,
 }
 
 /// The pooler that had the address last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OldHolder {
-    /// It was not asked yet.
+    /// The old holder was not asked yet.
     NotAsked,
-    /// It answers that it has the address and serves clients.
+    /// The old holder answers that it has the address and serves clients.
     Serves,
-    /// It does not answer, or answers that it does not have the address; or there is no other pooler that had it.
+    /// The old holder does not answer, or answers that it does not have the address; or no other pooler has had the address.
     Gone,
 }
 
@@ -32,15 +32,15 @@ pub(super) enum OldHolder {
 pub(super) struct Seen {
     /// The lease.
     pub(super) lease: Lease,
-    /// This pooler has taken the address and not dropped it.
+    /// Whether this pooler has taken the address and not dropped it.
     pub(super) holds: bool,
-    /// The network interface has the address. The kernel removes it if it was not renewed in time.
+    /// Whether the network interface has the address. The kernel removes it if it was not renewed in time.
     pub(super) is_set: bool,
-    /// The process is about to end, or no longer uses this address.
+    /// Whether the process is about to end, or no longer uses this address.
     pub(super) is_leaving: bool,
-    /// The process may set the address, and knows its network interface.
+    /// Whether the process may set the address, and knows its network interface.
     pub(super) is_able: bool,
-    /// Another machine has announced the address since the last step.
+    /// Whether another machine has announced the address since the last step.
     pub(super) other_announces: bool,
     /// The pooler that had the address last.
     pub(super) old_holder: OldHolder,

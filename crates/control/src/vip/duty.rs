@@ -10,7 +10,7 @@ use tokio::select;
 use tokio::time::sleep;
 
 use super::TellVip;
-use super::announce::{Ear, announce};
+use super::announce::{OtherAnnouncements, announce};
 use super::decide::{Lease, OldHolder, Seen, Step};
 use super::interface::{self, Link};
 use super::lease::Register;
@@ -91,14 +91,11 @@ pub(super) struct Duty {
     tell: TellVip,
     /// The network interface; the reason if there is none.
     link: Result<Link, String>,
+    /// Whether this pooler has taken the address and not removed it since.
     holds: bool,
     /// The address may be set, as far as the commands have told. `true` before the first command.
     is_set_by_command: bool,
-    is_leaving: bool,
-    /// The process that this one has replaced may have set the address, and this one did not look yet.
-    inherits: bool,
-    ear: Option<Ear>,
-    other_announces: bool,
+    others: Option<OtherAnnouncements>,
     announced: Option<Instant>,
     announcements: u32,
     /// The last failure to set the address.
@@ -113,21 +110,21 @@ pub(super) struct Duty {
 }
 
 impl Duty {
+    /// Begins the work. `inherits`: the process that this one has replaced may have set the address, which this one then has.
     pub(super) fn new(spec: Spec, client: Client, log: Log, tell: TellVip, inherits: bool) -> Duty {
         let address = spec.address.ip.to_string();
         let register = Register::new(client, spec.endpoints.clone(), spec.login.clone(), &address, spec.ttl);
+        let link = interface::find(spec.address, &spec.interface);
+        let is_set = link.as_ref().is_ok_and(|link| link.has_address);
         Duty {
-            link: Err("it was not looked for".to_owned()),
+            holds: inherits && spec.commands.is_none() && is_set,
+            link,
             spec,
             register,
             log,
             tell,
-            holds: false,
             is_set_by_command: true,
-            is_leaving: false,
-            inherits,
-            ear: None,
-            other_announces: false,
+            others: None,
             announced: None,
             announcements: 0,
             failure: None,
@@ -150,24 +147,27 @@ impl Duty {
     /// Waits until the next round is due.
     pub(super) async fn wait(&mut self) {
         let period = self.spec.period();
-        let Duty { register, ear, other_announces, .. } = self;
+        let Duty { register, others, .. } = self;
         sleep(APART).await;
         select! {
             () = sleep(period) => {}
             () = register.changed() => {}
-            // An announcement of a pooler that has the lease is followed by others.
-            () = hear(ear), if !*other_announces => *other_announces = true,
+            () = first(others) => {}
         }
     }
 
     /// Removes the address and gives the lease back.
     pub(super) async fn give_away(&mut self) {
-        self.is_leaving = true;
-        self.round().await;
+        self.act(true).await;
     }
 
     /// Looks, and does all that is to be done now.
     pub(super) async fn round(&mut self) {
+        self.act(false).await;
+    }
+
+    /// Does a round. `is_leaving`: the address is to be given away.
+    async fn act(&mut self, is_leaving: bool) {
         self.look_at_link();
         // etcd may be slow to answer, and the address must live until then.
         if self.holds && self.is_set() {
@@ -175,7 +175,7 @@ impl Duty {
         }
         let mut old_holder = OldHolder::NotAsked;
         for _ in 0..STEPS_MAX {
-            let seen = self.look(old_holder).await;
+            let seen = self.look(old_holder, is_leaving).await;
             match seen.step() {
                 Step::Rest => break,
                 Step::Ask => old_holder = self.ask().await,
@@ -201,14 +201,14 @@ impl Duty {
                     break;
                 }
             }
-            self.publish();
+            self.publish(is_leaving);
         }
-        self.publish();
+        self.publish(is_leaving);
     }
 
     /// Returns the facts of this moment.
-    async fn look(&mut self, old_holder: OldHolder) -> Seen {
-        if self.is_leaving {
+    async fn look(&mut self, old_holder: OldHolder, is_leaving: bool) -> Seen {
+        if is_leaving {
             self.lease = if self.register.has_lease() { Lease::Own } else { Lease::Unknown };
         } else {
             self.read().await;
@@ -219,9 +219,9 @@ impl Duty {
             lease: self.lease,
             holds: self.holds,
             is_set: self.is_set(),
-            is_leaving: self.is_leaving,
+            is_leaving,
             is_able: self.obstacle().is_none(),
-            other_announces: std::mem::take(&mut self.other_announces),
+            other_announces: self.others.as_mut().is_some_and(OtherAnnouncements::take),
             old_holder,
         }
     }
@@ -244,15 +244,12 @@ impl Duty {
 
     fn look_at_link(&mut self) {
         self.link = interface::find(self.spec.address, &self.spec.interface);
-        if std::mem::take(&mut self.inherits) && self.spec.commands.is_none() {
-            self.holds = self.is_set();
-        }
         if let Ok(link) = &self.link
             && self.spec.commands.is_none()
-            && self.ear.as_ref().is_none_or(|ear| !ear.is_at(link))
+            && self.others.as_ref().is_none_or(|others| !others.is_at(link))
         {
-            // Without the right to hear, there is none to set the address either, and `obstacle` says so.
-            self.ear = Ear::open(link, self.spec.address.ip).ok();
+            // Without the right to receive them, there is none to set the address either, and `obstacle` says so.
+            self.others = OtherAnnouncements::open(link, self.spec.address.ip).ok();
         }
     }
 
@@ -402,10 +399,10 @@ impl Duty {
     }
 
     /// Shows the present state, and logs what is wrong.
-    fn publish(&mut self) {
+    fn publish(&mut self, is_leaving: bool) {
         let obstacle = self.obstacle();
         let state = match &obstacle {
-            _ if self.is_leaving => "given away",
+            _ if is_leaving => "given away",
             _ if self.holds => "holds",
             Some(_) => "unable",
             None => "standby",
@@ -442,13 +439,13 @@ impl Duty {
     }
 }
 
-/// Waits until another machine announces the address. Without an ear it does not return.
-async fn hear(ear: &Option<Ear>) {
-    if let Some(ear) = ear
-        && ear.hear().await.is_ok()
+/// Waits until another machine announces the address. Never returns if announcements are not received.
+async fn first(others: &mut Option<OtherAnnouncements>) {
+    if let Some(others) = others
+        && others.first().await.is_ok()
     {
         return;
     }
-    // The interface is gone, or there is none yet. The next round opens another ear.
+    // The interface is gone, or there is none yet. The next round looks for it.
     std::future::pending::<()>().await;
 }

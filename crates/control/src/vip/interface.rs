@@ -22,7 +22,7 @@ pub(super) struct Link {
     pub(super) hardware: LinkAddr,
     /// An address of the machine's own, at which others reach it; `None` if there is none of the virtual address's family.
     pub(super) own: Option<IpAddr>,
-    /// The interface has the virtual address now.
+    /// Whether the interface has the virtual address now.
     pub(super) has_address: bool,
 }
 

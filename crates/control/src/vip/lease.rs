@@ -34,17 +34,17 @@ pub(super) struct Register {
     key: String,
     last_key: String,
     ttl: Duration,
-    /// This pooler's lease; `None` if it has none.
+    /// The lease of this pooler; `None` while the pooler has none.
     lease: Option<u64>,
     watch: Option<Stream>,
 }
 
-/// What etcd says.
+/// The answer of etcd about the lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
     /// The pooler that has the lease, and the lease's number.
     holder: Option<(String, u64)>,
-    /// The pooler that had it last.
+    /// The pooler that had the lease last.
     pub(super) last: Option<String>,
     revision: u64,
 }

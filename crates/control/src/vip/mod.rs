@@ -57,7 +57,7 @@ struct Setup {
     look_up: LookUp,
     verify: VerifyBy,
     tell: TellVip,
-    /// This process has replaced another one, which may have set the address.
+    /// Whether this process has replaced another one, which may have set the address.
     is_successor: bool,
 }
 

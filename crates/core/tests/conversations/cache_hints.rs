@@ -69,7 +69,7 @@ fn with_hinted_only_what_asks_for_it_is_kept() {
     assert!(rows.contains("select ?, ?, ?,a comment says no"), "{rows}");
 }
 
-/// What a client may not be told of an earlier answer, it is not told by an answer that others wait for.
+/// The comment also keeps the client from getting the answer to another client's statement of the same text.
 #[test]
 fn a_comment_keeps_a_statement_from_being_coalesced() {
     let mut rig =

@@ -15,7 +15,7 @@ pub struct VipAddress {
 }
 
 impl VipAddress {
-    /// Reads an address. Without a prefix length, it is a network of its own.
+    /// Reads an address. Without a prefix length, the network has no other address.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ AND CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functionde
 OPERATOR(pg_catalog.~*) '(currval|lastval)' LIMIT 1000) AS routine";
 
 /// Another part: settings of the users' own that routines set by a literal name, and their values in this session; and a sum over the routines
-/// that may set others, by names that they put together. No backslash stands in it: what that means in a string is the session's own matter.
+/// that may set others, by names that they put together. The text has no backslash: its meaning in a string depends on the session's settings.
 pub(crate) const SETTINGS_QUESTION: &[u8] =
     b" UNION ALL SELECT 'u', setting.name, pg_catalog.current_setting(setting.name, true) FROM (\
 SELECT DISTINCT pg_catalog.lower(COALESCE(found.parts[1], found.parts[2])) AS name FROM pg_catalog.pg_proc, \
@@ -118,10 +118,10 @@ pub(crate) struct Routines {
     commands: Effects,
     /// Settings of the users' own that routines set, letters in lower case.
     settings: Vec<Box<[u8]>>,
-    /// The catalog's sum over the routines that put names of settings together. `None`: it was not told.
+    /// The catalog's sum over the routines that put names of settings together. `None` until a server has told it.
     composers: Option<Box<[u8]>>,
-    /// Whether the sum is another one since the catalog was read: any code may set anything until it is read again.
-    compose_anew: bool,
+    /// Whether the sum has changed since the catalog was read. If so, any code may set any setting until the catalog is read again.
+    has_new_composers: bool,
     /// Whether the catalog has more names than are kept.
     are_cut: bool,
     changes: Changes,
@@ -189,7 +189,7 @@ impl Routines {
         self.learn(&Graph::default());
         self.changes_age = None;
         self.settings.clear();
-        (self.composers, self.compose_anew) = (None, false);
+        (self.composers, self.has_new_composers) = (None, false);
     }
 
     /// A server could not answer: for a while no other one is asked. Returns whether that is news.
@@ -255,18 +255,18 @@ impl Routines {
         }
     }
 
-    /// Notes the catalog's sum over the routines that put names of settings together. The first one after the catalog was read is the one
-    /// that the names which were read belong to.
+    /// Notes the catalog's sum over the routines that put names of settings together. The first sum after the catalog was read belongs to the
+    /// names that were read; a later one that differs means that such code was made since.
     pub(crate) fn learn_composers(&mut self, sum: &[u8]) {
         match &self.composers {
-            Some(known) => self.compose_anew |= **known != *sum,
+            Some(known) => self.has_new_composers |= **known != *sum,
             None => self.composers = Some(sum.into()),
         }
     }
 
-    /// Whether code that puts names of settings together was made since the catalog was read: what it sets, nobody can tell.
-    pub(crate) fn compose_anew(&self) -> bool {
-        self.compose_anew
+    /// Whether code that puts names of settings together was made since the catalog was read. pgweir cannot tell which settings it sets.
+    pub(crate) fn has_new_composers(&self) -> bool {
+        self.has_new_composers
     }
 
     /// Custom settings that routines set: after a call of one of them, its server is asked for these.
@@ -388,15 +388,15 @@ mod tests {
         let mut routines = Routines::default();
         for sum in [b"7", b"7"] {
             routines.learn_composers(sum);
-            assert!(!routines.compose_anew());
+            assert!(!routines.has_new_composers());
         }
         for sum in [b"8", b"7"] {
             routines.learn_composers(sum);
-            assert!(routines.compose_anew(), "until the catalog is read again");
+            assert!(routines.has_new_composers(), "until the catalog is read again");
         }
         routines.read(1, 1);
         routines.learn_composers(b"8");
-        assert!(!routines.compose_anew());
+        assert!(!routines.has_new_composers());
     }
 
     #[test]

@@ -77,12 +77,12 @@ pub(crate) struct Server {
 /// The ParameterDescription at the front of the answer that a server is giving, if that describes a statement which may be described again.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Description {
-    /// The answer has none so far.
+    /// The answer has no ParameterDescription so far.
     #[default]
     Nothing,
-    /// The client was shown it.
+    /// The client has received the ParameterDescription.
     Shown,
-    /// An error comes behind it. The client is shown neither if the statement is described again.
+    /// An error follows this message. If the statement is described again, the client receives neither.
     Held(Box<[u8]>),
 }
 

@@ -358,7 +358,7 @@ impl Pool {
                 });
                 let names = session.settings().map(|setting| &setting.name);
                 self.state.known.note_settable(names);
-                let hidden = match self.state.routines.compose_anew() {
+                let hidden = match self.state.routines.has_new_composers() {
                     true => Reasons::UNKNOWN_NAMES,
                     false => Reasons::NONE,
                 };

@@ -1,6 +1,6 @@
-//! What a client of a cluster's pool has asked its server for and has no answer to: what the loss of that server can have done to it.
+//! The record of the bytes that a client of a cluster's pool has sent and has no answer to. The loss of its server is judged by it.
 //!
-//! It is found from the client's messages while they are sent, and from nothing else. In doubt it must say
+//! The record is made from the client's messages while they are sent, and from nothing else. In doubt it must say
 //! [`Sent::Unclear`]: the client is then told that the outcome is unknown.
 
 mod sending;
