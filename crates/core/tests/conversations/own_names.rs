@@ -175,3 +175,37 @@ fn names_of_ours_are_no_clients() {
     rig.send(owner, &[fe::bind("p"), fe::sync()].concat());
     assert_eq!(rig.gets(server), ["Parse PGWEIR_1 select 1", "Bind PGWEIR_1", "Sync"]);
 }
+
+/// A Query behind an open group, for which names are exposed in that group.
+fn query_in_open_group() -> (Rig, End, End) {
+    let (mut rig, client, server) = prepared();
+    rig.send(client, &fe::parse("", "select 2"));
+    rig.send(client, &fe::query("execute p"));
+    assert_eq!(rig.gets(server), ["Parse  select 2", "Flush"]);
+    rig.send(server, &be::parse_complete());
+    let exposes = ["Close S PGWEIR_1", "Close S PGWEIR_0", "Close S p", "Parse p select 1"];
+    assert_eq!(rig.gets(server), [&exposes[..], &["Query execute p", "Sync"]].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete"]);
+    (rig, client, server)
+}
+
+#[test]
+fn a_query_in_an_open_group_is_answered_although_a_name_cannot_be_exposed() {
+    let (mut rig, client, server) = query_in_open_group();
+    let closed = [be::close_complete(), be::close_complete(), be::close_complete()].concat();
+    rig.send(server, &[closed, be::error("42P01", "no such table"), be::ready('I')].concat());
+    let told = rig.gets(client);
+    assert_eq!((told.len(), &*told[1]), (2, "Ready I"), "{told:?}");
+}
+
+#[test]
+fn a_query_in_an_open_group_gets_its_own_end() {
+    let (mut rig, client, server) = query_in_open_group();
+    let exposed =
+        [be::close_complete(), be::close_complete(), be::close_complete(), be::parse_complete()].concat();
+    rig.send(server, &[exposed, be::one_row("1"), be::ready('I')].concat());
+    let told = rig.gets(client);
+    assert_eq!(told.last().map(String::as_str), Some("Ready I"));
+    rig.send(server, &be::ready('I'));
+    assert!(rig.gets(client).is_empty(), "the hidden Sync is nobody's");
+}

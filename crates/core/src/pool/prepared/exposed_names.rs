@@ -432,6 +432,12 @@ fn prepare_name(
     }
 }
 
+/// Puts a Sync behind a Query for which names were exposed in an open group. If one of them fails, PostgreSQL ignores the Query and answers
+/// this Sync: the client is not left without its ReadyForQuery.
+pub(crate) fn end_group_of_names(ahead: &mut Ahead) {
+    ahead.add(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync), frontend::encode_sync);
+}
+
 /// Whether this is a name of pgweir's, by which servers know the protocol's statements.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.starts_with(OUR_PREFIX)

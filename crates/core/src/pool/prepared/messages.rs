@@ -490,11 +490,7 @@ impl Pool {
                 None => env.statements.give_back(statement),
             },
             (Kind::Parse | Kind::Close, None) if entry.is_unnamed() => self.unnamed_undone(server_id, entry),
-            (Kind::Parse | Kind::Close, None)
-                if entry.ticket != 0 && matches!(entry.owner, Owner::Prerequisite(_)) =>
-            {
-                self.exposing_undone(server_id, entry);
-            }
+            _ if entry.exposes_name() => self.exposing_undone(server_id, entry),
             _ => {}
         }
     }

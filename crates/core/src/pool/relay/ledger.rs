@@ -180,6 +180,15 @@ impl Entry {
     pub fn is_unnamed(&self) -> bool {
         self.ticket == UNNAMED
     }
+
+    /// Whether the message prepares a client's statement under the client's own name, in the client's group.
+    #[must_use]
+    pub fn exposes_name(&self) -> bool {
+        matches!((self.kind, self.statement), (Kind::Parse | Kind::Close, None))
+            && matches!(self.owner, Owner::Prerequisite(_))
+            && self.ticket != 0
+            && !self.is_unnamed()
+    }
 }
 
 /// The fate of a message that was just sent.
@@ -404,6 +413,13 @@ impl Ledger {
     #[must_use]
     pub fn awaits_earlier_changes(&self) -> bool {
         self.changes_before > 0
+    }
+
+    /// Whether a message that exposes a name ([`Entry::exposes_name`]) was sent last and has not been answered. If it fails, the server
+    /// ignores the message that it was sent for.
+    #[must_use]
+    pub fn is_behind_names(&self) -> bool {
+        self.group_open && self.entries.back().is_some_and(Entry::exposes_name)
     }
 
     /// Returns the number of the group that is being sent.
@@ -652,8 +668,22 @@ impl Ledger {
             _ => {
                 self.leave();
                 self.phase = Phase::SkippingToSync;
+                if head.exposes_name() {
+                    self.give_sync(head.owner);
+                }
                 Accepted { owner: head.owner, ended: Some(head) }
             }
+        }
+    }
+
+    /// Gives this client the answer to the Sync that pgweir has sent behind the client's Query, because an error has PostgreSQL ignore
+    /// that Query.
+    #[cold]
+    fn give_sync(&mut self, owner: Owner) {
+        let Owner::Prerequisite(client) = owner else { return };
+        let sync = self.entries.iter_mut().find(|entry| entry.kind == Kind::Sync);
+        if let Some(sync) = sync.filter(|sync| sync.owner == Owner::Hidden(Purpose::OwnName)) {
+            sync.owner = Owner::Client(client);
         }
     }
 

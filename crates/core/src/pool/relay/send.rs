@@ -13,7 +13,7 @@ use crate::pool::client::state::{ClientState, Link, Waits};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::policy::OnLoss;
-use crate::pool::prepared::exposed_names::{Named, Sent};
+use crate::pool::prepared::exposed_names::{Named, Sent, end_group_of_names};
 use crate::pool::relay::attempt::{KeptFor, holds_later};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -407,6 +407,7 @@ impl Pool {
             self.forget_doubtful_portal(id);
         }
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
+        let behind_names = header.tag == tag::QUERY && server.ledger.is_behind_names();
         if let Some(kind) = kind {
             let unnamed = kind == Kind::Parse && cursor.rest().get(HEADER_LEN) == Some(&0);
             let told = if kind == Kind::DescribePortal { doubtful } else { None };
@@ -447,6 +448,11 @@ impl Pool {
         if self.is_ending_name(id, header.tag) {
             self.flush_cursor(cx, server_id, cursor);
             self.take_name_back(cx.env, id);
+            self.send_ahead(cx, server_id);
+        }
+        if behind_names && header.total() <= here {
+            self.flush_cursor(cx, server_id, cursor);
+            end_group_of_names(&mut cx.env.ahead);
             self.send_ahead(cx, server_id);
         }
         Passed::Message
