@@ -5,6 +5,10 @@ use std::borrow::Cow;
 
 use pgweir_wire::error::{Report, SqlState};
 
+/// PostgreSQL's text for a statement in a failed transaction (25P02).
+pub(crate) const IN_FAILED_TRANSACTION: &str =
+    "current transaction is aborted, commands ignored until end of transaction block";
+
 /// The reason why a client is refused or disconnected. All are FATAL: the connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {

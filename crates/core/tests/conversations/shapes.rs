@@ -167,6 +167,20 @@ fn columns_that_become_those_again_that_the_client_was_told_are_asked_for_once()
 }
 
 #[test]
+fn in_a_failed_transaction_the_error_is_that_of_every_statement() {
+    let mut two = two("");
+    two.sends(&run("s"));
+    two.changes();
+    two.says(&fails('I'));
+    two.sends(&fe::query("begin; select 1/0"));
+    two.says(&[be::complete("BEGIN"), be::error("22012", "division by zero"), be::ready('E')].concat());
+    assert_eq!(two.sends(&run("s")), REFUSED);
+    let failed =
+        "ERROR 25P02 current transaction is aborted, commands ignored until end of transaction block";
+    assert_eq!(two.says(&fails('E')), [failed, "Ready E"]);
+}
+
+#[test]
 fn the_error_has_what_drivers_look_for() {
     let mut two = two("");
     two.sends(&run("s"));

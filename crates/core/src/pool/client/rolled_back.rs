@@ -14,6 +14,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::client_handoff::Replication;
 use crate::context::Cx;
 use crate::driver::Driver;
+use crate::errors::IN_FAILED_TRANSACTION;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::BEGIN_BYTES_MAX;
 use crate::pool::Pool;
@@ -247,8 +248,7 @@ impl Pool {
         id: ClientId,
         status: Option<TxStatus>,
     ) {
-        let text = "current transaction is aborted, commands ignored until end of transaction block";
-        let report = Report::error(SqlState::IN_FAILED_SQL_TRANSACTION, text);
+        let report = Report::error(SqlState::IN_FAILED_SQL_TRANSACTION, IN_FAILED_TRANSACTION);
         self.tell(cx, id, Some(&report), status);
     }
 

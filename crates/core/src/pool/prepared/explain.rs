@@ -1,9 +1,10 @@
 //! Errors of servers to which pgweir adds a sentence for the client, because pooling has to do with them.
 
-use pgweir_wire::backend::ErrorFields;
+use pgweir_wire::backend::{ErrorFields, TxStatus};
 use pgweir_wire::error::SqlState;
 use pgweir_wire::header::HEADER_LEN;
 
+use crate::errors::IN_FAILED_TRANSACTION;
 use crate::ids::ClientId;
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
@@ -61,19 +62,29 @@ fn asks_for_drawn(fields: &ErrorFields<'_>) -> bool {
 }
 
 /// Returns PostgreSQL's error for a statement that would return other columns than its client was told, made from an error that was
-/// provoked and has this code. `None` if the message has another code, or another form. The severity is in the server's language.
-pub(crate) fn as_changed_result(message: &[u8], provoked: SqlState) -> Option<Vec<u8>> {
+/// provoked and has this code. In a failed transaction PostgreSQL says so before it looks at the columns. `None` if the message has another
+/// code, or another form. The severity is in the server's language.
+pub(crate) fn as_changed_result(message: &[u8], provoked: SqlState, tx: TxStatus) -> Option<Vec<u8>> {
     let fields = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?;
     if fields.code() != Some(provoked.as_bytes()) {
         return None;
     }
+    let (code, text, file, routine): (_, _, &[u8], &[u8]) = match tx {
+        TxStatus::Failed => {
+            (SqlState::IN_FAILED_SQL_TRANSACTION, IN_FAILED_TRANSACTION, b"postgres.c", b"exec_bind_message")
+        }
+        TxStatus::Idle | TxStatus::InTransaction => {
+            let text = "cached plan must not change result type";
+            (SqlState::FEATURE_NOT_SUPPORTED, text, b"plancache.c", b"RevalidateCachedQuery")
+        }
+    };
     let told = [
         (b'S', fields.field(b'S').unwrap_or(b"ERROR")),
         (b'V', b"ERROR"),
-        (b'C', SqlState::FEATURE_NOT_SUPPORTED.as_bytes()),
-        (b'M', b"cached plan must not change result type"),
-        (b'F', b"plancache.c"),
-        (b'R', b"RevalidateCachedQuery"),
+        (b'C', code.as_bytes()),
+        (b'M', text.as_bytes()),
+        (b'F', file),
+        (b'R', routine),
     ];
     let mut out = vec![message[0], 0, 0, 0, 0];
     for (field, value) in told {

@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use pgweir_wire::backend::tag;
+use pgweir_wire::backend::{TxStatus, tag};
 use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend::{self, BindHead, BindTail};
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -448,9 +448,9 @@ fn answers_client(ledger: &Ledger) -> bool {
     ledger.entries().any(|entry| matches!(entry.owner, Owner::Client(_)))
 }
 
-/// Returns the error of a Bind that was to fail, as PostgreSQL would have written it. `None` if it is another error, or an error of another
-/// message.
-pub(crate) fn changed_result(ended: Option<Entry>, message: &[u8]) -> Option<Vec<u8>> {
+/// Returns the error of a Bind that was to fail, as PostgreSQL would have written it in this transaction status. `None` if it is another
+/// error, or an error of another message.
+pub(crate) fn changed_result(ended: Option<Entry>, message: &[u8], tx: TxStatus) -> Option<Vec<u8>> {
     ended.filter(|entry| entry.kind == Kind::BindRefused)?;
-    as_changed_result(message, SqlState::INVALID_SQL_STATEMENT_NAME)
+    as_changed_result(message, SqlState::INVALID_SQL_STATEMENT_NAME, tx)
 }

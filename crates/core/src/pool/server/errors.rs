@@ -63,8 +63,9 @@ impl Pool {
                 if let Some(in_flight) = &mut server.in_flight {
                     in_flight.fail(&server.ledger);
                 }
+                let tx = server.tx;
                 let refusal = self.refusal_in_place_of(id, message);
-                let changed = changed_result(accepted.ended, message);
+                let changed = changed_result(accepted.ended, message, tx);
                 if changed.is_none() {
                     self.note_shape_error(cx.env, &message[HEADER_LEN..]);
                 }
