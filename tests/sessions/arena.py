@@ -11,7 +11,7 @@ import psycopg
 
 from harness.machine import eventually
 from harness.pooler import Pooler
-from sessions import rules, told
+from sessions import cache, rules, told
 from sessions.play import Player
 
 DATABASE = "sessions"
@@ -151,6 +151,8 @@ class Arena:
         self.numbers = itertools.count()
         self.rules = rules.RULES
         self.incomparable = 0
+        self.hits = 0
+        """How many answers clients were given from the query cache."""
         self.crashes = []
         """The rounds that crashed PostgreSQL."""
         self._make_database()
@@ -183,7 +185,7 @@ class Arena:
             where = {"*": at, "sessions": at}
             options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, "query_wait_notify": 0, **self.followed(), **self.settings}
             options.update({name: value for name, value in self.drawn.items() if not name.startswith("cluster.")})
-            pooler = self.poolers[servers] = Pooler(where, ini_tail=self._nodes_ini(), **options)
+            pooler = self.poolers[servers] = Pooler(where, ini_tail=self._sections(), **options)
             self.consoles[servers] = pooler.console()
             states = ["primary"] + ["standby"] * len(self.standbys)
             eventually(lambda: not self.standbys or [row["state"] for row in pooler.show("NODES")] == states, "all nodes are known")
@@ -194,16 +196,16 @@ class Arena:
         self._stop_poolers()
         return self.pooler(played)
 
-    def _nodes_ini(self):
-        """The sections [nodes] and [clusters]; nothing without standbys."""
+    def _sections(self):
+        """The rules of the query cache, and with standbys the sections [nodes] and [clusters]."""
         if not self.standbys:
-            return ""
+            return cache.RULES
         nodes = [self.cluster, *self.standbys]
         lines = ["[nodes]", *(f"m{n} = host=127.0.0.1 port={node.port}" for n, node in enumerate(nodes, 1)), "[clusters]"]
         names = ",".join(f"m{n}" for n in range(1, len(nodes) + 1))
         drawn = {name.removeprefix("cluster."): value for name, value in self.drawn.items() if name.startswith("cluster.")}
         words = " ".join(f"{name}={value}" for name, value in {**self.options, **drawn}.items())
-        return "\n".join([*lines, f"main = nodes={names} check_user=postgres {WATCH} {words}", ""])
+        return "\n".join([*lines, f"main = nodes={names} check_user=postgres {WATCH} {words}", cache.RULES])
 
     def reads_at_standbys(self):
         """How many reads standbys were given, and how many of them the primary ran after that."""
@@ -213,6 +215,10 @@ class Arena:
     def followed(self):
         """PostgreSQL 18 is the first to report search_path. (session-state.md, What is not seen.)"""
         return {"track_extra_parameters": "IntervalStyle,search_path"} if int(self.cluster.major) >= 18 else {}
+
+    def caches(self, played):
+        """Whether the pooler of this round gives answers again."""
+        return cache.caches({**self.settings, **played.settings})
 
     def clean(self, played):
         """Everything as it was before the first round."""
@@ -246,8 +252,15 @@ class Arena:
         database = f"round{next(self.numbers)}"
         console = self.consoles[played.servers]
 
+        def purge():
+            # The cache does not see what did not go through the pooler, nor what the client changed on a connection before.
+            # (query-cache.md, What is promised.)
+            if self.caches(played):
+                console.query(f"CACHE PURGE {database}")
+
         def meanwhile(sql, then=None):
             self._do_beside(sql)
+            purge()
             if then:
                 assert not console.query(f"{then} {database}").errors
 
@@ -261,8 +274,10 @@ class Arena:
             return len(shown("CLIENTS")) == clients and not [row for row in shown("SERVERS") if row["state"] == "active" and not row["link"]]
 
         try:
-            return Player(pooler.unix_address, database, meanwhile, are).play(played)
+            return Player(pooler.unix_address, database, meanwhile, are, purge).play(played)
         finally:
+            if self.caches(played):
+                self.hits += sum(int(row["hits"]) + int(row["coalesced"]) for row in shown("CACHE"))
             console.query(f"RECONNECT {database}")
 
     def _do_beside(self, sql):

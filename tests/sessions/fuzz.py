@@ -16,7 +16,7 @@ from pathlib import Path
 from harness import cluster as clusters
 from harness.machine import scratch_folder
 from harness.tls import Certificates
-from sessions import rounds, swarm
+from sessions import cache, rounds, swarm
 from sessions.arena import Arena, Invalid
 from sessions.generate import FEATURES, round_of
 from sessions.known import KNOWN
@@ -70,6 +70,8 @@ def search(arena, seeds, clients=4, features=FEATURES, tries=400, most=1, swarm_
         played = round_of(seed, clients, features)
         if swarm_too:
             played = replace(played, settings=swarm.draw(seed // swarm.ROUNDS, bool(arena.standbys)))
+        if arena.caches(played):
+            played = cache.with_reads(played, seed)
         found = attempt(arena, played)
         if found:
             yield examine(arena, seed, played, found, tries)
@@ -155,6 +157,8 @@ def hunt(arena, given):
     )
     if arena.standbys:
         print("at standbys: {} reads, {} of which the primary ran after that".format(*arena.reads_at_standbys()))
+    if arena.hits:
+        print(f"from the query cache: {arena.hits} answers")
     for played in arena.crashes:
         print(f"PostgreSQL crashed:\n{played}")
     return failed

@@ -68,6 +68,7 @@ class Client:
 
     def connect(self, parameters):
         """Opens a connection and sends the startup packet."""
+        self.player.connects()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(self.player.path)
         self.player.open(self)
@@ -186,12 +187,13 @@ class Client:
 class Player:
     """Plays one round to one socket path and database."""
 
-    def __init__(self, path, database, meanwhile, are):
+    def __init__(self, path, database, meanwhile, are, connects=lambda: None):
         """`meanwhile`: runs another session's SQL without going through the pooler; its second argument is None or a command of the console.
 
-        `are`: whether there are just so many clients, counting those that have left and whose statements still run.
+        `are`: whether there are just so many clients, counting those that have left and whose statements still run. `connects`: is called
+        before a client opens a connection.
         """
-        self.path, self.database, self.meanwhile, self.are = path, database, meanwhile, are
+        self.path, self.database, self.meanwhile, self.are, self.connects = path, database, meanwhile, are, connects
         self.poll = select.poll()
         self.by_socket = {}
         self.hung = False

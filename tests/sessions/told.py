@@ -89,12 +89,19 @@ def _connections(log):
     return parts
 
 
+class Statement:
+    """What a client knows of a statement that it has prepared: a portal keeps it although its name stands for another one later."""
+
+    def __init__(self, text=""):
+        self.text, self.told = text, None
+
+
 class Driver:
     """One connection's answers, and what its client knows of its statements and portals."""
 
     def __init__(self, answers):
         self.answers = deque(answers)
-        self.texts, self.told, self.portals = {}, {}, {}
+        self.statements, self.portals = {}, {}
 
     def read(self, messages):
         """Goes through what was sent; the first row that does not fit, or None."""
@@ -131,19 +138,22 @@ class Driver:
 
     def _forget_by(self, text):
         if NAMES_CHANGE.search(text):
-            self.told.clear()
+            for statement in [*self.statements.values(), *(statement for statement, _ in self.portals.values())]:
+                statement.told = None
+
+    def _statement(self, name):
+        return self.statements.setdefault(name, Statement())
 
     def _parse(self, name, text, *_):
         answer = self._next("1")
         if answer[0] == "1":
-            self.texts[name] = text
-            self.told.pop(name, None)
+            self.statements[name] = Statement(text)
         return answer[0] == "E" and "E"
 
     def _bind(self, portal, name, values=(), formats=()):
         answer = self._next("2")
         if answer[0] == "2":
-            self.portals[portal] = (name, formats)
+            self.portals[portal] = (self._statement(name), formats)
         return answer[0] == "E" and "E"
 
     def _describe(self, what, name):
@@ -151,19 +161,19 @@ class Driver:
             return "E"
         tag, body = self._next("Tn")
         if tag == "T":
-            self.told[name if what == "S" else self.portals.get(name, (None,))[0]] = columns(body)
+            described = self._statement(name) if what == "S" else self.portals.get(name, (Statement(),))[0]
+            described.told = columns(body)
         return tag == "E" and "E"
 
     def _close(self, what, name):
         answer = self._next("3")
         if what == "S":
-            self.told.pop(name, None)
+            self._statement(name).told = None
         return answer[0] == "E" and "E"
 
     def _execute(self, portal, *_):
-        name, formats = self.portals.get(portal, (None, ()))
-        text = self.texts.get(name, "")
-        told = None if NOT_FIXED.match(text) else self.told.get(name)
+        statement, formats = self.portals.get(portal, (Statement(), ()))
+        text, told = statement.text, None if NOT_FIXED.match(statement.text) else statement.told
         self._forget_by(text)
         while True:
             tag, body = self._next("DCsIGHWdc")
