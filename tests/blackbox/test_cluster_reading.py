@@ -59,6 +59,32 @@ def test_a_session_that_is_read_only(shop):  # noqa: F811
         session.query("commit")
 
 
+MANY = "select set_config('many.n' || g, 'x', false) from generate_series(1, 3) g"
+"""It sets custom settings whose names pgweir cannot read: whoever has run it keeps the server."""
+
+
+def test_nobody_is_kept_at_a_standby_by_settings_of_unknown_names(shop):  # noqa: F811
+    """They are refused there. In a failed transaction they have no effect, and the client goes on at the primary after its end."""
+    two, pooler = shop({"begin_undeclared": "first"})
+    standby = str(two.all[1].port)
+    with pooler.raw() as session:
+        session.query("select 1")
+        session.query("begin read only")
+        assert not session.query("select a from shop").errors
+        assert port_of(session) == standby
+        refused = session.query(MANY)
+        assert refused.error["C"] == "0A000" and "session_state" in refused.error["M"], refused
+        session.query("rollback")
+        assert not session.query("insert into shop values (6)").errors
+        session.query("begin")
+        assert not session.query("select a from shop").errors
+        assert session.query("select count(*) from nothing").error["C"] == "42P01"
+        assert session.query(MANY).error["C"] == "25P02"
+        session.query("rollback")
+        answer = session.query("insert into shop values (7)")
+        assert not answer.errors, answer
+
+
 def test_what_a_standby_does_otherwise_is_refused(shop):  # noqa: F811
     """0A000 with a hint, in each protocol; and the transaction is a failed one, as after any error."""
     two, pooler = shop()

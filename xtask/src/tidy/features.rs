@@ -33,7 +33,11 @@ const ALLOWED: [(&str, &[&str], &str); 15] = [
     ("catalog", &["are_built_in"], "a function of types alone"),
     ("catalog", &["question"], "a module of its own with the name of a function of cluster"),
     ("session", &["question"], "the catalog's, as above"),
-    ("cluster", &["is_notable", "waits_for_restore"], "functions of a text and of a link alone"),
+    (
+        "cluster",
+        &["hides_settings", "is_notable", "waits_for_restore"],
+        "functions of a text, of a client and of a link alone",
+    ),
     (
         "cluster",
         &["end_at_front", "begin_alone_at_front"],

@@ -364,6 +364,8 @@ impl PoolState {
             self.routines.doubt();
         }
         self.routines.are_current(env.shared.routines())
+            // Whoever sets something would keep the server.
+            && !self.routines.has_new_composers()
             && self.balances_reads()
             && self.reach.knows_standbys()
     }

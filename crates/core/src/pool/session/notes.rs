@@ -199,13 +199,12 @@ impl Pool {
         }
         if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
             let is_first = link.touched.is_none();
-            note_touched(link, marks, text);
-            if let Some(touched) = &mut link.touched {
-                touched.set(runs_once.then(|| PlainSet::of(text, marks)).flatten());
-                touched.learn(&beyond);
-                if touched.told == Told::Known && is_first && runs_once && clears_settings(text) {
-                    touched.told = Told::Cleared;
-                }
+            let touched = link.touched.get_or_insert_default();
+            note_touched(touched, marks, text);
+            touched.set(runs_once.then(|| PlainSet::of(text, marks)).flatten());
+            touched.learn(&beyond);
+            if touched.told == Told::Known && is_first && runs_once && clears_settings(text) {
+                touched.told = Told::Cleared;
             }
         }
         if let Some(startup) = &account.startup
@@ -260,6 +259,18 @@ impl Pool {
         {
             touched.told = Told::Cleared;
         }
+    }
+
+    /// Whether a text may set settings whose names are not known. A client that has run it keeps its server.
+    pub(crate) fn hides_settings(&self, env: &Env, id: ClientId, text: &[u8], traits: &Traits) -> bool {
+        let marks = self.marks_of(env, text, traits);
+        if !may_touch(marks) {
+            return false;
+        }
+        let mut touched = Touched::default();
+        note_touched(&mut touched, marks, text);
+        touched.learn(&self.names_beyond(env, id, marks, text));
+        touched.told == Told::Unknown
     }
 
     /// Returns the names of settings that a text may set and that do not occur in it.
@@ -348,8 +359,8 @@ fn clears_settings(text: &[u8]) -> bool {
     matches!(said, [verb, all] if (is(verb, b"discard") || is(verb, b"reset")) && is(all, b"all"))
 }
 
-fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
-    let touched = link.touched.get_or_insert_default();
+/// Notes what a text with these marks may change, as far as the text says it.
+fn note_touched(touched: &mut Touched, marks: Marks, text: &[u8]) {
     touched.marks.add(marks);
     if marks.intersects(Marks::CALLS_SETTINGS.and(Marks::ROUTINES)) {
         let runs_strings = marks.contains(Marks::ROUTINES) && traits(text).marks.contains(Marks::ROUTINES);

@@ -274,7 +274,9 @@ impl Pool {
         }
         match reach.at_standby(text) {
             // The client would keep the standby's server for it.
-            AtStandby { differs: None, .. } if traits.marks.intersects(KEEPS_SERVER) => {
+            AtStandby { differs: None, .. }
+                if traits.marks.intersects(KEEPS_SERVER) || self.hides_settings(env, id, text, &traits) =>
+            {
                 Meaning::Differs(b"session_state"[..].into())
             }
             AtStandby { differs: None, .. } if traits.verb != Verb::Other && names_temporary(text) => {
