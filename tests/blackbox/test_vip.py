@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -124,6 +125,17 @@ class Machine:
         with self.pooler.raw("pgbouncer", "admin", password="pw-of-admin", unix=True) as console:
             answer = console.query("SHOW VIP")
         return dict(zip(answer.columns, answer.rows[0]))
+
+    def take_by_force(self):
+        """The answer to VIP TAKE FORCE."""
+        with self.pooler.raw("pgbouncer", "admin", password="pw-of-admin", unix=True) as console:
+            return console.query("VIP TAKE FORCE")
+
+    def metric(self, name):
+        """The value of a metric of the virtual address, as another machine reads it."""
+        program = f"import urllib.request; print(urllib.request.urlopen('http://{self.own}:{HTTP_PORT}/metrics').read().decode())"
+        page = run("ip", "netns", "exec", self.network.hub, sys.executable, "-c", program)
+        return int(re.search(rf"^{name}{{.*}} (\d+)$", page, re.MULTILINE)[1])
 
     def is_up(self):
         """Whether the console answers, and the pooler has asked etcd."""
@@ -334,6 +346,36 @@ def test_without_etcd_nothing_moves(network, start):
         assert network.only(holder) and session.asks() == "7"
     assert holder.dropped() == other.dropped() == 0
     assert holder.vip()["error"] is None
+
+
+def test_force_takes_the_address_of_a_dead_pooler_while_etcd_is_down(network, start):
+    """It takes it from no pooler that has the lease, or that serves; and the lease follows when etcd answers again."""
+    holder, other = start()
+    refused = other.take_by_force()
+    assert "has the lease" in refused.error["M"], refused
+    assert not holder.take_by_force().errors, "it has the address already"
+    eventually(network.selects, "clients are served")
+    assert (holder.metric("pgweir_vip_holds"), other.metric("pgweir_vip_holds")) == (1, 0)
+    network.etcd.freeze()
+    eventually(lambda: other.vip()["lease"] == "unknown", "etcd is silent")
+    refused = other.take_by_force()
+    assert "answers that it has the address" in refused.error["M"], refused
+    assert network.only(holder)
+    before = network.mac()
+    holder.kill()
+    eventually(lambda: not holder.has(), "the kernel has removed the address of the dead process")
+    lasts(TTL_S, lambda: not other.has(), "without etcd it is nobody's")
+    assert not other.take_by_force().errors
+    assert network.only(other) and other.vip()["state"] == "holds" and other.vip()["lease"] == "unknown"
+    assert (other.metric("pgweir_vip_holds"), other.metric("pgweir_vip_lease_known")) == (1, 0)
+    eventually(lambda: network.mac() not in (None, before), "the announcement was heard")
+    eventually(network.selects, "clients are served again")
+    lasts(2 * TTL_S, lambda: network.only(other), "it stays")
+    network.etcd.freeze(False)
+    eventually(lambda: other.vip()["lease"] == "own", "the lease follows")
+    holder.start()
+    eventually(lambda: holder.is_up() and holder.vip()["lease"] == "other", "the first one is back")
+    assert network.only(other) and other.dropped() == 0
 
 
 def test_a_holder_that_only_etcd_has_lost_is_asked(network, start):

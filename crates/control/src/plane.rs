@@ -56,6 +56,15 @@ pub enum Event {
         /// The standby's lag, or the reason why it is not known.
         told: Result<Duration, String>,
     },
+    /// VIP TAKE FORCE has ended: this pooler has the virtual address, or the reason why it has not.
+    TookVip {
+        /// The worker that asked.
+        from: WorkerId,
+        /// The worker's number for the command.
+        ticket: u64,
+        /// The reason of a failure.
+        result: Result<(), String>,
+    },
     /// Patroni or `promote_command` has switched over, or has not.
     Switched {
         /// The cluster.
@@ -184,6 +193,7 @@ impl<F: Fleet> Plane<F> {
                 Event::Asked(from, question) => self.asked(from, question),
                 Event::Answered(to, client, answer) => self.answered(to, client, answer),
                 // Only one worker watches the cluster; the others ignore these.
+                Event::TookVip { from, ticket, result } => self.took_vip(from, ticket, result),
                 Event::Switched { cluster, number, result } => self.mail_all(|| Mail::Switched {
                     cluster: Arc::clone(&cluster),
                     number,
@@ -251,6 +261,11 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
+    fn took_vip(&self, from: WorkerId, ticket: u64, result: Result<(), String>) {
+        let outcome = result.map_or_else(Outcome::Failed, |()| Outcome::Done);
+        self.fleet.mail(from, Mail::Outcome { ticket, outcome });
+    }
+
     fn asked(&mut self, from: WorkerId, question: Question) {
         match question {
             Question::Reload { from, ticket } => {
@@ -264,6 +279,10 @@ impl<F: Fleet> Plane<F> {
                 let outcome = self.set(&key, &value);
                 self.fleet.mail(from, Mail::Outcome { ticket, outcome });
             }
+            Question::TakeVip { from, ticket } => match &self.vip {
+                Some(vip) => vip.take_by_force(from, ticket),
+                None => self.took_vip(from, ticket, Err("there is no virtual address here".to_owned())),
+            },
             Question::Login(inquiry) => match &self.auth_workers {
                 Some(auth_workers) => auth_workers.ask(inquiry),
                 None => self.answered(from, inquiry.client, Answer::Unavailable(Obstacle::Unreachable)),

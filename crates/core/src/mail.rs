@@ -250,6 +250,13 @@ pub enum Question {
         /// The setting's new value, as text.
         value: String,
     },
+    /// VIP TAKE FORCE on the console: [`Mail::Outcome`] follows when this pooler has the address, or cannot take it.
+    TakeVip {
+        /// The worker that gets the outcome.
+        from: WorkerId,
+        /// The number that the worker gave to the question.
+        ticket: u64,
+    },
     /// A login has a question: [`Mail::Answered`] goes to the worker that asked when the answer is known.
     Login(Box<Inquiry>),
     /// The control plane must ask Patroni to make another node the primary: [`Mail::Switched`] has the result.

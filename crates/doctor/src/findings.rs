@@ -14,6 +14,7 @@ use crate::snapshot::Snapshot;
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
     all.extend(system::suspended(snapshot));
+    all.extend(system::virtual_address(snapshot));
     all.extend(pools::failures(snapshot));
     all.extend(pools::limits(snapshot));
     all.extend(pools::switched_off(snapshot));

@@ -16,5 +16,5 @@ pub use finding::{Finding, Severity, printable};
 pub use findings::findings;
 pub use snapshot::{
     Changed, Database, FilesLimit, Lagging, Limits, Pinned, Pool, Probe, Settings, Snapshot, Source,
-    Statement,
+    Statement, Vip,
 };

@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub probes: Vec<Probe>,
     /// Settings that differ between the running pooler and its file.
     pub changed: Vec<Changed>,
+    /// The virtual address; `None` if the pooler has none.
+    pub vip: Option<Vip>,
     /// The statements that took the most time; empty if they are not followed.
     pub statements: Vec<Statement>,
 }
@@ -184,6 +186,19 @@ pub struct Lagging {
     pub bytes: u64,
     /// The time for which the client was watched.
     pub watched_s: u64,
+}
+
+/// The virtual address (`vip`), as SHOW VIP shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vip {
+    /// The address with its prefix length.
+    pub address: String,
+    /// `holds`, `standby`, `unable` or `given away`.
+    pub state: String,
+    /// `own`, `other`, `free` or `unknown`.
+    pub lease: String,
+    /// The reason why this pooler cannot take the address, or why etcd cannot be asked.
+    pub error: String,
 }
 
 /// A statement of SHOW STATEMENTS.

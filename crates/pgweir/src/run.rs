@@ -100,7 +100,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
                 .of_version(pgweir_version::VERSION)
         },
     })?;
-    let vip = virtual_address(log, Arc::clone(&shared), takeover.is_some());
+    let vip = virtual_address(log, Arc::clone(&shared), events.clone(), takeover.is_some());
     let web_listeners = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
     let handover_parts = HandoverParts {
         giver: workers.giver().with_listeners(web_listeners.collect::<io::Result<_>>()?),
@@ -161,9 +161,9 @@ fn number_of_workers(main: &Main, log: &Log) -> u16 {
 }
 
 /// The handle of the virtual address, which tells the console through what the workers share.
-fn virtual_address(log: &Log, shared: Arc<Shared>, is_successor: bool) -> Vip {
+fn virtual_address(log: &Log, shared: Arc<Shared>, events: Sender<Event>, is_successor: bool) -> Vip {
     let tell = Arc::new(move |report| shared.tell_vip(report));
-    Vip::new(log, pgweir_net::addresses_of, pgweir_net::verified_by, tell, is_successor)
+    Vip::new(log, pgweir_net::addresses_of, pgweir_net::verified_by, (tell, events), is_successor)
 }
 
 /// A thread that turns signals into events.

@@ -40,6 +40,8 @@ pub(super) struct Seen {
     pub(super) is_leaving: bool,
     /// Whether the process may set the address, and knows its network interface.
     pub(super) is_able: bool,
+    /// Whether an administrator has this pooler take the address, or keep it, although etcd cannot be asked.
+    pub(super) is_forced: bool,
     /// Whether another machine has announced the address since the last step.
     pub(super) other_announces: bool,
     /// The pooler that had the address last.
@@ -59,7 +61,7 @@ pub(super) enum Step {
     Take,
     /// Renew the address's lifetime in the kernel; announce the address if `announces`.
     Keep {
-        /// `true`: this pooler has the lease, so that others may be told.
+        /// `true`: this pooler has the lease or was forced to take the address, so that others may be told.
         announces: bool,
     },
     /// Remove the address, and decide again.
@@ -81,9 +83,11 @@ impl Seen {
             (Lease::Own, _) if may_hold => Step::Take,
             (Lease::Own, _) => Step::Revoke,
             (Lease::Free, _) if !may_hold => Step::Rest,
-            (Lease::Free, OldHolder::NotAsked) => Step::Ask,
+            (Lease::Unknown, _) if !may_hold || !self.is_forced => Step::Rest,
+            (Lease::Unknown, OldHolder::Gone) => Step::Take,
+            (Lease::Free | Lease::Unknown, OldHolder::NotAsked) => Step::Ask,
             (Lease::Free, OldHolder::Gone) => Step::Campaign,
-            (Lease::Free, OldHolder::Serves) | (Lease::Unknown | Lease::Other, _) => Step::Rest,
+            (Lease::Free | Lease::Unknown, OldHolder::Serves) | (Lease::Other, _) => Step::Rest,
         }
     }
 
@@ -96,7 +100,7 @@ impl Seen {
             Lease::Other => Step::Drop,
             // The pooler that announces the address has taken it with the lease. This one cannot prove that it has it.
             Lease::Unknown | Lease::Free if self.other_announces || !self.is_set => Step::Drop,
-            Lease::Unknown => Step::Keep { announces: false },
+            Lease::Unknown => Step::Keep { announces: self.is_forced },
             Lease::Free => Step::Campaign,
             Lease::Own if !self.is_set => Step::Take,
             Lease::Own => Step::Keep { announces: true },
@@ -111,11 +115,11 @@ mod tests {
     const LEASES: [Lease; 4] = [Lease::Unknown, Lease::Free, Lease::Own, Lease::Other];
     const OLD: [OldHolder; 3] = [OldHolder::NotAsked, OldHolder::Serves, OldHolder::Gone];
 
-    /// Returns all 384 combinations of facts.
+    /// Returns all 768 combinations of facts.
     fn all() -> Vec<Seen> {
         let bits = |number: usize, bit: usize| number >> bit & 1 == 1;
         let mut all = Vec::new();
-        for number in 0..32 {
+        for number in 0..64 {
             for lease in LEASES {
                 for old_holder in OLD {
                     all.push(Seen {
@@ -126,6 +130,7 @@ mod tests {
                         is_leaving: bits(number, 2),
                         is_able: bits(number, 3),
                         other_announces: bits(number, 4),
+                        is_forced: bits(number, 5),
                     });
                 }
             }
@@ -149,7 +154,21 @@ mod tests {
     #[test]
     fn a_holder_that_merely_loses_etcd_keeps_the_address() {
         let about = |seen: &Seen| serves(seen) && seen.lease == Lease::Unknown && !seen.other_announces;
-        always(about, |_| Step::Keep { announces: false });
+        always(about, |seen| Step::Keep { announces: seen.is_forced });
+    }
+
+    #[test]
+    fn only_force_takes_the_address_while_etcd_cannot_be_asked() {
+        let about = |seen: &Seen| {
+            !seen.holds && seen.lease == Lease::Unknown && seen.is_able && !seen.is_leaving && seen.is_forced
+        };
+        always(about, |seen| match seen.old_holder {
+            OldHolder::NotAsked => Step::Ask,
+            OldHolder::Serves => Step::Rest,
+            OldHolder::Gone => Step::Take,
+        });
+        let about = |seen: &Seen| !seen.holds && seen.lease == Lease::Unknown && !seen.is_forced;
+        always(about, |_| Step::Rest);
     }
 
     #[test]
@@ -188,7 +207,8 @@ mod tests {
     #[test]
     fn nothing_is_taken_without_the_lease() {
         for seen in all() {
-            assert!(seen.step() != Step::Take || seen.lease == Lease::Own, "{seen:?}");
+            let may_take = seen.lease == Lease::Own || seen.lease == Lease::Unknown && seen.is_forced;
+            assert!(seen.step() != Step::Take || may_take, "{seen:?}");
             assert!(seen.step() != Step::Campaign || seen.lease == Lease::Free, "{seen:?}");
             assert!(seen.step() != Step::Revoke || seen.lease == Lease::Own, "{seen:?}");
         }

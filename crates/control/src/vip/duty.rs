@@ -95,6 +95,9 @@ pub(super) struct Duty {
     holds: bool,
     /// The address may be set, as far as the commands have told. `true` before the first command.
     is_set_by_command: bool,
+    /// Whether an administrator has this pooler take the address, or keep it, although etcd cannot be asked. Ends with the lease, or
+    /// with the address.
+    is_forced: bool,
     others: Option<OtherAnnouncements>,
     announced: Option<Instant>,
     announcements: u32,
@@ -124,6 +127,7 @@ impl Duty {
             log,
             tell,
             is_set_by_command: true,
+            is_forced: false,
             others: None,
             announced: None,
             announcements: 0,
@@ -161,13 +165,35 @@ impl Duty {
         self.act(true).await;
     }
 
+    /// Takes the address although etcd cannot be asked. An address of another pooler that has the lease, or answers that it has the
+    /// address, is not taken: the error names that pooler.
+    pub(super) async fn take_by_force(&mut self) -> Result<(), String> {
+        self.is_forced = true;
+        let old_holder = self.act(false).await;
+        if self.holds {
+            return Ok(());
+        }
+        self.is_forced = false;
+        let unknown = || "another pooler".to_owned();
+        Err(match (self.obstacle(), self.lease, old_holder) {
+            (Some(why), _, _) => why,
+            (None, Lease::Other, _) => {
+                format!("{} has the lease", self.holder.clone().unwrap_or_else(unknown))
+            }
+            (None, _, OldHolder::Serves) => {
+                format!("{} answers that it has the address", self.last.clone().unwrap_or_else(unknown))
+            }
+            _ => "another pooler was faster; see SHOW VIP".to_owned(),
+        })
+    }
+
     /// Looks, and does all that is to be done now.
     pub(super) async fn round(&mut self) {
         self.act(false).await;
     }
 
-    /// Does a round. `is_leaving`: the address is to be given away.
-    async fn act(&mut self, is_leaving: bool) {
+    /// Does a round. `is_leaving`: the address is to be given away. Returns what the pooler that had the address last has answered.
+    async fn act(&mut self, is_leaving: bool) -> OldHolder {
         self.look_at_link();
         // etcd may be slow to answer, and the address must live until then.
         if self.holds && self.is_set() {
@@ -203,7 +229,10 @@ impl Duty {
             }
             self.publish(is_leaving);
         }
+        // With the lease, or without the address, nothing is forced any more.
+        self.is_forced &= self.holds && self.lease != Lease::Own;
         self.publish(is_leaving);
+        old_holder
     }
 
     /// Returns the facts of this moment.
@@ -221,6 +250,7 @@ impl Duty {
             is_set: self.is_set(),
             is_leaving,
             is_able: self.obstacle().is_none(),
+            is_forced: self.is_forced,
             other_announces: self.others.as_mut().is_some_and(OtherAnnouncements::take),
             old_holder,
         }
@@ -321,7 +351,8 @@ impl Duty {
         self.is_set_by_command = true;
         self.announcements = 0;
         if !std::mem::replace(&mut self.holds, true) {
-            self.log.write(Level::Log, &format!("vip {address}: this pooler has the address now"));
+            let how = if self.is_forced { ", by force" } else { "" };
+            self.log.write(Level::Log, &format!("vip {address}: this pooler has the address now{how}"));
         }
     }
 

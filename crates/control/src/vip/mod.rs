@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use pgweir_core::driver::Level;
+use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::mail::Rules;
 use pgweir_core::vip::VipReport;
 use pgweir_settings::Config;
@@ -25,6 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
 use crate::log::Log;
+use crate::plane::Event;
 use crate::sources::LookUp;
 use crate::sources::http::Client;
 use crate::trust::VerifyBy;
@@ -35,6 +36,9 @@ const THREAD: &str = "vip";
 
 /// The time that the end of the process waits for the address to be given away, besides the time of `vip_down_command`.
 const END_MAX: Duration = Duration::from_secs(5);
+
+/// The answer to a command about the address if there is none.
+const NO_ADDRESS: &str = "vip is not set";
 
 /// Takes the state that SHOW VIP shows; `None` if there is no virtual address.
 pub type TellVip = Arc<dyn Fn(Option<VipReport>) + Send + Sync>;
@@ -57,12 +61,28 @@ struct Setup {
     look_up: LookUp,
     verify: VerifyBy,
     tell: TellVip,
+    events: Sender<Event>,
     /// Whether this process has replaced another one, which may have set the address.
     is_successor: bool,
 }
 
+impl Setup {
+    /// Tells the control loop the result of [`Vip::take_by_force`].
+    fn took(&self, from: WorkerId, ticket: u64, result: Result<(), String>) {
+        // This fails if the process is ending and the receiver is gone.
+        let _ = self.events.send(Event::TookVip { from, ticket, result });
+    }
+}
+
 enum Order {
     Follow(Arc<Config>),
+    /// Take the address although etcd cannot be asked.
+    TakeByForce {
+        /// The worker that gets the result.
+        from: WorkerId,
+        /// The number that the worker gave to the command.
+        ticket: u64,
+    },
     /// Remove the address and give the lease back.
     GiveAway,
     /// Leave the address and the lease to the process that has replaced this one.
@@ -72,8 +92,14 @@ enum Order {
 impl Vip {
     /// Creates a handle without a thread. `is_successor`: this process has replaced another one, and goes on with its address.
     #[must_use]
-    pub fn new(log: &Log, look_up: LookUp, verify: VerifyBy, tell: TellVip, is_successor: bool) -> Vip {
-        let setup = Setup { log: log.clone(), look_up, verify, tell, is_successor };
+    pub fn new(
+        log: &Log,
+        look_up: LookUp,
+        verify: VerifyBy,
+        (tell, events): (TellVip, Sender<Event>),
+        is_successor: bool,
+    ) -> Vip {
+        let setup = Setup { log: log.clone(), look_up, verify, tell, events, is_successor };
         Vip { setup, orders: None, thread: None, limit: Duration::ZERO, has_ended: false }
     }
 
@@ -89,6 +115,14 @@ impl Vip {
             self.start();
         }
         self.send(Order::Follow(Arc::clone(&rules.config)));
+    }
+
+    /// Takes the address although etcd cannot be asked. The result comes as [`Event::TookVip`], also if there is no address.
+    pub(crate) fn take_by_force(&self, from: WorkerId, ticket: u64) {
+        let orders = self.orders.as_ref().filter(|_| !self.has_ended);
+        if orders.is_none_or(|orders| orders.send(Order::TakeByForce { from, ticket }).is_err()) {
+            self.setup.took(from, ticket, Err(NO_ADDRESS.to_owned()));
+        }
     }
 
     /// Gives the address away: the process is about to end.
@@ -156,6 +190,13 @@ async fn serve(mut orders: UnboundedReceiver<Order>, mut setup: Setup) {
         match order {
             None => {}
             Some(Some(Order::Follow(config))) => follow(&config, &mut duty, &mut setup).await,
+            Some(Some(Order::TakeByForce { from, ticket })) => {
+                let result = match &mut duty {
+                    Some(duty) => duty.take_by_force().await,
+                    None => Err(NO_ADDRESS.to_owned()),
+                };
+                setup.took(from, ticket, result);
+            }
             Some(Some(Order::GiveAway)) => {
                 if let Some(duty) = &mut duty {
                     duty.give_away().await;

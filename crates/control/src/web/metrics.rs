@@ -7,6 +7,7 @@ mod pgbouncer;
 #[cfg(test)]
 mod reference;
 mod text;
+mod vip;
 
 use pgweir_core::console::command::Topic;
 use pgweir_core::snapshot::{ClientCount, Snapshot, SnapshotRequest};
@@ -42,6 +43,7 @@ pub(super) async fn scrape(web: &WebState, reader: &Reader, accept: &str) -> Res
     let version = web.show(Topic::Version).await?;
     let version = version.first().and_then(|row| row.get("version")).unwrap_or_default().to_owned();
     let (clusters, nodes) = web.look_at_clusters().await?;
+    let addresses = web.show(Topic::Vip).await?;
     let mut clients = Vec::new();
     for worker in web.worker_rpc.workers() {
         if let Snapshot::ClientCounts(counts) =
@@ -58,6 +60,7 @@ pub(super) async fn scrape(web: &WebState, reader: &Reader, accept: &str) -> Res
     pgbouncer::write(&mut page, &model, &groups, &tables, &web.config());
     ours::write(&mut page, &model, &groups, web.version);
     clusters::write(&mut page, &clusters, &nodes);
+    vip::write(&mut page, &addresses);
     Ok(reply(StatusCode::OK, format.media_type(), page.finish()))
 }
 

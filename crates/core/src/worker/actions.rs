@@ -79,6 +79,7 @@ impl Worker {
                 Outcome::Done
             }
             Command::TakeOver
+            | Command::TakeVip
             | Command::ShowParameter(_)
             | Command::Set { .. }
             | Command::Reload

@@ -2,7 +2,7 @@
 //! restart would make.
 
 use crate::finding::Finding;
-use crate::snapshot::{Changed, Snapshot, Source};
+use crate::snapshot::{Changed, Snapshot, Source, Vip};
 
 /// The number of files that are neither clients nor servers: log, pid file, listeners, event queues.
 const FILES_OF_OUR_OWN: u64 = 32;
@@ -19,6 +19,29 @@ pub(super) fn suspended(snapshot: &Snapshot) -> Option<Finding> {
             "suspended",
             "the pooler is suspended: it reads and accepts nothing".to_owned(),
             "run RESUME on the console",
+        )
+    })
+}
+
+/// Checks that the virtual address can move.
+pub(super) fn virtual_address(snapshot: &Snapshot) -> Option<Finding> {
+    let Vip { address, state, lease, error } = snapshot.vip.as_ref()?;
+    let way = match state.as_str() {
+        "holds" => "moves to no other pooler",
+        _ => "does not move to this pooler",
+    };
+    if state == "unable" {
+        return Some(Finding::error(
+            "vip_unable",
+            format!("this pooler cannot take the virtual address {address}: {error}"),
+            "grant what is missing: the unit's drop-in pgweir-vip.conf has the capabilities (docs/operate/high-availability.md)",
+        ));
+    }
+    (lease == "unknown" && state != "given away").then(|| {
+        Finding::warning(
+            "vip_without_etcd",
+            format!("the virtual address {address} {way} while etcd does not answer ({error})"),
+            "bring etcd back; if the pooler that has the address is dead, VIP TAKE FORCE on the console takes it",
         )
     })
 }
@@ -147,6 +170,28 @@ mod tests {
         let found = of(Some(127)).expect("cut");
         assert!(found.text.contains("128") && found.text.contains("127"), "{found}");
         assert_eq!(found.severity, Severity::Warning);
+    }
+
+    #[test]
+    fn a_virtual_address_that_cannot_move() {
+        let found = |state: &str, lease: &str| {
+            let vip = Vip {
+                address: "10.0.0.9/24".into(),
+                state: state.into(),
+                lease: lease.into(),
+                error: "connection refused".into(),
+            };
+            virtual_address(&Snapshot { vip: Some(vip), ..Snapshot::default() }).map(|found| found.text)
+        };
+        assert_eq!(virtual_address(&Snapshot::default()), None);
+        for (state, lease) in
+            [("holds", "own"), ("standby", "other"), ("standby", "free"), ("given away", "unknown")]
+        {
+            assert_eq!(found(state, lease), None, "{state} {lease}");
+        }
+        assert!(found("unable", "other").is_some_and(|text| text.contains("cannot take")));
+        assert!(found("holds", "unknown").is_some_and(|text| text.contains("to no other pooler")));
+        assert!(found("standby", "unknown").is_some_and(|text| text.contains("not move to this pooler")));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use pgweir_auth::{Credential, Secret};
 use pgweir_client::{Address, Client, Login, UrlError, parse_url};
 use pgweir_control::Examination;
-use pgweir_doctor::{Database, Lagging, Pinned, Pool, Settings, Snapshot, Source, Statement};
+use pgweir_doctor::{Database, Lagging, Pinned, Pool, Settings, Snapshot, Source, Statement, Vip};
 use pgweir_net::{DEEP_BACKLOG_BYTES, Pems, TlsConfigs};
 use pgweir_settings::{ADMIN_DATABASE, Main};
 
@@ -189,6 +189,7 @@ impl Console {
                 .collect(),
             pinned: pinned.iter().filter_map(pin).collect(),
             statements: statements.iter().map(statement).collect(),
+            vip: self.show("VIP").first().map(vip),
             lagging: self.lagging(),
             ..Snapshot::default()
         }
@@ -265,6 +266,11 @@ fn statement(row: &Row) -> Statement {
         calls: number(row, "calls"),
         server_us: number(row, "server_us"),
     }
+}
+
+fn vip(row: &Row) -> Vip {
+    let text = |column| text(row, column).to_owned();
+    Vip { address: text("address"), state: text("state"), lease: text("lease"), error: text("error") }
 }
 
 fn pin(row: &Row) -> Option<Pinned> {

@@ -73,6 +73,7 @@ impl Subject for Machine {
             | Question::HurrySource { .. }
             | Question::MeasureLag(_)
             | Question::Promote(_)
+            | Question::TakeVip { .. }
             | Question::Drained(_)
             | Question::PeriodOver(_)
             | Question::Login(_)

@@ -14,7 +14,7 @@ use super::super::api::ShowRow;
 use super::super::model::tests::{film, pool};
 use super::super::process::Process;
 use super::text::{Format, Page};
-use super::{Tables, clusters, groups, ours, pgbouncer};
+use super::{Tables, clusters, groups, ours, pgbouncer, vip};
 
 const HEAD: &str = r"# Metrics
 
@@ -112,6 +112,12 @@ fn markdown() -> String {
         "Clusters and nodes",
         "Only if the file has a [cluster](configure/clusters.md).",
         |page| clusters::write(page, &[full_row(Topic::Clusters)], &[full_row(Topic::Nodes)]),
+    );
+    section(
+        &mut out,
+        "Virtual address",
+        "Only if [`vip`](operate/high-availability.md#an-address-that-moves-vip) is set. The sum of `pgweir_vip_holds` over all poolers is 1.",
+        |page| vip::write(page, &[full_row(Topic::Vip)]),
     );
     out
 }

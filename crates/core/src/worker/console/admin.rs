@@ -153,7 +153,7 @@ impl Worker {
     fn distribute<D: Driver>(&mut self, cx: &mut Cx<'_, D>, source: CommandSource, command: Command) {
         self.tickets += 1;
         let ticket = self.tickets;
-        let elsewhere = matches!(command, Command::Reload | Command::Set { .. });
+        let elsewhere = matches!(command, Command::Reload | Command::Set { .. } | Command::TakeVip);
         let missing = if elsewhere { 1 } else { cx.env.shared.workers() };
         let pending = PendingCommand { source, command: command.clone(), missing, outcomes: Vec::new() };
         self.commands.insert(ticket, pending);
@@ -166,6 +166,7 @@ impl Worker {
         match command {
             Command::Reload => cx.driver.ask(Question::Reload { from, ticket }),
             Command::Set { key, value } => cx.driver.ask(Question::Set { from, ticket, key, value }),
+            Command::TakeVip => cx.driver.ask(Question::TakeVip { from, ticket }),
             Command::Shutdown(kind) => {
                 for worker in self.other_workers(cx.env) {
                     cx.driver.mail(worker, Mail::Shutdown(kind));

@@ -165,6 +165,8 @@ pub enum Command {
         /// FORCE was given: transactions that do not end in time are interrupted.
         force: bool,
     },
+    /// VIP TAKE FORCE: this pooler takes the virtual address although etcd cannot be asked.
+    TakeVip,
     /// SUSPEND.
     Suspend,
     /// RELOAD.
@@ -211,6 +213,9 @@ impl Command {
         }
         if verb == "switchover" {
             return switchover(words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
+        }
+        if verb == "vip" {
+            return take_vip(words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
         }
         if verb == "cache" {
             return purge_cache(words.collect::<Vec<_>>().as_slice()).ok_or_else(invalid);
@@ -276,6 +281,7 @@ impl Command {
             Command::SwitchNode { to, .. } => format!("{} NODE", verb_of(*to)),
             Command::Recheck(_) => "RECHECK".to_owned(),
             Command::Switchover { .. } => "SWITCHOVER".to_owned(),
+            Command::TakeVip => "VIP TAKE FORCE".to_owned(),
             Command::Suspend => "SUSPEND".to_owned(),
             Command::Reload => "RELOAD".to_owned(),
             Command::TakeOver => "TAKE_OVER".to_owned(),
@@ -340,6 +346,13 @@ fn purge_cache(words: &[&str]) -> Option<Command> {
     };
     let is_named = database.as_ref().is_none_or(|name: &String| name.len() <= NAME_BYTES_MAX);
     (keyword.eq_ignore_ascii_case("purge") && is_named).then_some(Command::PurgeCache(database))
+}
+
+/// Reads `TAKE FORCE`.
+fn take_vip(words: &[&str]) -> Option<Command> {
+    let [verb, force] = words else { return None };
+    let fits = verb.eq_ignore_ascii_case("take") && force.eq_ignore_ascii_case("force");
+    fits.then_some(Command::TakeVip)
 }
 
 /// Reads `NODE cluster.node`.
@@ -583,6 +596,8 @@ mod tests {
             assert!(matches!(Command::parse(text), Err(NoCommand::Unknown(_))), "{text}");
         }
         assert_eq!(Command::parse("RECHECK main"), Ok(Command::Recheck("main".into())));
+        assert_eq!(Command::parse("vip take Force;"), Ok(Command::TakeVip));
+        assert!(Command::parse("VIP TAKE").is_err());
         let switchover = |to: Option<&str>, force| {
             Ok(Command::Switchover { cluster: "main".into(), to: to.map(Into::into), force })
         };

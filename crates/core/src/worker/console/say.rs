@@ -165,6 +165,7 @@ const HELP: &str = "\n\
     \tKILL_CLIENT <client_id>\n\
     \tATTACH|DRAIN|DETACH NODE <cluster>.<node>\n\
     \tRECHECK <cluster>\n\
+    \tVIP TAKE FORCE\n\
     \tSWITCHOVER <cluster> TO <node> [FORCE]\n\
     \tSWITCHOVER <cluster> CANCEL\n\
     \tSUSPEND\n\
@@ -214,7 +215,7 @@ mod tests {
             }
         }
         let verbs = "SHOW SET RELOAD PAUSE RESUME DISABLE ENABLE RECONNECT CACHE KILL KILL_CLIENT ATTACH DRAIN DETACH RECHECK \
-                     SWITCHOVER SUSPEND SHUTDOWN WAIT_CLOSE";
+                     SWITCHOVER VIP SUSPEND SHUTDOWN WAIT_CLOSE";
         for verb in verbs.split(' ').filter(|verb| !verb.is_empty()) {
             assert!(tags.iter().any(|tag| tag.split(' ').next() == Some(verb)), "{verb} is not in SHOW HELP");
         }
