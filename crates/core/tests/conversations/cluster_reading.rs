@@ -264,6 +264,7 @@ fn a_standby_that_is_lost_later_rolls_the_transaction_back() {
 fn what_a_standby_does_otherwise_without_an_error_is_refused() {
     for (text, word) in [
         ("select pg_advisory_lock(1)", "pg_advisory_lock"),
+        ("select set_config('a.' || x, 'y', false) from t", "session_state"),
         ("select pg_try_advisory_xact_lock(1)", "pg_try_advisory_xact_lock"),
         ("select pg_export_snapshot()", "pg_export_snapshot"),
         ("select last_value from s", "last_value"),
