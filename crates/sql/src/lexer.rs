@@ -17,6 +17,8 @@ use crate::scan::chunks::{self, CHUNK};
 
 mod quotes;
 
+pub use quotes::quote_identifier;
+
 #[cfg(test)]
 mod tests;
 

@@ -34,9 +34,9 @@ pub use bare::without_literals;
 pub use blocks::{Block, Isolation, TransactionModes, begin_modes, block, may_be_block};
 pub use exchange::{Literal, exchangeable, literal_len};
 pub use hints::{CacheHint, Hint, cache_hint, hint};
-pub use lexer::{Doubt, Kind, Lexeme, Lexer};
+pub use lexer::{Doubt, Kind, Lexeme, Lexer, quote_identifier};
 pub use marks::{Marks, keeps_parse_context};
-pub use prepared::{NameUse, prepared_names};
+pub use prepared::{NameUse, executed_name, prepared_names};
 pub use questions::{Question, questions};
 pub use reach::{
     AtStandby, NameRole, at_standby, certainly_reads, doubtful_part, find_name, name_hash, names_only_tables,

@@ -70,6 +70,17 @@ fn is(lexeme: &Lexeme<'_>, word: &[u8]) -> bool {
     lexeme.text.eq_ignore_ascii_case(word)
 }
 
+/// Returns the name of the statement that a plain EXECUTE runs.
+#[must_use]
+pub fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
+    let rest = text.trim_ascii();
+    let rest = rest.get(..8).filter(|verb| verb.eq_ignore_ascii_case(b"execute ")).map(|_| &rest[8..])?;
+    let rest = rest.trim_ascii_start();
+    let end =
+        rest.iter().position(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'_')).unwrap_or(rest.len());
+    (end > 0 && !rest.contains(&b';')).then(|| rest[..end].to_ascii_lowercase())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

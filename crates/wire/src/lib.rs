@@ -21,6 +21,7 @@ pub mod header;
 pub mod limits;
 pub mod messages;
 pub mod startup;
+pub mod types;
 
 mod reader;
 #[cfg(test)]

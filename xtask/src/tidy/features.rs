@@ -27,12 +27,7 @@ const ROOMS: [&str; 11] = [
     "startup",
 ];
 /// The functions of other rooms that a room may call, with the reason.
-const ALLOWED: [(&str, &[&str], &str); 15] = [
-    ("listen", &["quote_identifier"], "a function of a name alone"),
-    ("sequences", &["executed_name"], "a function of a text alone"),
-    ("catalog", &["are_built_in"], "a function of types alone"),
-    ("catalog", &["question"], "a module of its own with the name of a function of cluster"),
-    ("session", &["question"], "the catalog's, as above"),
+const ALLOWED: [(&str, &[&str], &str); 10] = [
     (
         "cluster",
         &["hides_settings", "is_notable", "waits_for_restore"],

@@ -1,5 +1,5 @@
-//! Finds the end of a quoted text. Every function but [`dollar`] gets the whole text and the offset of the
-//! inside, and returns the offset of the closing quote, or a doubt.
+//! Finds the end of a quoted text, and writes quoted names. Every function but [`dollar`] and [`quote_identifier`] gets the whole text and
+//! the offset of the inside, and returns the offset of the closing quote, or a doubt.
 
 use super::{Doubt, is_blank, line_len};
 use crate::scan::chunks::count_until;
@@ -110,4 +110,16 @@ pub(super) fn dollar(sql: &[u8], start: usize) -> Result<(usize, usize, usize), 
         }
         at += 1;
     }
+}
+
+/// Writes a name as SQL spells it, whatever is in it.
+pub fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
+    out.push(b'"');
+    for &byte in name {
+        if byte == b'"' {
+            out.push(byte);
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
 }

@@ -216,3 +216,10 @@ proptest! {
         prop_assert_eq!(lex(&sql), Ok(expected));
     }
 }
+
+#[test]
+fn quotes_in_a_name_that_is_written_are_doubled() {
+    let mut out = Vec::new();
+    quote_identifier(&mut out, b"a\"b.C");
+    assert_eq!(out, b"\"a\"\"b.C\"");
+}

@@ -9,7 +9,7 @@ use crate::ids::ServerId;
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalog::graph::Graph;
-use crate::pool::catalog::question::question;
+use crate::pool::catalog::question::catalog_question;
 use crate::pool::catalog::reach::{NameLists, Reach};
 use crate::pool::catalog::routines::SETTINGS_QUESTION;
 use crate::pool::client::state::ClientState;
@@ -54,7 +54,7 @@ impl Pool {
             return false;
         }
         self.state.routines.begin_reading(cx.env.now.mono_us);
-        let mut text = question(at_standbys).into_bytes();
+        let mut text = catalog_question(at_standbys).into_bytes();
         if routines {
             text.extend_from_slice(SETTINGS_QUESTION);
         }

@@ -12,7 +12,6 @@ use crate::limits::{
 };
 use crate::pool::catalog::graph::{Effects, Graph};
 use crate::pool::catalog::names::Names;
-use crate::pool::prepared::statements::are_built_in;
 use crate::pool::relay::exchange::whole_messages;
 
 /// Another part of the question for everything: names of such routines. Those of a body in standard SQL are found by its text.
@@ -348,7 +347,7 @@ impl Routines {
     /// Whether values of these types may run code that changes the session. For a domain, the text need not contain a name.
     #[inline]
     pub(crate) fn run_with<'a>(&self, types: impl FnOnce() -> Option<&'a [u8]>) -> bool {
-        !self.none_changes() && types().is_some_and(|types| !are_built_in(types))
+        !self.none_changes() && types().is_some_and(|types| !pgweir_wire::types::are_built_in(types))
     }
 
     /// Whether a text contains the name of code that changes sessions or reads drawn values.

@@ -244,7 +244,7 @@ impl Pool {
         server_id: ServerId,
         at: Box<AtCommit>,
     ) {
-        let question = question(at.stake.xid, false);
+        let question = outcome_question(at.stake.xid, false);
         let phase = LinkPhase::Outcome(Box::new(Asking { at, row: None, failed: None }));
         let link = Link { phase, ..Link::new(server_id, self.state.policy.mode) };
         self.set_client_state(id, ClientState::Linked(link));
@@ -314,7 +314,7 @@ impl Pool {
         }
         if told == Outcome::AskAgain {
             (asking.row, asking.failed) = (None, None);
-            let text = question(at.stake.xid, true);
+            let text = outcome_question(at.stake.xid, true);
             let version = server_version;
             let text = own_settings::question(version, Asks::Little, text.as_bytes());
             self.send_hidden(cx, server_id, Purpose::Outcome, &text);
@@ -371,7 +371,7 @@ fn questions(server: &Server) -> usize {
 }
 
 /// Returns the query for the outcome of a transaction. `waits`: the server sleeps 0.1 s before it answers.
-fn question(xid: u64, waits: bool) -> String {
+fn outcome_question(xid: u64, waits: bool) -> String {
     let sleep = if waits { "(SELECT pg_catalog.pg_sleep(0.1))" } else { "(SELECT 1)" };
     format!(
         "SELECT pg_catalog.txid_status('{xid}'), pg_catalog.pg_last_wal_replay_lsn(), \

@@ -18,7 +18,6 @@ use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::asked::Replies;
 use crate::pool::server::state::Stage;
-use crate::pool::session::content::quote_identifier;
 use crate::pool::session::pins::Reasons;
 use crate::pool::{Branch, Pool};
 
@@ -155,7 +154,7 @@ impl Pool {
         (listener.barrier, listener.has_barrier) = (barrier.clone(), false);
         let mut text = statement(b"LISTEN ", &barrier.channel);
         text.extend_from_slice(b"NOTIFY ");
-        quote_identifier(&mut text, &barrier.channel);
+        pgweir_sql::quote_identifier(&mut text, &barrier.channel);
         text.extend_from_slice(format!(",'{}';", barrier.number).as_bytes());
         self.ask_to_mark(cx, id, &text);
         let version = self.servers[id].at.version;

@@ -10,7 +10,6 @@ use crate::pool::client::state::{Account, ClientState};
 use crate::pool::listen::notify_listener::Listener;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{ServerState, Stage};
-use crate::pool::session::content::quote_identifier;
 use crate::pool::session::params::Params;
 use crate::pool::{Client, Pool};
 
@@ -158,7 +157,7 @@ impl Pool {
 
 pub(super) fn statement(word: &[u8], channel: &[u8]) -> Vec<u8> {
     let mut text = word.to_vec();
-    quote_identifier(&mut text, channel);
+    pgweir_sql::quote_identifier(&mut text, channel);
     text.push(b';');
     text
 }

@@ -106,15 +106,6 @@ impl Statement {
     }
 }
 
-/// Whether parameter types, four bytes each, are PostgreSQL's own. With values of other types (domains), code of users may run.
-pub(crate) fn are_built_in(types: &[u8]) -> bool {
-    let (types, _) = types.as_chunks();
-    types.iter().all(|oid| u32::from_be_bytes(*oid) < FIRST_OWN_OID)
-}
-
-/// The number from which on objects are users' own (`FirstNormalObjectId`).
-const FIRST_OWN_OID: u32 = 16_384;
-
 /// The statements that clients and servers of this worker have.
 #[derive(Default)]
 pub(crate) struct Statements {
@@ -223,7 +214,7 @@ impl Statements {
                 None
             },
             traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
-            takes_built_in: are_built_in(types),
+            takes_built_in: pgweir_wire::types::are_built_in(types),
             parse_context,
             verdict: Cell::default(),
             serial,

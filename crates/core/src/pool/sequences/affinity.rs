@@ -28,7 +28,6 @@ use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::pins::Reasons;
 
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
-use crate::pool::session::notes::executed_name;
 
 impl Pool {
     /// Whether [`Pool::use_sequences`] has something to do.
@@ -266,7 +265,7 @@ fn touching<'a>(session: &'a Session, text: &'a [u8], traits: &Traits) -> Touchi
         return Touching { draws: sequences::draws(traits), plainly: true, asks };
     }
     let inside = |prepared: &&Prepared| sequences::mentions(&prepared.text);
-    let (known, asking) = match executed_name(text) {
+    let (known, asking) = match pgweir_sql::executed_name(text) {
         Some(name) => {
             let known = session.prepared().find(|prepared| *prepared.name == *name);
             (known, known.filter(inside))

@@ -271,7 +271,7 @@ impl Session {
         let words = [(&b"UNLISTEN "[..], gone.collect::<Vec<_>>()), (b"LISTEN ", new.collect())];
         for (word, channel) in words.iter().flat_map(|(word, of)| of.iter().map(move |name| (word, name))) {
             let mut text = word.to_vec();
-            quote_identifier(&mut text, channel);
+            pgweir_sql::quote_identifier(&mut text, channel);
             text.push(b';');
             statements.push(text);
         }
@@ -287,18 +287,6 @@ pub(crate) enum Listening {
     /// The server does not listen: PostgreSQL refuses LISTEN at a standby, where there are no notifications. The session has its channels,
     /// and the server does not know of them.
     Nowhere,
-}
-
-/// Writes a name as SQL spells it, whatever is in it.
-pub(crate) fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
-    out.push(b'"');
-    for &byte in name {
-        if byte == b'"' {
-            out.push(byte);
-        }
-        out.push(byte);
-    }
-    out.push(b'"');
 }
 
 /// Writes `SELECT pg_catalog.set_config(...), ...;`.

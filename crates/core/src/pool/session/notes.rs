@@ -434,21 +434,12 @@ fn executed(session: &Session, text: &[u8], marks: Marks, routines: &Routines) -
     if marks != Marks::PREPARED.and(Marks::ROUTINES) {
         return None;
     }
-    let name = executed_name(text)?;
+    let name = pgweir_sql::executed_name(text)?;
     let prepared = session.prepared().find(|prepared| *prepared.name == *name)?;
     if routines.changes_in(&prepared.text) {
         return None;
     }
     Some(pgweir_sql::traits(&prepared.text).marks.without(Marks::PREPARED))
-}
-
-/// Returns the name of the statement that a plain EXECUTE runs.
-pub(crate) fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
-    let rest = text.trim_ascii();
-    let rest = rest.get(..8).filter(|verb| verb.eq_ignore_ascii_case(b"execute ")).map(|_| &rest[8..])?;
-    let rest = rest.trim_ascii_start();
-    let end = rest.iter().position(|byte| !is_name(*byte)).unwrap_or(rest.len());
-    (end > 0 && !rest.contains(&b';')).then(|| rest[..end].to_ascii_lowercase())
 }
 
 fn is_name(byte: u8) -> bool {

@@ -20,7 +20,7 @@ use crate::pool::client::state::{ClientState, Link, UnnamedOnServer};
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Purpose};
 use crate::pool::server::asked::Replies;
 use crate::pool::server::state::{Server, Stage};
-use crate::pool::session::content::{Session, Setting, quote_identifier, set_config};
+use crate::pool::session::content::{Session, Setting, set_config};
 use crate::pool::session::params::quote_literal;
 use crate::pool::session::pins::{PutBack, Reasons};
 
@@ -199,7 +199,7 @@ fn set(name: &[u8], value: &[u8], local: bool) -> Vec<u8> {
         return text;
     }
     text.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
-    quote_identifier(&mut text, name);
+    pgweir_sql::quote_identifier(&mut text, name);
     for (at, item) in items.iter().enumerate() {
         text.push(if at == 0 { b'=' } else { b',' });
         quote_literal(&mut text, item);

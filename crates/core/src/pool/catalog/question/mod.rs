@@ -17,7 +17,7 @@ const PATTERNS: &str = include_str!("patterns.txt");
 const OPERATORS: [&str; 12] = ["!~*", "!~", "~*", "~", "<>", ">=", "<=", "->>", "=", "<", ">", "&"];
 
 /// Returns the whole question. `at_standbys`: it also asks for names that mean something else on a standby.
-pub(crate) fn question(at_standbys: bool) -> String {
+pub(crate) fn catalog_question(at_standbys: bool) -> String {
     let names =
         |kind: &str, marks: &str| include_str!("names.sql").replace("$kind", kind).replace("$marks", marks);
     let mut answers = vec![
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_question_is_whole() {
-        let text = question(true);
+        let text = catalog_question(true);
         assert!(text.is_ascii() && !text.contains('\\'));
         assert_eq!(patterns().len(), 10);
         assert!(patterns().iter().all(|(name, value)| !value.is_empty() && !text.contains(*name)));
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(operators.count(), 0, "each has its schema");
         assert!(text.contains("OPERATOR(pg_catalog.=)") && text.matches("'s', CASE").count() == 1);
         assert!(text.contains("SELECT 'i', reset_val"));
-        let of_one_node = question(false);
+        let of_one_node = catalog_question(false);
         assert!(!of_one_node.contains("'s', CASE"));
     }
 }

@@ -12,7 +12,6 @@ use super::whole_messages;
 use crate::ids::PoolId;
 use crate::limits::GROUP_BYTES_MAX;
 use crate::pool::catalog::reach::{Reach, Reads};
-use crate::pool::prepared::statements::are_built_in;
 use crate::pool::prepared::texts::Texts;
 use crate::pool::sequences::state::{asks, draws};
 use crate::pool::session::pins::is_notable;
@@ -288,7 +287,8 @@ impl<'b> Extended<'b> {
         }
         texts.look(parse.query, |traits, verdict| {
             let found = reach.reads(parse.query, traits, verdict);
-            let reads = if are_built_in(parse.param_types) { found } else { Reads::InDoubt };
+            let reads =
+                if pgweir_wire::types::are_built_in(parse.param_types) { found } else { Reads::InDoubt };
             self.unnamed = Some((*traits, reads));
         });
         self.leaves_unnamed = true;

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use crate::limits::{GREETING_CONFIRMED_US, GREETING_LATE_US, GREETING_ORIGINS_MAX};
 use crate::pool::server::greeting::IN_HOT_STANDBY;
-use crate::pool::session::content::quote_identifier;
 use crate::pool::session::params::quote_literal;
 
 /// The beginning of the question.
@@ -179,7 +178,7 @@ pub(crate) fn question<'a>(names: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         if list.len() > 1 {
             list.push(b',');
         }
-        quote_identifier(&mut list, name);
+        pgweir_sql::quote_identifier(&mut list, name);
     }
     list.push(b'}');
     let mut literal = Vec::new();
