@@ -121,10 +121,10 @@ class Machine:
         return f" {address}/" in run("ip", "-n", self.name, "-oneline", "address", "show", "dev", self.link)
 
     def vip(self):
-        """The row of SHOW VIP."""
+        """The row of SHOW VIP; all is None before the first look at the address."""
         with self.pooler.raw("pgbouncer", "admin", password="pw-of-admin", unix=True) as console:
             answer = console.query("SHOW VIP")
-        return dict(zip(answer.columns, answer.rows[0]))
+        return dict(zip(answer.columns, answer.rows[0] if answer.rows else [None] * len(answer.columns)))
 
     def take_by_force(self):
         """The answer to VIP TAKE FORCE."""
@@ -142,7 +142,7 @@ class Machine:
         assert self.pooler.process.poll() is None, self.pooler.output()
         try:
             return self.vip()["lease"] in ("own", "other")
-        except (OSError, IndexError):
+        except OSError:
             return False
 
     def dropped(self):

@@ -119,7 +119,7 @@ impl Duty {
         let register = Register::new(client, spec.endpoints.clone(), spec.login.clone(), &address, spec.ttl);
         let link = interface::find(spec.address, &spec.interface);
         let is_set = link.as_ref().is_ok_and(|link| link.has_address);
-        Duty {
+        let mut duty = Duty {
             holds: inherits && spec.commands.is_none() && is_set,
             link,
             spec,
@@ -137,7 +137,10 @@ impl Duty {
             last: None,
             silence: None,
             said: [None, None],
-        }
+        };
+        // etcd may take long to answer.
+        duty.publish(false);
+        duty
     }
 
     pub(super) fn spec(&self) -> &Spec {
