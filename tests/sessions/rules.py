@@ -199,7 +199,7 @@ def _prepared_again(wanted, got):
 
 def _columns_are_back(wanted, got):
     """Columns that changed back: the pooler goes by what the statement was when a server described it last."""
-    return _is_changed_result(got) and "L" not in dict(got[1]) and wanted[0] in "2tT"
+    return _is_changed_result(got) and wanted[0] in "2tT"
 
 
 def _earlier_parameters(wanted, got):

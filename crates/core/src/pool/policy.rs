@@ -36,6 +36,25 @@ pub(crate) struct Policy {
     pub(crate) multiplex: Option<MultiplexLimits>,
 }
 
+/// What pgweir notes of the sessions of a pool's servers. A server that was used while something else was noted may hold the state of a
+/// client of which nobody knows: if this changes, the pool's servers are replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SessionNotes {
+    kept: SessionKept,
+    tracks_statements: bool,
+}
+
+/// The place of a client's session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SessionKept {
+    /// The server, which is the client's until it leaves (session pooling).
+    AtServer,
+    /// pgweir, which brings each server to it.
+    AtPgweir,
+    /// Whichever server the client had (`session_state=pgbouncer`).
+    Nowhere,
+}
+
 /// The BEGINs that pgweir answers without a server, as `defer_begin` sets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BeginsWithoutServer {
@@ -139,6 +158,16 @@ impl Policy {
     /// Whether clients keep their session although servers change hands.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.mode != PoolMode::Session && self.tries_startup()
+    }
+
+    /// Returns what pgweir notes of the sessions of the pool's servers.
+    pub(crate) fn session_notes(&self) -> SessionNotes {
+        let kept = match () {
+            () if self.keeps_server() => SessionKept::AtServer,
+            () if self.keeps_sessions() => SessionKept::AtPgweir,
+            () => SessionKept::Nowhere,
+        };
+        SessionNotes { kept, tracks_statements: self.tracks_statements }
     }
 
     /// Whether all startup parameters are tried on a server.

@@ -17,7 +17,7 @@ use crate::pool::known::Known;
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::node::{Branch, NodePool};
 use crate::pool::numbers::Numbers;
-use crate::pool::policy::Policy;
+use crate::pool::policy::{OnLoss, Policy};
 use crate::pool::queue::Queue;
 use crate::pool::sequences::state::Drawn;
 use crate::pool::server::greeting::ServerGreeting;
@@ -203,6 +203,10 @@ impl PoolState {
     /// Follows the configuration.
     pub(crate) fn follow(&mut self, config: &Config) {
         self.policy = Policy::of(config, &self.config, &self.user);
+        if self.policy.on_loss == OnLoss::Ends && !self.standbys.is_empty() {
+            // The database had a cluster: a transaction may still read at a standby.
+            self.policy.on_loss = OnLoss::EndsAtFence;
+        }
         let one_in = config.session_audit_sample(&self.config, &self.user);
         let connect_query = self.config.connect_query.as_deref().unwrap_or_default();
         self.session_checks.follow(if self.policy.keeps_sessions() { one_in } else { 0 }, connect_query);

@@ -246,12 +246,13 @@ impl Worker {
             let recycled = is_among(&diff.recycled, &config, &name) || is_named(&diff.added);
             self.in_pool(cx, id, |pool, cx| {
                 pool.state.config = Arc::new(database.into_owned());
-                let before = pool.state.policy.mode;
+                let before = pool.state.policy;
                 pool.state.follow(&config);
-                warn_of_lost_sessions(cx, &pool.state, before);
+                warn_of_lost_sessions(cx, &pool.state, before.mode);
+                let notes_otherwise = before.session_notes() != pool.state.policy.session_notes();
                 pool.state.join_cluster(cx.env);
                 // PgBouncer's words for TLS, too.
-                if recycled || tls_changed {
+                if recycled || tls_changed || notes_otherwise {
                     pool.recycle_pool(cx, "database configuration changed");
                 }
                 pool.place_again(cx);

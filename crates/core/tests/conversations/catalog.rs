@@ -396,12 +396,12 @@ fn without_looks_it_is_not_read() {
 }
 
 #[test]
-fn after_session_pooling_a_reset_comes_first() {
+fn after_session_pooling_the_server_serves_nobody_else() {
     let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
     rig.catalog = None;
     let client = rig.client("alice");
     let server = rig.dialed();
     assert!(run(&mut rig, client, server, "select 1").is_empty());
     rig.reload("", "app = host=pg pool_mode=transaction");
-    assert_eq!(run(&mut rig, client, server, "select 1"), ["Query DISCARD ALL"]);
+    assert_eq!(run(&mut rig, client, server, "select 1"), ["Terminate"]);
 }

@@ -450,3 +450,21 @@ fn without_a_standby_it_is_the_primarys() {
     stage.rig.gets_raw(client);
     stage.runs(client, primary, "select pg_advisory_lock(1)", "SELECT 1", 'T');
 }
+
+#[test]
+fn a_client_that_a_standby_served_goes_on_without_the_cluster() {
+    let (mut stage, client, primary, standby) = reading("", "begin read only");
+    stage.runs(client, standby, "commit", "COMMIT", 'I');
+    stage.rig.reload("", "app_auto = host=pg");
+    assert!(stage.rig.is_closed(primary) && stage.rig.is_closed(standby));
+    stage.rig.send(client, &fe::query("select a from t"));
+    // The connections that watched the nodes are closed, too.
+    let mut server = stage.rig.dialed();
+    while stage.rig.is_closed(server) {
+        server = stage.rig.dialed();
+    }
+    stage.rig.greet(server);
+    assert_eq!(stage.rig.gets(server), ["Query select a from t"]);
+    stage.rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}

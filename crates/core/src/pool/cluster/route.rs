@@ -193,9 +193,21 @@ impl Pool {
     #[inline]
     pub(crate) fn branch_of_request(&mut self, env: &mut Env, id: ClientId, asking: Asking<'_>) -> Branch {
         if self.state.cluster.is_none() {
+            if !self.state.standbys.is_empty() {
+                self.leave_standby(id);
+            }
             return Branch::PRIMARY;
         }
         self.choose_branch(env, id, asking)
+    }
+
+    /// Takes a client from the standby that served it last, because its database has a cluster no more.
+    #[cold]
+    fn leave_standby(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(id) {
+            client.account.branch = Branch::PRIMARY;
+            client.account.routing = None;
+        }
     }
 
     #[inline(never)]

@@ -71,7 +71,7 @@ impl Pool {
         let params = self.params_of(env, &params);
         let session = self.session_of(env, &session.unwrap_or_default(), prepared.as_deref());
         let pool = &mut self.state;
-        let is_same = settings.is_none_or(|settings| settings == opened_by(&pool.config));
+        let is_same = settings.is_none_or(|settings| settings == opened_by(pool));
         if pool.greeting.is_none() && !fixed.is_empty() && is_same {
             let params = pool.known.share_params(params);
             let greeting = ServerGreeting { fixed: fixed.into(), params, session, in_doubt: false };
@@ -132,7 +132,7 @@ impl Pool {
         server.at.since = self.ago(env, age_us);
         server.active_us = self.ago(env, unused_us).mono_us;
         server.work.xact_us = if xact_us == 0 { 0 } else { self.ago(env, xact_us).mono_us };
-        if retire || settings != opened_by(&self.state.config) {
+        if retire || settings != opened_by(&self.state) {
             server.retire = Some("database configuration changed");
         } else if !all_known {
             server.retire = Some("obsolete connection");

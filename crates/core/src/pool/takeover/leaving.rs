@@ -28,7 +28,7 @@ use crate::pool::takeover::carried::{
     Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, CarriedShape,
     CarriedTerm, Pair,
 };
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Pool, PoolState, ServerKind};
 
 /// The time after a turn at which the worker looks again whether the queued bytes have left (µs).
 const LOOK_AGAIN_US: u64 = 2_000;
@@ -43,7 +43,7 @@ impl Pool {
             learned: secret(&pool.known.learned),
             session: greeting.map(|greeting| settings(&greeting.session)),
             prepared: greeting.map(|greeting| prepared(&greeting.session)),
-            opened_by: Some(opened_by(&pool.config)),
+            opened_by: Some(opened_by(pool)),
         };
         cx.driver.give_away(None, None, self.carried(Some(carried), None, None));
     }
@@ -282,7 +282,7 @@ impl Pool {
             retire: server.retire.is_some() || !server.opened.is_plain(),
             session: settings(&server.session),
             prepared: Some(prepared(&server.session)),
-            opened_by: opened_by(&self.state.config),
+            opened_by: opened_by(&self.state),
             term: server.at.term.as_ref().map(pack_term),
             at_standby: (!server.branch.is_primary()).then_some(true),
             shapes: Some(server.statements.iter().filter_map(shape).collect()),
@@ -314,10 +314,10 @@ impl Pool {
     }
 }
 
-/// Returns the settings of a database that its servers are opened with, as text.
-pub(crate) fn opened_by(config: &Database) -> String {
-    let Database { dbname, hosts, port, user, connect_query, .. } = config;
-    format!("{dbname:?} {hosts:?} {port} {user:?} {connect_query:?}")
+/// Returns the settings that a pool's servers are opened and used with, as text.
+pub(crate) fn opened_by(pool: &PoolState) -> String {
+    let Database { dbname, hosts, port, user, connect_query, .. } = &*pool.config;
+    format!("{dbname:?} {hosts:?} {port} {user:?} {connect_query:?} {:?}", pool.policy.session_notes())
 }
 
 fn pack_term(term: &Term) -> CarriedTerm {

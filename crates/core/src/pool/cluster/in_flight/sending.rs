@@ -48,7 +48,9 @@ impl Pool {
                 Some(len) => &bytes[..len],
                 None => return self.waits_at_server(id),
             },
-            OnLoss::EndsAtFence => return self.send_linked(cx, id, server_id, bytes),
+            OnLoss::EndsAtFence if !self.reads_at_standby(id, server_id) => {
+                return self.send_linked(cx, id, server_id, bytes);
+            }
             _ => bytes,
         };
         let later = match self.reads_at_standby(id, server_id) {
@@ -60,7 +62,11 @@ impl Pool {
             Later::Send(len, then) => (&bytes[..len], Some(then)),
             Later::Done(step) => return step,
         };
-        let before = self.before_sending(cx.env, id, server_id, bytes);
+        let before = match self.state.policy.on_loss {
+            // A reload has ended what is recorded.
+            OnLoss::EndsAtFence => None,
+            _ => self.before_sending(cx.env, id, server_id, bytes),
+        };
         if let Some(before) = before.as_ref().filter(|before| self.asks_ahead(cx.env, id, before, bytes)) {
             debug_assert!(before.is_at_rest);
             self.ask_number(cx, server_id, bytes.first() == Some(&tag::QUERY));
