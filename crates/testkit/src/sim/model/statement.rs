@@ -305,7 +305,7 @@ fn without_own_settings(text: &str) -> &str {
     if question.len() == text.len() {
         return text;
     }
-    question.split_once(";SET LOCAL enable_").map_or(question, |(session, _)| session)
+    question.split_once(";SET LOCAL ").map_or(question, |(session, _)| session)
 }
 
 fn finish(words: &mut Vec<String>, tag: &mut Tag, statements: &mut Vec<Statement>) -> Result<(), String> {
