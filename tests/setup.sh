@@ -30,6 +30,7 @@ fi
 pg/install.sh
 browser/install.sh
 monitoring/install.sh
+monitoring/pgbadger.sh || echo "pgBadger could not be fetched: its test is skipped" >&2
 packaging/install.sh
 kubernetes/install.sh
 
