@@ -7,6 +7,7 @@ mod cache;
 mod cluster;
 mod dated;
 mod ledger;
+mod rounds;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -14,20 +15,20 @@ use std::time::Duration;
 use lexopt::prelude::*;
 
 use crate::error::BenchError;
-use crate::pgbench::{Load, Outcome, Pgbench, Protocol, Script};
+use crate::pgbench::{Load, Outcome, Pgbench, Protocol};
 use crate::processes::interrupt::Interrupt;
 use crate::processes::machine::{self, Business};
 use crate::processes::sampler::{ConnectionCounter, CpuMark};
 use crate::processes::scratch::{RunAs, Scratch};
 use crate::processes::tools::{self, PostgresTools};
 use crate::report::progress::{Progress, say};
-use crate::report::stats::{made, short};
-use crate::report::table::Table;
+use crate::report::stats::made;
 use crate::servers::cluster::{
     Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, free_port, port_is_free,
 };
 use crate::servers::pooler::{Pooler, PoolerOptions, PoolerProgram};
-use pgweir_client::Address;
+use pgweir_client::{Address, Client};
+use rounds::{Run, SCRIPTS, Through, title_of};
 
 const HELP: &str = "\
 usage: pgweir demo [options]
@@ -36,7 +37,7 @@ Starts a throw-away PostgreSQL and a pgweir that connects to it, runs the same p
 through pgweir, prints a table, and serves until Ctrl-C. Everything is removed at the end.
 
 options:
-  --seconds N   how long each of the four runs takes (default 10)
+  --seconds N   how long each load runs each way, in three rounds that take turns (default 12)
   --clients N   clients through pgweir (default 200; PostgreSQL has 100 connections)
   --port N      port that pgweir listens on (default: a free one)
   --once        end after the table
@@ -63,6 +64,9 @@ const SCALE: u32 = 10;
 const SHARED_BUFFERS_MB: u32 = 256;
 /// Tables, WAL and logs of a demo, also of one with three servers.
 const NEEDED_MB: u64 = 1000;
+/// Each load runs each way so often; the ways take turns, so that other work on the machine hinders both.
+const ROUNDS: u32 = 3;
+const SECONDS: u32 = 12;
 /// More clients than this would need more than the load generator's threads can drive.
 const CLIENTS_MAX: u32 = 10_000;
 
@@ -77,17 +81,6 @@ struct Options {
     /// The third demo: the query cache.
     cache: bool,
     pooler: Option<PoolerProgram>,
-}
-
-/// A load that was run, as the table and the sentences under it tell it.
-struct Ran {
-    script: Script,
-    through: Through,
-    clients: u32,
-    servers: u64,
-    tps: f64,
-    /// The cells of the table.
-    row: Vec<String>,
 }
 
 /// Everything that the demo has started. The fields go in this order: pooler, server, files.
@@ -126,7 +119,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
 
 fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
     let mut options = Options {
-        seconds: 10,
+        seconds: SECONDS,
         clients: 0,
         port: None,
         once: false,
@@ -222,7 +215,7 @@ impl Stage {
         Ok(Self { pooler, cluster, pgbench, tools, options, interrupt, page_port, _scratch: scratch })
     }
 
-    /// Runs every load both ways; gives the table.
+    /// Runs every load both ways, in rounds; returns the table and the sentence under it.
     fn compare(&mut self, progress: &mut Progress) -> Result<String, BenchError> {
         let clients = self.options.clients;
         let direct_clients = clients.min(DIRECT_CLIENTS);
@@ -234,66 +227,42 @@ impl Stage {
                 &refusal.map_or_else(|| "not refused".to_owned(), |reason| format!("refused, \"{reason}\"")),
             );
         }
-        let head = [
-            "load",
-            "through",
-            "clients",
-            "TPS",
-            "p50 ms",
-            "p99 ms",
-            "failed",
-            "server connections",
-            "pooler CPU us/tx",
-        ];
-        let mut rows = Vec::new();
-        // All direct runs first: a pooler that has served keeps its server connections.
-        for (through, clients) in [(Through::Direct, direct_clients), (Through::Pooler, clients)] {
-            for script in [Script::SelectOnly, Script::TpcB] {
-                rows.push(self.run_load(script, through, clients, progress)?);
+        let rounds = ROUNDS.min(self.options.seconds);
+        let seconds = self.options.seconds / rounds;
+        let mut runs = Vec::new();
+        for round in 1..=rounds {
+            for script in SCRIPTS {
+                for (through, clients) in [(Through::Direct, direct_clients), (Through::Pooler, clients)] {
+                    let load =
+                        Load { script, protocol: Protocol::Simple, clients, reconnect: false, seconds };
+                    let place = format!("round {round} of {rounds}");
+                    runs.push(self.run_load(&load, through, &place, progress)?);
+                }
+                self.let_go()?;
             }
         }
-        let mut table = Table::new(&head, 2);
-        for wanted in [Script::SelectOnly, Script::TpcB] {
-            for ran in rows.iter().filter(|ran| ran.script == wanted) {
-                table.row(ran.row.clone());
-            }
-        }
-        let mut said: Vec<String> = [Script::SelectOnly, Script::TpcB]
-            .into_iter()
-            .filter_map(|wanted| {
-                let of = |through| rows.iter().find(|ran| ran.script == wanted && ran.through == through);
-                Some(comparison(of(Through::Direct)?, of(Through::Pooler)?))
-            })
-            .collect();
-        said.extend(business.map(Business::sentence));
-        Ok(format!("{}\n{}\n", table.render(), said.join("\n")))
+        let workers = self.pooler.workers().map(rounds::workers).unwrap_or_default();
+        Ok(format!("{}\n{}\n{workers}", rounds::table(&runs), rounds::sentence(&runs, business)))
     }
 
     fn run_load(
         &mut self,
-        script: Script,
+        load: &Load,
         through: Through,
-        clients: u32,
+        place: &str,
         progress: &mut Progress,
-    ) -> Result<Ran, BenchError> {
-        let load = Load {
-            script,
-            protocol: Protocol::Simple,
-            clients,
-            reconnect: false,
-            seconds: self.options.seconds,
+    ) -> Result<Run, BenchError> {
+        let (address, pooler): (Address, _) = match through {
+            Through::Direct => (self.cluster.address(), None),
+            Through::Pooler => (self.pooler.address(), Some(self.pooler.id())),
         };
-        let (name, address, pooler): (_, Address, _) = match through {
-            Through::Direct => ("direct", self.cluster.address(), None),
-            Through::Pooler => ("pgweir", self.pooler.address(), Some(self.pooler.id())),
-        };
-        let title = title_of(script);
-        progress.phase(&format!("{title}, {clients} clients, {name}"));
+        let name = through.name();
+        progress.phase(&format!("{}, {} clients, {name}, {place}", title_of(load.script), load.clients));
         self.cluster.settle(&self.interrupt)?;
         let counter = ConnectionCounter::start(&self.cluster, name)?;
         let before = CpuMark::take(pooler, self.cluster.postmaster());
         let seconds = f64::from(load.seconds);
-        let outcome = self.pgbench.run(&load, name, &address, &self.interrupt, &mut |elapsed, tps| {
+        let outcome = self.pgbench.run(load, name, &address, &self.interrupt, &mut |elapsed, tps| {
             progress.detail(&format!("{:.0} s left, {tps:.0} TPS", (seconds - elapsed).max(0.0)));
         });
         let after = CpuMark::take(pooler, self.cluster.postmaster());
@@ -304,18 +273,17 @@ impl Stage {
         let ended = (outcome.transactions + outcome.failed) as f64;
         progress.done(&made(outcome.tps, ended));
         let pooler_us = before.pooler_us(&after).map(|used_us| used_us / transactions(&outcome));
-        let row = vec![
-            title.to_owned(),
-            name.to_owned(),
-            clients.to_string(),
-            format!("{:.0}", outcome.tps),
-            outcome.p50_ms.map(short).unwrap_or_default(),
-            outcome.p99_ms.map(short).unwrap_or_default(),
-            outcome.failed.to_string(),
-            servers.to_string(),
-            pooler_us.map_or_else(|| "-".to_owned(), short),
-        ];
-        Ok(Ran { script, through, clients, servers, tps: outcome.tps, row })
+        Ok(Run { script: load.script, through, clients: load.clients, servers, outcome, pooler_us })
+    }
+
+    /// Has the pooler close its server connections, as PAUSE does: the next direct clients need the places.
+    fn let_go(&self) -> Result<(), BenchError> {
+        let Some(login) = self.pooler.console() else { return Ok(()) };
+        let mut console = Client::log_in(&login).map_err(BenchError::io("the pooler's console"))?;
+        for command in ["PAUSE", "RESUME"] {
+            console.query(command).map_err(BenchError::io(command))?;
+        }
+        Ok(())
     }
 
     /// An error if the server or the pooler has died.
@@ -347,32 +315,6 @@ impl Stage {
     }
 }
 
-fn title_of(script: Script) -> &'static str {
-    match script {
-        Script::SelectOnly | Script::SelectOne | Script::Hot => "select",
-        Script::TpcB => "read and write",
-    }
-}
-
-/// Which way was faster, by how much, and with how many connections to PostgreSQL.
-fn comparison(direct: &Ran, pooled: &Ran) -> String {
-    let percent = (pooled.tps / direct.tps - 1.0) * 100.0;
-    let outcome = match percent {
-        _ if direct.tps <= 0.0 || pooled.tps <= 0.0 => "one of them ended no transaction".to_owned(),
-        _ if percent.abs() < 1.0 => "as many transactions a second".to_owned(),
-        _ if percent > 0.0 => format!("{percent:.0} % more transactions a second"),
-        _ => format!("{:.0} % fewer transactions a second", -percent),
-    };
-    format!(
-        "{}: {} clients through pgweir on {} server connections, against {} clients directly on {}: {outcome}.",
-        title_of(pooled.script),
-        pooled.clients,
-        pooled.servers,
-        direct.clients,
-        direct.servers,
-    )
-}
-
 fn page_address(port: u16) -> String {
     format!("http://127.0.0.1:{port}/")
 }
@@ -383,12 +325,6 @@ fn page_settings(port: u16) -> Vec<(String, String)> {
     settings.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Through {
-    Direct,
-    Pooler,
-}
-
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 transactions")]
 fn transactions(outcome: &Outcome) -> f64 {
     outcome.transactions.max(1) as f64
@@ -397,21 +333,6 @@ fn transactions(outcome: &Outcome) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ran(through: Through, clients: u32, servers: u64, tps: f64) -> Ran {
-        Ran { script: Script::TpcB, through, clients, servers, tps, row: Vec::new() }
-    }
-
-    #[test]
-    fn the_sentence_agrees_with_the_figures() {
-        let direct = ran(Through::Direct, 90, 90, 1000.0);
-        let said = |tps| comparison(&direct, &ran(Through::Pooler, 200, 20, tps));
-        let shared = "read and write: 200 clients through pgweir on 20 server connections, against 90 clients directly on 90: ";
-        assert_eq!(said(1250.0), format!("{shared}25 % more transactions a second."));
-        assert_eq!(said(500.0), format!("{shared}50 % fewer transactions a second."));
-        assert_eq!(said(1004.0), format!("{shared}as many transactions a second."));
-        assert_eq!(said(0.0), format!("{shared}one of them ended no transaction."));
-    }
 
     fn options(words: &[&str]) -> Result<Option<Options>, BenchError> {
         parse(words.iter().map(OsString::from).collect())

@@ -362,20 +362,28 @@ fn text(options: &Options, all: &[(String, Vec<Sample>)]) -> String {
     text
 }
 
+fn has_ended(outcome: &Outcome) -> bool {
+    outcome.done + outcome.failed > 0
+}
+
 /// Medians over the rounds, in the order of the table.
 #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^52")]
 fn figures(samples: &[Sample]) -> Vec<(&'static str, Option<f64>)> {
     let latency = |share: f64| middle(samples, |sample| sample.outcome.latency.quantile_ms(share));
     let count = |value: fn(&Outcome) -> u64| middle(samples, |sample| Some(value(&sample.outcome) as f64));
     vec![
-        ("tps", middle(samples, |sample| Some(sample.outcome.tps()))),
+        // A rate of 0 would be no measurement if clients were only connecting.
+        ("tps", middle(samples, |sample| has_ended(&sample.outcome).then(|| sample.outcome.tps()))),
         ("latency_p50_ms", latency(0.5)),
         ("latency_p90_ms", latency(0.9)),
         ("latency_p99_ms", latency(0.99)),
         ("latency_p99_9_ms", latency(0.999)),
         ("latency_max_ms", latency(1.0)),
         ("latency_mean_ms", middle(samples, |sample| sample.outcome.latency.mean_ms())),
-        ("failed", count(|outcome| outcome.failed)),
+        (
+            "failed",
+            middle(samples, |sample| has_ended(&sample.outcome).then_some(sample.outcome.failed as f64)),
+        ),
         ("refused", count(|outcome| outcome.refused)),
         ("unfinished", count(|outcome| outcome.unfinished)),
         ("connect_p50_ms", middle(samples, |sample| sample.outcome.connecting.quantile_ms(0.5))),
@@ -454,6 +462,21 @@ mod tests {
         ] {
             assert_eq!(read(words).err().expect("not good").exit_code(), 2, "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_load_in_which_clients_only_connected_has_no_rate() {
+        let of = |done, failed| {
+            let outcome =
+                Outcome { done, failed, elapsed: Duration::from_secs(2), refused: 1, ..Outcome::default() };
+            let figures = figures(&[Sample { outcome, pooler_us: None, postgres_us: None }]);
+            let value =
+                |wanted| figures.iter().find(|(name, _)| *name == wanted).and_then(|(_, value)| *value);
+            (value("tps"), value("failed"), value("refused"))
+        };
+        assert_eq!(of(0, 0), (None, None, Some(1.0)));
+        assert_eq!(of(0, 4), (Some(0.0), Some(4.0), Some(1.0)));
+        assert_eq!(of(10, 0), (Some(5.0), Some(0.0), Some(1.0)));
     }
 
     #[test]

@@ -94,11 +94,11 @@ impl Metric {
             (run.transactions > 0.0).then(|| used_ms.max(0.0) * 1000.0 / run.transactions)
         };
         match self {
-            Self::Tps => run.tps,
+            Self::Tps => run.tps.filter(|_| has_ended(run)),
             Self::P50Ms => percentile(50.0),
             Self::P99Ms => percentile(99.0),
             Self::ConnectMs => run.connect_ms,
-            Self::Failed => run.tps.map(|_| run.failed + f64::from(run.aborted)),
+            Self::Failed => run.tps.filter(|_| has_ended(run)).map(|_| run.failed + f64::from(run.aborted)),
             Self::PeakConnections => peak(|reading| reading.connections),
             Self::PeakSharePercent => peak(|reading| reading.connections)
                 .map(|peak| peak * 100.0 / f64::from(max_connections.max(1))),
@@ -108,6 +108,11 @@ impl Metric {
             Self::PostgresUs => each_us(|reading| reading.postgres_cpu_ms),
         }
     }
+}
+
+/// Whether any transaction came to an end. If clients were only connecting, a rate of 0 would be no measurement.
+fn has_ended(run: &Run) -> bool {
+    run.interrupted || run.transactions + run.failed + f64::from(run.aborted) > 0.0
 }
 
 /// What is known about a target.
@@ -271,5 +276,20 @@ impl Results {
         self.runs_of(step, target)
             .filter(|run| run.readings.len() > 1)
             .min_by(|left, right| distance(left).total_cmp(&distance(right)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_which_clients_only_connected_has_no_rate() {
+        let connecting = Run { tps: Some(0.0), ..Run::default() };
+        assert_eq!((Metric::Tps.of(&connecting, 100), Metric::Failed.of(&connecting, 100)), (None, None));
+        let failing = Run { tps: Some(0.0), failed: 3.0, ..Run::default() };
+        assert_eq!((Metric::Tps.of(&failing, 100), Metric::Failed.of(&failing, 100)), (Some(0.0), Some(3.0)));
+        let good = Run { tps: Some(12.5), transactions: 25.0, ..Run::default() };
+        assert_eq!((Metric::Tps.of(&good, 100), Metric::Failed.of(&good, 100)), (Some(12.5), Some(0.0)));
     }
 }

@@ -200,11 +200,13 @@ impl Bench<'_> {
         let outcome = outcome?;
         let transactions = float(outcome.transactions.max(1));
         let per_transaction = |used_us: Option<f64>| used_us.map(|used_us| used_us / transactions);
+        // A rate of 0 would be no measurement if clients were only connecting.
+        let has_ended = outcome.transactions + outcome.failed > 0;
         let values = [
-            (Metric::Tps, Some(outcome.tps)),
+            (Metric::Tps, has_ended.then_some(outcome.tps)),
             (Metric::P50Ms, outcome.p50_ms),
             (Metric::P99Ms, outcome.p99_ms),
-            (Metric::Failed, Some(float(outcome.failed))),
+            (Metric::Failed, has_ended.then(|| float(outcome.failed))),
             (Metric::PoolerUsPerTransaction, per_transaction(before.pooler_us(&after))),
             (Metric::BackendUsPerTransaction, per_transaction(before.backends_us(&after))),
             (Metric::ServerConnections, Some(float(servers))),

@@ -59,15 +59,41 @@ impl Business {
         Some(Self { load: text.split(' ').next()?.parse().ok()?, cpus })
     }
 
-    /// A sentence about it, with a warning if other work takes a noticeable part of the processors.
+    /// Returns such a machine.
+    #[cfg(test)]
+    pub(crate) fn new(load: f64, cpus: usize) -> Self {
+        Self { load, cpus }
+    }
+
+    /// Whether other work takes a noticeable part of the processors.
+    #[must_use]
+    fn is_busy(self) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "few processors")]
+        let cpus = self.cpus as f64;
+        self.load > cpus * BUSY_SHARE
+    }
+
+    /// Returns a part of a sentence that says how busy the machine was.
+    #[must_use]
+    pub(crate) fn clause(self) -> String {
+        format!("the {}", self.figures())
+    }
+
+    /// Returns a sentence that says how busy the machine was, with a warning if it had other work.
     #[must_use]
     pub(crate) fn sentence(self) -> String {
-        let Self { load, cpus } = self;
-        #[expect(clippy::cast_precision_loss, reason = "few processors")]
-        let is_busy = load > cpus as f64 * BUSY_SHARE;
-        let noun = if cpus == 1 { "CPU" } else { "CPUs" };
-        let warning = if is_busy { ": it was busy, so run this again when it is idle" } else { "" };
-        format!("The machine's load was {load:.1} on {cpus} {noun} before the runs{warning}.")
+        format!("The {}.{}", self.figures(), self.warning())
+    }
+
+    fn figures(self) -> String {
+        let noun = if self.cpus == 1 { "CPU" } else { "CPUs" };
+        format!("machine's load was {:.1} on {} {noun} before the runs", self.load, self.cpus)
+    }
+
+    /// Returns what follows a sentence with that clause on a machine that has other work.
+    #[must_use]
+    pub(crate) fn warning(self) -> &'static str {
+        if self.is_busy() { " It was busy: run this again when it is idle." } else { "" }
     }
 }
 
@@ -120,9 +146,16 @@ mod tests {
 
     #[test]
     fn a_busy_machine_is_told() {
-        let said = |load, cpus| Business { load, cpus }.sentence();
-        assert_eq!(said(0.1, 1), "The machine's load was 0.1 on 1 CPU before the runs.");
-        assert!(said(0.6, 2).ends_with("before the runs: it was busy, so run this again when it is idle."));
+        let idle = Business::new(0.1, 1);
+        assert_eq!(
+            (idle.clause().as_str(), idle.warning()),
+            ("the machine's load was 0.1 on 1 CPU before the runs", "")
+        );
+        let busy = Business::new(0.6, 2);
+        assert_eq!(
+            busy.sentence(),
+            "The machine's load was 0.6 on 2 CPUs before the runs. It was busy: run this again when it is idle."
+        );
         assert!(Business::look().is_some());
     }
 

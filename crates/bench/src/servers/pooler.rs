@@ -172,6 +172,12 @@ impl Pooler {
         self.port
     }
 
+    /// The number of its workers, as pgweir's log says at the start; `None` for another pooler.
+    #[must_use]
+    pub(crate) fn workers(&self) -> Option<u32> {
+        workers_of(&std::fs::read_to_string(&self.log).ok()?)
+    }
+
     /// What it is.
     #[must_use]
     pub(crate) fn program(&self) -> &PoolerProgram {
@@ -345,9 +351,22 @@ fn pgbouncer_version(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
+fn workers_of(log: &str) -> Option<u32> {
+    let (_, rest) = log.split_once(" LOG workers: ")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_workers_is_in_the_log() {
+        let log = "2026-01-01 00:00:00.000 UTC [7] LOG listening on 127.0.0.1:6432\n\
+                   2026-01-01 00:00:00.000 UTC [7] LOG workers: 12 (cores: 48, setting: 0)\n";
+        assert_eq!(workers_of(log), Some(12));
+        assert_eq!(workers_of("2026-01-01 00:00:00.000 UTC [7] LOG process up: PgBouncer 1.25.2\n"), None);
+    }
 
     #[test]
     fn versions_of_pgbouncer_are_told_from_others() {

@@ -172,7 +172,8 @@ settings! {
         session_audit_sample: u32 = "5000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The maximum number of server connections that one pool opens at the same time.
         max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;
-        /// The number of threads that serve connections; 0 lets pgweir choose.
+        /// The number of workers, which are the threads that serve connections. 0: one for each four processors that pgweir may use,
+        /// at most 8, because PostgreSQL on the same machine needs the others; at least one.
         workers: u32 = "0", Kind::Count(0, 1024), Restart, Ours, InEffect;
     }
 
