@@ -406,6 +406,52 @@ def test_the_last_warnings_are_shown_to_readers_that_may_see_names(http):
     assert http.ask("/api/v1/log")[0] == 403
 
 
+def test_the_log_can_be_followed(http):
+    """With `level=log` usual lines are in it, too; `after` gives those that are new; a warning stays when many usual lines come."""
+    http = http()
+    http.pooler.connect().close()
+
+    def ends():
+        return [line for line in http.get("/api/v1/log?level=log")["lines"] if "closing because" in line["message"]]
+
+    first = eventually(ends, "the client's end")
+    lines = http.get("/api/v1/log?level=log")["lines"]
+    assert [line["id"] for line in lines] == sorted((line["id"] for line in lines), reverse=True)
+    assert any("login attempt: db=app user=alice" in line["message"] and line["level"] == "log" for line in lines)
+    assert not any(line["level"] == "log" for line in http.get("/api/v1/log")["lines"])
+    last = lines[0]["id"]
+    assert last >= first[0]["id"]
+    http.pooler.write_ini(query_timeout="not a number")
+    assert http.act("reload")[0] == 409
+    news = http.get(f"/api/v1/log?level=log&after={last}")["lines"]
+    assert any("query_timeout" in line["message"] for line in news) and all(line["id"] > last for line in news)
+    assert http.get(f"/api/v1/log?level=log&after={news[0]['id'] + 1000}")["lines"][-1]["id"] == lines[-1]["id"], "the number of an earlier process"
+    assert http.ask("/api/v1/log?level=log")[0] == 403 and http.ask("/api/v1/log?level=debug", user="admin")[0] == 400
+
+
+def test_clients_by_application(http):
+    """/api/v1/applications: what the clients of each name do; users of the console are in none, and only readers of names see it."""
+    http = http(default_pool_size=2)
+    with (
+        http.pooler.connect(application_name="shop") as shop,
+        http.pooler.connect(application_name="shop") as idle,
+        http.pooler.connect(application_name="", user="bob") as bob,
+        http.pooler.connect("pgbouncer", "admin", password="pw-of-admin", application_name="console"),
+    ):
+        idle.execute("select 1")
+        shop.execute("begin; select 1")
+        bob.execute("select 1")
+        answer = http.get("/api/v1/applications")
+        assert (answer["total"], [one["name"] for one in answer["applications"]]) == (2, ["shop", ""])
+        first, second = answer["applications"]
+        assert [first[name] for name in ("clients", "active", "idle_in_transaction", "waiting", "idle")] == [2, 0, 1, 0, 1]
+        assert first["transaction_oldest_us"] > 0 == first["wait_oldest_us"]
+        assert (first["databases"], first["users"]) == (["app"], ["alice"]) and second["users"] == ["bob"]
+        status, _, text = http.ask("/api/v1/applications")
+        assert status == 403 and "shop" not in text
+        shop.execute("rollback")
+
+
 def test_statements_and_the_slow_ones(http):
     """/api/v1/statements: as SHOW STATEMENTS, for readers that may see names; literals nowhere."""
     http = http(log_min_duration_ms=50)

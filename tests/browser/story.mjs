@@ -6,7 +6,7 @@ import { hostname } from "node:os";
 
 import { Visit } from "./browser.mjs";
 
-const PAGES = ["Overview", "Clients", "Servers", "Statements", "Cache", "Details", "Settings", "Log"];
+const PAGES = ["Overview", "Clients", "Applications", "Servers", "Statements", "Cache", "Details", "Settings", "Log"];
 
 const STORIES = {
   /** A first visit, without signing in. */
@@ -71,6 +71,26 @@ const STORIES = {
     await visit.accessible("a row's menu");
     await page.keyboard.press("Escape");
     await page.getByRole("link", { name: "Clients of user alice" }).waitFor({ state: "detached" });
+    await visit.follow("Applications");
+    const row = page.getByRole("row").filter({ hasText: "pgbench" });
+    await row.getByText("alice").waitFor();
+    assert.equal(await row.getByRole("cell").first().innerText(), "30", "pgbench's clients");
+    await visit.accessible("Applications, dark");
+    await visit.picture("applications-dark", { fullPage: false });
+    await row.getByRole("link", { name: "pgbench" }).click();
+    await page.getByText(/^30 clients$/).waitFor();
+    assert.equal(await page.getByLabel("Application").inputValue(), "pgbench");
+    await visit.follow("Log");
+    await page.getByRole("row").filter({ hasText: /login attempt: db=bench user=alice/ }).first().waitFor();
+    // The log is followed: what is written from now on appears without a click.
+    const reloads = page.getByRole("row").filter({ hasText: "RELOAD command issued" });
+    assert.equal(await reloads.count(), 0);
+    const headers = { authorization: `Basic ${btoa("admin:pw-of-admin")}`, "X-CSRF-Token": "1", "Content-Type": "application/json" };
+    assert.equal((await fetch(`${process.env.URL}/api/v1/actions/reload`, { method: "POST", headers, body: "{}" })).status, 200);
+    await reloads.waitFor();
+    await page.getByLabel("Level").selectOption("notable");
+    await page.getByRole("row").filter({ hasText: "login attempt" }).first().waitFor({ state: "detached" });
+    await visit.accessible("Log, dark");
     await visit.follow("Statements");
     await page.getByRole("row").filter({ hasText: "select abalance from pgbench_accounts where aid = ?" }).first().waitFor();
     await page.getByLabel("Text or fingerprint").fill("nothing like this");
@@ -173,6 +193,11 @@ const STORIES = {
     await visit.signIn("stats");
     await page.getByText(/^database old: cannot connect: .*refused.*, next attempt .*:$/).waitFor();
     await visit.picture("overview-trouble", { fullPage: false });
+    await page.getByRole("link", { name: "Look at bench" }).click();
+    await page.getByRole("heading", { name: "bench", exact: true }).waitFor();
+    await queue.waitFor();
+    await visit.accessible("a finding on its database's page");
+    await visit.follow("Overview");
     await page.getByRole("link", { name: "Look at old" }).click();
     await page.getByRole("heading", { name: "pgweir cannot connect to the server" }).waitFor();
     await page.locator(".error-text").getByText(/refused/).waitFor();

@@ -265,6 +265,22 @@ export interface Client {
   replication: string | null;
 }
 
+/** The clients with one application_name; the name is empty for those that gave none. */
+export interface Application {
+  name: string;
+  clients: number;
+  active: number;
+  idle_in_transaction: number;
+  /** Among the others. */
+  pinned: number;
+  waiting: number;
+  idle: number;
+  wait_oldest_us: number;
+  transaction_oldest_us: number;
+  databases: string[];
+  users: string[];
+}
+
 export interface Server {
   id: number;
   database: string;
@@ -395,8 +411,10 @@ export interface Setting {
 }
 
 export interface LogLine {
+  /** In the order of the log; a pgweir that was started again begins at 1. */
+  id: number;
   time_s: number;
-  level: "warning" | "error" | "fatal";
+  level: "log" | "warning" | "error" | "fatal";
   message: string;
 }
 

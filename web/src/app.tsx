@@ -7,6 +7,7 @@ import { ServicesContext, type Services } from "./context";
 import { clock, span } from "./format";
 import { hold, useHold } from "./hold";
 import { useLive, type Live } from "./live";
+import { ApplicationsPage } from "./pages/applications";
 import { CachePage } from "./pages/cache";
 import { ClientsPage } from "./pages/clients";
 import { ClustersPage } from "./pages/clusters";
@@ -26,6 +27,7 @@ import { choose, chosenTheme, type Theme } from "./theme";
 const PAGES: [string, string][] = [
   ["overview", "Overview"],
   ["clients", "Clients"],
+  ["applications", "Applications"],
   ["servers", "Servers"],
   ["clusters", "Clusters"],
   ["statements", "Statements"],
@@ -100,13 +102,15 @@ function Page({ route, live, windowS, pick }: { route: Route; live: Live<Overvie
     case "overview":
       return <OverviewPage live={live} windowS={windowS} pick={pick} />;
     case "database":
-      return <DatabasePage database={route.parts[0] ?? ""} user={route.parts[1]} windowS={windowS} pick={pick} />;
+      return <DatabasePage live={live} database={route.parts[0] ?? ""} user={route.parts[1]} windowS={windowS} pick={pick} />;
     case "clients":
-      return <ClientsPage route={route} />;
+      return <ClientsPage live={live} route={route} />;
+    case "applications":
+      return <ApplicationsPage />;
     case "servers":
       return <ServersPage route={route} />;
     case "clusters":
-      return <ClustersPage windowS={windowS} pick={pick} />;
+      return <ClustersPage live={live} windowS={windowS} pick={pick} />;
     case "statements":
       return <StatementsPage route={route} />;
     case "cache":

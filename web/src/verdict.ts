@@ -2,6 +2,7 @@
 
 import type { ClusterSummary, Database, Overview, Pool } from "./api";
 import { count, counted, duration, percent, rate, span } from "./format";
+import { href, type Route } from "./route";
 
 export interface Finding {
   /** "bad": clients fail or wait long. "attention": they soon may. */
@@ -10,6 +11,8 @@ export interface Finding {
   database: string | null;
   /** The cluster that it is about. */
   cluster?: string;
+  /** The page that shows what the finding of the whole process is about. */
+  page?: "clients" | "details";
   /** What was found. */
   text: string;
   /** What the reader can do. */
@@ -52,6 +55,21 @@ export function findings(now: Overview, pools: Pool[], databases: Database[]): F
     ...ofProcess(now),
   ];
   return [...found.filter((one) => one.tone === "bad"), ...found.filter((one) => one.tone !== "bad")];
+}
+
+/** Where a reader sees more of a finding, and what the link is called; null if there is no more than the Overview shows. */
+export function lookAt({ database, cluster, page }: Finding): { to: string; name: string } | null {
+  if (database !== null) return { to: href("database", [database]), name: database };
+  if (cluster !== undefined) return { to: href("clusters"), name: cluster };
+  if (page === "clients") return { to: href("clients"), name: "Clients" };
+  if (page === "details") return { to: href("details"), name: "Details" };
+  return null;
+}
+
+/** The findings whose link leads to this page: they are told there, too. The page of one pool is a page of its database. */
+export function foundOn({ page, parts }: Pick<Route, "page" | "parts">, all: Finding[]): Finding[] {
+  const here = href(page, page === "database" ? parts.slice(0, 1) : []);
+  return all.filter((one) => lookAt(one)?.to === here);
 }
 
 function namesWithSeveralPools(pools: Pool[]): Set<string> {
@@ -178,18 +196,18 @@ function disabled(entry: Database): Finding {
 
 function ofProcess({ process, clients, rates, workers }: Overview): Finding[] {
   const found: Finding[] = [];
-  const note = (text: string, remedy: string, tone: Finding["tone"] = "attention") => found.push({ tone, database: null, text, remedy });
+  const note = (page: "clients" | "details", text: string, remedy: string, tone: Finding["tone"] = "attention") => found.push({ tone, database: null, page, text, remedy });
   if (process.max_client_conn > 0 && clients.total >= NEARLY * process.max_client_conn) {
     const full = clients.total >= process.max_client_conn;
-    note(`${count(clients.total)} of ${counted(process.max_client_conn, "client")}${full ? ": new clients are refused" : ""}`, "raise max_client_conn", full ? "bad" : "attention");
+    note("clients", `${count(clients.total)} of ${counted(process.max_client_conn, "client")}${full ? ": new clients are refused" : ""}`, "raise max_client_conn", full ? "bad" : "attention");
   }
   if (process.open_files !== null && process.open_files_max !== null && process.open_files >= NEARLY * process.open_files_max) {
-    note(`${count(process.open_files)} of ${count(process.open_files_max)} files are open`, "raise the limit of open files (ulimit -n, LimitNOFILE)", "bad");
+    note("details", `${count(process.open_files)} of ${count(process.open_files_max)} files are open`, "raise the limit of open files (ulimit -n, LimitNOFILE)", "bad");
   }
   const busiest = Math.max(0, ...workers.map((worker) => worker.busy));
-  if (busiest >= WORKER_BUSY) note(`a worker is busy ${percent(busiest)} of the time`, "raise workers, if the machine has free cores");
+  if (busiest >= WORKER_BUSY) note("details", `a worker is busy ${percent(busiest)} of the time`, "raise workers, if the machine has free cores");
   if (rates.logins >= LOGINS_PER_S && rates.logins >= LOGINS_SHARE * rates.transactions) {
-    note(`${rate(rates.logins)} logins per second for ${rate(rates.transactions)} transactions`, "let the application keep its connections: to pgweir an idle client costs next to nothing");
+    note("clients", `${rate(rates.logins)} logins per second for ${rate(rates.transactions)} transactions`, "let the application keep its connections: to pgweir an idle client costs next to nothing");
   }
   return found;
 }

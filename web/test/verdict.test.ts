@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { ClusterSummary, Database, Overview, Pool, Quantiles } from "../src/api";
-import { connectError, findings } from "../src/verdict";
+import { connectError, findings, foundOn, lookAt } from "../src/verdict";
 
 const spread = (mean_us: number): Quantiles => ({ mean_us, p50_us: mean_us, p90_us: mean_us, p95_us: mean_us, p99_us: mean_us, p999_us: mean_us, max_us: mean_us });
 const RATES = { transactions: 100, queries: 300, received_bytes: 0, sent_bytes: 0, errors: 0, logins: 0 };
@@ -133,4 +133,22 @@ test("a cluster without a primary is one finding, whatever its pools look like",
 test("the worst comes first", () => {
   const found = told([pool({ clients: { idle_in_transaction: 8 } }), pool({ database: "old", connect_failing: true })]);
   expect(found.map((one) => one.split(" ")[0])).toEqual(["bad", "attention"]);
+});
+
+test("a finding is told on the page that its link leads to", () => {
+  const cluster: ClusterSummary = { name: "main", primary: null, held_clients: 3, nodes: [] };
+  const crowded = { ...pool().clients, total: 990 };
+  const now = overview({ clusters: [cluster], clients: crowded, process: { open_files: 990, paused_databases: ["old"] } });
+  const all = findings(now, [pool({ clients: { waiting: 50 } })], [database()]);
+  const on = (page: string, ...parts: string[]) => foundOn({ page, parts }, all).map((one) => one.text.split(/[:,]/)[0]);
+  expect(on("database", "shop")).toEqual(["shop"]);
+  expect(on("database", "shop", "web")).toEqual(["shop"]);
+  expect(on("database", "old")).toEqual(["old is paused"]);
+  expect(on("clusters")).toEqual(["cluster main has no primary"]);
+  expect(on("clients")).toEqual(["990 of 1"]);
+  expect(on("details")).toEqual(["990 of 1"]);
+  expect(on("log")).toEqual([]);
+  // Every finding but those of the whole process's state leads to a page that tells it.
+  expect(all.filter((one) => lookAt(one) === null)).toEqual([]);
+  expect(findings(overview({ process: { state: "paused" } }), [], []).map(lookAt)).toEqual([null]);
 });

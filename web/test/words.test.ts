@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { decades, everyNth, short, top } from "../src/parts/figures";
+import { axisWidth, decades, everyNth, short, top } from "../src/parts/figures";
 import { dotSize, marks } from "../src/parts/marks";
 import { pieces } from "../src/parts/markdown";
 import { placeOf } from "../src/place";
@@ -42,6 +42,12 @@ test("pools add up", () => {
 test("marks stand for as many as must be, and every state has one", () => {
   expect([1, 240, 241, 480, 1000, 10_000].map((people) => dotSize(people, 240))).toEqual([1, 1, 2, 2, 5, 50]);
   expect(marks([["active", 3], ["waiting", 0], ["idle", 97]], 10)).toEqual(["active", ...Array(10).fill("idle")]);
+});
+
+test("a value axis is as wide as its longest label", () => {
+  expect([axisWidth(null), axisWidth(["0", null, "20,000"])]).toEqual([58, 58]);
+  // "1 min 15 s" in the axis' font of 12 pixels is 62 pixels wide, and was cut to "min 15 s".
+  expect(axisWidth(["0", "1 min 15 s"])).toBeGreaterThanOrEqual(62 + 12);
 });
 
 test("axes end on round numbers and say them shortly", () => {

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant, SystemTime};
 use pgweir_core::driver::Level;
 use pgweir_settings::LogFormat;
 
-pub use self::recent::Notable;
 use self::recent::Recent;
+pub use self::recent::RecentLine;
 use self::stamp::Stamp;
 pub use self::stamp::word;
 
@@ -178,11 +178,11 @@ impl Log {
         self.shared.verbosity.load(Ordering::Relaxed) >= needed
     }
 
-    /// Returns whether a line of this level can be read anywhere: in a file, or among the last warnings.
+    /// Returns whether a line of this level can be read anywhere: in a file, or on the dashboard.
     #[must_use]
     pub fn reaches_anybody(&self, level: Level) -> bool {
-        let kept = level <= Level::Warning;
-        (kept || self.shared.has_target.load(Ordering::Relaxed)) && self.wants(level)
+        (self.shared.recent.keeps(level) || self.shared.has_target.load(Ordering::Relaxed))
+            && self.wants(level)
     }
 
     /// Writes one line. While the writer runs, this returns at once; if the queue is full, the line is lost
@@ -273,10 +273,15 @@ impl Log {
         Ok(())
     }
 
-    /// Returns the last warnings and errors, the newest first.
+    /// Keeps the last lines of level LOG besides the last warnings and errors, for readers of the dashboard.
+    pub fn keep_usual(&self) {
+        self.shared.recent.keep_usual();
+    }
+
+    /// Returns the last lines down to `level`, LOG or WARNING, whose number is above `after`, the newest first.
     #[must_use]
-    pub fn recent(&self) -> Vec<Notable> {
-        self.shared.recent.lines()
+    pub fn recent(&self, level: Level, after: u64) -> Vec<RecentLine> {
+        self.shared.recent.lines(level, after)
     }
 
     /// Gives the writer a moment to write the lines so far, so that a client that is told of an event finds

@@ -232,6 +232,7 @@ pub fn tls_faults(main: &Main, present: Present) -> Vec<String> {
 /// A certificate or its key cannot be used, or the system refuses a thread.
 pub fn start(setup: WebSetup) -> io::Result<()> {
     let tls = server::tls::Tls::read(&setup.rules.config.main, setup.present).map_err(io::Error::other)?;
+    setup.log.keep_usual();
     for socket in &setup.sockets {
         if let Ok(address) = socket.local_addr() {
             let scheme = if tls.is_on() { "https" } else { "http" };

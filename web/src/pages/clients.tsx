@@ -2,16 +2,18 @@
 
 import type { ComponentChildren } from "preact";
 
-import { get, type Choices, type Client } from "../api";
+import { get, type Choices, type Client, type Overview } from "../api";
 import { count, duration, span } from "../format";
-import { useLive } from "../live";
+import { type Live, useLive } from "../live";
 import { useServices, type Services } from "../context";
 import { killClient } from "../parts/actions";
 import { Filters, plainly, type Choice } from "../parts/filter";
 import { Menu, type MenuItem } from "../parts/menu";
 import { Badge, Fingerprint, Placeholder, Tls, Two } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
+import { Found } from "../parts/verdict";
 import { href, type Route } from "../route";
+import { findings } from "../verdict";
 
 const STATES = { active: "working", idle_in_transaction: "idle in transaction", waiting: "waiting", idle: "idle", login: "logging in", cancel: "cancelling" } as const;
 const MOST = 200;
@@ -23,13 +25,14 @@ interface Answer {
   clients: Client[];
 }
 
-export function ClientsPage({ route }: { route: Route }) {
+export function ClientsPage({ live: overview, route }: { live: Live<Overview>; route: Route }) {
   const services = useServices();
   const query = asked(route);
   const live = useLive<Answer>(`clients ${JSON.stringify(query)} ${services.session.role}`, relaxed, () => get("clients", query));
   return (
     <section aria-labelledby="clients">
       <h2 id="clients">Clients</h2>
+      {overview.value && <Found on={route} all={findings(overview.value, [], [])} />}
       <p class="hint">Clients that have waited longest come first, then those that have a server connection.</p>
       <Filters route={route} choices={rowChoices(live.value?.choices, STATES, services.session.sees_names)} />
       {live.value ? (

@@ -2,10 +2,10 @@
 
 import { useRef } from "preact/hooks";
 
-import { get, type Cluster, type ClusterChange, type ClusterNode, type Clusters, type NodeAction } from "../api";
+import { get, type Cluster, type ClusterChange, type ClusterNode, type Clusters, type NodeAction, type Overview } from "../api";
 import { address, fellBack, forcible, intended, lag, outcomes, reads, shares, told, work, type Count } from "../clusters";
 import { clock, count, counted, duration, span } from "../format";
-import { useLive } from "../live";
+import { type Live, useLive } from "../live";
 import { useServices, type Services } from "../context";
 import { RecheckButton, cancelSwitchover, switchNode, switchOver } from "../parts/actions";
 import { WindowPicker } from "../parts/charts";
@@ -14,13 +14,15 @@ import { Menu, type MenuItem } from "../parts/menu";
 import { Badge, Placeholder, Two } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
 import { Topology } from "../parts/topology";
+import { Found } from "../parts/verdict";
 import { href } from "../route";
+import { findings } from "../verdict";
 
 /** Shares of reads are those of so many seconds. */
 const SHARES_OF_S = 10;
 const TONES: Record<ClusterNode["state"], string> = { primary: "active", standby: "", unknown: "", unsure: "attention", starting: "attention", down: "bad", refused: "bad" };
 
-export function ClustersPage({ windowS, pick }: { windowS: number; pick: (seconds: number) => void }) {
+export function ClustersPage({ live: overview, windowS, pick }: { live: Live<Overview>; windowS: number; pick: (seconds: number) => void }) {
   const { session } = useServices();
   const live = useLive<Clusters>(`clusters ${session.role}`, 1_000, () => get("clusters"));
   const now = live.value;
@@ -29,6 +31,7 @@ export function ClustersPage({ windowS, pick }: { windowS: number; pick: (second
   if (now.clusters.length === 0) return <Placeholder>No cluster is configured.</Placeholder>;
   return (
     <>
+      {overview.value && <Found on={{ page: "clusters", parts: [] }} all={findings(overview.value, [], [])} />}
       {now.clusters.map((cluster) => (
         <OneCluster key={cluster.name} cluster={cluster} now={now} shares={shared.get(cluster.name) ?? new Map()} again={live.again} />
       ))}

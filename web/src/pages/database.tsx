@@ -1,27 +1,29 @@
 // One database, or one of its pools.
 
-import { get, type Database, type Pool } from "../api";
+import { get, type Database, type Overview, type Pool } from "../api";
 import { useServices } from "../context";
 import { count, counted } from "../format";
 import { href } from "../route";
-import { useLive, useSeries } from "../live";
+import { type Live, useLive, useSeries } from "../live";
 import { Actions } from "../parts/actions";
 import { OverTime } from "../parts/charts";
 import { LatencyParts } from "../parts/latency";
 import { Pools, usePools } from "../parts/pools";
 import { Badge, Placeholder } from "../parts/small";
+import { Found } from "../parts/verdict";
 import { Key } from "../parts/weir";
 import { sumClients, sumServers } from "../sums";
-import { connectError, nextAttempt } from "../verdict";
+import { connectError, findings, nextAttempt } from "../verdict";
 
 interface Props {
+  live: Live<Overview>;
   database: string;
   user: string | undefined;
   windowS: number;
   pick: (seconds: number) => void;
 }
 
-export function DatabasePage({ database, user, windowS, pick }: Props) {
+export function DatabasePage({ live, database, user, windowS, pick }: Props) {
   const series = useSeries(windowS, database, user);
   const all = usePools();
   const pools = all.value?.pools.filter((pool) => pool.database === database && (user === undefined || pool.user === user)) ?? [];
@@ -39,6 +41,7 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
   if (databases.value && !entry && all.value && pools.length === 0) {
     return <Placeholder>There is no database called {database} in the configuration.</Placeholder>;
   }
+  const now = live.value;
   const end = series.value?.time_s.at(-1) ?? all.value?.time_s ?? 0;
   return (
     <>
@@ -54,6 +57,7 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
           {user === undefined && <Actions database={database} paused={paused} disabled={disabled} again={again} />}
         </div>
         {entry && user === undefined && <Limits entry={entry} />}
+        {now && !failing && <Found on={{ page: "database", parts: [database] }} all={findings(now, pools, entry ? [entry] : [])} />}
         {failing && <Failure pool={failing} entry={entry} pools={pools} />}
         {pools.length > 0 && <Key clients={sumClients(pools.map((pool) => pool.clients))} servers={sumServers(pools.map((pool) => pool.servers))} />}
         {all.value ? <Pools pools={pools} inDatabase /> : <Placeholder fault={all.fault}>Loading …</Placeholder>}

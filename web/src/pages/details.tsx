@@ -8,6 +8,8 @@ import { type Live, useSeries } from "../live";
 import { OverTime } from "../parts/charts";
 import { LatencyParts } from "../parts/latency";
 import { Placeholder } from "../parts/small";
+import { Found } from "../parts/verdict";
+import { findings } from "../verdict";
 
 interface Props {
   live: Live<Overview>;
@@ -22,6 +24,7 @@ export function DetailsPage({ live, windowS, pick }: Props) {
   const end = series.value?.time_s.at(-1) ?? now.time_s;
   return (
     <>
+      <Found on={{ page: "details", parts: [] }} all={findings(now, [], [])} />
       <OverTime series={series} windowS={windowS} pick={pick} end={end}>The first second is being measured …</OverTime>
       <LatencyParts now={now.latency} />
       <div class="pair">

@@ -7,7 +7,7 @@ import uPlot from "uplot";
 
 import { clock } from "../format";
 import { colour, mix, useTheme } from "../theme";
-import { decades, everyNth, short, top } from "./figures";
+import { axisWidth, decades, everyNth, short, top } from "./figures";
 
 export interface Line {
   label: string;
@@ -174,7 +174,7 @@ function options(
     },
     axes: [
       { ...axis, grid: { show: false }, size: 24, gap: 4, space: (plot) => (plot.width < 420 ? 58 : 80), incrs: STEPS_S, values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step)) },
-      { ...axis, ...(latest.current.log && { filter: decadesOnly }), grid: latest.current.log ? { ...rule, filter: decadesOnly } : rule, size: 58, gap: 6, space: 34, values: (_, splits) => splits.map((at) => (at === null ? "" : at === 0 ? "0" : short(latest.current.format(at)))) },
+      { ...axis, ...(latest.current.log && { filter: decadesOnly }), grid: latest.current.log ? { ...rule, filter: decadesOnly } : rule, size: (_, labels) => axisWidth(labels), gap: 6, space: 34, values: (_, splits) => splits.map((at) => (at === null ? "" : at === 0 ? "0" : short(latest.current.format(at)))) },
     ],
     series: [{}, ...latest.current.lines.map(drawn)],
     hooks: { setCursor: [(plot) => hover(plot.cursor.idx ?? null)] },

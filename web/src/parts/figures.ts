@@ -22,6 +22,18 @@ export function short(text: string): string {
   return text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 }
 
+/** Pixels of a value axis, at least; with labels of an axis' usual length all charts of a page begin at the same place. */
+const AXIS_LEAST = 58;
+/** Pixels of a letter of the axis' font, at most on average, and of what lies beside a label. */
+const LETTER = 7;
+const BESIDE = 12;
+
+/** The width of a value axis that holds its labels: "1 min 15 s" is longer than most. */
+export function axisWidth(labels: (string | null)[] | null): number {
+  const letters = Math.max(0, ...(labels ?? []).map((label) => label?.length ?? 0));
+  return Math.max(AXIS_LEAST, letters * LETTER + BESIDE);
+}
+
 /** Up to `most` indexes spread over `length`, the newest first. */
 export function everyNth(length: number, most: number): number[] {
   const step = Math.max(1, Math.floor(length / most));

@@ -4,8 +4,8 @@ import { useState } from "preact/hooks";
 
 import type { Database, Overview, Pool } from "../api";
 import { count, duration } from "../format";
-import { href } from "../route";
-import { findings, type Finding } from "../verdict";
+import type { Route } from "../route";
+import { findings, foundOn, lookAt, type Finding } from "../verdict";
 
 /** Findings that are shown unless all are asked for. */
 const FIRST = 4;
@@ -36,17 +36,30 @@ export function Verdict({ now, pools, databases }: { now: Overview; pools: Pool[
   );
 }
 
+/** The findings that lead to a page, on that page. Nothing is shown if there are none. */
+export function Found({ on, all }: { on: Pick<Route, "page" | "parts">; all: Finding[] }) {
+  const found = foundOn(on, all);
+  if (found.length === 0) return null;
+  return (
+    <ul class="verdicts" aria-label="Findings">
+      {found.map((one) => (
+        <Line key={one.text.replace(/\d+/g, "#")} finding={one} isHere />
+      ))}
+    </ul>
+  );
+}
+
 function waits(mean_us: number): string {
   if (mean_us < 1) return "Statements do not wait for a connection.";
   return `On average a statement waits ${duration(mean_us)} for a connection.`;
 }
 
-function Line({ finding }: { finding: Finding }) {
+function Line({ finding, isHere = false }: { finding: Finding; isHere?: boolean }) {
+  const more = isHere ? null : lookAt(finding);
   return (
     <li class={`verdict ${finding.tone}`}>
       <b>{finding.text}:</b> {finding.remedy}.
-      {finding.database !== null && <> <a href={href("database", [finding.database])}>Look at {finding.database}</a></>}
-      {finding.cluster !== undefined && <> <a href={href("clusters")}>Look at {finding.cluster}</a></>}
+      {more && <> <a href={more.to}>Look at {more.name}</a></>}
     </li>
   );
 }

@@ -1,5 +1,6 @@
 //! The JSON API, as docs/openapi.yaml describes it.
 
+mod applications;
 mod cache;
 mod clusters;
 mod connections;
@@ -20,6 +21,7 @@ pub(super) use tables::ShowRow;
 use std::rc::Rc;
 
 use hyper::StatusCode;
+use pgweir_core::driver::Level;
 use pgweir_core::mail::Rules;
 use serde_json::{Value, json};
 
@@ -40,6 +42,7 @@ pub(super) async fn answer(
         "live" => return live::live(web, reader),
         "pools" => pools::pools(web, reader),
         "databases" => tables::databases(web, reader).await?,
+        "applications" => applications::applications(web, reader).await?,
         "users" => tables::users(web, reader).await?,
         "cache" => cache::cache(web, reader).await?,
         "clients" => connections::clients(web, reader, query).await?,
@@ -50,7 +53,7 @@ pub(super) async fn answer(
         "percentiles" => pools::percentiles(web, reader, query)?,
         "log" => {
             need_names(reader)?;
-            log_lines(web)
+            log_lines(web, query)?
         }
         "settings" => settings::settings(web, reader),
         _ => return Err(Refusal::NotFound("There is nothing at this address.")),
@@ -75,13 +78,18 @@ pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
     })
 }
 
-/// Returns the last warnings and errors.
-fn log_lines(web: &WebState) -> Value {
-    let lines = web.log.recent().into_iter().map(|line| {
+/// Returns the last warnings and errors, or with `level=log` all last lines; with `after` only those that are newer.
+fn log_lines(web: &WebState, query: &Query) -> Result<Value, Refusal> {
+    let level = match query.word("level", &["log", "warning"])? {
+        Some("log") => Level::Log,
+        _ => Level::Warning,
+    };
+    let after = query.number("after", 0, usize::MAX, 0)?;
+    let lines = web.log.recent(level, u64::try_from(after).unwrap_or(u64::MAX)).into_iter().map(|line| {
         let at = line.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        json!({ "time_s": at.as_secs_f64(), "level": crate::log::word(line.level).to_lowercase(), "message": line.message })
+        json!({ "id": line.id, "time_s": at.as_secs_f64(), "level": crate::log::word(line.level).to_lowercase(), "message": line.message })
     });
-    json!({ "lines": lines.collect::<Vec<_>>() })
+    Ok(json!({ "lines": lines.collect::<Vec<_>>() }))
 }
 
 /// Refuses an answer that consists of names to readers who may not see them.

@@ -87,7 +87,7 @@ fn chosen(rows: Vec<ShowRow>, query: &Query, state: Option<&str>) -> Vec<ShowRow
 }
 
 /// Returns the state in the words of the API.
-fn state_of(row: &ShowRow) -> &str {
+pub(super) fn state_of(row: &ShowRow) -> &str {
     match row.get("state").unwrap_or_default() {
         "active_cancel_req" | "waiting_cancel_req" => "cancel",
         "cl_login" | "new" => "login",
@@ -114,7 +114,7 @@ fn place(row: &ShowRow) -> (u8, &str, Reverse<u64>) {
     (rank, asked, Reverse(waited_us(row)))
 }
 
-fn waited_us(row: &ShowRow) -> u64 {
+pub(super) fn waited_us(row: &ShowRow) -> u64 {
     let part = |name: &str| row.number(name).unwrap_or_default();
     part("wait") * 1_000_000 + part("wait_us")
 }
