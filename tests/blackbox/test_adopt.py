@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.machine import ACCOUNT_NAME, SETPRIV, as_service, eventually, free_port, give, reachable, scratch_folder
-from harness.pages import PGBOUNCER
+from harness.machine import ACCOUNT_NAME, REPOSITORY, SETPRIV, as_service, eventually, free_port, give, reachable, scratch_folder
+from harness.pages import PGBOUNCER, blocks
 from harness.pooler import binary, kind
 
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="the command is pgweir's")
@@ -120,6 +120,15 @@ def test_each_start_is_recognised(root, start):
     assert expected.items() <= found.items(), page
     assert change == line
     assert ("add the variable LISTEN_PORT=5432" in page) == (start == "edoburu")
+
+
+def test_what_the_page_shows_is_printed(root):
+    """docs/start/images.md shows a run on an image like edoburu's: the same words in the same lines."""
+    [shown] = [text for text in blocks(REPOSITORY / "docs" / "start" / "images.md", "text") if "pgweir adopt" in text]
+    files = {".dockerenv": ""} | process("/usr/bin/pgbouncer", WRITTEN, pid=1, DB_HOST="db")
+    files["etc/passwd"] = "postgres:x:70:70::/:/bin/sh\n"
+    printed = root(files).replace(IMAGE, "registry.example/pgweir:0.1.0").replace(str(root.folder), "")
+    assert printed.rstrip() == shown.partition("\n")[2].rstrip()
 
 
 def test_nothing_is_found(root):

@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 
-from harness.machine import as_service, give
+from harness.machine import REPOSITORY, as_service, free_port, give
+from harness.monitoring import fetch
+from harness.pages import blocks
 from test_takeover import over, successor
 
 pytestmark = pytest.mark.needs("online restart over a unix socket")
@@ -142,6 +144,29 @@ def test_a_successor_gets_the_overlay(completed, monkeypatch):
     old = successor(pooler, "--no-overlay")
     over(old)
     assert source(pooler, "default_pool_size") == ("20", "default")
+
+
+def test_the_pages_example(completed):
+    """docs/configure/overlay.md: what an operator writes becomes a cluster with a dashboard; `check` prints what the page shows."""
+    page = REPOSITORY / "docs" / "configure" / "overlay.md"
+    [example] = [text for text in blocks(page, "ini") if "discovery=dns" in text]
+    port = free_port()
+    example = example.replace("shop-nodes.default.svc", "localhost").replace("0.0.0.0:9128", f"127.0.0.1:{port}")
+    pooler, folder = completed({"10-cluster.ini": example}, databases={"*": "host=shop-rw"})
+    [cluster] = pooler.show("CLUSTERS")
+    assert (cluster["cluster"], cluster["discovery"]) == ("main", "dns")
+    assert fetch(f"http://127.0.0.1:{port}/")[0] == 200
+    # The lines of `check` that the page shows, with this folder's names.
+    write(folder / "50-pools.ini", "[pgbouncer]\npool_mode = session\n")
+    line = next(number for number, text in enumerate(pooler.ini.read_text().splitlines(), 1) if text.startswith("pool_mode"))
+    command = as_service(*pooler.command("check", f"--overlay={folder}", str(pooler.ini)))
+    pooler.write_ini(max_client_conn=None)
+    said = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PGWEIR_MAX_CLIENT_CONN": "2000"}, timeout=60).stdout
+    shown = re.findall(r"^ *(overlay: .*)$", page.read_text(), re.MULTILINE)
+    assert len(shown) == 2
+    for text in shown:
+        text = text.replace("/etc/pgweir/conf.d", str(folder)).replace("/etc/pgbouncer/pgbouncer.ini:7", f"{pooler.ini}:{line}")
+        assert f"{text}\n" in said, said
 
 
 def test_check_says_where_a_value_comes_from(completed):

@@ -1,6 +1,8 @@
 """The commands of the documentation's pages are run in their order, on a machine with pgweir from its package."""
 
+import re
 import shutil
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -41,6 +43,7 @@ PAGES = {
     "faq.md": {"SHOW POOLS": "cl_waiting", "SHOW STATEMENTS": "mean", "SHOW CLIENTS_EXTENDED": "pinned", "pgweir doctor": "no errors"},
     "versions.md": {"--version": "PgBouncer 1.25", "SHOW VERSION": "PgBouncer 1.25"},
     "metrics.md": {"curl": "pgweir_build_info{"},
+    "operate/troubleshooting.md": {"pgweir doctor": "no errors", "check --connect": "no errors"},
     "operate/checklist.md": {"--strict": "no errors and no warnings", "readyz": "ok", "chmod": ""},
 }
 """Each page with commands, and what the commands print: a word of the command, and what its output has."""
@@ -121,8 +124,43 @@ def test_the_page_on_managed_clouds(machine, shop, certificates):  # noqa: F811
         machine.run("sudo -u pgweir pgweir check --connect /etc/pgweir/pgweir.ini")
 
 
+def test_the_first_page(machine, shop):  # noqa: F811
+    """Five minutes: the page's files and commands, from the check to a hundred clients."""
+    page = DOCS / "start" / "five-minutes.md"
+    machine.run("systemctl stop pgweir")
+    machine.moved |= {"host=127.0.0.1 port=5432": f"host=127.0.0.1 port={shop.port}", "-T 10": "-T 1"}
+    # The page's commands name no configuration directory: they are typed where the two files are.
+    [ini], [users] = blocks(page, "ini"), blocks(page, "text")
+    machine.write("pgweir.ini", machine.move(ini))
+    machine.write("userlist.txt", re.sub("the password of shop|a password for the console", PASSWORD, users))
+    started, *others = blocks(page)
+    *before, start = started.splitlines()
+    assert "no errors" in machine.run("\n".join(before))
+    # It runs in the reader's first terminal.
+    give(machine.root / "pgweir.ini"), give(machine.root / "userlist.txt")
+    machine.program("first-terminal", f'exec setpriv --reuid {ACCOUNT.pw_uid} --regid {ACCOUNT.pw_gid} --clear-groups -- "$@"')
+    machine.run(f"first-terminal {start} > first.log 2>&1 < /dev/null & echo $! > tmp/first.pid")
+    machine.run("until (: > /dev/tcp/127.0.0.1/6432) 2> /dev/null; do sleep 0.05; done")
+    for step in others:
+        said = machine.run(f"{step.rstrip()} < /dev/null")
+    assert "number of clients: 100" in said and "number of failed transactions: 0" in said
+
+
+def test_the_page_on_high_availability(machine):
+    """keepalived's configuration is printed, the drop-in is installed, and the signal for a drain ends the pooler."""
+    steps = blocks(DOCS / "operate" / "high-availability.md")
+    [pair] = [step for step in steps if "pair keepalived" in step]
+    assert "virtual_ipaddress" in machine.run(pair) and "10.0.0.9/24" in machine.run(pair)
+    for step in steps:
+        if step != pair:
+            machine.run(step)
+    assert "CAP_NET_ADMIN" in (machine.root / "etc/systemd/system/pgweir.service.d/pgweir-vip.conf").read_text()
+    pid = (machine.root / "units/pgweir.pid").read_text().strip()
+    eventually(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text(), "it has ended")
+
+
 def test_every_page_with_commands_is_known():
     """A block of commands that is added to one of these pages is run; none is lost by a change of its form."""
-    for page in [*PAGES, "operate/upgrade.md", "start/clouds.md"]:
+    for page in [*PAGES, "operate/upgrade.md", "operate/high-availability.md", "start/clouds.md", "start/five-minutes.md"]:
         text = (DOCS / page).read_text()
         assert len(blocks(DOCS / page)) == text.count("```sh") > 0, page

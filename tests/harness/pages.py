@@ -35,6 +35,7 @@ class Machine:
             **{path: f"{self.root}{path}" for path in ("/etc/pgbouncer", "/etc/pgweir", "/etc/systemd", "/var/log", "/tmp/pgweir-trial")},
             "/var/run": f"{self.root}/run",
             "/run/pgweir": f"{self.root}/run/pgweir",
+            "/usr/share/pgweir": f"{self.root}/usr/share/pgweir",
             "/run/postgresql": f"{self.root}/run/postgresql",
             "6432": str(self.port),
             "6433": str(self.trial_port),
@@ -50,8 +51,11 @@ class Machine:
         packaged = f"rm -f '{self.root}/bin/pgweir'\ncp '{binary()}' '{self.root}/bin/pgweir'\n"
         for folder in ("etc/pgweir", "run/pgweir", "var/log/pgweir"):
             packaged += f"install -d -o {ACCOUNT_NAME} '{self.root}/{folder}'\n"
+        packaged += f"install -D -m 644 -t '{self.root}/usr/share/pgweir' '{UNIT.parent}/pgweir-vip.conf'\n"
         packaged += f"if [ -e '{self.root}/units/pgweir.pid' ]; then systemctl reload pgweir; fi"
         self.program("apt-get", packaged)
+        # The unit's log is its file.
+        self.program("journalctl", f"cat '{self.root}/var/log/pgweir/pgweir.log'")
         self.program("systemctl", SYSTEMCTL.format(root=self.root, account=ACCOUNT_NAME, port=self.port))
         self.write("units/pgbouncer", f"{PGBOUNCER} -q {self.root}/etc/pgbouncer/pgbouncer.ini")
         for key, name in (("ExecStart", "pgweir"), ("ExecReload", "pgweir.reload")):
@@ -123,6 +127,15 @@ SYSTEMCTL = textwrap.dedent("""
         replaced=$(readlink "/proc/$pid/exe")
         setpriv --reuid {account} --regid {account} --clear-groups -- env MAINPID="$pid" bash -c "$(cat "{root}/units/$2.reload")"
         case $replaced in *" (deleted)") while [ "$(main "$2")" = "$pid" ]; do sleep 0.05; done ;; esac
+        ;;
+    restart)
+        systemctl stop "$2"
+        systemctl start "$2"
+        ;;
+    kill)
+        [[ "$2 $3" == "--kill-who=main --signal=SIG"* ]]
+        pid=$(main "$4")
+        kill "-${{3#--signal=SIG}}" "$pid"
         ;;
     daemon-reload | enable | disable) ;;
     *) exit 1 ;;
