@@ -128,7 +128,7 @@ export interface Cluster {
   held_since_s: number | null;
   /** Why there is no primary; null also for readers that see no names. */
   reason: string | null;
-  /** What a SWITCHOVER is at; null if none is under way. */
+  /** The progress of a SWITCHOVER; null if none is under way. */
   switchover?: string | null;
   /** Why the last one failed; null if it did not. */
   switchover_error?: string | null;

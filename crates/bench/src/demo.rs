@@ -42,7 +42,7 @@ options:
   --port N      port that pgweir listens on (default: a free one)
   --once        end after the table
   --cluster     instead: a primary with two standbys, whose primary is killed under a load of 40 clients (or --clients), for
-                --seconds before and after; says what clients were told and what became of their changes, and ends
+                --seconds before and after; says what clients were told and what happened to their changes, and ends
   --cache       instead: hot reads without and with the query cache, of 20 clients (or --clients), for --seconds each, while a
                 writer changes the rows without pgweir; checks how old the answers are, and ends
   -h, --help    this text

@@ -337,7 +337,7 @@ If CONFIG.INI exists, it is used as it is; without the argument,
 Otherwise the environment says what to do:
   DATABASE_URL           postgres://USER:PASSWORD@HOST:PORT/DATABASE
   DB_HOST, DB_PORT, DB_USER, DB_PASSWORD, DB_NAME
-                         the same in parts
+                         the same as separate values
   POOL_MODE, ...         each setting by its name in upper case; with PGWEIR_
                          before it, a misspelled name is an error
   NAME_FILE              a file with the value of NAME, for secrets

@@ -72,7 +72,7 @@ export function DatabasePage({ live, database, user, windowS, pick }: Props) {
   );
 }
 
-/** A server that cannot be reached: why, what becomes of the clients, what to look at. */
+/** A server that cannot be reached: why, what happens to the clients, what to look at. */
 function Failure({ pool, entry, pools }: { pool: Pool; entry: Database | undefined; pools: Pool[] }) {
   const { session, signIn } = useServices();
   const waiting = pools.reduce((sum, one) => sum + one.clients.waiting, 0);

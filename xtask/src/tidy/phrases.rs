@@ -6,7 +6,7 @@ use crate::tidy::Problem;
 use crate::tidy::source::Source;
 
 /// Each with what to write in its place.
-const PHRASES: [(&str, &str); 15] = [
+const PHRASES: [(&str, &str); 52] = [
     ("can not", "cannot"),
     ("for ever", "say until when"),
     ("anew", "again"),
@@ -22,6 +22,43 @@ const PHRASES: [(&str, &str); 15] = [
     ("has to be one of", "must be one of"),
     ("in front of", "before, ahead of, between"),
     ("how many", "the number of"),
+    ("where nothing else is said", "unless stated otherwise"),
+    ("in the place of", "instead of"),
+    ("half as loaded again", "50 % more loaded"),
+    ("a tenth of its part", "10 % of its share"),
+    ("behind the answer", "after the answer"),
+    ("told behind", "told after"),
+    ("is the patience", "is the time for which a client waits"),
+    ("the same in parts", "the same as separate values"),
+    ("says nothing of", "does not tell"),
+    ("say nothing of", "do not tell"),
+    ("of which it has a part", "part of which"),
+    ("past pgweir", "without going through pgweir"),
+    ("none any more", "no longer counts"),
+    ("comes to rest", "becomes idle"),
+    ("for good", "permanently"),
+    ("in earnest", "in production"),
+    ("belongs into", "belongs in"),
+    ("belong into", "belong in"),
+    ("told in one run", "reported together"),
+    ("takes nothing of", "rejects"),
+    ("stands in single quotes", "is enclosed in"),
+    ("stand in single quotes", "are enclosed in"),
+    ("SWITCHOVER is at", "the progress of a SWITCHOVER"),
+    ("what becomes of", "what happens to"),
+    ("what became of", "what happened to"),
+    ("as a rule", "usually"),
+    ("once more", "again"),
+    ("a look each", "a check each"),
+    ("looks whether", "checks whether"),
+    ("tries whether", "tests whether"),
+    ("held against", "compared with"),
+    ("holds against", "compares with"),
+    ("in its turn", "then"),
+    ("is told of", "gets, learns"),
+    ("are told of", "get, learn"),
+    ("hears of", "learns of"),
+    ("not to be had", "not available"),
 ];
 
 /// Documents, and what the dashboard and the packages show. The rest of a path may follow.

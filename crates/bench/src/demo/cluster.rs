@@ -203,7 +203,7 @@ fn table(books: &[Book], found: &HashMap<&'static str, Found>, moments: &Moments
     let of = |told: Told| found.get(told.name()).copied().unwrap_or_default();
     let (committed, rolled_back) = (of(Told::Committed), of(Told::RolledBack));
     let doubled: u64 = found.values().map(|one| one.doubled).sum();
-    let mut table = Table::new(&["what clients were told", "changes", "what became of them"], 3);
+    let mut table = Table::new(&["what clients were told", "changes", "what happened to them"], 3);
     let mut row = |what: &str, changes: u64, became: String| {
         table.row(vec![what.to_owned(), changes.to_string(), became]);
     };

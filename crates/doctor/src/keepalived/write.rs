@@ -43,7 +43,7 @@ global_defs {{
     enable_script_security
 }}
 
-# A refused connection fails at once. An answer that is late or not 200 is asked for once more, after a second.
+# A refused connection fails at once. An answer that is late or not 200 is asked for again after a second.
 vrrp_script pgweir_ready {{
     script "/usr/bin/curl --silent --fail --output /dev/null --max-time 0.5 --retry 1 --retry-delay 1 {url}"
     interval 1
