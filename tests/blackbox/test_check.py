@@ -117,6 +117,16 @@ def test_what_newcomers_do(pooled):
     assert "has passwords in plain text, and every user of this machine can read it: chmod 640" in check(pooler).stdout
 
 
+def test_a_url_on_the_line_of_a_database(pooled):
+    """Both schemes are refused with what to write instead, and without the password in them."""
+    for scheme in ("postgres", "postgresql"):
+        pooler = pooled(start=False, databases={"shop": f"{scheme}://bob:hunter2@db.example:5433/shop"})
+        done = check(pooler)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1 and "hunter2" not in said
+        assert "a URL is not understood here; write host=... port=... dbname=..., and user=... password=..." in said
+
+
 def test_one_line_in_two_files_is_no_slip(pooled):
     """A file may replace lines of a file that it includes, and a layer those of the file."""
     pooler = pooled(start=False)

@@ -48,6 +48,9 @@ def lose_primary(some, pooler):
 def test_page(watched):
     """Two stories: an admin drains and attaches the primary; after a promotion a page that is opened then shows what happened."""
     some, http = watched(2)
+    with http.pooler.raw() as session:
+        session.query("select 1")
+    eventually(lambda: http.get("/api/v1/overview")["databases"], "the database is seen")
     story("cluster", http)
     lose_primary(some, http.pooler)
     story("promoted", http)

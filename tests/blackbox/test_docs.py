@@ -40,6 +40,25 @@ def test_links_lead_somewhere(page):
     assert not broken
 
 
+#: What newcomers look for in README: the page, and a word of their question that its link must have.
+LOOKED_FOR = {
+    "docs/start/docker.md": "Docker",
+    "docs/start/kubernetes.md#cloudnativepg": "CloudNativePG",
+    "docs/start/drivers.md": "Django",
+    "docs/start/clouds.md": "RDS",
+    "docs/operate/high-availability.md": "high availability",
+    "docs/faq.md#what-can-pgweir-not-do": "cannot do",
+}
+
+
+@pytest.mark.parametrize("target", LOOKED_FOR)
+def test_the_readme_leads_to_what_newcomers_look_for(target):
+    """Each page has a link before the table of peers, which a reader finds by a word of the question."""
+    text, _, _ = (REPOSITORY / "README.md").read_text().partition("## Compared with its peers")
+    [name] = re.findall(rf"\[([^\]]+)\]\({re.escape(target)}\)", text)
+    assert LOOKED_FOR[target] in name
+
+
 @pytest.mark.skipif(kind() == "pgbouncer", reason="the documents are pgweir's")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "ini")], ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_example_files_are_good(page, certificates):

@@ -211,6 +211,8 @@ const STORIES = {
   async cluster() {
     const visit = await Visit.begin({ colorScheme: "light" });
     const { page } = visit;
+    await visit.go("database/app");
+    await page.getByText(/\d+ server connections for each user and node/).waitFor();
     await visit.go();
     await visit.follow("Clusters");
     await page.getByText("m1 is the primary, in epoch 1.").waitFor();

@@ -108,7 +108,7 @@ function Limits({ entry }: { entry: Database }) {
   return (
     <p class="hint">
       {entry.host !== null && `${entry.database ?? entry.name} at ${entry.host}:${entry.port}. `}
-      {`${count(entry.pool_size)} server connections for each user${spare}${all}${clients}.`}
+      {`${count(entry.pool_size)} server connections for each user${entry.cluster ? " and node" : ""}${spare}${all}${clients}.`}
     </p>
   );
 }
