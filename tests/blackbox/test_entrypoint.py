@@ -1,6 +1,7 @@
 """`pgweir entrypoint`: the pooler starts by its environment alone, or by a mounted file; secrets stay out of logs."""
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -8,7 +9,8 @@ import subprocess
 
 import pytest
 from harness.cluster import PASSWORDS
-from harness.machine import as_service, eventually, free_port, give, reachable, scratch_folder
+from harness.machine import REPOSITORY, as_service, eventually, free_port, give, reachable, scratch_folder
+from harness.pages import blocks
 from harness.pooler import binary
 
 pytestmark = pytest.mark.needs("pgweir import")
@@ -85,6 +87,27 @@ def test_the_environment_alone_serves(container, pg):
         container.process.send_signal(signal.SIGKILL)
         container.process.wait()
         assert secret not in container.said()
+
+
+def test_the_first_commands_of_the_page(container, pg):
+    """docs/start/docker.md: the variables of its first `docker run` start a pooler that its psql command reaches."""
+    build, run, psql = blocks(REPOSITORY / "docs" / "start" / "docker.md")[0].splitlines()
+    dockerfile, context = re.findall(r"-f (\S+) -t pgweir (\S+)$", build)[0]
+    assert (REPOSITORY / context / dockerfile).exists() and run.endswith(" pgweir") and "-p 6432:6432" in run
+    here = {"app:secret": f"alice:{PASSWORDS['alice']}", "db.example/shop": f"127.0.0.1:{pg.port}/app", "6432/shop": f"{container.port}/app"}
+    variables = dict(re.findall(r"-e (\w+)=(\S+)", moved(run, here)))
+    assert set(variables) == {"DATABASE_URL", "POOL_MODE"}
+    container.start(**variables)
+    container.serves()
+    done = subprocess.run([*moved(psql, here).split(), "-XAtc", "select current_database()"], capture_output=True, text=True)
+    assert done.stdout == "app\n", done.stderr
+
+
+def moved(text, here):
+    """The text with the page's names replaced by those of the test."""
+    for name, its in here.items():
+        text = text.replace(name, its)
+    return text
 
 
 def test_secrets_from_files(container, pg):

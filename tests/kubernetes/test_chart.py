@@ -186,6 +186,22 @@ def test_the_readmes_example(conform, tmp_path):
     assert len(settings) == 3 and "pool_mode" not in helm(*settings[:2]) and "PGWEIR_POOL_MODE" in helm(*settings)
 
 
+def test_the_commands_of_the_page(conform):
+    """docs/start/kubernetes.md: the install command makes valid manifests, which use the Secret of the command before it."""
+    first, second = blocks(REPOSITORY / "docs" / "start" / "kubernetes.md")
+    [secret, key] = re.findall(r"create secret generic (\S+) --from-literal=(\S+)=postgres", first)[0]
+    install = first.replace("\\\n", " ")
+    [(release, chart)] = re.findall(r"helm install (\S+) (\S+)", install)
+    settings = re.findall(r"--set (\S+)", install)
+    assert (REPOSITORY / chart).resolve() == CHART and len(settings) == 3
+    text = helm(*settings)
+    assert conform(text)[0] == 0 and f'secretKeyRef: {{name: "{secret}", key: "{key}"}}' in text
+    # psql's host is the Service of this release.
+    assert f"@{release}-pgweir:6432/" in first and "name: r-pgweir\n" in text
+    [manifest] = re.findall(r"kubectl apply -f (\S+)", second)
+    assert (REPOSITORY / manifest).exists()
+
+
 def test_users_of_the_console():
     """With variables alone, the entry point gets the users and a reference to their passwords; beside a list of users that is an error."""
     values = ["database.host=db", "console.admins.users={ops,bob}", "console.admins.passwordsSecret.name=cons"]
