@@ -99,6 +99,24 @@ def test_tracked_parameters_follow_the_version(poolers, pg18, chosen):
             assert one.value(f"show {name}") == value
 
 
+@pytest.mark.parametrize("chosen", RELEASES)
+def test_ignored_startup_parameters(pooled, chosen):
+    """1.26 drops an ignored parameter from the startup packet although it is tracked, apart from application_name. SET stays tracked."""
+    ignored = {"default_transaction_read_only": "on", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Tokyo", "DateStyle": "German, DMY"}
+    pooler = pooled(
+        compatible_with=chosen, session_state="pgbouncer", default_pool_size=1, server_reset_query="", track_extra_parameters=", ".join(ignored),
+        ignore_startup_parameters=", ".join([*ignored, "application_name"]),
+    )  # fmt: skip
+    with pooler.raw(application_name="mine", **ignored) as one, pooler.raw() as other:
+        plain = {name: other.value(f"show {name}") for name in ignored}
+        assert {name: one.value(f"show {name}") for name in ignored} == (plain if chosen == "1.26" else ignored)
+        assert one.value("show application_name") == "mine"
+        for name, value in ignored.items():
+            one.query(f"set {name} = '{value}'")
+        assert {name: other.value(f"show {name}") for name in ignored} == plain
+        assert {name: one.value(f"show {name}") for name in ignored} == ignored
+
+
 @pytest.mark.parametrize("tracked", ["1.26", "extra"])
 def test_a_parameter_that_postgres_does_not_report(pooled, pg, tracked):
     """PostgreSQL 17 does not report search_path. Sessions that are preserved have their own value; the others are refused one at login."""

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgweir_auth::Learned;
-use pgweir_settings::SessionState;
+use pgweir_settings::{CompatibleWith, SessionState};
 use pgweir_wire::backend;
 use pgweir_wire::startup::{StartupPacket, parse_options};
 
@@ -122,7 +122,7 @@ impl Worker {
         in_options: bool,
     ) -> Result<(), Fault> {
         let position = env.tracked.position(name);
-        if position.is_none() && self.is_ignored(env, name) {
+        if !is_preferred(env, name, position) && self.is_ignored(env, name) {
             return Ok(());
         }
         if value.len() > PARAMETER_BYTES_MAX || name.len() > PARAMETER_BYTES_MAX {
@@ -239,5 +239,15 @@ fn replication(value: &[u8]) -> Result<Replication, Fault> {
         Err(Fault::Protocol(
             format!("invalid value for parameter \"replication\": \"{}\"", printable(value)).into(),
         ))
+    }
+}
+
+/// Returns whether the client's value of a parameter counts although `ignore_startup_parameters` names it; `tracked` is the parameter's
+/// place among those that are tracked. PgBouncer 1.25 prefers each tracked parameter. 1.26.1 prefers `application_name` alone, because it
+/// tracks `search_path` without being told to, which many configurations ignore.
+fn is_preferred(env: &Env, name: &[u8], tracked: Option<usize>) -> bool {
+    match env.rules.config.main.compatible_with {
+        CompatibleWith::V1_25 => tracked.is_some(),
+        CompatibleWith::V1_26 => name.eq_ignore_ascii_case(b"application_name"),
     }
 }
