@@ -188,7 +188,7 @@ def test_the_readmes_example(conform, tmp_path):
 
 def test_the_commands_of_the_page(conform):
     """docs/start/kubernetes.md: the install command makes valid manifests, which use the Secret of the command before it."""
-    first, second = blocks(REPOSITORY / "docs" / "start" / "kubernetes.md")
+    first, *others = blocks(REPOSITORY / "docs" / "start" / "kubernetes.md")
     [secret, key] = re.findall(r"create secret generic (\S+) --from-literal=(\S+)=postgres", first)[0]
     install = first.replace("\\\n", " ")
     [(release, chart)] = re.findall(r"helm install (\S+) (\S+)", install)
@@ -198,8 +198,13 @@ def test_the_commands_of_the_page(conform):
     assert conform(text)[0] == 0 and f'secretKeyRef: {{name: "{secret}", key: "{key}"}}' in text
     # psql's host is the Service of this release.
     assert f"@{release}-pgweir:6432/" in first and "name: r-pgweir\n" in text
-    [manifest] = re.findall(r"kubectl apply -f (\S+)", second)
+    [manifest] = re.findall(r"kubectl apply -f (\S+)", others[0])
     assert (REPOSITORY / manifest).exists()
+    # The patches of the other operators name the image at the place that the page on images gives, and nothing that is no setting.
+    patches = {name: yaml.safe_load((REPOSITORY / name).read_text()) for name in re.findall(r"--patch-file (\S+)", "".join(others[1:]))}
+    zalando, crunchy = patches.values()
+    image = crunchy["spec"]["proxy"]["pgBouncer"]["image"]
+    assert zalando["configuration"]["connection_pooler"]["connection_pooler_image"] == image == "registry.example/pgweir:0.1.0"
 
 
 def test_users_of_the_console():

@@ -364,6 +364,11 @@ def test_crunchys_operator(pod, pg, certificates):
     folder = "/etc/pgbouncer"
     pod.mount(f"{folder}/pgbouncer.ini", "")
     pod.mount(f"{folder}/~postgres-operator/users.txt", f'"bob" "{PASSWORDS["bob"]}"\n')
+    [patch] = manifests("patches/crunchy.yaml")
+    settings = patch["spec"]["proxy"]["pgBouncer"]["config"]["global"]
+    assert settings["http_listen"] == "0.0.0.0:9127"
+    web = free_port()
+    lines = "".join(f"{name} = {value}\n" for name, value in {**settings, "http_listen": f"127.0.0.1:{web}"}.items())
     crt, key = certificates.crt, certificates.key
     secrets = {"frontend-ca.crt": crt("ca"), "frontend-tls.crt": crt("pooler"), "frontend-tls.key": key("pooler"), "backend-ca.crt": crt("ca")}
     for name, source in secrets.items():
@@ -375,13 +380,15 @@ def test_crunchys_operator(pod, pg, certificates):
         f"client_tls_ca_file = {folder}/~postgres-operator/frontend-ca.crt\nclient_tls_cert_file = {folder}/~postgres-operator/frontend-tls.crt\n"
         f"client_tls_key_file = {folder}/~postgres-operator/frontend-tls.key\nclient_tls_sslmode = require\n"
         f"conffile = {folder}/~postgres-operator.ini\nignore_startup_parameters = extra_float_digits\nlisten_addr = *\nlisten_port = {pod.port}\n"
-        f"server_tls_ca_file = {folder}/~postgres-operator/backend-ca.crt\nserver_tls_sslmode = verify-full\nunix_socket_dir =\n\n"
+        f"server_tls_ca_file = {folder}/~postgres-operator/backend-ca.crt\nserver_tls_sslmode = verify-full\nunix_socket_dir =\n{lines}\n"
         f"[databases]\n* = host=localhost port={pg.port}\n"
     )
     pod.mount("/etc/hosts", "127.0.0.1 localhost\n")
     path = pod.mount(f"{folder}/~postgres-operator.ini", ini)
     pod.start("pgbouncer", f"{folder}/~postgres-operator.ini")
     pod.serves()
+    with urllib.request.urlopen(f"http://127.0.0.1:{web}/healthz") as answer:
+        assert answer.status == 200
 
     def served():
         try:
