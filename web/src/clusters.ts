@@ -114,7 +114,7 @@ export function fellBack({ fell_back_no_standby, fell_back_lag }: Cluster): stri
   return parts.length === 0 ? null : `Reads that went to the primary instead of a standby: ${parts.join(", ")}.`;
 }
 
-/** What clients were told whose primary was lost behind their COMMIT; null if there were none. */
+/** What clients were told whose primary was lost after they had sent COMMIT; null if there were none. */
 export function outcomes({ resolving, outcomes_committed, outcomes_rolled_back, outcomes_unknown }: Cluster): string | null {
   const told = [
     [outcomes_committed, "committed"],

@@ -6,7 +6,7 @@ use crate::tidy::Problem;
 use crate::tidy::source::Source;
 
 /// Each with what to write in its place.
-const PHRASES: [(&str, &str); 52] = [
+const PHRASES: [(&str, &str); 54] = [
     ("can not", "cannot"),
     ("for ever", "say until when"),
     ("anew", "again"),
@@ -28,6 +28,8 @@ const PHRASES: [(&str, &str); 52] = [
     ("a tenth of its part", "10 % of its share"),
     ("behind the answer", "after the answer"),
     ("told behind", "told after"),
+    ("behind its COMMIT", "after its COMMIT"),
+    ("behind their COMMIT", "after their COMMIT"),
     ("is the patience", "is the time for which a client waits"),
     ("the same in parts", "the same as separate values"),
     ("says nothing of", "does not tell"),
