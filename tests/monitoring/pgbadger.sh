@@ -33,9 +33,11 @@ if dpkg --compare-versions "$(candidate)" ge 13.1; then
     fetch download pgbadger || { cat "$work/log" >&2; exit 1; }
 else
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    [ -e "$keys" ] || { echo "missing: pgBadger 13.1, or debian-archive-keyring to fetch Debian's" >&2; exit 1; }
+    # The archive that this machine has its other packages from.
+    archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep '/debian/*$' | head -n 1)
+    [ -e "$keys" ] && [ -n "$archive" ] || { echo "missing: pgBadger 13.1, or Debian's archive to fetch it from" >&2; exit 1; }
     mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
-    echo "deb [signed-by=$keys] http://deb.debian.org/debian trixie main" > "$work/apt/sources.list"
+    echo "deb [signed-by=$keys] $archive trixie main" > "$work/apt/sources.list"
     debian13() {
         fetch -o "Dir::Etc::SourceList=$work/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/apt/lists" \
             -o "Dir::Cache=$work/apt/cache" -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Languages=none "$@"
