@@ -13,7 +13,7 @@ const FILLED_MS = 45_000;
 const SCENES = {
   cluster: { verdict: /^node m1 of cluster main is down:$/, pages: ["clusters"], filled: 1_000 },
   healthy: { verdict: /^No problems found\.$/, pages: ["overview", "details"] },
-  overloaded: { verdict: /^shop: 10 of 10 servers busy, \d+ clients waiting, \d+ % of the time is queueing:$/, pages: ["overview", "clients", "clients?state=idle_in_transaction", "servers", "statements"] },
+  overloaded: { verdict: /^shop: 10 of 10 servers busy, \d+ clients waiting, \d+ % of the time is queueing:$/, pages: ["overview", "clients", "clients?state=idle_in_transaction", "applications", "servers", "statements"] },
   down: { verdict: /^database old: cannot connect: .*refused.*:$/, pages: ["overview", "database/old"] },
 };
 

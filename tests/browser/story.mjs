@@ -270,6 +270,7 @@ const STORIES = {
       await page.getByText(/m2 is primary, was [a-z]+/).waitFor();
       await page.getByText(/m1 is down, was [a-z]+/).waitFor();
       await visit.fits("Clusters");
+      assert.deepEqual(await cutOff(page), [], "no text of the picture is cut off");
       await visit.accessible("Clusters after a promotion");
       await visit.picture(options.isMobile ? "clusters-narrow" : "clusters-dark");
       await visit.end();
@@ -382,6 +383,15 @@ const STORIES = {
 async function legend(page, label) {
   const entry = page.locator(".legend li", { has: page.getByText(label, { exact: true }) }).first();
   return Number.parseFloat((await entry.locator(".figure").innerText()).replaceAll(",", ""));
+}
+
+/** The texts of the picture of a cluster that reach beyond it. */
+function cutOff(page) {
+  return page.evaluate(() => {
+    const right = (picture) => picture.viewBox.baseVal.width;
+    const texts = [...document.querySelectorAll("svg.topology text")];
+    return texts.filter((text) => text.getBBox().x + text.getBBox().width > right(text.ownerSVGElement)).map((text) => text.textContent);
+  });
 }
 
 async function press(page, name) {

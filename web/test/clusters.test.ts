@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Cluster, ClusterChange, ClusterNode } from "../src/api";
-import { epochs, fellBack, forcible, intended, lag, outcomes, ordered, reads, shares, stretches, told, work } from "../src/clusters";
+import { epochs, fellBack, forcible, intended, lag, outcomes, ordered, pictureWidth, reads, shares, stretches, told, work } from "../src/clusters";
 
 function node(name: string, more: Partial<ClusterNode> = {}): ClusterNode {
   return { name, host: null, port: 5432, role: "standby", state: "standby", state_since_s: null, switch: "attached", timeline: 1, position: "0/3000148", lag_bytes: 0, last_check_s: null, last_error: null, ...more };
@@ -102,4 +102,11 @@ test("lag in bytes, and in time where it is known", () => {
   expect(lag(node("m2"))).toBe("not behind");
   expect(lag(node("m2", { lag_bytes: 1_200_000 }))).toBe("1.20 MB behind");
   expect(lag(node("m2", { lag_bytes: 1_200_000, lag_ms: 40 }))).toBe("1.20 MB, 40.0 ms behind");
+});
+
+test("the picture is as wide as the longest lag needs", () => {
+  expect(pictureWidth([])).toBe(960);
+  expect(pictureWidth([node("m1", { lag_bytes: null }), node("m2")])).toBe(960);
+  // 22 letters that are 168 pixels wide: the last three were cut off.
+  expect(pictureWidth([node("m2", { lag_bytes: 1_030, lag_ms: 134 })])).toBeGreaterThanOrEqual(816 + 168);
 });

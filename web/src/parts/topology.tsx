@@ -1,7 +1,7 @@
 // The picture of a cluster: pgweir, the primary and its standbys, what each is sent, and how far each is behind.
 
 import type { Cluster, ClusterNode } from "../api";
-import { address, lag, ordered, tone, work, type Work } from "../clusters";
+import { address, lag, ordered, pictureWidth, tone, work, type Work } from "../clusters";
 import { counted } from "../format";
 import { NARROW, useMedia } from "./small";
 
@@ -31,7 +31,7 @@ interface Layout {
 export function Topology({ cluster, shares }: { cluster: Cluster; shares: Map<string, number> }) {
   const narrow = useMedia(NARROW);
   const nodes = ordered(cluster);
-  const layout = narrow ? below(nodes.length) : beside(nodes.length);
+  const layout = narrow ? below(nodes.length) : beside(nodes.length, pictureWidth(nodes));
   const drawn = nodes.map((node, at) => ({ node, box: layout.nodes[at]!, its: work(cluster, node, shares.get(node.name)) }));
   const primary = drawn.find(({ node }) => cluster.state === "available" && node.name === cluster.primary);
   return (
@@ -49,7 +49,7 @@ export function Topology({ cluster, shares }: { cluster: Cluster; shares: Map<st
 }
 
 /** pgweir on the left, nodes on the right, and room for the standbys' lag. */
-function beside(count: number): Layout {
+function beside(count: number, width: number): Layout {
   const height = Math.max(1, count) * (NODE_HEIGHT + NODE_GAP) - NODE_GAP + 4;
   const pooler = { x: 1, y: height / 2 - 45, width: 170, height: 90 };
   const nodes = Array.from({ length: count }, (_, at) => ({ x: 400, y: 2 + at * (NODE_HEIGHT + NODE_GAP), width: 370, height: NODE_HEIGHT }));
@@ -57,7 +57,7 @@ function beside(count: number): Layout {
     const [x, y, to] = [pooler.x + pooler.width, height / 2, node.y + node.height / 2];
     return `M${x} ${y}C${x + 70} ${y} ${x + 20} ${to} ${x + 90} ${to}H${node.x}`;
   };
-  return { width: 960, height: Math.max(height, 94), pooler: { ...pooler, y: Math.max(pooler.y, 1) }, nodes, link, wide: true };
+  return { width, height: Math.max(height, 94), pooler: { ...pooler, y: Math.max(pooler.y, 1) }, nodes, link, wide: true };
 }
 
 /** pgweir above its nodes. */

@@ -41,7 +41,7 @@ export function Found({ on, all }: { on: Pick<Route, "page" | "parts">; all: Fin
   const found = foundOn(on, all);
   if (found.length === 0) return null;
   return (
-    <ul class="verdicts" aria-label="Findings">
+    <ul class="verdicts here" aria-label="Findings">
       {found.map((one) => (
         <Line key={one.text.replace(/\d+/g, "#")} finding={one} isHere />
       ))}
