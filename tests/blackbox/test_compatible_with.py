@@ -6,7 +6,7 @@ import subprocess
 import psycopg
 import pytest
 
-from blackbox.test_console_columns import TABLES, columns
+from blackbox.test_console_columns import LOGINS, TABLES, columns
 from harness.pooler import binary, kind
 
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer has its own version only")
@@ -18,13 +18,6 @@ LINE = (
     r"{}in \d+ B/s, out \d+ B/s, xact \d+ us, query \d+ us, wait \d+ us\n"
 )
 LINES = {"1.25": LINE.format(""), "1.26": LINE.format(r"\d+ client logins/s, ")}
-
-#: The columns of 1.26 that 1.25 does not have, and after which columns they come.
-LOGINS = {
-    "STATS": [("total_bind_count", "total_client_login_count"), ("avg_bind_count", "avg_client_login_count")],
-    "STATS_TOTALS": [("bind_count", "client_login_count")],
-    "STATS_AVERAGES": [("avg_bind_count", "avg_client_login_count")],
-}
 
 
 def version(*arguments, **variables):
