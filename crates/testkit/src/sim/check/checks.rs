@@ -392,12 +392,13 @@ impl Checks {
     /// A client asks for a cancel.
     pub fn cancel_asked(&mut self, client: u32) {
         self.count("cancels asked", 1);
-        self.cancels.entry(client).or_default().0 += 1;
+        let asked = &mut self.cancels.entry(client).or_default().0;
+        *asked = asked.saturating_add(1);
     }
 
-    /// A client is gone: the pooler may cancel the statement that it has left.
+    /// A client is gone: the pooler may cancel the statements that it has left, one after the other.
     pub fn may_be_cancelled(&mut self, client: u32) {
-        self.cancels.entry(client).or_default().0 += 1;
+        self.cancels.entry(client).or_default().0 = u32::MAX;
     }
 
     /// A cancel request hit a statement.
