@@ -1,6 +1,7 @@
 //! The way of a linked client's messages to its server. This and `answer` are the busiest code of the product: unchanged messages pass in
 //! runs, without being copied apart.
 
+use pgweir_settings::PoolMode;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -189,6 +190,12 @@ impl Pool {
         let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
         let is_ready = server.state.is_serving();
         let Some(group) = bytes.get(..len as usize).filter(|_| is_ready) else { return Step::Wait };
+        if !self.state.routines.are_current(cx.env.shared.routines()) && server.ledger.is_at_rest() {
+            // Code was made since the standby was chosen: nobody knows any more that the group only reads.
+            self.goes_to_primary(cx, id, server_id);
+            self.release_server(cx, server_id, PoolMode::Transaction);
+            return Step::Wait;
+        }
         link.first_try = FirstTry::Sending;
         let known = link.group.take();
         server.attempt.keep_for(KeptFor::STANDBY);
