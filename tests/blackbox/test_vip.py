@@ -86,7 +86,11 @@ class Machine:
 
     def cut_from_etcd(self, is_cut=True):
         """Lets nothing get from the machine to etcd, and everything to the other machines."""
-        run("ip", "-n", self.name, "route", "add" if is_cut else "delete", "blackhole", f"{ETCD_HOST}/32")
+        self.cut_from(ETCD_HOST, is_cut)
+
+    def cut_from(self, address, is_cut=True):
+        """Lets nothing get from the machine to an address, or lets it again."""
+        run("ip", "-n", self.name, "route", "add" if is_cut else "delete", "blackhole", f"{address}/32")
 
     def start(self, capabilities="+net_admin,+net_raw", arguments=("--quiet",)):
         """Starts the pooler under the service account."""
@@ -348,15 +352,20 @@ def test_without_etcd_nothing_moves(network, start):
     assert holder.vip()["error"] is None
 
 
-def test_force_takes_the_address_of_a_dead_pooler_while_etcd_is_down(network, start):
-    """It takes it from no pooler that has the lease, or that serves; and the lease follows when etcd answers again."""
+@pytest.mark.parametrize("fault", ("frozen", "killed"))
+def test_force_takes_the_address_of_a_dead_pooler_while_etcd_is_down(network, start, fault):
+    """It takes it from no pooler that has the lease, or that serves; and the lease follows when etcd answers again: an etcd that was
+    killed first says that the dead pooler has the lease."""
     holder, other = start()
     refused = other.take_by_force()
     assert "has the lease" in refused.error["M"], refused
     assert not holder.take_by_force().errors, "it has the address already"
     eventually(network.selects, "clients are served")
     assert (holder.metric("pgweir_vip_holds"), other.metric("pgweir_vip_holds")) == (1, 0)
-    network.etcd.freeze()
+    if fault == "frozen":
+        network.etcd.freeze()
+    else:
+        network.etcd.stop(signal.SIGKILL)
     eventually(lambda: other.vip()["lease"] == "unknown", "etcd is silent")
     refused = other.take_by_force()
     assert "answers that it has the address" in refused.error["M"], refused
@@ -364,18 +373,35 @@ def test_force_takes_the_address_of_a_dead_pooler_while_etcd_is_down(network, st
     before = network.mac()
     holder.kill()
     eventually(lambda: not holder.has(), "the kernel has removed the address of the dead process")
-    lasts(TTL_S, lambda: not other.has(), "without etcd it is nobody's")
+    lasts(TTL_S, lambda: not other.has(), "without etcd no pooler takes it")
     assert not other.take_by_force().errors
     assert network.only(other) and other.vip()["state"] == "holds" and other.vip()["lease"] == "unknown"
     assert (other.metric("pgweir_vip_holds"), other.metric("pgweir_vip_lease_known")) == (1, 0)
     eventually(lambda: network.mac() not in (None, before), "the announcement was heard")
     eventually(network.selects, "clients are served again")
     lasts(2 * TTL_S, lambda: network.only(other), "it stays")
-    network.etcd.freeze(False)
+    if fault == "frozen":
+        network.etcd.freeze(False)
+    else:
+        network.etcd.start()
     eventually(lambda: other.vip()["lease"] == "own", "the lease follows")
     holder.start()
     eventually(lambda: holder.is_up() and holder.vip()["lease"] == "other", "the first one is back")
     assert network.only(other) and other.dropped() == 0
+
+
+def test_an_address_taken_by_force_goes_to_the_pooler_whose_lease_lives(network, start):
+    """The other pooler could reach neither etcd nor that pooler when it took the address."""
+    holder, other = start()
+    other.cut_from_etcd()
+    other.cut_from(holder.own)
+    eventually(lambda: other.vip()["lease"] == "unknown", "it asks etcd in vain")
+    assert not other.take_by_force().errors
+    other.cut_from(holder.own, False)
+    other.cut_from_etcd(False)
+    eventually(lambda: network.only(holder), "it has given the address up")
+    lasts(TTL_S, lambda: network.only(holder), "it stays there")
+    assert holder.dropped() == 0 and other.dropped() == 1
 
 
 def test_a_holder_that_only_etcd_has_lost_is_asked(network, start):

@@ -27,21 +27,41 @@ pub(super) enum OldHolder {
     Gone,
 }
 
+/// The address, as far as this pooler has taken it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Holding {
+    /// The address was not taken, or was dropped since.
+    No,
+    /// The address was taken with the lease, or by a process that this one has replaced.
+    Taken,
+    /// The address was taken or kept by force, and etcd has not given the lease since.
+    Forced,
+}
+
+/// The purpose of a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// The address is taken, kept or dropped as the lease says.
+    Usual,
+    /// An administrator has this pooler take the address although etcd cannot be asked.
+    Force,
+    /// The process is about to end, or no longer uses this address.
+    Leave,
+}
+
 /// The facts on which a step is decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Seen {
     /// The lease.
     pub(super) lease: Lease,
-    /// Whether this pooler has taken the address and not dropped it.
-    pub(super) holds: bool,
+    /// The address, as far as this pooler has taken it.
+    pub(super) holding: Holding,
+    /// The purpose of the round.
+    pub(super) purpose: Purpose,
     /// Whether the network interface has the address. The kernel removes it if it was not renewed in time.
     pub(super) is_set: bool,
-    /// Whether the process is about to end, or no longer uses this address.
-    pub(super) is_leaving: bool,
     /// Whether the process may set the address, and knows its network interface.
     pub(super) is_able: bool,
-    /// Whether an administrator has this pooler take the address, or keep it, although etcd cannot be asked.
-    pub(super) is_forced: bool,
     /// Whether another machine has announced the address since the last step.
     pub(super) other_announces: bool,
     /// The pooler that had the address last.
@@ -73,8 +93,8 @@ pub(super) enum Step {
 impl Seen {
     /// Returns the next step.
     pub(super) fn step(&self) -> Step {
-        let may_hold = !self.is_leaving && self.is_able;
-        if self.holds {
+        let may_hold = self.purpose != Purpose::Leave && self.is_able;
+        if self.holding != Holding::No {
             return self.step_of_holder(may_hold);
         }
         match (self.lease, self.old_holder) {
@@ -83,12 +103,17 @@ impl Seen {
             (Lease::Own, _) if may_hold => Step::Take,
             (Lease::Own, _) => Step::Revoke,
             (Lease::Free, _) if !may_hold => Step::Rest,
-            (Lease::Unknown, _) if !may_hold || !self.is_forced => Step::Rest,
+            (Lease::Unknown, _) if !may_hold || self.purpose != Purpose::Force => Step::Rest,
             (Lease::Unknown, OldHolder::Gone) => Step::Take,
             (Lease::Free | Lease::Unknown, OldHolder::NotAsked) => Step::Ask,
             (Lease::Free, OldHolder::Gone) => Step::Campaign,
             (Lease::Free | Lease::Unknown, OldHolder::Serves) | (Lease::Other, _) => Step::Rest,
         }
+    }
+
+    /// Whether the address is kept by force, from this round on or from an earlier one.
+    fn is_forced(&self) -> bool {
+        self.holding == Holding::Forced || self.purpose == Purpose::Force
     }
 
     fn step_of_holder(&self, may_hold: bool) -> Step {
@@ -97,10 +122,18 @@ impl Seen {
             return Step::Drop;
         }
         match self.lease {
+            // etcd may have been down while the pooler with the lease died. Its lease then lasts for a while after etcd is back.
+            Lease::Other if self.holding == Holding::Forced && !self.other_announces && self.is_set => {
+                match self.old_holder {
+                    OldHolder::NotAsked => Step::Ask,
+                    OldHolder::Serves => Step::Drop,
+                    OldHolder::Gone => Step::Keep { announces: true },
+                }
+            }
             Lease::Other => Step::Drop,
             // The pooler that announces the address has taken it with the lease. This one cannot prove that it has it.
             Lease::Unknown | Lease::Free if self.other_announces || !self.is_set => Step::Drop,
-            Lease::Unknown => Step::Keep { announces: self.is_forced },
+            Lease::Unknown => Step::Keep { announces: self.is_forced() },
             Lease::Free => Step::Campaign,
             Lease::Own if !self.is_set => Step::Take,
             Lease::Own => Step::Keep { announces: true },
@@ -115,22 +148,23 @@ mod tests {
     const LEASES: [Lease; 4] = [Lease::Unknown, Lease::Free, Lease::Own, Lease::Other];
     const OLD: [OldHolder; 3] = [OldHolder::NotAsked, OldHolder::Serves, OldHolder::Gone];
 
-    /// Returns all 768 combinations of facts.
+    const HOLDINGS: [Holding; 3] = [Holding::No, Holding::Taken, Holding::Forced];
+    const PURPOSES: [Purpose; 3] = [Purpose::Usual, Purpose::Force, Purpose::Leave];
+
+    /// Returns all 864 combinations of facts.
     fn all() -> Vec<Seen> {
-        let bits = |number: usize, bit: usize| number >> bit & 1 == 1;
         let mut all = Vec::new();
-        for number in 0..64 {
-            for lease in LEASES {
-                for old_holder in OLD {
+        for (lease, old_holder) in LEASES.into_iter().flat_map(|lease| OLD.map(|old| (lease, old))) {
+            for (holding, purpose) in HOLDINGS.into_iter().flat_map(|held| PURPOSES.map(|own| (held, own))) {
+                for bits in 0..8 {
                     all.push(Seen {
                         lease,
                         old_holder,
-                        holds: bits(number, 0),
-                        is_set: bits(number, 1),
-                        is_leaving: bits(number, 2),
-                        is_able: bits(number, 3),
-                        other_announces: bits(number, 4),
-                        is_forced: bits(number, 5),
+                        holding,
+                        purpose,
+                        is_set: bits & 1 != 0,
+                        is_able: bits & 2 != 0,
+                        other_announces: bits & 4 != 0,
                     });
                 }
             }
@@ -147,33 +181,59 @@ mod tests {
         }
     }
 
+    fn holds(seen: &Seen) -> bool {
+        seen.holding != Holding::No
+    }
+
+    fn leaves(seen: &Seen) -> bool {
+        seen.purpose == Purpose::Leave
+    }
+
     fn serves(seen: &Seen) -> bool {
-        seen.holds && seen.is_set && seen.is_able && !seen.is_leaving
+        holds(seen) && seen.is_set && seen.is_able && !leaves(seen)
     }
 
     #[test]
     fn a_holder_that_merely_loses_etcd_keeps_the_address() {
         let about = |seen: &Seen| serves(seen) && seen.lease == Lease::Unknown && !seen.other_announces;
-        always(about, |seen| Step::Keep { announces: seen.is_forced });
+        always(about, |seen| Step::Keep { announces: seen.is_forced() });
     }
 
     #[test]
     fn only_force_takes_the_address_while_etcd_cannot_be_asked() {
         let about = |seen: &Seen| {
-            !seen.holds && seen.lease == Lease::Unknown && seen.is_able && !seen.is_leaving && seen.is_forced
+            !holds(seen) && seen.lease == Lease::Unknown && seen.is_able && seen.purpose == Purpose::Force
         };
         always(about, |seen| match seen.old_holder {
             OldHolder::NotAsked => Step::Ask,
             OldHolder::Serves => Step::Rest,
             OldHolder::Gone => Step::Take,
         });
-        let about = |seen: &Seen| !seen.holds && seen.lease == Lease::Unknown && !seen.is_forced;
+        let about =
+            |seen: &Seen| !holds(seen) && seen.lease == Lease::Unknown && seen.purpose != Purpose::Force;
         always(about, |_| Step::Rest);
     }
 
     #[test]
     fn a_holder_that_reads_of_another_lease_drops_the_address_at_once() {
-        always(|seen| seen.holds && seen.lease == Lease::Other, |_| Step::Drop);
+        let about = |seen: &Seen| holds(seen) && seen.lease == Lease::Other;
+        always(|seen| about(seen) && seen.holding != Holding::Forced, |_| Step::Drop);
+        always(|seen| about(seen) && (seen.other_announces || !seen.is_set), |_| Step::Drop);
+    }
+
+    #[test]
+    fn an_address_taken_by_force_is_given_up_to_a_lease_whose_pooler_serves() {
+        let about = |seen: &Seen| {
+            serves(seen)
+                && seen.holding == Holding::Forced
+                && seen.lease == Lease::Other
+                && !seen.other_announces
+        };
+        always(about, |seen| match seen.old_holder {
+            OldHolder::NotAsked => Step::Ask,
+            OldHolder::Serves => Step::Drop,
+            OldHolder::Gone => Step::Keep { announces: true },
+        });
     }
 
     #[test]
@@ -192,8 +252,7 @@ mod tests {
 
     #[test]
     fn the_old_holder_is_asked_before_the_lease_is_sought() {
-        let about =
-            |seen: &Seen| !seen.holds && seen.lease == Lease::Free && seen.is_able && !seen.is_leaving;
+        let about = |seen: &Seen| !holds(seen) && seen.lease == Lease::Free && seen.is_able && !leaves(seen);
         always(about, |seen| match seen.old_holder {
             OldHolder::NotAsked => Step::Ask,
             OldHolder::Serves => Step::Rest,
@@ -207,7 +266,8 @@ mod tests {
     #[test]
     fn nothing_is_taken_without_the_lease() {
         for seen in all() {
-            let may_take = seen.lease == Lease::Own || seen.lease == Lease::Unknown && seen.is_forced;
+            let may_take =
+                seen.lease == Lease::Own || seen.lease == Lease::Unknown && seen.purpose == Purpose::Force;
             assert!(seen.step() != Step::Take || may_take, "{seen:?}");
             assert!(seen.step() != Step::Campaign || seen.lease == Lease::Free, "{seen:?}");
             assert!(seen.step() != Step::Revoke || seen.lease == Lease::Own, "{seen:?}");
@@ -216,18 +276,18 @@ mod tests {
 
     #[test]
     fn a_pooler_that_leaves_or_may_not_set_addresses_removes_and_then_revokes() {
-        let about = |seen: &Seen| seen.is_leaving || !seen.is_able;
-        always(|seen| about(seen) && seen.holds, |_| Step::Drop);
-        always(|seen| about(seen) && !seen.holds && seen.lease == Lease::Own, |_| Step::Revoke);
+        let about = |seen: &Seen| leaves(seen) || !seen.is_able;
+        always(|seen| about(seen) && holds(seen), |_| Step::Drop);
+        always(|seen| about(seen) && !holds(seen) && seen.lease == Lease::Own, |_| Step::Revoke);
         always(
-            |seen| about(seen) && !seen.holds && matches!(seen.lease, Lease::Free | Lease::Unknown),
+            |seen| about(seen) && !holds(seen) && matches!(seen.lease, Lease::Free | Lease::Unknown),
             |_| Step::Rest,
         );
     }
 
     #[test]
     fn an_address_of_an_earlier_process_is_removed_if_another_pooler_has_the_lease() {
-        always(|seen| !seen.holds && seen.is_set && seen.lease == Lease::Other, |_| Step::Drop);
-        always(|seen| !seen.holds && !seen.is_set && seen.lease == Lease::Other, |_| Step::Rest);
+        always(|seen| !holds(seen) && seen.is_set && seen.lease == Lease::Other, |_| Step::Drop);
+        always(|seen| !holds(seen) && !seen.is_set && seen.lease == Lease::Other, |_| Step::Rest);
     }
 }

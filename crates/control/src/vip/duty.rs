@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::TellVip;
 use super::announce::{OtherAnnouncements, announce};
-use super::decide::{Lease, OldHolder, Seen, Step};
+use super::decide::{Holding, Lease, OldHolder, Purpose, Seen, Step};
 use super::interface::{self, Link};
 use super::lease::Register;
 use super::rights;
@@ -91,20 +91,21 @@ pub(super) struct Duty {
     tell: TellVip,
     /// The network interface; the reason if there is none.
     link: Result<Link, String>,
-    /// Whether this pooler has taken the address and not removed it since.
-    holds: bool,
+    /// The address, as far as this pooler has taken it.
+    holding: Holding,
     /// The address may be set, as far as the commands have told. `true` before the first command.
     is_set_by_command: bool,
-    /// Whether an administrator has this pooler take the address, or keep it, although etcd cannot be asked. Ends with the lease, or
-    /// with the address.
-    is_forced: bool,
     others: Option<OtherAnnouncements>,
     announced: Option<Instant>,
     announcements: u32,
     /// The last failure to set the address.
     failure: Option<(Instant, String)>,
     lease: Lease,
+    /// The pooler that has the lease, this one or another.
     holder: Option<String>,
+    /// The time since which etcd has said, at each reading, that another pooler has the lease.
+    other_since: Option<Instant>,
+    /// The pooler that had the lease last.
     last: Option<String>,
     /// The reason why etcd could not be asked.
     silence: Option<String>,
@@ -119,27 +120,28 @@ impl Duty {
         let register = Register::new(client, spec.endpoints.clone(), spec.login.clone(), &address, spec.ttl);
         let link = interface::find(spec.address, &spec.interface);
         let is_set = link.as_ref().is_ok_and(|link| link.has_address);
+        let inherited = inherits && spec.commands.is_none() && is_set;
         let mut duty = Duty {
-            holds: inherits && spec.commands.is_none() && is_set,
+            holding: if inherited { Holding::Taken } else { Holding::No },
             link,
             spec,
             register,
             log,
             tell,
             is_set_by_command: true,
-            is_forced: false,
             others: None,
             announced: None,
             announcements: 0,
             failure: None,
             lease: Lease::Unknown,
             holder: None,
+            other_since: None,
             last: None,
             silence: None,
             said: [None, None],
         };
         // etcd may take long to answer.
-        duty.publish(false);
+        duty.publish(Purpose::Usual);
         duty
     }
 
@@ -165,18 +167,16 @@ impl Duty {
 
     /// Removes the address and gives the lease back.
     pub(super) async fn give_away(&mut self) {
-        self.act(true).await;
+        self.act(Purpose::Leave).await;
     }
 
     /// Takes the address although etcd cannot be asked. An address of another pooler that has the lease, or answers that it has the
     /// address, is not taken: the error names that pooler.
     pub(super) async fn take_by_force(&mut self) -> Result<(), String> {
-        self.is_forced = true;
-        let old_holder = self.act(false).await;
-        if self.holds {
+        let old_holder = self.act(Purpose::Force).await;
+        if self.holding != Holding::No {
             return Ok(());
         }
-        self.is_forced = false;
         let unknown = || "another pooler".to_owned();
         Err(match (self.obstacle(), self.lease, old_holder) {
             (Some(why), _, _) => why,
@@ -192,19 +192,19 @@ impl Duty {
 
     /// Looks, and does all that is to be done now.
     pub(super) async fn round(&mut self) {
-        self.act(false).await;
+        self.act(Purpose::Usual).await;
     }
 
-    /// Does a round. `is_leaving`: the address is to be given away. Returns what the pooler that had the address last has answered.
-    async fn act(&mut self, is_leaving: bool) -> OldHolder {
+    /// Does a round, and returns what the pooler that had the address last has answered.
+    async fn act(&mut self, purpose: Purpose) -> OldHolder {
         self.look_at_link();
         // etcd may be slow to answer, and the address must live until then.
-        if self.holds && self.is_set() {
+        if self.holding != Holding::No && self.is_set() {
             self.renew();
         }
         let mut old_holder = OldHolder::NotAsked;
         for _ in 0..STEPS_MAX {
-            let seen = self.look(old_holder, is_leaving).await;
+            let seen = self.look(old_holder, purpose).await;
             match seen.step() {
                 Step::Rest => break,
                 Step::Ask => old_holder = self.ask().await,
@@ -230,17 +230,21 @@ impl Duty {
                     break;
                 }
             }
-            self.publish(is_leaving);
+            self.publish(purpose);
         }
-        // With the lease, or without the address, nothing is forced any more.
-        self.is_forced &= self.holds && self.lease != Lease::Own;
-        self.publish(is_leaving);
+        self.holding = match (self.holding, self.lease, purpose) {
+            (Holding::No, _, _) => Holding::No,
+            (_, Lease::Own, _) => Holding::Taken,
+            (_, _, Purpose::Force) => Holding::Forced,
+            (holding, _, _) => holding,
+        };
+        self.publish(purpose);
         old_holder
     }
 
     /// Returns the facts of this moment.
-    async fn look(&mut self, old_holder: OldHolder, is_leaving: bool) -> Seen {
-        if is_leaving {
+    async fn look(&mut self, old_holder: OldHolder, purpose: Purpose) -> Seen {
+        if purpose == Purpose::Leave {
             self.lease = if self.register.has_lease() { Lease::Own } else { Lease::Unknown };
         } else {
             self.read().await;
@@ -249,11 +253,10 @@ impl Duty {
         self.look_at_link();
         Seen {
             lease: self.lease,
-            holds: self.holds,
+            holding: self.holding,
+            purpose,
             is_set: self.is_set(),
-            is_leaving,
             is_able: self.obstacle().is_none(),
-            is_forced: self.is_forced,
             other_announces: self.others.as_mut().is_some_and(OtherAnnouncements::take),
             old_holder,
         }
@@ -273,6 +276,8 @@ impl Duty {
                 self.silence = Some(why);
             }
         }
+        let is_other = self.lease == Lease::Other;
+        self.other_since = is_other.then(|| self.other_since.unwrap_or_else(Instant::now));
     }
 
     fn look_at_link(&mut self) {
@@ -317,10 +322,23 @@ impl Duty {
         recent.map(|(_, why)| why.clone())
     }
 
-    /// Asks the pooler that had the address last whether it has the address and serves.
+    /// Asks the pooler that has the lease, or had it last, whether it has the address and serves.
     async fn ask(&self) -> OldHolder {
-        let last = self.last.as_deref().filter(|last| self.name().as_deref() != Some(*last));
-        let Some(url) = last.and_then(|last| SourceUrl::parse(last).ok()) else { return OldHolder::Gone };
+        // The lease of a dead pooler would have ended: this one is renewed, although its pooler may not answer here.
+        if self.other_since.is_some_and(|since| since.elapsed() > self.spec.ttl * 2) {
+            return OldHolder::Serves;
+        }
+        let name = self.name();
+        let asked = match self.lease {
+            Lease::Other => self.holder.as_deref(),
+            _ => self.last.as_deref().filter(|last| name.as_deref() != Some(*last)),
+        };
+        let url = match asked.map(SourceUrl::parse) {
+            Some(Ok(url)) => url,
+            // A pooler that has the lease and cannot be asked may well serve.
+            Some(Err(_)) if self.lease == Lease::Other => return OldHolder::Serves,
+            _ => return OldHolder::Gone,
+        };
         let path = format!("/readyz?vip={}", self.spec.address.ip);
         let limit = (self.spec.ttl / 6).min(Duration::from_secs(1));
         match self.register.client().call(&url, Call::get(&path), limit).await {
@@ -347,14 +365,18 @@ impl Duty {
         };
         if let Err(why) = said {
             self.failure = Some((Instant::now(), why));
-            self.holds = false;
+            self.holding = Holding::No;
             return;
         }
         self.failure = None;
         self.is_set_by_command = true;
         self.announcements = 0;
-        if !std::mem::replace(&mut self.holds, true) {
-            let how = if self.is_forced { ", by force" } else { "" };
+        // Without the lease, only force takes the address.
+        let (taken, how) = match self.lease {
+            Lease::Own => (Holding::Taken, ""),
+            _ => (Holding::Forced, ", by force"),
+        };
+        if std::mem::replace(&mut self.holding, taken) == Holding::No {
             self.log.write(Level::Log, &format!("vip {address}: this pooler has the address now{how}"));
         }
     }
@@ -375,7 +397,7 @@ impl Duty {
             (None, Err(_)) => Ok(()),
         };
         self.is_set_by_command = false;
-        let held = std::mem::replace(&mut self.holds, false);
+        let held = std::mem::replace(&mut self.holding, Holding::No) != Holding::No;
         if let Err(why) = said {
             self.failure = Some((Instant::now(), why));
         }
@@ -392,7 +414,7 @@ impl Duty {
     /// Returns the reason why the address was removed.
     fn reason(&self, seen: &Seen) -> String {
         match (seen.lease, &self.holder) {
-            _ if seen.is_leaving => "it is given away".to_owned(),
+            _ if seen.purpose == Purpose::Leave => "it is given away".to_owned(),
             _ if !seen.is_able => self.obstacle().unwrap_or_default(),
             (Lease::Other, Some(holder)) => format!("{holder} has the lease"),
             _ if seen.other_announces => "another machine announces it".to_owned(),
@@ -433,11 +455,11 @@ impl Duty {
     }
 
     /// Shows the present state, and logs what is wrong.
-    fn publish(&mut self, is_leaving: bool) {
+    fn publish(&mut self, purpose: Purpose) {
         let obstacle = self.obstacle();
         let state = match &obstacle {
-            _ if is_leaving => "given away",
-            _ if self.holds => "holds",
+            _ if purpose == Purpose::Leave => "given away",
+            _ if self.holding != Holding::No => "holds",
             Some(_) => "unable",
             None => "standby",
         };
