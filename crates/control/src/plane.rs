@@ -28,7 +28,7 @@ use crate::stopping::{Order, Stopping};
 use crate::supervisor::{self, Notification};
 #[cfg(any(feature = "traces", test))]
 use crate::traces::Traces;
-use crate::vip::Vip;
+use crate::vip::{NO_ADDRESS, Vip};
 use crate::web::Web;
 
 /// The ticket of a command whose result no client waits for: machines number theirs from 1.
@@ -192,8 +192,8 @@ impl<F: Fleet> Plane<F> {
                 Event::Shutdown(kind) => self.shutdown(kind),
                 Event::Asked(from, question) => self.asked(from, question),
                 Event::Answered(to, client, answer) => self.answered(to, client, answer),
-                // Only one worker watches the cluster; the others ignore these.
                 Event::TookVip { from, ticket, result } => self.took_vip(from, ticket, result),
+                // Only one worker watches the cluster; the others ignore these.
                 Event::Switched { cluster, number, result } => self.mail_all(|| Mail::Switched {
                     cluster: Arc::clone(&cluster),
                     number,
@@ -281,7 +281,7 @@ impl<F: Fleet> Plane<F> {
             }
             Question::TakeVip { from, ticket } => match &self.vip {
                 Some(vip) => vip.take_by_force(from, ticket),
-                None => self.took_vip(from, ticket, Err("there is no virtual address here".to_owned())),
+                None => self.took_vip(from, ticket, Err(NO_ADDRESS.to_owned())),
             },
             Question::Login(inquiry) => match &self.auth_workers {
                 Some(auth_workers) => auth_workers.ask(inquiry),

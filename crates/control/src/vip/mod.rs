@@ -38,7 +38,7 @@ const THREAD: &str = "vip";
 const END_MAX: Duration = Duration::from_secs(5);
 
 /// The answer to a command about the address if there is none.
-const NO_ADDRESS: &str = "vip is not set";
+pub(crate) const NO_ADDRESS: &str = "vip is not set";
 
 /// Takes the state that SHOW VIP shows; `None` if there is no virtual address.
 pub type TellVip = Arc<dyn Fn(Option<VipReport>) + Send + Sync>;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgweir_core::console::command::Topic;
+use pgweir_settings::ADMIN_DATABASE;
 use serde_json::{Value, json};
 
 use super::super::WebState;
@@ -51,7 +52,7 @@ pub(super) async fn applications(web: &WebState, reader: &Reader) -> Result<Valu
 /// Returns the applications by name; clients that gave none are in the one without a name. Users of the console are left out.
 fn grouped(rows: &[ShowRow]) -> BTreeMap<&str, Application<'_>> {
     let mut found: BTreeMap<&str, Application<'_>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.get("database") != Some("pgbouncer")) {
+    for row in rows.iter().filter(|row| row.get("database") != Some(ADMIN_DATABASE)) {
         let one = found.entry(row.get("application_name").unwrap_or_default()).or_default();
         one.clients += 1;
         match state_of(row) {
