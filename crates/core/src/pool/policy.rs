@@ -36,8 +36,8 @@ pub(crate) struct Policy {
     pub(crate) multiplex: Option<MultiplexLimits>,
 }
 
-/// What pgweir notes of the sessions of a pool's servers. A server that was used while something else was noted may hold the state of a
-/// client of which nobody knows: if this changes, the pool's servers are replaced.
+/// The extent to which pgweir notes the sessions of a pool's servers. A server may hold state of a client that pgweir has not noted if the
+/// server was used under other notes. So the pool's servers are replaced when a reload changes this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SessionNotes {
     kept: SessionKept,
@@ -160,7 +160,7 @@ impl Policy {
         self.mode != PoolMode::Session && self.tries_startup()
     }
 
-    /// Returns what pgweir notes of the sessions of the pool's servers.
+    /// Returns the extent to which pgweir notes the sessions of the pool's servers.
     pub(crate) fn session_notes(&self) -> SessionNotes {
         let kept = match () {
             () if self.keeps_server() => SessionKept::AtServer,

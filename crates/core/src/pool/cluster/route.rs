@@ -201,7 +201,7 @@ impl Pool {
         self.choose_branch(env, id, asking)
     }
 
-    /// Takes a client from the standby that served it last, because its database has a cluster no more.
+    /// Takes a client from the standby that served it last, because its database no longer has a cluster.
     #[cold]
     fn leave_standby(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id) {
@@ -376,7 +376,7 @@ impl PoolState {
             self.routines.doubt();
         }
         self.routines.are_current(env.shared.routines())
-            // Whoever sets something would keep the server.
+            // A client that sets something would keep the standby's server.
             && !self.routines.has_new_composers()
             && self.balances_reads()
             && self.reach.knows_standbys()

@@ -173,7 +173,7 @@ impl Pool {
         if !server.ledger.is_empty() {
             return Some(Owed::IsAsked);
         }
-        env.ahead.add(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync), frontend::encode_sync);
+        add_sync(&mut env.ahead);
         Some(Owed::Comes)
     }
 
@@ -336,11 +336,9 @@ impl Pool {
             return;
         };
         let OwnNames::Ending(name, _) = &link.own_names else { return };
-        let owner = Owner::Hidden(Purpose::OwnName);
-        env.ahead.add(Entry::new(owner, Kind::Close), |out| {
-            frontend::encode_close(out, Target::Statement, name);
-        });
-        env.ahead.add(Entry::new(owner, Kind::Sync), frontend::encode_sync);
+        let close = Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Close);
+        env.ahead.add(close, |out| frontend::encode_close(out, Target::Statement, name));
+        add_sync(&mut env.ahead);
         link.own_names = OwnNames::Hidden;
     }
 
@@ -432,9 +430,8 @@ fn prepare_name(
     }
 }
 
-/// Puts a Sync behind a Query for which names were exposed in an open group. If one of them fails, PostgreSQL ignores the Query and answers
-/// this Sync: the client is not left without its ReadyForQuery.
-pub(crate) fn end_group_of_names(ahead: &mut Ahead) {
+/// Adds a Sync of pgweir's own. No client gets its ReadyForQuery, unless an error has PostgreSQL ignore a client's Query ahead of it.
+pub(crate) fn add_sync(ahead: &mut Ahead) {
     ahead.add(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync), frontend::encode_sync);
 }
 

@@ -1,7 +1,6 @@
 //! The way of a linked client's messages to its server. This and `answer` are the busiest code of the product: unchanged messages pass in
 //! runs, without being copied apart.
 
-use pgweir_settings::PoolMode;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -14,7 +13,7 @@ use crate::pool::client::state::{ClientState, Link, Waits};
 use crate::pool::cluster::first_try::FirstTry;
 use crate::pool::multiplex::held::{HeldBack, Unshown};
 use crate::pool::policy::OnLoss;
-use crate::pool::prepared::exposed_names::{Named, Sent, end_group_of_names};
+use crate::pool::prepared::exposed_names::{Named, Sent, add_sync};
 use crate::pool::relay::attempt::{KeptFor, holds_later};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -191,9 +190,8 @@ impl Pool {
         let is_ready = server.state.is_serving();
         let Some(group) = bytes.get(..len as usize).filter(|_| is_ready) else { return Step::Wait };
         if !self.state.routines.are_current(cx.env.shared.routines()) && server.ledger.is_at_rest() {
-            // Code was made since the standby was chosen: nobody knows any more that the group only reads.
-            self.goes_to_primary(cx, id, server_id);
-            self.release_server(cx, server_id, PoolMode::Transaction);
+            // Code was made since the standby was chosen. It is no longer certain that the group only reads.
+            self.runs_on_primary(cx, server_id, id);
             return Step::Wait;
         }
         link.first_try = FirstTry::Sending;
@@ -459,7 +457,8 @@ impl Pool {
         }
         if behind_names && header.total() <= here {
             self.flush_cursor(cx, server_id, cursor);
-            end_group_of_names(&mut cx.env.ahead);
+            // If a name cannot be exposed, PostgreSQL ignores the Query and answers this Sync: the client gets its ReadyForQuery.
+            add_sync(&mut cx.env.ahead);
             self.send_ahead(cx, server_id);
         }
         Passed::Message

@@ -43,17 +43,16 @@ impl Pool {
         bytes: &[u8],
     ) -> Step {
         let Some(bytes) = self.up_to_fence(id, server_id, bytes) else { return self.waits_at_server(id) };
+        let reads = self.reads_at_standby(id, server_id);
         let bytes = match self.state.policy.on_loss {
             OnLoss::AsksFirst => match self.sendable_len(cx, id, server_id, bytes) {
                 Some(len) => &bytes[..len],
                 None => return self.waits_at_server(id),
             },
-            OnLoss::EndsAtFence if !self.reads_at_standby(id, server_id) => {
-                return self.send_linked(cx, id, server_id, bytes);
-            }
+            OnLoss::EndsAtFence if !reads => return self.send_linked(cx, id, server_id, bytes),
             _ => bytes,
         };
-        let later = match self.reads_at_standby(id, server_id) {
+        let later = match reads {
             true => self.look_at_later(cx, id, server_id, bytes),
             false => self.look_at_unlisten(cx, id, server_id, bytes),
         };
@@ -63,7 +62,7 @@ impl Pool {
             Later::Done(step) => return step,
         };
         let before = match self.state.policy.on_loss {
-            // A reload has ended what is recorded.
+            // The transaction began before a reload. After that, the loss of a server ends its client.
             OnLoss::EndsAtFence => None,
             _ => self.before_sending(cx.env, id, server_id, bytes),
         };
