@@ -60,10 +60,10 @@ def test_a_session_that_is_read_only(shop):  # noqa: F811
 
 
 MANY = "select set_config('many.n' || g, 'x', false) from generate_series(1, 3) g"
-"""It sets custom settings whose names pgweir cannot read: whoever has run it keeps the server."""
+"""It sets custom settings whose names pgweir cannot read: a client that has run it keeps the server."""
 
 
-def test_nobody_is_kept_at_a_standby_by_settings_of_unknown_names(shop):  # noqa: F811
+def test_settings_of_unknown_names_keep_no_client_at_a_standby(shop):  # noqa: F811
     """They are refused there. In a failed transaction they have no effect, and the client goes on at the primary after its end."""
     two, pooler = shop({"begin_undeclared": "first"})
     standby = str(two.all[1].port)

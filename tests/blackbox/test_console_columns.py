@@ -125,7 +125,7 @@ def test_every_column_is_explained():
 
 @pytest.fixture
 def debians(pg):
-    """Debian's PgBouncer, or the one that $PGBOUNCER names, whatever the pooler under test is: a connection to its console."""
+    """A connection to the console of Debian's PgBouncer, or of the one that $PGBOUNCER names; the pooler under test plays no part."""
     program = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
     if program is None:
         pytest.skip("Debian's pgbouncer is not installed")

@@ -1,9 +1,9 @@
-"""A reload, or an online restart, that changes what pgweir knows of its clients' sessions: nobody gets another client's state."""
+"""After a reload or an online restart that changes what pgweir knows of its clients' sessions, no client gets another client's state."""
 
 import pytest
 
 from harness.pooler import kind
-from harness.wire import bind, execute, parse
+from harness.wire import SYNC, bind, execute, parse
 
 from test_cluster_auto import marked, ran_on, shop  # noqa: F401: a fixture
 from test_cluster_reading import port_of
@@ -46,7 +46,7 @@ CHANGES = [(reload, "preserve", state) for state in STATES] + [(reload, "error",
 
 @pytest.mark.parametrize(("change", "mode", "state"), CHANGES)
 def test_sessions_are_kept_from_now_on(pooled, may_be_bob, change, mode, state):
-    """With session_state=pgbouncer servers have the state of whoever had them. When sessions are kept, such servers serve nobody."""
+    """With session_state=pgbouncer a server has the state of the client that used it. When sessions are kept, such a server is closed."""
     (leaves, look), pooler = state, pooled(default_pool_size=1, session_state="pgbouncer", pidfile="pid")
     with pooler.raw() as one, pooler.raw() as two:
         clean = two.query(look).rows
@@ -60,7 +60,7 @@ def test_sessions_are_kept_from_now_on(pooled, may_be_bob, change, mode, state):
 
 @pytest.mark.parametrize(("leaves", "look"), STATES, ids=["setting", "role", "path", "table"])
 def test_a_transaction_that_session_pooling_interrupts(pooled, may_be_bob, leaves, look):
-    """transaction, session and transaction pooling in turn, while a transaction is open: what it leaves is nobody else's."""
+    """Transaction, session and transaction pooling in turn, while a transaction is open: no other client gets the state that it leaves."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as one, pooler.raw() as two:
         clean = two.query(look).rows
@@ -79,10 +79,10 @@ def test_names_of_prepared_statements_are_known_from_now_on(pooled):
     """With max_prepared_statements=0 servers have clients' names."""
     pooler = pooled(default_pool_size=1, max_prepared_statements=0)
     with pooler.raw() as one, pooler.raw() as two:
-        one.send(parse("x", "select 'of A'") + b"S\0\0\0\4")
+        one.send(parse("x", "select 'of A'") + SYNC)
         one.until("Z")
         reload(pooler, max_prepared_statements=200)
-        two.send(bind("", "x", []) + execute("", 0) + b"S\0\0\0\4")
+        two.send(bind("", "x", []) + execute("", 0) + SYNC)
         assert two.until("Z").error["C"] == "26000"
 
 

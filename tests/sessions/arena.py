@@ -256,6 +256,7 @@ class Arena:
             # The cache does not see what did not go through the pooler, nor what the client changed on a connection before.
             # (query-cache.md, What is promised.)
             if self.caches(played):
+                # An error says that the database has no pool yet.
                 console.query(f"CACHE PURGE {database}")
 
         def meanwhile(sql, then=None):

@@ -396,7 +396,7 @@ fn without_looks_it_is_not_read() {
 }
 
 #[test]
-fn after_session_pooling_the_server_serves_nobody_else() {
+fn after_session_pooling_the_server_serves_no_other_client() {
     let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
     rig.catalog = None;
     let client = rig.client("alice");

@@ -207,5 +207,5 @@ fn a_query_in_an_open_group_gets_its_own_end() {
     let told = rig.gets(client);
     assert_eq!(told.last().map(String::as_str), Some("Ready I"));
     rig.send(server, &be::ready('I'));
-    assert!(rig.gets(client).is_empty(), "the hidden Sync is nobody's");
+    assert!(rig.gets(client).is_empty(), "no client gets the answer to the hidden Sync");
 }

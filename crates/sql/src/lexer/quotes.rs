@@ -112,7 +112,7 @@ pub(super) fn dollar(sql: &[u8], start: usize) -> Result<(usize, usize, usize), 
     }
 }
 
-/// Writes a name as SQL spells it, whatever is in it.
+/// A name as SQL spells it, appended to `out`: in double quotes, with each double quote of the name doubled.
 pub fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
     out.push(b'"');
     for &byte in name {
