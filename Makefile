@@ -60,7 +60,7 @@ reproducible: ## builds the packages of this commit in two directories, and comp
 sim: ## simulated networks and servers, a world for each seed (SEEDS=2000; SEED=7 repeats one)
 	$(CARGO) run --release --quiet --bin sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-mutants: ## small faults in a copy of the sources, and what finds each of them; takes an hour (ARGS="--only=multiplexing --seeds=500")
+mutants: ## small faults in a copy of the sources, and what finds each of them; takes an hour (ARGS="--only=multiplexing --seeds=500 --skip=100")
 	$(CARGO) xtask mutants $(ARGS)
 
 fuzz: ## runs every fuzz target over its corpus and mutations of it

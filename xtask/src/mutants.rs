@@ -38,6 +38,8 @@ struct Mutant {
 struct Options {
     seeds: u64,
     only: Option<String>,
+    /// The number of mutants at the head of the list that are left out, such as those of a run that was stopped.
+    skip: usize,
 }
 
 /// Puts each mutant to the test; says what found it.
@@ -57,7 +59,7 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
     let mutants = read(&fs::read_to_string(root.join(LIST)).map_err(|error| format!("{LIST}: {error}"))?)?;
     let copy = copy(root)?;
     let (mut found, mut escaped) = (0, Vec::new());
-    for mutant in &mutants {
+    for mutant in mutants.iter().skip(options.skip) {
         let name = format!("{}: {}", mutant.area, mutant.what);
         if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
@@ -95,14 +97,17 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
 }
 
 fn options(args: &[String]) -> Result<Options, String> {
-    let mut options = Options { seeds: SEEDS, only: None };
+    let mut options = Options { seeds: SEEDS, only: None, skip: 0 };
     for arg in args {
         match arg.split_once('=') {
             Some(("--seeds", number)) => {
                 options.seeds = number.parse().map_err(|_| "--seeds takes a number")?;
             }
+            Some(("--skip", number)) => {
+                options.skip = number.parse().map_err(|_| "--skip takes a number")?;
+            }
             Some(("--only", words)) => options.only = Some(words.to_owned()),
-            _ => return Err(format!("\"{arg}\": there are --seeds=NUMBER and --only=WORDS")),
+            _ => return Err(format!("\"{arg}\": there are --seeds=NUMBER, --only=WORDS and --skip=NUMBER")),
         }
     }
     Ok(options)
