@@ -383,6 +383,40 @@ def test_of_the_same_reads_that_wait_one_runs(pooled, pg):
     assert shown["state"] == "on" and 0 < int(shown["coalesced"]) == int(shown["hits"])
     with pooler.connect() as one:
         assert one.execute(SLOW).fetchone() != one.execute(SLOW).fetchone(), "nothing is kept"
+
+
+def test_while_a_read_runs_others_wait_for_its_answer(pooled):
+    """With servers for all, of the same reads that come together one runs; after an error each client runs its own."""
+    clients = 8
+    pooler = cached(pooled, default_pool_size=clients)
+    barrier = threading.Barrier(clients)
+    found = {}
+
+    def ask():
+        with pooler.connect() as session:
+            for turn in range(5):
+                barrier.wait()
+                told = session.execute(f"{SLOW} where {turn} >= 0", prepare=False).fetchone()
+                found.setdefault(turn, []).append(told)
+            barrier.wait()
+            try:
+                session.execute("select 1 / (sum(n) - sum(n)) from generate_series(1, 200000) n", prepare=False)
+            except psycopg.errors.DivisionByZero:
+                found.setdefault("errors", []).append(1)
+
+    with pooler.connect() as first:
+        read = "select clock_timestamp()::text"
+        eventually(lambda: first.execute(read).fetchone() == first.execute(read).fetchone(), "answers are kept")
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(set(found[turn])) for turn in range(5)] == [1] * 5, found
+    assert len(found["errors"]) == clients
+    assert int(row(pooler)["fills"]) <= 5 + 2
+
+
 def statements(pooler):
     """`cache`, `cache_hits` and `cache_saved_us` of SHOW STATEMENTS by text."""
     rows = pooler.show("STATEMENTS", database="app", user="alice")

@@ -70,6 +70,9 @@ pub(crate) struct NodePool {
     pub(crate) clients: VecDeque<ClientId>,
     /// The number of clients in this queue that really wait.
     pub(crate) waiting: u32,
+    /// The number of these that wait for the answer to another client's statement, and need no server before it is there
+    /// (`relay/same_read.rs`), as found when the queue was served last. They are at its front.
+    pub(crate) passed_over: u32,
     /// Proven clients that wait for the pool's first server, which tells the greeting.
     pub(crate) awaiting: Vec<ClientId>,
     /// Free servers, in the order of their release.
@@ -115,6 +118,7 @@ impl Default for NodePool {
         NodePool {
             clients: VecDeque::new(),
             waiting: 0,
+            passed_over: 0,
             awaiting: Vec::new(),
             idle: VecDeque::new(),
             tested: Vec::new(),
@@ -135,6 +139,15 @@ impl Default for NodePool {
 }
 
 impl NodePool {
+    /// The client that is next in the queue, behind those that are passed over, leaves the queue.
+    #[inline]
+    pub(crate) fn leave_queue(&mut self) {
+        match self.passed_over {
+            0 => self.clients.pop_front(),
+            passed_over => self.clients.remove(passed_over as usize),
+        };
+    }
+
     /// A server came (`from` is `None`), moved, or left (`to` is `None`).
     #[inline]
     pub(crate) fn list(&mut self, id: ServerId, from: Option<ServerKind>, to: Option<ServerKind>) {

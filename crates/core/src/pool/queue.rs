@@ -20,17 +20,18 @@ pub(crate) struct Queue {
 }
 
 impl Pool {
-    /// The client that is next to get a server of this node, if there is one. It stays where it is.
-    pub(crate) fn next_waiter(&mut self, branch: Branch) -> Option<ClientId> {
+    /// The client that is next to get a server of this node, if there is one, behind so many clients at the front of the queue. It stays
+    /// where it is.
+    pub(crate) fn next_waiter(&mut self, branch: Branch, passed_over: usize) -> Option<ClientId> {
         let node = self.state.node_at_mut(branch);
-        while let Some(&id) = node.clients.front() {
+        while let Some(&id) = node.clients.get(passed_over) {
             let state = self.clients.get(id).map(|client| &client.state);
             if matches!(state, Some(ClientState::Waiting(_))) {
                 return Some(id);
             }
-            node.clients.pop_front();
+            node.clients.remove(passed_over);
         }
-        debug_assert_eq!(node.waiting, 0, "a waiting client is in no queue");
+        debug_assert_eq!(node.waiting as usize, passed_over, "a waiting client is in no queue");
         None
     }
 

@@ -164,6 +164,13 @@ impl PoolState {
         self.due.noticed = true;
     }
 
+    /// Has the queue looked at if clients were passed over in it: the answer that they wait for may be there, or will not come.
+    pub(crate) fn look_at_passed_over(&mut self) {
+        if self.node.passed_over > 0 {
+            self.notice();
+        }
+    }
+
     /// Returns the statements that are run on each new server, if there are any.
     pub(crate) fn connect_query(&self) -> Option<&str> {
         self.config.connect_query.as_deref().filter(|query| !query.is_empty())
@@ -228,7 +235,8 @@ impl PoolState {
     pub(crate) fn demand_at(&self, branch: Branch) -> u32 {
         let node = self.node_at(branch);
         let lookups = if branch == self.asks_at { self.queue.lookups.len() as u32 } else { 0 };
-        let (waiting, awaiting) = (node.waiting.saturating_add(lookups), node.awaiting.len() as u32);
+        let waiting = node.waiting.saturating_sub(node.passed_over).saturating_add(lookups);
+        let awaiting = node.awaiting.len() as u32;
         // One server serves all clients that only wait for the parameters of a greeting.
         match self.greeting {
             Some(_) if !self.freshness.is_wanted() => waiting.saturating_add(awaiting),

@@ -108,6 +108,8 @@ rare_paths! {
     CacheUnfit: CacheSeeds, "an answer was not fit to be kept";
     /// The answer to a waiting client's statement becomes known before its turn in the queue.
     CacheHitInQueue: CacheSeeds, "a waiting client was answered from the cache";
+    /// A client waits for the answer to another client's statement, and takes no server.
+    CacheWaitForSame: CacheSeeds, "a client waited for another client's answer";
     /// A client with an open transaction of which no server knows yet sends a statement whose answer is known.
     CacheHitInTransaction: CacheSeeds, "a statement in a transaction was answered from the cache";
 }

@@ -11,6 +11,7 @@ mod begin;
 mod cache;
 mod cache_hints;
 mod cache_reasons;
+mod cache_same_read;
 mod cancel;
 mod catalog;
 mod causal_reads;

@@ -88,19 +88,17 @@ impl Pool {
     /// Places for the clients that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of
     /// their own.
     fn serve_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, replicates: bool) -> bool {
+        self.state.node_at_mut(branch).passed_over = 0;
         while let Some(client) = self.next_judged(cx.env, branch) {
             if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
-            if cx.env.cache.is_some() && self.answer_waiting(cx, client) {
-                // It may be back before the pool looks at its place, and has no right to that place then.
-                self.state.node_at_mut(branch).clients.pop_front();
-                self.client_resume(cx, client);
+            if cx.env.cache.is_some() && self.serve_without_server(cx, branch, client) {
                 continue;
             }
             match self.choose_server(cx, branch, client) {
                 Place::Alone(server) => {
-                    self.state.node_at_mut(branch).clients.pop_front();
+                    self.state.node_at_mut(branch).leave_queue();
                     self.link(cx, client, server);
                     let is_first_try = !branch.is_primary() && self.begin_first_try(cx.env, client);
                     if is_first_try || !self.client_is_stalled(client) {
@@ -108,7 +106,7 @@ impl Pool {
                     }
                 }
                 Place::Behind(server, estimate_us) => {
-                    self.state.node_at_mut(branch).clients.pop_front();
+                    self.state.node_at_mut(branch).leave_queue();
                     self.enqueue_behind(cx, client, server, estimate_us);
                 }
                 Place::Wait => return false,
@@ -118,11 +116,33 @@ impl Pool {
         true
     }
 
+    /// Whether the client that is next to get a server of this node needs none: it is answered from the query cache, or passed over because it
+    /// waits for an answer that another client is given.
+    #[cold]
+    fn serve_without_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        branch: Branch,
+        client: ClientId,
+    ) -> bool {
+        let mut is_passed_over = self.goes_on_waiting(client);
+        if !is_passed_over && self.answer_waiting(cx, client) {
+            // It may be back before the pool looks at its place, and has no right to that place then.
+            self.state.node_at_mut(branch).leave_queue();
+            self.client_resume(cx, client);
+            return true;
+        }
+        is_passed_over |= self.waits_for_same_read(cx, client, None);
+        self.state.node_at_mut(branch).passed_over += u32::from(is_passed_over);
+        is_passed_over
+    }
+
     /// The client that is next to get a server of this node. What it asks for was judged before it began to wait: if code was made since,
     /// its messages are judged one by one when they are sent, and its read goes to the primary.
     fn next_judged(&mut self, env: &Env, branch: Branch) -> Option<ClientId> {
         loop {
-            let id = self.next_waiter(branch)?;
+            let passed_over = self.state.node_at(branch).passed_over as usize;
+            let id = self.next_waiter(branch, passed_over)?;
             let client = self.clients.get_mut(id)?;
             if !client.account.is_outdated(env) {
                 return Some(id);

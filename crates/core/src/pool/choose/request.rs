@@ -48,6 +48,7 @@ impl Pool {
         if node.waiting == 1
             && node.awaiting.is_empty()
             && self.state.queue.replicating.is_empty()
+            && (cx.env.cache.is_none() || !self.waits_for_same_read(cx, id, Some(bytes)))
             && let Place::Alone(server) = self.choose_server(cx, branch, id)
         {
             return self.link_at_once(cx, id, branch, server);

@@ -161,6 +161,7 @@ impl Pool {
         self.leave_pool(cx.env, id, client.account, &client.state);
         if let ClientState::Linked(link) = client.state {
             self.forget_pin(link.pin.as_deref());
+            self.state.look_at_passed_over();
             self.abandon_server(cx, &link, (id, farewell));
         }
     }

@@ -25,6 +25,7 @@ use crate::pool::prepared::shapes::Doubts;
 use crate::pool::prepared::statements::{ClientStatements, Meaning, Statements};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
+use crate::pool::relay::same_read::SameRead;
 use crate::pool::sequences::state::{Drawing, Draws};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
@@ -146,12 +147,19 @@ pub(crate) struct Request {
     pub(crate) is_notified: bool,
     /// The age of code at that time: what was judged of the client's messages then holds as long as that stays.
     pub(crate) code_age: u64,
+    /// The statement of another client for whose answer the client has waited; `None` if it has waited for none.
+    pub(crate) same_read: Option<SameRead>,
 }
 
 impl Request {
     /// A request that is made now.
     pub(crate) fn new(env: &Env) -> Request {
-        Request { since_us: env.now.mono_us, is_notified: false, code_age: env.shared.routines() }
+        Request {
+            since_us: env.now.mono_us,
+            is_notified: false,
+            code_age: env.shared.routines(),
+            same_read: None,
+        }
     }
 }
 

@@ -64,6 +64,7 @@ impl Pool {
         {
             // Its group runs elsewhere.
             server.incoming.capture.take_if(|capture| capture.client == id);
+            self.state.look_at_passed_over();
         }
         self.state.move_client(client, state);
     }

@@ -164,6 +164,7 @@ impl Pool {
             server.note_pause(cx.env.now.mono_us);
             cx.driver.reached(RarePath::ClientBacklog);
             cx.driver.pause_reads(server.conn);
+            self.state.look_at_passed_over();
         }
     }
 

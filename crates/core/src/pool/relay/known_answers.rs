@@ -215,8 +215,8 @@ impl Pool {
         let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
         let now_us = cx.env.now.mono_us;
         if client.account.wrote_us == WRITING {
-            // Its last change was answered before now: a statement that is sent from now on sees it.
-            client.account.wrote_us = now_us.saturating_sub(1);
+            // Its last change was answered before now, and before it began to wait: a statement that is sent from then on sees it.
+            client.account.wrote_us = waits_since_us.unwrap_or(now_us.saturating_sub(1));
         }
         let wrote_us = client.account.wrote_us;
         let Some(kept) = cache.store.get(&cache.key) else { return Lookup::Miss(None) };
@@ -259,7 +259,7 @@ impl Pool {
 
     /// Returns the age (µs) up to which the answer to a group may be given to this client, and the statement's text, or why the cache is not
     /// asked. With `Ok`, the group's key is in [`QueryCache::key`].
-    fn ask_cache<'a>(
+    pub(super) fn ask_cache<'a>(
         &mut self,
         env: &'a Env,
         cache: &mut QueryCache,
@@ -307,10 +307,8 @@ impl Pool {
         group: Option<Group>,
         bytes: &[u8],
     ) -> Option<Sending> {
-        let is_behind = self.servers.get_mut(server_id).is_some_and(|server| {
-            server.incoming.capture = None;
-            server.work.running.is_named()
-        });
+        self.end_capture(server_id);
+        let is_behind = self.servers.get(server_id).is_some_and(|server| server.work.running.is_named());
         let in_transaction = self.is_in_transaction(server_id);
         let found = group.or_else(|| self.look_at_group(env, id, bytes));
         let read = found.filter(|group| group.certainly_reads() && group.len as usize == bytes.len());
@@ -426,8 +424,8 @@ impl Pool {
         bytes: Option<&[u8]>,
         sent: SentAt,
     ) -> Result<(), Obstacle> {
-        let Some(server) = self.servers.get_mut(server_id) else { return Ok(()) };
-        server.incoming.capture = None;
+        self.end_capture(server_id);
+        let Some(server) = self.servers.get(server_id) else { return Ok(()) };
         // A standby may be behind: its answer would be older than it looks.
         if !server.branch.is_primary() {
             return Err(Obstacle::Standby);
@@ -491,6 +489,17 @@ impl Pool {
                 cx.driver.reached(RarePath::CacheTooLong);
             }
         }
+        if self.servers.get(id).is_some_and(|server| server.incoming.capture.is_none()) {
+            self.state.look_at_passed_over();
+        }
+    }
+
+    /// The server's capture, if there is one, ends without an answer that is kept.
+    fn end_capture(&mut self, id: ServerId) {
+        let capture = self.servers.get_mut(id).and_then(|server| server.incoming.capture.take());
+        if capture.is_some() {
+            self.state.look_at_passed_over();
+        }
     }
 
     /// Drops the answers of the pool, and those that are on their way.
@@ -504,6 +513,7 @@ impl Pool {
     /// Forgets what was noted before the cache was switched on or off. All clients count as having a change under way.
     pub(crate) fn begin_caching(&mut self) {
         self.servers.values_mut().for_each(|server| server.incoming.capture = None);
+        self.state.look_at_passed_over();
         for client in self.clients.values_mut() {
             client.account.wrote_us = WRITING;
             // The next cache gives the same numbers to other settings and rules.
