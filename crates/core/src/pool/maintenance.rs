@@ -46,6 +46,7 @@ impl Pool {
                     let request = &client.account.request;
                     waits && !request.is_notified && waited(request.since_us)
                 })
+                .filter(|(id, _)| !self.is_passed_over(*id))
                 .map(|(id, _)| id)
                 .collect();
             for id in told {
@@ -78,6 +79,12 @@ impl Pool {
                 let account = &client.account;
                 over(config.client_idle_timeout(&account.user), account.active_us)
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
+            }
+            // Another client's statement runs for it.
+            ClientState::Waiting(_) if self.is_passed_over(id) => {
+                let limit = config.query_timeout(&self.state.user);
+                over(limit, client.account.request.since_us)
+                    .then_some(Fault::Timeout("query timeout", SqlState::PROTOCOL_VIOLATION))
             }
             ClientState::Waiting(_) | ClientState::QueuedBehind(_) => self.wait_overdue(env, &client.account),
             ClientState::Linked(link) => {

@@ -139,6 +139,11 @@ impl Default for NodePool {
 }
 
 impl NodePool {
+    /// Returns the clients in the queue that need a server, longest first. Clients that left may be among them.
+    pub(crate) fn in_need(&self) -> impl DoubleEndedIterator<Item = ClientId> {
+        self.clients.iter().skip(self.passed_over as usize).copied()
+    }
+
     /// The client that is next in the queue, behind those that are passed over, leaves the queue.
     #[inline]
     pub(crate) fn leave_queue(&mut self) {

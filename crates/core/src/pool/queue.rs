@@ -35,9 +35,9 @@ impl Pool {
         None
     }
 
-    /// The client that has waited longest for a server of this node, and since when (monotonic, µs).
+    /// The client that has waited longest for a server of this node, and since when (monotonic, µs). Those that are passed over need none.
     pub(crate) fn first_waiting(&self, branch: Branch) -> Option<(ClientId, u64)> {
-        self.state.node_at(branch).clients.iter().find_map(|&id| {
+        self.state.node_at(branch).in_need().find_map(|id| {
             let client = self.clients.get(id)?;
             matches!(client.state, ClientState::Waiting(_)).then_some((id, client.account.request.since_us))
         })

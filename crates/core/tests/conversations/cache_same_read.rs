@@ -216,14 +216,34 @@ fn of_a_herd_that_waits_one_runs_whatever_the_number_of_servers() {
 }
 
 #[test]
-fn a_client_that_is_told_that_it_waited_too_long_leaves_the_others() {
-    let (mut rig, servers, clients) = two_servers(&format!("query_wait_timeout = 5\n{ON}"), 3);
+fn limits_of_waiting_for_a_server_begin_when_it_needs_one() {
+    let limits = "query_wait_timeout = 5\nquery_wait_notify = 2\nmax_waiting_clients = 1";
+    let (mut rig, servers, clients) = two_servers(&format!("{limits}\n{ON}"), 5);
     let (busy, free) = leads(&mut rig, servers, clients[0], "select 1");
     waits(&mut rig, clients[1], "select 1", free);
-    rig.pass_s(4);
     waits(&mut rig, clients[2], "select 1", free);
+    rig.pass_s(7);
+    assert!(rig.gets(clients[1]).is_empty(), "a server runs it for another client");
+    rig.send(clients[3], &fe::query("select 2"));
+    assert_eq!(rig.gets(free), ["Query select 2"]);
+    rig.send(busy, &[be::error("22012", "division by zero"), be::ready('I')].concat());
+    assert_eq!(rig.gets(busy), ["Query select 1"]);
     rig.pass_s(3);
-    assert_eq!(rig.gets(clients[1]), ["FATAL 57P03 query_wait_timeout"]);
-    rig.send(busy, &rows("a"));
-    assert_eq!(rig.gets(clients[2])[1], "Row a");
+    assert!(rig.gets(clients[2])[0].contains("being queued"));
+    rig.pass_s(3);
+    assert_eq!(rig.gets(clients[2]), ["FATAL 57P03 query_wait_timeout"]);
+    assert!(rig.gets(clients[1]).is_empty());
+}
+
+#[test]
+fn the_limit_of_a_statement_counts_while_another_client_runs_it() {
+    let (mut rig, servers, clients) = two_servers(&format!("query_timeout = 5\n{ON}"), 2);
+    let (_, free) = leads(&mut rig, servers, clients[0], "select 1");
+    rig.pass_s(1);
+    waits(&mut rig, clients[1], "select 1", free);
+    rig.stop_taking(clients[0]);
+    rig.pass_s(7);
+    assert!(rig.is_closed(clients[0]));
+    rig.pass_s(7);
+    assert!(rig.is_closed(clients[1]), "{:?}", rig.gets(clients[1]));
 }

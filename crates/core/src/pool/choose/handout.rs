@@ -125,14 +125,13 @@ impl Pool {
         branch: Branch,
         client: ClientId,
     ) -> bool {
-        let mut is_passed_over = self.goes_on_waiting(client);
-        if !is_passed_over && self.answer_waiting(cx, client) {
+        if !self.is_passed_over(client) && self.answer_waiting(cx, client) {
             // It may be back before the pool looks at its place, and has no right to that place then.
             self.state.node_at_mut(branch).leave_queue();
             self.client_resume(cx, client);
             return true;
         }
-        is_passed_over |= self.waits_for_same_read(cx, client, None);
+        let is_passed_over = self.waits_for_same_read(cx, client, None);
         self.state.node_at_mut(branch).passed_over += u32::from(is_passed_over);
         is_passed_over
     }

@@ -147,8 +147,8 @@ pub(crate) struct Request {
     pub(crate) is_notified: bool,
     /// The age of code at that time: what was judged of the client's messages then holds as long as that stays.
     pub(crate) code_age: u64,
-    /// The statement of another client for whose answer the client has waited; `None` if it has waited for none.
-    pub(crate) same_read: Option<SameRead>,
+    /// The wait for the answer to another client's statement.
+    pub(crate) same_read: SameRead,
 }
 
 impl Request {
@@ -158,7 +158,7 @@ impl Request {
             since_us: env.now.mono_us,
             is_notified: false,
             code_age: env.shared.routines(),
-            same_read: None,
+            same_read: SameRead::NotFound,
         }
     }
 }

@@ -65,19 +65,19 @@ impl Pool {
     pub(crate) fn shorten_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let pool = &self.state;
         let limit = cx.env.rules.config.max_waiting_clients(&pool.config);
-        let waiting = pool.waiting();
+        let waiting = pool.waiting().saturating_sub(pool.node.passed_over);
         if limit == 0 || waiting <= limit {
             return;
         }
         let surplus = (waiting - limit) as usize;
         let clients = &self.clients;
-        let waits = |id: &&ClientId| {
-            clients.get(**id).is_some_and(
+        let waits = |id: &ClientId| {
+            clients.get(*id).is_some_and(
                 |client| matches!(&client.state, ClientState::Waiting(waiting) if waiting.first.is_nothing()),
             )
         };
         let mut last: Vec<ClientId> =
-            pool.nodes().flat_map(|node| node.clients.iter().rev()).filter(waits).copied().collect();
+            pool.nodes().flat_map(|node| node.in_need().rev()).filter(waits).collect();
         if !pool.standbys.is_empty() {
             let since_us =
                 |id: &ClientId| clients.get(*id).map_or(0, |client| client.account.request.since_us);

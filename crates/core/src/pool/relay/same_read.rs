@@ -2,7 +2,10 @@
 //! given this answer waits for it, and takes no server.
 //!
 //! The client keeps its place in the queue, and those behind it are served meanwhile. It waits once for each request: if it cannot be given
-//! the answer (an error, or more bytes than are kept), the client gets a server as if nobody had asked before.
+//! the answer (an error, or more bytes than are kept), it begins to wait for a server as if nobody had asked before, and limits of waiting
+//! (`query_wait_timeout`, `max_waiting_clients`, `reserve_pool_timeout`) count from then on.
+
+use slotmap::SlotMap;
 
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
@@ -10,17 +13,21 @@ use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::cache::QueryCache;
 use crate::pool::cache::capture::SentAt;
-use crate::pool::client::state::{Account, ClientState, First, Waiting};
+use crate::pool::client::state::{Account, Client, ClientState, First, Request, Waiting};
 use crate::pool::relay::exchange::group::Group;
+use crate::pool::server::state::Server;
 use crate::stats::rare_path::RarePath;
 
-/// The statement for whose answer a client waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SameRead {
-    /// The server that runs the statement.
-    server: ServerId,
-    /// The time at which the statement was sent (monotonic, µs).
-    sent_us: u64,
+/// The wait of a request for the answer to another client's statement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum SameRead {
+    /// No such statement was found.
+    #[default]
+    NotFound,
+    /// The client waits while this is so: the server runs the statement, which was sent at this time (monotonic, µs).
+    Runs(ServerId, u64),
+    /// The client has waited, and was not given the answer.
+    Over,
 }
 
 impl Pool {
@@ -32,12 +39,22 @@ impl Pool {
         id: ClientId,
         bytes: Option<&[u8]>,
     ) -> bool {
+        let is_passed_over = self.is_passed_over(id);
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Waiting(Waiting { group: Some(group), first: First::Nothing }) = client.state else {
             return false;
         };
-        if let Some(same_read) = client.account.request.same_read {
-            return self.runs(same_read);
+        let request = &mut client.account.request;
+        match request.same_read {
+            SameRead::NotFound => {}
+            SameRead::Runs(..) if is_passed_over => return true,
+            SameRead::Runs(..) => {
+                // It begins to wait for a server.
+                let code_age = request.code_age;
+                *request = Request { same_read: SameRead::Over, code_age, ..Request::new(cx.env) };
+                return false;
+            }
+            SameRead::Over => return false,
         }
         if !client.account.branch.is_primary() || !self.state.may_answer_known(cx.env) {
             return false;
@@ -50,21 +67,20 @@ impl Pool {
         if bytes.is_none() {
             client.inbox = inbox;
         }
-        client.account.request.same_read = found;
-        if found.is_some() {
-            cx.driver.reached(RarePath::CacheWaitForSame);
-        }
-        found.is_some()
+        let Some((server, sent_us)) = found else { return false };
+        client.account.request.same_read = SameRead::Runs(server, sent_us);
+        cx.driver.reached(RarePath::CacheWaitForSame);
+        true
     }
 
-    /// Returns the statement of another client whose answer this client may be given when it is there.
+    /// Returns the server, and the time of sending (µs), of a statement whose answer this client may be given when it is there.
     fn find_same_read(
         &mut self,
         env: &Env,
         cache: &mut QueryCache,
         id: ClientId,
         (group, bytes): (&Group, &[u8]),
-    ) -> Option<SameRead> {
+    ) -> Option<(ServerId, u64)> {
         if self.servers.values().all(|server| server.incoming.capture.is_none()) {
             return None;
         }
@@ -74,9 +90,9 @@ impl Pool {
         let mut reads = self.servers.iter().filter_map(|(id, server)| {
             let capture = server.incoming.capture.as_deref()?;
             let is_same = *capture.key == *cache.key && self.may_wait(env, account, capture.sent, ttl_us);
-            is_same.then_some(SameRead { server: id, sent_us: capture.sent.at_us })
+            is_same.then_some((id, capture.sent.at_us))
         });
-        reads.find(|read| self.runs(*read))
+        reads.find(|&(server, sent_us)| runs(&self.clients, &self.servers, server, sent_us))
     }
 
     /// Whether the answer to a statement that was sent then is one that the client may be given, by the rules for answers that are kept
@@ -92,27 +108,32 @@ impl Pool {
             && (came_first || age_us < ttl_us)
     }
 
-    /// Whether the statement is still run for its client, and its answer will be kept, as far as is known. It is not if the client reads its
-    /// answer too slowly.
-    fn runs(&self, read: SameRead) -> bool {
-        let Some(server) = self.servers.get(read.server) else { return false };
-        let Some(capture) =
-            server.incoming.capture.as_deref().filter(|capture| capture.sent.at_us == read.sent_us)
-        else {
-            return false;
-        };
-        let owner = self.clients.get(capture.client).map(|client| &client.state);
-        let is_owned = match owner {
-            Some(ClientState::Linked(link)) => link.server == read.server,
-            Some(ClientState::QueuedBehind(behind)) => behind.server == read.server,
+    /// Whether the client waits for the answer to another client's statement, and needs no server meanwhile.
+    pub(crate) fn is_passed_over(&self, id: ClientId) -> bool {
+        match self.clients.get(id).map(|client| client.account.request.same_read) {
+            Some(SameRead::Runs(server, sent_us)) => runs(&self.clients, &self.servers, server, sent_us),
             _ => false,
-        };
-        is_owned && server.incoming.paused_us.is_none()
+        }
     }
+}
 
-    /// Whether the client goes on waiting for the answer to another client's statement.
-    pub(crate) fn goes_on_waiting(&self, id: ClientId) -> bool {
-        let same_read = self.clients.get(id).and_then(|client| client.account.request.same_read);
-        same_read.is_some_and(|read| self.runs(read))
-    }
+/// Whether the server still runs the statement that was sent then, and its answer will be kept, as far as is known. It will not if the client
+/// that it belongs to reads it too slowly.
+fn runs(
+    clients: &SlotMap<ClientId, Client>,
+    servers: &SlotMap<ServerId, Server>,
+    id: ServerId,
+    sent_us: u64,
+) -> bool {
+    let Some(server) = servers.get(id) else { return false };
+    let Some(capture) = server.incoming.capture.as_deref().filter(|capture| capture.sent.at_us == sent_us)
+    else {
+        return false;
+    };
+    let is_owned = match clients.get(capture.client).map(|client| &client.state) {
+        Some(ClientState::Linked(link)) => link.server == id,
+        Some(ClientState::QueuedBehind(behind)) => behind.server == id,
+        _ => false,
+    };
+    is_owned && server.incoming.paused_us.is_none()
 }
