@@ -104,7 +104,8 @@ impl Session {
                 };
             }
             Verb::Select | Verb::SelectNone | Verb::Fail => {}
-            Verb::Set { local: true, .. } | Verb::Commit | Verb::Rollback if self.block == Block::Open => {
+            // The node may have been promoted, which the pooler does not know yet.
+            Verb::Set { local: true, .. } | Verb::Commit | Verb::Rollback if self.block != Block::None => {
                 return Ok(());
             }
             _ => self.note(Note::Misplaced(format!("{:?}", statement.verb))),
