@@ -388,7 +388,7 @@ def test_of_the_same_reads_that_wait_one_runs(pooled, pg):
 def test_while_a_read_runs_others_wait_for_its_answer(pooled):
     """With servers for all, of the same reads that come together one runs; after an error each client runs its own."""
     clients = 8
-    pooler = cached(pooled, default_pool_size=clients)
+    pooler = cached(pooled, rules="[cache]\nall = ttl_ms=600000\n", default_pool_size=clients)
     barrier = threading.Barrier(clients)
     found = {}
 
