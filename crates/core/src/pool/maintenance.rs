@@ -232,7 +232,7 @@ impl Pool {
             let unused_us = cx.env.now.mono_us.saturating_sub(server.active_us);
             let pool = &self.state;
             let min = cx.env.rules.config.min_pool_size(&pool.config);
-            if idle_us > 0 && unused_us >= idle_us && pool.node_at(server.branch).servers_total() > min {
+            if idle_us > 0 && unused_us >= idle_us && pool.node_at(server.branch).servers_ready() > min {
                 self.close_server(cx, server_id, "server idle timeout", CloseMode::Flush);
             }
         }
@@ -246,7 +246,7 @@ impl Pool {
             return;
         }
         let surplus =
-            |node: &NodePool| node.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
+            |node: &NodePool| node.servers_ready().saturating_sub(size.saturating_add(reserve)) as usize;
         let too_many = pool.nodes().flat_map(|node| node.idle.iter().copied().take(surplus(node)));
         let too_many: Vec<ServerId> = too_many.collect();
         for server_id in too_many {

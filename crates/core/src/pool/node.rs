@@ -188,6 +188,11 @@ impl NodePool {
         self.counts.iter().sum::<u32>() - self.servers(ServerKind::Listening)
     }
 
+    /// All server connections that are for clients and have logged in. One that still logs in may be the pool's listener.
+    pub(crate) fn servers_ready(&self) -> u32 {
+        self.servers_total() - self.servers(ServerKind::Login)
+    }
+
     /// Whether a connection to this host failed a short time ago.
     pub(crate) fn has_failed(&self, host: &Endpoint) -> bool {
         self.failed_hosts.iter().any(|(failed, _)| failed == host)

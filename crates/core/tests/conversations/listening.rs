@@ -684,3 +684,20 @@ fn a_mark_counts_once_and_only_its_clients_does() {
     rig.send(notify_listener, &mark.told());
     rig.gets_nothing(client);
 }
+
+#[test]
+fn while_the_connection_that_listens_logs_in_no_free_server_is_too_many() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("LISTEN a"));
+    rig.gets(server);
+    rig.send(server, &done("LISTEN"));
+    channels(&mut rig, server, &["a"]);
+    rig.dialed();
+    rig.eof(client);
+    rig.gets(server);
+    rig.send(server, &done("DISCARD ALL"));
+    rig.pass_s(2);
+    assert!(rig.is_up(server) && !rig.is_closed(server));
+}
