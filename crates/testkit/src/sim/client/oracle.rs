@@ -58,7 +58,8 @@ pub struct Oracle {
     /// `true` if the client was just told of a lost transaction, instead of an answer to a message that may
     /// end it.
     ends_lost: bool,
-    /// The server process of this transaction (or session), and whether it is at a standby.
+    /// The server process of this transaction (or session), and whether the pooler may have taken its node for a standby, so that the
+    /// transaction may leave it once.
     process: Option<(Vec<u8>, bool)>,
     /// The snapshot of the statement whose rows came last, with its number.
     saw: Option<(u32, Snapshot)>,
@@ -396,15 +397,17 @@ impl Oracle {
         }
         let pid = place.split('@').next().unwrap_or_default().as_bytes().to_vec();
         let at_standby = got[SILENT_COLUMN].ends_with(AT_STANDBY.as_bytes());
+        let was_promoted = self.saw.is_some_and(|(_, snapshot)| snapshot.is_of_promoted());
+        let begins_at_standby = self.at_standbys == AtStandbys::Beginnings;
         match &self.process {
-            Some((bound, was_at_standby))
-                if *bound != pid
-                    && !(self.at_standbys == AtStandbys::Beginnings && *was_at_standby && !at_standby) =>
-            {
-                Err("the server changed inside a transaction")
+            Some((bound, _)) if *bound == pid => Ok(()),
+            Some((_, true)) if !at_standby => {
+                self.process = Some((pid, false));
+                Ok(())
             }
-            _ => {
-                self.process = Some((pid, at_standby));
+            Some(_) => Err("the server changed inside a transaction"),
+            None => {
+                self.process = Some((pid, begins_at_standby && (at_standby || was_promoted)));
                 Ok(())
             }
         }

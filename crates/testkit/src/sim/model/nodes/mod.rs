@@ -88,6 +88,12 @@ impl Snapshot {
         [position(self.tells), "8192".to_owned(), format!("{:08X}", self.place.timeline)]
     }
 
+    /// Whether the statement's node is a primary that was promoted: the pooler may not have known it yet.
+    #[must_use]
+    pub fn is_of_promoted(self) -> bool {
+        !self.is_standby && self.place.timeline > 1
+    }
+
     /// The place in a row, the other way.
     #[must_use]
     pub fn read(text: &str) -> Option<Snapshot> {
