@@ -98,8 +98,10 @@ pub(crate) struct Asks {
     is_under_way: bool,
     /// A client waits for the answer to the next question.
     pub(crate) is_wanted: bool,
-    /// The number of the question that was answered last, and its answer; `None` before the first answer.
+    /// The number of the question that was answered last, and its answer; `None` before the first answer of the present primary's term.
     answered: Option<(u64, Position)>,
+    /// The number of the first question that is sent in this term.
+    first: u64,
 }
 
 impl Asks {
@@ -121,9 +123,20 @@ impl Asks {
     /// Notes the answer to the question; `None` if there was no answer.
     pub(crate) fn end(&mut self, position: Option<Position>) {
         self.is_under_way = false;
-        if let Some(position) = position {
+        if let Some(position) = position.filter(|_| self.sent >= self.first) {
             self.answered = Some((self.sent, position));
         }
+    }
+
+    /// Notes that a term of a primary begins: what an earlier one has told does not count any more.
+    pub(crate) fn begin_term(&mut self) {
+        (self.answered, self.first) = (None, self.sent + 1);
+    }
+
+    /// Whether a position that this pool was told once is of an earlier term, and may never come again. A primary tells what it has inserted:
+    /// if it crashes before that is written, it starts again at an earlier position.
+    pub(crate) fn may_be_lost(&self, position: Position) -> bool {
+        self.answered.is_none_or(|(_, known)| position.lsn > known.lsn)
     }
 
     /// Whether a position is so far ahead of the last answer that it cannot be of this cluster; `None` before the first answer.

@@ -218,6 +218,26 @@ fn after_a_promotion_the_new_primary_is_asked() {
     assert_eq!(stage.rig.gets(new), ["Query select 1"]);
 }
 
+#[test]
+fn what_a_primary_lost_in_a_crash_is_not_waited_for() {
+    let (mut stage, client, primary) = Stage::changed("causal_reads=session causal_wait_ms=60000");
+    stage.asks(client, "select 1");
+    stage.tells_position(primary, "0/3000100");
+    let (standby, node) = stage.server();
+    assert_eq!(node, 2);
+    stage.tells_replayed(standby, "0/30000F8");
+    stage.says[0] = Some(says(false, 1, 9));
+    stage.rig.eof(primary);
+    stage.pass_us(2_000_000);
+    let (new, node) = stage.dialed();
+    assert_eq!(node, 1);
+    stage.greet(new, false);
+    stage.rig.gets_raw(standby);
+    stage.rig.send(standby, &be::answer(&[&["0/30000F8"]]));
+    stage.tells_position(new, "0/30000F8");
+    stage.reads(client, standby, "select 1");
+}
+
 impl Stage {
     /// A client with `route=auto` and one standby, which has run its first statement; and the servers of the primary and the standby.
     fn auto(words: &str) -> (Stage, End, End, End) {

@@ -50,6 +50,7 @@ impl Pool {
         let before = std::mem::replace(&mut cluster.view, Arc::clone(view));
         cluster.is_refused = false;
         if before.epoch != view.epoch {
+            cluster.asks.begin_term();
             self.state.node.begin_role();
             self.purge_known(cx.env);
         }

@@ -89,6 +89,9 @@ impl PoolState {
             token => token,
         };
         (must_see.token, must_see.after) = (present(must_see.token), present(must_see.after));
+        if matches!(must_see.token, Token::At(position) if cluster.asks.may_be_lost(position)) {
+            must_see.token = cluster.asks.next();
+        }
         if let Token::At(position) = must_see.after
             && cluster.asks.is_far_ahead(position) == Some(true)
         {
