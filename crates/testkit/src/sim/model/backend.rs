@@ -35,6 +35,16 @@ pub(super) enum Stage {
     Dead,
 }
 
+/// Whether the client may have left state in the session that the pooler cannot know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Doubt {
+    None,
+    /// It may have, since the pooler asked what the session holds.
+    New,
+    /// The pooler has asked since, and learned nothing of it.
+    Audited,
+}
+
 /// See the module's head.
 pub struct Backend {
     /// The process's number, which is also its process id.
@@ -66,8 +76,7 @@ pub struct Backend {
     /// The time at which the last message group was done.
     rested_us: u64,
     used: bool,
-    /// `true` if the client may have left state in the session that is not known.
-    is_doubted: bool,
+    doubt: Doubt,
     /// More was there when the last answer was complete, and whose that was.
     followed: bool,
     answered: Option<u32>,
@@ -141,7 +150,7 @@ impl Backend {
             owner: None,
             rested_us: 0,
             used: false,
-            is_doubted: false,
+            doubt: Doubt::None,
             followed: false,
             answered: None,
             serves: None,
@@ -227,7 +236,7 @@ impl Backend {
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.is_notify_listener
-            || self.is_doubted
+            || self.doubt != Doubt::None
             || self.listens()
             || matches!(&self.stage, Stage::Serving(session) if session.is_bound_to_process())
     }
@@ -484,17 +493,18 @@ impl Backend {
     }
 
     /// Notes messages after which the session's state is in doubt: a function that is called by its number
-    /// may leave any, and the values of a long Bind may name any. A DISCARD ALL ends that doubt, unless the
-    /// client has sent more after it, which the pooler may have read before.
+    /// may leave any, so may what an EXECUTE runs, and the values of a long Bind may name any. A DISCARD ALL ends a
+    /// doubt that the pooler had before it, unless the client has sent more after it, which the pooler may have read before.
     fn note_doubt(&mut self, message: &Message) {
         let beginning = &message.body[..message.body.len().min(32)];
-        let discards = beginning.windows(11).any(|word| word == b"DISCARD ALL");
+        let has = |text: &[u8]| beginning.windows(text.len()).any(|word| word == text);
+        let (discards, executes) = (has(b"DISCARD ALL"), has(b"EXECUTE "));
         // Behind a simple query not even a Flush: the pooler may keep the rest of its group.
         let end_bytes = if message.tag == b'Q' { 0 } else { GROUP_END_BYTES };
-        if message.tag == b'F' || message.tag == b'B' && message.body.len() > LONG_BIND_BYTES {
-            self.is_doubted = true;
-        } else if discards && self.splitter.rest().len() <= end_bytes {
-            self.is_doubted = false;
+        if executes || message.tag == b'F' || message.tag == b'B' && message.body.len() > LONG_BIND_BYTES {
+            self.doubt = Doubt::New;
+        } else if discards && self.doubt == Doubt::Audited && self.splitter.rest().len() <= end_bytes {
+            self.doubt = Doubt::None;
         }
     }
 
@@ -574,6 +584,9 @@ impl Backend {
                     cx.fail("nothing but reads goes to standbys by itself", text);
                 }
                 Note::Refused => cx.count("reads refused by standbys"),
+                Note::Hidden { what, .. } if what.starts_with("Everything") && self.doubt == Doubt::New => {
+                    self.doubt = Doubt::Audited;
+                }
                 Note::Hidden { what, .. } if what.starts_with("Hold(Listen") && self.answered.is_none() => {
                     self.is_notify_listener = true;
                     cx.checks.server_listens(self.link, true);
@@ -594,7 +607,7 @@ impl Backend {
                     cx.count("statements sent behind others");
                 }
                 if self.answered.is_some_and(|other| other != *client) {
-                    self.is_doubted = false;
+                    self.doubt = Doubt::None;
                 }
                 self.answered = Some(*client);
             }
