@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series stale-reads cluster-cost cluster-scaling regress demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series pair-series stale-reads cluster-cost cluster-scaling regress demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -77,6 +77,10 @@ blackbox: build ## the binary against real PostgreSQL versions and real drivers 
 failover-series: build ## switchovers and killed primaries under load, and what they cost clients (ARGS="--discovery sql --switchovers 50 --kills 100")
 	@tests/setup.sh
 	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/series.py $(ARGS)
+
+pair-series: build ## faults of two poolers under load, and how soon their clients are back (root; ARGS="--rounds 10 --ways vip --only kill,cut")
+	@tests/setup.sh
+	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/pairs.py $(ARGS)
 
 stale-reads: build ## changes and reads of them at standbys that are behind, and how often one is not shown (ARGS="--writes 200000 --clients 256")
 	@tests/setup.sh

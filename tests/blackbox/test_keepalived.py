@@ -9,25 +9,18 @@ import time
 
 import pytest
 
-from harness.machine import as_service, eventually, scratch_folder
+from harness.machine import eventually, scratch_folder
+from harness.network import ADDRESS, Network
+from harness.pair import KEEPALIVED, PORT, Machine, keepalived_files
 from harness.pooler import binary, kind
-
-KEEPALIVED = shutil.which("keepalived") or shutil.which("keepalived", path="/usr/sbin")
 
 pytestmark = [
     pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no such command"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces"),
-    pytest.mark.skipif(KEEPALIVED is None or shutil.which("curl") is None, reason="keepalived or curl is not installed (tests/setup.sh installs them)"),
+    pytest.mark.skipif(
+        KEEPALIVED is None or shutil.which("curl") is None, reason="keepalived or curl is not installed (tests/setup.sh installs them)"
+    ),
 ]
-
-ADDRESS, OWN = "10.77.0.9", ("10.77.0.1", "10.77.0.2")
-
-
-def run(*command):
-    """Runs a command and returns what it said; a failure fails the test."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def pair(*arguments, code=0):
@@ -37,136 +30,69 @@ def pair(*arguments, code=0):
     return done.stdout + done.stderr
 
 
-class Machine:
-    """A network namespace with a pooler and a keepalived."""
-
-    def __init__(self, name, link, own):
-        self.name, self.link, self.own = name, link, own
-        self.folder = scratch_folder("pair")
-        self.processes, self.pooler = [], None
-
-    def inside(self, *command):
-        return ["ip", "netns", "exec", self.name, *command]
-
-    def start(self, *command, log):
-        """Starts a program in the namespace."""
-        with open(self.folder / log, "ab") as output:
-            process = subprocess.Popen(self.inside(*command), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        self.processes.append(process)
-        return process
-
-    def start_pooler(self, pooler):
-        self.pooler = pooler
-        pooler.process = self.start(*as_service(*pooler.command("--quiet", str(pooler.ini)), signal_name="KILL"), log="pgweir.log")
-
-    def start_keepalived(self, text):
-        """As printed, but for the user of the check, who does not exist here."""
-        path = self.folder / "keepalived.conf"
-        path.write_text(text.replace("script_user keepalived_script", "script_user nobody"))
-        # keepalived 2.2 kills itself when it is to test a file whose checks do not run as root.
-        tested = self.folder / "tested.conf"
-        tested.write_text(text.replace("script_user keepalived_script", "script_user root"))
-        run(*self.inside(KEEPALIVED, "-t", "-f", str(tested)))
-        pids = ["-p", str(self.folder / "pid"), "-r", str(self.folder / "vrrp.pid")]
-        self.start(KEEPALIVED, "--vrrp", "--dont-fork", "--log-console", "--log-detail", "-f", str(path), *pids, log="keepalived.log")
-
-    def log(self):
-        return (self.folder / "keepalived.log").read_text(errors="replace")
-
-    def has_address(self):
-        return f" {ADDRESS}/24 " in run("ip", "-n", self.name, "-oneline", "address", "show", "dev", self.link)
-
-    def selects(self):
-        """Whether a client on this machine is served at the pair's address."""
-        conninfo = f"host={ADDRESS} port={self.pooler.port} dbname=app user=alice password=pw-of-alice connect_timeout=2"
-        done = subprocess.run(self.inside("psql", "-XAtc", "select 7", conninfo), capture_output=True, text=True)
-        return done.stdout == "7\n"
-
-    def end(self):
-        for process in reversed(self.processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.terminate()
-        for process in self.processes:
-            process.wait(20)
-        shutil.rmtree(self.folder)
-
-
 @pytest.fixture
-def machines():
-    """Two namespaces with a link between them."""
-    names = [f"pgw{os.getpid()}{letter}" for letter in "ab"]
-    links = [f"pg{os.getpid()}{letter}" for letter in "ab"]
-    made = [Machine(*words) for words in zip(names, links, OWN, strict=True)]
+def network():
+    """Two machines that reach each other."""
+    one = Network(kind=Machine)
     try:
-        for name in names:
-            run("ip", "netns", "add", name)
-        run("ip", "link", "add", links[0], "netns", names[0], "type", "veth", "peer", "name", links[1], "netns", names[1])
-        for machine in made:
-            run("ip", "-n", machine.name, "link", "set", "lo", "up")
-            run("ip", "-n", machine.name, "address", "add", f"{machine.own}/24", "dev", machine.link)
-            run("ip", "-n", machine.name, "link", "set", machine.link, "up")
-        yield made
+        one.build()
+        yield one
     finally:
-        for machine in made:
+        for machine in one.hosts:
             machine.end()
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+        one.destroy()
 
 
-def test_the_address_follows_the_pooler(machines, poolers, pg):
+def selects(machine):
+    """Whether a client on this machine is served at the pair's address."""
+    conninfo = f"host={ADDRESS} port={PORT} dbname=app user=alice password=pw-of-alice connect_timeout=2"
+    done = subprocess.run(machine.inside("psql", "-XAtc", "select 7", conninfo), capture_output=True, text=True)
+    return done.stdout == "7\n"
+
+
+def test_the_address_follows_the_pooler(network, poolers, pg):
     """It leaves a machine whose pooler is killed, stays when that pooler is back, and leaves one whose pooler is frozen."""
-    first, second = machines
+    first, second = machines = network.hosts
     # A unix socket of PostgreSQL is reached from every namespace; ports are each namespace's own, so both poolers may have the same.
     for machine in machines:
         where = f"host={pg.folder} port={pg.port} dbname=app"
-        pooler = poolers({"app": where}, start=False, listen_addr="*", http_listen="127.0.0.1:9127")
-        pooler.settings["listen_port"] = pooler.port = 6432
-        pooler.write_ini()
-        machine.start_pooler(pooler)
-    words = [f"--address={ADDRESS}/24", f"--interface={first.link}", f"--peer-interface={second.link}", f"--peer={second.own}"]
-    printed = subprocess.run(first.inside(binary(), "pair", "keepalived", *words), capture_output=True, text=True, check=True).stdout
+        machine.use(poolers({"app": where}, start=False, listen_addr="*", http_listen="127.0.0.1:9127"))
+        machine.start(capabilities=None)
+    printed, files = keepalived_files(machines)
     assert f"--here={first.own}" in printed, "it has found this machine's address"
-    for machine, which in ((first, "here"), (second, "peer")):
-        text = pair(*words, f"--here={first.own}", f"--only={which}")
+    for machine, text in zip(machines, files, strict=True):
         assert text in printed
         machine.start_keepalived(text)
 
-    def only(machine):
-        return [one.has_address() for one in machines] == [one is machine for one in machines]
-
-    holder = eventually(lambda: next((one for one in machines if only(one)), None), "one machine has the address", timeout_s=20)
+    holder = eventually(lambda: next((one for one in machines if network.only(one)), None), "one machine has the address", timeout_s=20)
     other = second if holder is first else first
-    eventually(lambda: first.selects() and second.selects(), "clients of both machines are served", timeout_s=20)
+    eventually(lambda: selects(first) and selects(second), "clients of both machines are served", timeout_s=20)
 
-    # Everybody is held: nothing moves. The check runs once a second.
+    # All clients are held: nothing moves. The check runs once a second.
     for machine in machines:
-        subprocess.run(machine.inside("psql", "-XAtc", "PAUSE", f"host={machine.own} port=6432 dbname=pgbouncer user=admin password=pw-of-admin"), check=True)
+        assert not machine.ask("PAUSE").errors
     time.sleep(2.5)
-    assert only(holder)
+    assert network.only(holder)
     for machine in machines:
-        subprocess.run(machine.inside("psql", "-XAtc", "RESUME", f"host={machine.own} port=6432 dbname=pgbouncer user=admin password=pw-of-admin"), check=True)
+        assert not machine.ask("RESUME").errors
 
-    holder.pooler.expect_exit = True
-    holder.pooler.process.kill()
-    holder.pooler.process.wait()
+    holder.kill()
     began_s = time.monotonic()
-    eventually(lambda: only(other), "the other machine has the address", timeout_s=30)
+    eventually(lambda: network.only(other), "the other machine has the address", timeout_s=30)
     print(f"the address of a killed pooler moved after {time.monotonic() - began_s:.1f} s")
-    eventually(lambda: first.selects() and second.selects(), "clients are served again")
+    eventually(lambda: selects(first) and selects(second), "clients are served again")
 
-    returned = holder.log().count("VRRP_Script(pgweir_ready) succeeded")
-    holder.start_pooler(holder.pooler)
-    eventually(lambda: holder.log().count("VRRP_Script(pgweir_ready) succeeded") > returned, "its check succeeds again", timeout_s=20)
+    holder.start(capabilities=None)
+    eventually(holder.check_succeeds, "its check succeeds again", timeout_s=20)
     time.sleep(2.5)
-    assert only(other), "the address does not move back"
+    assert network.only(other), "the address does not move back"
 
-    other.pooler.process.send_signal(signal.SIGSTOP)
+    other.send(signal.SIGSTOP)
     began_s = time.monotonic()
-    eventually(lambda: only(holder), "the address leaves a frozen pooler", timeout_s=30)
+    eventually(lambda: network.only(holder), "the address leaves a frozen pooler", timeout_s=30)
     print(f"the address of a frozen pooler moved after {time.monotonic() - began_s:.1f} s")
-    other.pooler.process.send_signal(signal.SIGCONT)
-    eventually(lambda: first.selects() and second.selects(), "clients are served again")
+    other.send(signal.SIGCONT)
+    eventually(lambda: selects(first) and selects(second), "clients are served again")
 
 
 def test_what_is_wrong_with_a_file_is_said(tmp_path):
@@ -185,17 +111,25 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path):
     assert "--peer is missing" in pair(*words[:2], code=2)
 
 
-def test_nopreempt_keeps_the_address_at_a_dead_pooler(machines):
+@pytest.fixture
+def flags():
+    """A path for each machine, which the user of the check can read."""
+    folder = scratch_folder("flags")
+    yield [folder / "here", folder / "peer"]
+    shutil.rmtree(folder)
+
+
+def test_nopreempt_keeps_the_address_at_a_dead_pooler(network, flags):
     """Why the printed file has no `nopreempt`: with it, keepalived ignores the weight of a check that fails."""
-    words = [f"--address={ADDRESS}/24", f"--interface={machines[0].link}", f"--peer-interface={machines[1].link}", f"--peer={OWN[1]}"]
-    for machine, which in zip(machines, ("here", "peer"), strict=True):
-        flag = machine.folder / "ready"
+    machines = network.hosts
+    _, files = keepalived_files(machines)
+    for machine, text, flag in zip(machines, files, flags, strict=True):
         flag.touch()
-        text = pair(*words, f"--here={OWN[0]}", f"--only={which}").replace("state BACKUP", "state BACKUP\n    nopreempt")
+        text = text.replace("state BACKUP", "state BACKUP\n    nopreempt")
         machine.start_keepalived(re.sub(r'script ".*"', f'script "/usr/bin/test -e {flag}"', text))
-    holder = eventually(lambda: next((one for one in machines if one.has_address()), None), "one has the address", timeout_s=20)
-    other = next(one for one in machines if one is not holder)
-    (holder.folder / "ready").unlink()
-    eventually(lambda: "Changing effective priority from 100 to 80" in holder.log(), "its check fails", timeout_s=20)
+    eventually(lambda: all(machine.check_succeeds() for machine in machines), "both checks succeed", timeout_s=20)
+    holder = eventually(lambda: next((one for one in machines if network.only(one)), None), "one has the address", timeout_s=20)
+    flags[machines.index(holder)].unlink()
+    eventually(lambda: "Changing effective priority from 100 to 80" in holder.keepalived_log(), "its check fails", timeout_s=20)
     time.sleep(4)
-    assert holder.has_address() and not other.has_address()
+    assert network.only(holder)

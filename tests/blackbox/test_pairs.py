@@ -2,36 +2,17 @@
 
 import contextlib
 import re
-import shutil
 import signal
-import subprocess
 import urllib.request
 
 import psycopg
 import pytest
 
-from harness.machine import as_service, eventually, free_port, give, scratch_folder
+from harness.machine import eventually, free_port
+from harness.pair import HAPROXY, Balancer
 from harness.pooler import kind
 
 pytestmark = pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no /readyz")
-
-HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
-
-BALANCER = """
-defaults
-    mode tcp
-    timeout connect 2s
-    timeout client 1h
-    timeout server 1h
-
-listen pgweir
-    bind 127.0.0.1:{port}
-    balance roundrobin
-    option httpchk GET /readyz
-    http-check expect status 200
-    default-server inter 200ms fall 2 rise 1 on-marked-down shutdown-sessions
-{servers}
-"""
 
 
 class Pair:
@@ -61,30 +42,12 @@ def balancer(pair):
     """The port of an HAProxy that sends clients to the poolers in turn, as docs/operate/high-availability.md says."""
     if HAPROXY is None:
         pytest.skip("haproxy is not installed (tests/setup.sh installs it)")
-    folder, port = scratch_folder("haproxy"), free_port()
-    servers = zip(pair.members, pair.web, strict=True)
-    lines = [f"    server pooler{n} 127.0.0.1:{member.port} check port {web}" for n, (member, web) in enumerate(servers, 1)]
-    (folder / "haproxy.cfg").write_text(BALANCER.format(port=port, servers="\n".join(lines)))
-    give(folder)
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(
-            as_service(HAPROXY, "-db", "-f", str(folder / "haproxy.cfg"), signal_name="KILL"),
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder,
-        )  # fmt: skip
-
-    def serves():
-        assert process.poll() is None, (folder / "log").read_text()
-        try:
-            connect(port).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    eventually(serves, "HAProxy serves")
+    port = free_port()
+    servers = [("127.0.0.1", member.port, web) for member, web in zip(pair.members, pair.web, strict=True)]
+    balancer = Balancer(port, servers, balance="roundrobin", check="inter 200ms fall 2 rise 1")
+    eventually(balancer.are_up, "HAProxy has found the poolers ready")
     yield port
-    process.terminate()
-    process.wait(10)
-    shutil.rmtree(folder)
+    balancer.end()
 
 
 def connect(port, host="127.0.0.1"):

@@ -1,19 +1,18 @@
-"""`vip`: of several poolers, the one that holds a lease in etcd has the address. Each pooler has a network namespace on a bridge, and no right but two
-capabilities; etcd is real."""
+"""`vip`: of several poolers, the one that holds a lease in etcd has the address. Each pooler has a network namespace on a bridge, and no right but
+two capabilities; etcd is real."""
 
 import os
-import re
 import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
-from harness.machine import as_service, eventually, scratch_folder
-from harness.patroni import Etcd, needed
+from harness.machine import eventually, scratch_folder
+from harness.network import ADDRESS, EtcdOnBridge, Network
+from harness.pair import HTTP_PORT, VIP_RIGHTS, Machine
 from harness.pooler import kind
 
 pytestmark = [
@@ -21,184 +20,27 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces"),
 ]
 
-ADDRESS = "10.78.0.9"
-# Clients have 10.78.0.100: a machine may be cut off from etcd and not from them.
-ETCD_HOST = "10.78.0.101"
 TTL_S = 3
-HTTP_PORT = 9127
 
 
-def run(*command):
-    """Runs a command and returns what it said; a failure fails the test."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
-
-
-class EtcdInside(Etcd):
-    """An etcd in a network namespace, which the poolers reach over the bridge."""
-
-    def __init__(self, namespace):
-        self.namespace = namespace
-        super().__init__()
-
-    @property
-    def url(self):
-        return f"http://{ETCD_HOST}:{self.port}"
-
-    def start(self):
-        peers = f"http://127.0.0.1:{self.peer_port}"
-        words = ["--data-dir", self.folder / "data", "--listen-client-urls", self.url, "--advertise-client-urls", self.url]
-        words += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"]
-        command = ["ip", "netns", "exec", self.namespace, *as_service("etcd", *map(str, words), signal_name="KILL")]
-        with open(self.folder / "etcd.log", "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/")
-        eventually(lambda: self.ask("endpoint", "health").returncode == 0, "etcd serves", timeout_s=60)
-
-    def ask(self, *words):
-        command = ["ip", "netns", "exec", self.namespace, "etcdctl", "--endpoints", self.url, *words]
-        return subprocess.run(command, capture_output=True, text=True, env={"ETCDCTL_API": "3", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-
-
-class Machine:
-    """A network namespace with a pooler."""
-
-    def __init__(self, network, letter, number):
-        self.network, self.number = network, number
-        self.name, self.link, self.port_of_bridge = f"{network.name}{letter}", f"v{network.name}{letter}", f"h{network.name}{letter}"
-        self.own, self.own6 = f"10.78.0.{number}", f"fd78::{number}"
-        self.pooler = None
-
-    def connect(self):
-        """Puts the machine on the bridge."""
-        hub = self.network.hub
-        run("ip", "netns", "add", self.name)
-        run("ip", "link", "add", self.link, "netns", self.name, "type", "veth", "peer", "name", self.port_of_bridge, "netns", hub)
-        run("ip", "-n", hub, "link", "set", self.port_of_bridge, "master", "bridge", "up")
-        run("ip", "-n", self.name, "link", "set", "lo", "up")
-        run("ip", "-n", self.name, "address", "add", f"{self.own}/24", "dev", self.link)
-        run("ip", "-n", self.name, "-6", "address", "add", f"{self.own6}/64", "dev", self.link, "nodad")
-        run("ip", "-n", self.name, "link", "set", self.link, "up")
-
-    def cut(self, is_cut=True):
-        """Cuts the machine's link, or mends it."""
-        run("ip", "-n", self.network.hub, "link", "set", self.port_of_bridge, "down" if is_cut else "up")
-
-    def cut_from_etcd(self, is_cut=True):
-        """Lets nothing get from the machine to etcd, and everything to the other machines."""
-        self.cut_from(ETCD_HOST, is_cut)
-
-    def cut_from(self, address, is_cut=True):
-        """Lets nothing get from the machine to an address, or lets it again."""
-        run("ip", "-n", self.name, "route", "add" if is_cut else "delete", "blackhole", f"{address}/32")
-
-    def start(self, capabilities="+net_admin,+net_raw", arguments=("--quiet",)):
-        """Starts the pooler under the service account."""
-        command = as_service(*self.pooler.command(*arguments, str(self.pooler.ini)), signal_name="KILL")
-        if capabilities:
-            place = command.index("--")
-            command[place:place] = ["--inh-caps", capabilities, "--ambient-caps", capabilities]
-        with open(self.pooler.stderr_path, "ab") as output:
-            self.pooler.process = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.pooler.folder
-            )
-        return self.pooler.process
-
-    def kill(self):
-        """Kills the pooler."""
-        self.pooler.expect_exit = True
-        self.pooler.process.kill()
-        self.pooler.process.wait()
-
-    def send(self, number):
-        """Sends the pooler a signal."""
-        self.pooler.process.send_signal(number)
-
-    def stop(self, number=signal.SIGINT):
-        """Ends the pooler, and waits until it has ended."""
-        self.pooler.expect_exit = True
-        self.send(number)
-        assert self.pooler.process.wait(60) == 0
-
-    def has(self, address=ADDRESS):
-        """Whether the machine's network interface has the virtual address."""
-        return f" {address}/" in run("ip", "-n", self.name, "-oneline", "address", "show", "dev", self.link)
-
-    def vip(self):
-        """The row of SHOW VIP; all is None before the first look at the address."""
-        with self.pooler.raw("pgbouncer", "admin", password="pw-of-admin", unix=True) as console:
-            answer = console.query("SHOW VIP")
-        return dict(zip(answer.columns, answer.rows[0] if answer.rows else [None] * len(answer.columns)))
-
-    def take_by_force(self):
-        """The answer to VIP TAKE FORCE."""
-        with self.pooler.raw("pgbouncer", "admin", password="pw-of-admin", unix=True) as console:
-            return console.query("VIP TAKE FORCE")
-
-    def metric(self, name):
-        """The value of a metric of the virtual address, as another machine reads it."""
-        program = f"import urllib.request; print(urllib.request.urlopen('http://{self.own}:{HTTP_PORT}/metrics').read().decode())"
-        page = run("ip", "netns", "exec", self.network.hub, sys.executable, "-c", program)
-        return int(re.search(rf"^{name}{{.*}} (\d+)$", page, re.MULTILINE)[1])
-
-    def is_up(self):
-        """Whether the console answers, and the pooler has asked etcd."""
-        assert self.pooler.process.poll() is None, self.pooler.output()
-        try:
-            return self.vip()["lease"] in ("own", "other")
-        except OSError:
-            return False
-
-    def dropped(self):
-        """The number of times that the pooler has dropped the address."""
-        return self.pooler.log().count("does not have the address any more")
-
-
-class Network:
-    """A bridge in a network namespace, where etcd and the clients are, and machines with poolers."""
+class Vips(Network):
+    """Two machines with poolers. etcd and the clients are in the hub."""
 
     def __init__(self):
-        self.name = f"pv{os.getpid()}"
-        self.hub = f"{self.name}h"
+        super().__init__(kind=Machine)
+        self.machines = self.hosts
         self.etcd = None
-        self.machines = [Machine(self, letter, number) for letter, number in (("a", 1), ("b", 2))]
 
     def build(self):
-        run("ip", "netns", "add", self.hub)
-        run("ip", "-n", self.hub, "link", "set", "lo", "up")
-        run("ip", "-n", self.hub, "link", "add", "bridge", "type", "bridge")
-        run("ip", "-n", self.hub, "address", "add", "10.78.0.100/24", "dev", "bridge")
-        run("ip", "-n", self.hub, "address", "add", f"{ETCD_HOST}/24", "dev", "bridge")
-        run("ip", "-n", self.hub, "-6", "address", "add", "fd78::100/64", "dev", "bridge", "nodad")
-        run("ip", "-n", self.hub, "link", "set", "bridge", "up")
-        for machine in self.machines:
-            machine.connect()
-        self.etcd = EtcdInside(self.hub)
+        super().build()
+        self.etcd = EtcdOnBridge(self)
 
     def destroy(self):
         for machine in self.machines:
-            if machine.pooler and machine.pooler.process and machine.pooler.process.poll() is None:
-                machine.pooler.expect_exit = True
-                machine.send(signal.SIGCONT)
-                machine.pooler.process.kill()
-                machine.pooler.process.wait()
+            machine.end()
         if self.etcd:
             self.etcd.discard()
-        for name in (*(machine.name for machine in self.machines), self.hub):
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-
-    def holders(self, address=ADDRESS):
-        """The machines that have the address."""
-        return [machine for machine in self.machines if machine.has(address)]
-
-    def only(self, machine, address=ADDRESS):
-        """Whether this machine has the address, and no other one."""
-        return self.holders(address) == [machine]
-
-    def mac(self, address=ADDRESS):
-        """The hardware address that clients send to."""
-        found = re.search(r"lladdr (\S+)", run("ip", "-n", self.hub, "neighbour", "show", address))
-        return found and found[1]
+        super().destroy()
 
     def selects(self, address=ADDRESS):
         """The answer to a new client at the address."""
@@ -213,7 +55,11 @@ class Session:
     def __init__(self, network):
         conninfo = f"host={ADDRESS} port=6432 dbname=app user=alice password=pw-of-alice connect_timeout=10"
         self.process = subprocess.Popen(
-            ["ip", "netns", "exec", network.hub, "psql", "-XAtq", conninfo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+            ["ip", "netns", "exec", network.hub, "psql", "-XAtq", conninfo],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
         )
         assert self.asks() == "7"
 
@@ -234,8 +80,7 @@ class Session:
 @pytest.fixture
 def network():
     """A network without poolers."""
-    needed()
-    one = Network()
+    one = Vips()
     try:
         one.build()
         yield one
@@ -247,14 +92,12 @@ def network():
 def start(network, poolers, pg):
     """A function that starts a pooler on each machine; it returns the one that has the address, and the other one."""
 
-    def make(vip=f"{ADDRESS}/24", wait=True, capabilities="+net_admin,+net_raw", **settings):
+    def make(vip=f"{ADDRESS}/24", wait=True, capabilities=VIP_RIGHTS, **settings):
         for machine in network.machines:
             # A unix socket of PostgreSQL is reached from every namespace; ports are each namespace's own.
             where = f"host={pg.folder} port={pg.port} dbname=app"
             words = {"listen_addr": "*", "http_listen": f"[::]:{HTTP_PORT}", "vip": vip, "vip_ttl": TTL_S, "etcd_endpoints": network.etcd.url}
-            machine.pooler = poolers({"app": where}, start=False, **{**words, **settings})
-            machine.pooler.settings["listen_port"] = machine.pooler.port = 6432
-            machine.pooler.write_ini()
+            machine.use(poolers({"app": where}, start=False, **{**words, **settings}))
             machine.start(capabilities)
         if not wait:
             return network.machines
@@ -487,10 +330,12 @@ def test_without_the_rights_nothing_is_taken(network, start):
     """The error names the missing right and how to grant it; the pooler leaves the lease to the others."""
     one, two = start(wait=False, capabilities=None)
     for machine in (one, two):
-        machine.pooler.logged("ERROR vip 10.78.0.9/24: this process lacks CAP_NET_ADMIN and CAP_NET_RAW; with systemd, install the drop-in pgweir-vip.conf")
+        machine.pooler.logged(
+            "ERROR vip 10.78.0.9/24: this process lacks CAP_NET_ADMIN and CAP_NET_RAW; with systemd, install the drop-in pgweir-vip.conf"
+        )
         eventually(lambda machine=machine: machine.vip()["state"] == "unable", "it is shown")
     one.stop()
-    one.start("+net_admin,+net_raw")
+    one.start(VIP_RIGHTS)
     eventually(lambda: network.only(one), "a pooler with the rights has the address")
     assert two.vip()["state"] == "unable"
 
@@ -520,6 +365,7 @@ def test_what_is_missing_is_said(network, start):
     one.stop()
     one.pooler.write_ini(vip="10.78.0.9/33", http_listen=None, vip_up_command="/bin/true")
     process = one.start()
+    one.pooler.expect_exit = True
     assert process.wait(60) == 1
     said = one.pooler.output()
     for fault in ("must be an address with its prefix length", "vip needs http_listen", "vip_up_command needs vip_down_command"):

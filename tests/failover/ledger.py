@@ -69,6 +69,19 @@ async def change(connection, entry):
     entry.told_s = time.monotonic()
 
 
+async def usable_after(connection, entry):
+    """The connection to go on with after this change, or None if it has ended."""
+    try:
+        if entry.told != COMMITTED and not connection.broken and connection.info.transaction_status.name != "IDLE":
+            await connection.execute("rollback")
+    except psycopg.Error:
+        pass
+    if not connection.broken:
+        return connection
+    await connection.close()
+    return None
+
+
 class Ledgers:
     """Clients at work through the pooler's database, from `with` until its end. `books` has what they were told."""
 
@@ -107,23 +120,11 @@ class Ledgers:
             entry = Change(number, len(book.changes), time.monotonic())
             await change(connection, entry)
             book.changes.append(entry)
-            connection = await self._after(connection, entry, book)
+            connection = await usable_after(connection, entry)
+            book.disconnected += connection is None
             await asyncio.sleep(PAUSE_S)
         if connection:
             await connection.close()
-
-    async def _after(self, connection, entry, book):
-        """The connection to go on with, or None if it has ended."""
-        try:
-            if entry.told != COMMITTED and not connection.broken and connection.info.transaction_status.name != "IDLE":
-                await connection.execute("rollback")
-        except psycopg.Error:
-            pass
-        if not connection.broken:
-            return connection
-        book.disconnected += 1
-        await connection.close()
-        return None
 
     def changes(self):
         """All changes of all clients."""
