@@ -66,4 +66,4 @@ if [ ! -x "$venv/bin/pytest" ] || [ "$(cat "$venv/.ready" 2>/dev/null)" != "$wan
     printf '%s\n' "$want" > "$venv/.ready"
 fi
 
-pg/tools.sh || echo "pg_basebackup of PostgreSQL 14 and 18 could not be installed: their tests of pgweir node are skipped" >&2
+pg/tools.sh || echo "pg_basebackup of some PostgreSQL versions could not be installed: their tests of pgweir node are skipped" >&2

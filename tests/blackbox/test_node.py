@@ -186,7 +186,7 @@ def test_a_node_is_added_under_load_and_removed(nodes, poolers, machines):  # no
     assert "is not there" in machine.run("remove", "m2", "-c", pooler.ini, **own)
 
 
-@pytest.mark.parametrize("major", ["14", DISTRIBUTION, "18"])
+@pytest.mark.parametrize("major", ["14", DISTRIBUTION, "16", "17", "18"])
 def test_a_standby_is_the_source(nodes, poolers, machines, major):  # noqa: F811
     """A standby that streams is copied, and the new node streams from the primary. Without a pooler that runs, the file has the nodes."""
     machine = machines(major)
@@ -200,6 +200,37 @@ def test_a_standby_is_the_source(nodes, poolers, machines, major):  # noqa: F811
     assert slots(two.primary) == ["pgweir_m3"] and slots(two.all[1]) == []
     two.primary.sql("insert into changes values ('new', 1)")
     eventually(lambda: machine.sql("select n from changes") == [(1,)], "the new node follows the primary")
+
+
+def test_directories_of_tablespaces_and_of_the_wal(nodes, poolers, machines, link):  # noqa: F811
+    """They are where the options say. A copy that breaks leaves them empty, and one that is whole is used again."""
+    one, machine = nodes(1), machines()
+    primary = prepare(one.primary)
+    space = scratch_folder("space")
+    try:
+        primary.sql(f"create tablespace elsewhere location '{space}'")
+        primary.sql("create table placed (n int) tablespace elsewhere")
+        primary.sql("insert into placed select generate_series(1, 200000)")
+        way = link(primary.port)
+        text = ini(one, m2=machine.port).replace(f"m1 = host=127.0.0.1 port={primary.port}", f"m1 = host=127.0.0.1 port={way.port}")
+        pooler = poolers({"app": "cluster=main"}, ini_tail=text)
+        here, wal = machine.folder / "a space", machine.folder / "wal"
+        words = ["-c", pooler.ini, f"--tablespace-mapping={space}={here}", f"--waldir={wal}"]
+        way.limit = 3_000_000
+        said = machine.run("add", "m2", *words, code=3)
+        assert "pg_basebackup failed" in said and slots(primary) == []
+        assert not [path for folder in (machine.data, here, wal) if folder.exists() for path in folder.iterdir()]
+        way.mend()
+        machine.run("add", "m2", *words)
+        assert machine.sql("select count(*) from placed") == [(200000,)]
+        assert machine.sql("select pg_tablespace_location(oid) from pg_tablespace where spcname = 'elsewhere'") == [(str(here),)]
+        assert (machine.data / "pg_wal").resolve() == wal and list(wal.glob("0*"))
+        assert node_states(pooler)["m2"] == "standby"
+        assert "it goes on with it" in machine.run("add", "m2", *words)
+    finally:
+        machine.stop()
+        primary.stop()
+        shutil.rmtree(space)
 
 
 def test_a_link_that_breaks(nodes, poolers, machines, link):  # noqa: F811
