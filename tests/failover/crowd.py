@@ -18,7 +18,7 @@ from dataclasses import astuple
 import psycopg
 
 from failover import ledger
-from harness.machine import TESTS, dies_with_us
+from harness.machine import TESTS, dies_with_us, eventually
 
 REFUSED = "refused"
 """What a client notes of an attempt to connect that failed. It has no number in the ledger."""
@@ -65,6 +65,16 @@ class Crowd:
         """Each client was told `committed` of a change that began after this moment."""
         assert self.process.poll() is None, "the clients have ended"
         return all(any(c.told == ledger.COMMITTED and c.began_s > moment_s for c in book[-20:]) for book in self.books.values())
+
+    def wait_until_all_have_written_since(self, moment_s, what, timeout_s=60):
+        """Waits until each client was told `committed` of a change that began after this moment; a failure shows what the others were told."""
+        try:
+            eventually(lambda: self.all_have_written_since(moment_s), what, timeout_s)
+        except AssertionError as failure:
+            told = [book[-5:] for book in self.books.values() if not any(c.told == ledger.COMMITTED and c.began_s > moment_s for c in book[-20:])]
+            raise AssertionError(
+                f"{failure}: {len(told)} clients are without an answer for {time.monotonic() - moment_s:.1f} s, one of them {told[0]}"
+            ) from None
 
     def changes(self):
         """All changes of all clients; attempts to connect are none."""

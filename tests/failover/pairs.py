@@ -175,17 +175,17 @@ class Stage:
         fault = FAULTS[fault_name](way, way.victim(), self.options.outage)
         self.pg.sql("truncate ledger")
         with Crowd(self.clients, way.conninfo, self.options.clients, THINK_S, self.options.patience) as crowd:
-            eventually(lambda: crowd.all_have_written_since(0), "all clients write")
+            crowd.wait_until_all_have_written_since(0, "all clients write")
             fault_s = time.monotonic()
             fault.strike()
             # A fault that ends by itself has ended now.
             served_s = time.monotonic() if fault_name in ("restart", "drain", "etcd") else fault_s
-            eventually(lambda: crowd.all_have_written_since(served_s), "all clients are served again", timeout_s=120)
+            crowd.wait_until_all_have_written_since(served_s, "all clients are served again")
             mended_s = time.monotonic()
             fault.mend()
             eventually(way.is_settled, "both poolers serve again, and one has the address")
             settled_s = time.monotonic()
-            eventually(lambda: crowd.all_have_written_since(settled_s), "all clients go on")
+            crowd.wait_until_all_have_written_since(settled_s, "all clients go on")
         one = self.judge(crowd, way, fault, fault_name, fault_s, mended_s)
         one.faults = [f"round {len(series.rounds) + 1}: {text}" for text in one.faults]
         series.rounds.append(one)
@@ -221,8 +221,9 @@ class Stage:
         taken_s = [began_s for began_s, _ in other if began_s > fault_s]
         one.moved_s = taken_s[0] - fault_s if taken_s else None
         one.both_s = overlap(own, other, mended_s if fault_name == "cut" else fault_s)
-        if one.both_s > way.check_s:
-            one.faults.append(f"two machines had the address for {one.both_s * 1000:.0f} ms, and a check takes {way.check_s * 1000:.0f} ms")
+        limit_s = way.check_s if fault_name == "cut" else max(way.check_s, way.lingers_s)
+        if one.both_s > limit_s:
+            one.faults.append(f"two machines had the address for {one.both_s * 1000:.0f} ms, more than {limit_s * 1000:.0f} ms")
         if fault_name in ("restart", "etcd"):
             if taken_s or not any(began_s < fault_s and until_s > mended_s for began_s, until_s in own):
                 one.faults.append("the address moved")

@@ -12,6 +12,9 @@ CLIENT = "dbname=app user=alice password=pw-of-alice sslmode=disable gssencmode=
 GONE = "tcp_user_timeout=3000 keepalives_idle=1 keepalives_interval=1 keepalives_count=2"
 """How clients notice that a machine is gone."""
 
+KEEPALIVES = {"tcp_keepidle": 5, "tcp_keepintvl": 5, "tcp_keepcnt": 3}
+"""How poolers notice that clients are gone: those that were on the other side of a cut have ended without a word."""
+
 DRAIN_S = 3
 
 
@@ -19,6 +22,8 @@ class Way:
     """Two poolers that know each other as peers. Subclasses say how clients reach them."""
 
     name = check_s = None
+    # The time for which the address of a process that was killed or stopped may outlast the moment at which another machine takes it.
+    lingers_s = 0.0
     rights = None
     settings = {}
 
@@ -30,10 +35,12 @@ class Way:
         """Starts all that belongs to this way. What was started is ended by `end`, also if this fails."""
         peers = "\n".join(f"{machine.number} = host={machine.own} port={PORT}" for machine in self.machines)
         for machine in self.machines:
+            # A fault that was broken off may have left it cut.
+            machine.cut(False)
             # A unix socket of PostgreSQL is reached from every namespace.
             where = {"app": f"host={self.pg.folder} port={self.pg.port} dbname=app"}
             words = {"listen_addr": "*", "http_listen": f"*:{HTTP_PORT}", "default_pool_size": 20, "peer_id": machine.number}
-            words |= {"shutdown_drain_seconds": DRAIN_S, **self.settings}
+            words |= {"shutdown_drain_seconds": DRAIN_S, **KEEPALIVES, **self.settings}
             machine.use(Pooler(where, start=False, ini_tail=f"[peers]\n{peers}\n", **words))
             machine.start(self.rights)
         self.start_others()
@@ -113,7 +120,7 @@ class Keepalived(Moving):
     """keepalived moves the address."""
 
     name = "keepalived"
-    # keepalived advertises twice in a second, and looks at its pooler once.
+    # keepalived looks at its pooler once in a second, and advertises more often.
     check_s = 1.0
 
     def start_others(self):
@@ -129,6 +136,8 @@ class Vip(Moving):
     """pgweir and an etcd of three members move the address."""
 
     name = "vip"
+    # The kernel rounds the second by which the address outlasts the lease.
+    lingers_s = 1.25
     rights = VIP_RIGHTS
     etcd = None
 

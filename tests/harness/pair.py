@@ -168,6 +168,7 @@ defaults
 listen pgweir
     bind 127.0.0.1:{port}
     balance {balance}
+    option redispatch 1
     option httpchk GET /readyz
     http-check expect status 200
     default-server {check} on-marked-down shutdown-sessions
