@@ -1,6 +1,7 @@
 """`vip`: of several poolers, the one that holds a lease in etcd has the address. Each pooler has a network namespace on a bridge, and no right but
 two capabilities; etcd is real."""
 
+import json
 import os
 import select
 import shutil
@@ -11,7 +12,7 @@ import time
 import pytest
 
 from harness.machine import eventually, scratch_folder
-from harness.network import ADDRESS, EtcdOnBridge, Network
+from harness.network import ADDRESS, EtcdOnBridge, Network, run
 from harness.pair import HTTP_PORT, VIP_RIGHTS, Machine
 from harness.pooler import kind
 
@@ -140,6 +141,21 @@ def test_the_address_leaves_a_killed_pooler(network, start, vip):
     holder.start()
     eventually(lambda: holder.is_up() and holder.vip()["lease"] == "other", "the first one is back")
     assert network.only(other, address)
+
+
+@pytest.mark.parametrize("vip", [f"{ADDRESS}/24", "fd78::9/64"])
+def test_the_kernel_keeps_the_address_longer_than_the_lease_lasts(network, start, vip):
+    """So the machine of a dead process refuses new clients until the other pooler has the address. Without an answer they would try again
+    too late."""
+    holder, _ = start(vip=vip)
+    words = ["-json", "-4" if "." in vip else "-6", "address", "show", "dev", holder.link]
+
+    def left_s():
+        [found] = json.loads(run("ip", "-n", holder.name, *words))
+        return next(one["valid_life_time"] for one in found["addr_info"] if one["local"] == vip.split("/")[0])
+
+    # The kernel rounds up: it says so in the first second after each renewal.
+    eventually(lambda: left_s() == TTL_S + 1, "the address lives longer than the lease")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])

@@ -79,7 +79,7 @@ pub(super) enum Step {
     Campaign,
     /// Set the address and announce it.
     Take,
-    /// Renew the address's lifetime in the kernel; announce the address if `announces`.
+    /// Keep the address; announce it if `announces`.
     Keep {
         /// `true`: this pooler has the lease or was forced to take the address, so that others may be told.
         announces: bool,

@@ -22,8 +22,9 @@ use crate::sources::http::{Call, Client};
 
 /// The maximum number of steps of a round: drop, ask, campaign, take, revoke.
 const STEPS_MAX: usize = 6;
-/// The number of rounds in a row in which an address that was taken is announced: an announcement may be lost.
-const ANNOUNCED_AT_FIRST: u32 = 3;
+/// The time in which an address that was taken is announced in each round: an announcement may be lost, and for a moment the machine of a dead
+/// process may answer for the address, too.
+const ANNOUNCED_AT_FIRST: Duration = Duration::from_secs(3);
 /// The time between two announcements after that, for machines and switches that were cut off.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5);
 /// The pause after the address could not be set. Another pooler may take it.
@@ -71,9 +72,11 @@ impl Spec {
         (self.ttl / 10).clamp(Duration::from_millis(200), Duration::from_secs(1))
     }
 
-    /// The lifetime of the address in the kernel. It ends before the lease does, so that a pooler that takes over finds the address free.
+    /// The lifetime of the address in the kernel, which ends about a second after the lease. Until then the machine of a dead process refuses
+    /// clients, which try again and find the next pooler. If the address ended before the lease, a client's first packet would be lost until the
+    /// next pooler has the address, and TCP sends it again only after a second, and then after two.
     fn lifetime_s(&self) -> u32 {
-        u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX).saturating_sub(1).max(1)
+        u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX).saturating_add(1)
     }
 
     /// Returns the name of this pooler: the address of its HTTP server.
@@ -96,8 +99,10 @@ pub(super) struct Duty {
     /// The address may be set, as far as the commands have told. `true` before the first command.
     is_set_by_command: bool,
     others: Option<OtherAnnouncements>,
+    /// The time of the last announcement.
     announced: Option<Instant>,
-    announcements: u32,
+    /// The time at which the address was taken.
+    taken: Instant,
     /// The last failure to set the address.
     failure: Option<(Instant, String)>,
     lease: Lease,
@@ -131,7 +136,7 @@ impl Duty {
             is_set_by_command: true,
             others: None,
             announced: None,
-            announcements: 0,
+            taken: Instant::now(),
             failure: None,
             lease: Lease::Unknown,
             holder: None,
@@ -197,11 +202,6 @@ impl Duty {
 
     /// Does a round, and returns what the pooler that had the address last has answered.
     async fn act(&mut self, purpose: Purpose) -> OldHolder {
-        self.look_at_link();
-        // etcd may be slow to answer, and the address must live until then.
-        if self.holding != Holding::No && self.is_set() {
-            self.renew();
-        }
         let mut old_holder = OldHolder::NotAsked;
         for _ in 0..STEPS_MAX {
             let seen = self.look(old_holder, purpose).await;
@@ -215,7 +215,6 @@ impl Duty {
                 }
                 Step::Take => self.take().await,
                 Step::Keep { announces } => {
-                    self.renew();
                     if announces {
                         self.announce_if_due(seen.other_announces);
                     }
@@ -242,8 +241,13 @@ impl Duty {
         old_holder
     }
 
-    /// Returns the facts of this moment.
+    /// Returns the facts of this moment. Renews the address and the lease of a pooler that has them.
     async fn look(&mut self, old_holder: OldHolder, purpose: Purpose) -> Seen {
+        self.look_at_link();
+        // etcd may be slow to answer, and the address must live until then.
+        if purpose != Purpose::Leave && self.holding != Holding::No && self.is_set() {
+            self.renew();
+        }
         if purpose == Purpose::Leave {
             self.lease = if self.register.has_lease() { Lease::Own } else { Lease::Unknown };
         } else {
@@ -370,7 +374,7 @@ impl Duty {
         }
         self.failure = None;
         self.is_set_by_command = true;
-        self.announcements = 0;
+        self.taken = Instant::now();
         // Without the lease, only force takes the address.
         let (taken, how) = match self.lease {
             Lease::Own => (Holding::Taken, ""),
@@ -423,14 +427,13 @@ impl Duty {
     }
 
     fn announce_if_due(&mut self, is_contested: bool) {
-        let is_due = self.announcements < ANNOUNCED_AT_FIRST
+        let is_due = self.taken.elapsed() < ANNOUNCED_AT_FIRST
             || self.announced.is_none_or(|at| at.elapsed() >= ANNOUNCE_AGAIN);
         if self.spec.commands.is_some() || !(is_due || is_contested) {
             return;
         }
         if let Ok(link) = &self.link {
-            (self.announced, self.announcements) =
-                (Some(Instant::now()), self.announcements.saturating_add(1));
+            self.announced = Some(Instant::now());
             let said = announce(link, self.spec.address.ip);
             let fault = said.err().map(|error| format!("the address cannot be announced: {error}"));
             self.say(1, Level::Warning, fault);

@@ -178,7 +178,7 @@ fn of_election(conf: &Conf, instance: &Instance) -> Vec<Finding> {
             found.push(Finding::warning(
                 "slow",
                 text,
-                "write fall 1, interval 1, vrrp_version 3 and advert_int 0.5",
+                "write fall 1, interval 1, vrrp_version 3 and advert_int 0.3",
             ));
         }
     }
@@ -325,7 +325,7 @@ mod tests {
             ("interval 1", "interval 0.5", "interval"),
             ("vrrp_version 3", "", "fraction"),
             ("vrrp_version 3", "vrrp_version 3\nvrrp_strict", "strict"),
-            ("advert_int 0.5", "advert_int 1", "slow"),
+            ("advert_int 0.3", "advert_int 1", "slow"),
             ("script_user keepalived_script", "", "script_user"),
             ("enable_script_security", "", "script_security"),
             ("--fail", "", "curl"),
@@ -339,7 +339,7 @@ mod tests {
             ("10.0.0.9/24 dev eth0", "", "no_address"),
             ("virtual_router_id 51", "", "no_router_id"),
             ("interface eth0", "", "no_interface"),
-            ("advert_int 0.5", "advert_int 0.5\nauthentication {\nauth_type PASS\n}", "authentication"),
+            ("advert_int 0.3", "advert_int 0.3\nauthentication {\nauth_type PASS\n}", "authentication"),
             ("global_defs", "include /etc/keepalived/conf.d/*.conf\nglobal_defs", "includes"),
         ];
         for (from, to, code) in changes {

@@ -39,6 +39,8 @@ impl Pair {
 global_defs {{
     router_id pgweir_{source}
     vrrp_version 3
+    # On a loaded machine adverts come before other work: without them the other machine takes over.
+    vrrp_priority -20
     script_user keepalived_script
     enable_script_security
 }}
@@ -61,7 +63,8 @@ vrrp_instance pgweir {{
     # The same on both machines: the address stays where it is when a machine returns, and moves when the check
     # of its machine fails. With `nopreempt` it would not move: that option ignores the weight.
     priority 100
-    advert_int 0.5
+    # The other machine takes over after three and a half adverts that are missing, or that have a lower priority.
+    advert_int 0.3
     unicast_src_ip {source}
     unicast_peer {{
         {peer}

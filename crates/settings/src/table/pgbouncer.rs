@@ -386,7 +386,7 @@ settings! {
         /// The network interface that gets `vip`. If it is empty, pgweir takes the interface that has an address in the same network.
         vip_interface: String = "", Kind::Text, Reload, Ours, InEffect;
         /// The time in seconds after which the lease of a pooler that does not renew it ends, and another pooler takes the address. The kernel
-        /// removes the address of a process that was killed or stopped one second earlier.
+        /// removes the address of a process that was killed or stopped one second later.
         vip_ttl: Duration = "10", Kind::WholeSeconds(3), Reload, Ours, InEffect;
         /// A program that sets the address, with its arguments separated by spaces, without a shell, for example to call the API of a cloud. pgweir
         /// then does not touch the network interface. The program gets `vip` and `vip_interface` in the environment as `PGWEIR_VIP` and
