@@ -202,6 +202,29 @@ def test_a_standby_is_the_source(nodes, poolers, machines, major):  # noqa: F811
     eventually(lambda: machine.sql("select n from changes") == [(1,)], "the new node follows the primary")
 
 
+def test_connections_with_tls(nodes, poolers, machines, certificates):  # noqa: F811
+    """The primary takes no other ones. The copy and the standby check its certificate, and a certificate of a stranger is refused."""
+    one, machine = nodes(1), machines()
+    primary = prepare(one.primary)
+    lines = [f"hostssl {what} {ROLE} 127.0.0.1/32 trust\nhostnossl {what} {ROLE} 127.0.0.1/32 reject\n" for what in ("all", "replication")]
+    (primary.data / "pg_hba.conf").write_text("".join(lines) + HBA)
+    primary.sql("select pg_reload_conf()")
+    pooler = poolers({"app": "cluster=main"}, ini_tail=ini(one, m2=machine.port))
+
+    def add(mode, ca, code=0):
+        # libpq looks for a certificate of the client in the home directory.
+        own = {"HOME": str(machine.folder), "PGSSLMODE": mode} | ({"PGSSLROOTCERT": str(certificates.crt(ca))} if ca else {})
+        return machine.run("add", "m2", "-c", pooler.ini, code=code, env=os.environ | own)
+
+    assert "pg_hba.conf rejects" in add("disable", None, code=2)
+    assert "certificate" in add("verify-full", "stranger", code=2)
+    assert slots(primary) == [] and not machine.data.exists()
+    add("verify-full", "ca")
+    assert primary.sql("select ssl from pg_stat_ssl join pg_stat_replication using (pid)") == [(True,)]
+    settings = (machine.data / "postgresql.auto.conf").read_text()
+    assert f"sslmode=verify-full sslrootcert={certificates.crt('ca')}" in settings, settings
+
+
 def test_directories_of_tablespaces_and_of_the_wal(nodes, poolers, machines, link):  # noqa: F811
     """They are where the options say. A copy that breaks leaves them empty, and one that is whole is used again."""
     one, machine = nodes(1), machines()

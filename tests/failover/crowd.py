@@ -1,6 +1,6 @@
-"""Clients with ledgers in a process of their own, which may run in a network namespace. The process reports each change as it is answered.
+"""Clients with ledgers in processes of their own, which may run in a network namespace. Each process reports every change as it is answered.
 
-`Crowd` starts the process and collects what it reports. A client connects again after a failure, and gives up an answer that does not come in
+`Crowd` starts the processes and collects what they report. A client connects again after a failure, and gives up an answer that does not come in
 its time (`patience_s`), as applications do.
 """
 
@@ -23,6 +23,9 @@ from harness.machine import TESTS, dies_with_us, eventually
 REFUSED = "refused"
 """What a client notes of an attempt to connect that failed. It has no number in the ledger."""
 
+PROCESSES = 4
+"""Clients connect again at the same moment, and one process would have them wait for each other's work."""
+
 RETRY_S = 0.1
 """The pause after an attempt to connect that failed."""
 
@@ -36,34 +39,42 @@ class Crowd:
         first = Crowd.numbers
         Crowd.numbers += clients
         self.books = {number: [] for number in range(first, first + clients)}
-        words = ["-m", "failover.crowd", conninfo, str(first), str(clients), str(think_s), str(patience_s)]
-        self.command = host.inside(*dies_with_us("KILL"), sys.executable, *words)
-        self.process = self.thread = None
+        self.commands = []
+        for part in range(min(PROCESSES, clients)):
+            numbers = [str(number) for number in list(self.books)[part::PROCESSES]]
+            words = ["-m", "failover.crowd", conninfo, str(think_s), str(patience_s), *numbers]
+            self.commands.append(host.inside(*dies_with_us("KILL"), sys.executable, *words))
+        self.processes, self.threads = [], []
 
     def __enter__(self):
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS)
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
+        for command in self.commands:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS)
+            self.processes.append(process)
+            self.threads.append(threading.Thread(target=self._read, args=(process.stdout,), daemon=True))
+            self.threads[-1].start()
         return self
 
-    def _read(self):
-        for line in self.process.stdout:
+    def _read(self, output):
+        for line in output:
             change = ledger.Change(*json.loads(line))
             self.books[change.client].append(change)
 
     def __exit__(self, *_):
-        self.process.stdin.close()
+        for process in self.processes:
+            process.stdin.close()
         try:
-            code = self.process.wait(60)
+            codes = [process.wait(60) for process in self.processes]
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            for process in self.processes:
+                process.kill()
             raise
-        self.thread.join(10)
-        assert code == 0, f"the clients ended with {code}"
+        for thread in self.threads:
+            thread.join(10)
+        assert not any(codes), f"the clients ended with {codes}"
 
     def all_have_written_since(self, moment_s):
         """Each client was told `committed` of a change that began after this moment."""
-        assert self.process.poll() is None, "the clients have ended"
+        assert all(process.poll() is None for process in self.processes), "clients have ended"
         return all(any(c.told == ledger.COMMITTED and c.began_s > moment_s for c in book[-20:]) for book in self.books.values())
 
     def wait_until_all_have_written_since(self, moment_s, what, timeout_s=60):
@@ -82,7 +93,7 @@ class Crowd:
 
 
 class Client:
-    """One client of the process."""
+    """One client of a process."""
 
     def __init__(self, number, conninfo, think_s, patience_s):
         self.number, self.conninfo, self.think_s, self.patience_s = number, conninfo, think_s, patience_s
@@ -128,8 +139,8 @@ def report(entry):
     print(json.dumps(astuple(entry)), flush=True)
 
 
-async def work(conninfo, first, clients, think_s, patience_s):
-    """Runs the clients until standard input ends."""
+async def work(conninfo, think_s, patience_s, numbers):
+    """Runs the clients with these numbers until standard input ends."""
     ends = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -138,8 +149,8 @@ async def work(conninfo, first, clients, think_s, patience_s):
         loop.call_soon_threadsafe(ends.set)
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    await asyncio.gather(*(Client(number, conninfo, think_s, patience_s).run(ends) for number in range(first, first + clients)))
+    await asyncio.gather(*(Client(number, conninfo, think_s, patience_s).run(ends) for number in numbers))
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))
+    asyncio.run(work(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), [int(word) for word in sys.argv[4:]]))

@@ -1,7 +1,7 @@
 """A series of faults of two poolers under load, and what their clients saw of each.
 
 `make pair-series ARGS="--rounds 10 --ways vip --only kill,cut"`. The poolers, keepalived, HAProxy, three etcd and the clients are in network
-namespaces. The clients keep ledgers, which are held against the database after each round. The table has a line for each way and fault; a bar
+namespaces. The clients keep ledgers, which are compared with the database after each round. The table has a line for each way and fault; a bar
 that was missed is said, and makes the exit code 1. A run that is stopped (SIGINT, SIGTERM) prints what it has.
 """
 
@@ -195,7 +195,7 @@ class Stage:
                 print(f"  {times} x {why}", flush=True)
 
     def judge(self, crowd, way, fault, fault_name, fault_s, mended_s):
-        """Holds what clients were told against the database, and what became of the address against what is said of it."""
+        """Compares what clients were told with the database, and what became of the address with what the documentation says."""
         rows = self.pg.sql("select client, n, count(*) from ledger group by 1, 2")
         verdict = ledger.compare(crowd.changes(), rows)
         failures = [one for book in crowd.books.values() for one in book if one.told != ledger.COMMITTED]
