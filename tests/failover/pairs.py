@@ -8,11 +8,14 @@ that was missed is said, and makes the exit code 1. A run that is stopped (SIGIN
 import argparse
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -82,7 +85,7 @@ class Series:
     def row(self):
         """The line of the table."""
         back_s, verdicts = self.back_s(), [one.verdict for one in self.rounds]
-        bar = "-" if self.bar_s is None else f"{self.bar_s * 1000:.0f}: {'missed' if self.misses() else 'held'}"
+        bar = "-" if self.bar_s is None or not back_s else f"{self.bar_s * 1000:.0f}: {'missed' if self.misses() else 'held'}"
         cells = [self.way, self.fault, len(self.rounds), len(back_s), quantiles(back_s, 0.5, 0.99, 1), bar]
         cells += [quantiles([value for one in self.rounds for value in one.longest_s], 0.99, 1)]
         cells += [quantiles([one.moved_s for one in self.rounds if one.moved_s is not None], 0.5, 0.99, 1)]
@@ -156,7 +159,7 @@ class Stage:
             way.begin()
             while len(series.rounds) < self.options.rounds:
                 self.play(way, fault_name, series)
-        except AssertionError as failure:
+        except (AssertionError, subprocess.TimeoutExpired) as failure:
             found += [str(failure), *(f"last of the log of {m.name}:\n{m.pooler.output()[-2000:]}" for m in self.machines if m.pooler)]
         finally:
             found += way.end()
@@ -173,7 +176,7 @@ class Stage:
         """One round."""
         eventually(way.is_settled, "both poolers serve, and one has the address")
         fault = FAULTS[fault_name](way, way.victim(), self.options.outage)
-        self.pg.sql("truncate ledger")
+        self.empty_ledger()
         with Crowd(self.clients, way.conninfo, self.options.clients, THINK_S, self.options.patience) as crowd:
             crowd.wait_until_all_have_written_since(0, "all clients write")
             fault_s = time.monotonic()
@@ -193,6 +196,13 @@ class Stage:
             print(Series(way.name, f"{fault_name} {len(series.rounds)}", None, [one]).row(), flush=True)
             for why, times in one.told.most_common():
                 print(f"  {times} x {why}", flush=True)
+
+    def empty_ledger(self):
+        """Removes the rows of the round before. Its clients have ended, and so must their transactions."""
+        try:
+            self.pg.sql("set lock_timeout = '60s'; truncate ledger")
+        except psycopg.errors.LockNotAvailable:
+            raise AssertionError("a transaction of a client that is gone still has its locks") from None
 
     def judge(self, crowd, way, fault, fault_name, fault_s, mended_s):
         """Compares what clients were told with the database, and what became of the address with what the documentation says."""

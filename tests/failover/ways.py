@@ -12,8 +12,8 @@ CLIENT = "dbname=app user=alice password=pw-of-alice sslmode=disable gssencmode=
 GONE = "tcp_user_timeout=3000 keepalives_idle=1 keepalives_interval=1 keepalives_count=2"
 """How clients notice that a machine is gone."""
 
-KEEPALIVES = {"tcp_keepidle": 5, "tcp_keepintvl": 5, "tcp_keepcnt": 3}
-"""How poolers notice that clients are gone: those that were on the other side of a cut have ended without a word."""
+KEEPALIVES = {"tcp_keepidle": 5, "tcp_keepintvl": 5, "tcp_keepcnt": 3, "tcp_user_timeout": 15000}
+"""How poolers notice that clients are gone: those that were on the other side of a cut have ended without a word. Their transactions have locks."""
 
 DRAIN_S = 3
 
