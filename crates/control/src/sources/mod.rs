@@ -11,6 +11,7 @@ pub(crate) mod gateway;
 pub(crate) mod http;
 pub(crate) mod json;
 mod patroni;
+pub(crate) mod session;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
