@@ -188,6 +188,12 @@ pub enum CloseMode {
     Flush,
     /// The connection is closed at once.
     Now,
+    /// pgweir's direction is closed, after the queued bytes were sent or, if `flushes` is false, without them. The driver then reports the
+    /// end of the connection: `Closed::Eof` if the peer has closed it, too, and another reason if it has not within the driver's time.
+    Confirm {
+        /// Whether the queued bytes are sent first.
+        flushes: bool,
+    },
 }
 
 /// Importance of a log line, in PgBouncer's words.
@@ -209,8 +215,8 @@ pub enum Level {
 
 /// The requests of the machine to the world. All calls return at once.
 ///
-/// After [`Driver::close`] or [`Driver::hand_over`] the driver reports nothing more about that connection, and calls
-/// that name it do nothing. Calls that name a connection that is already gone do nothing either.
+/// After [`Driver::close`] or [`Driver::hand_over`] the driver reports nothing more about that connection (but its end with
+/// [`CloseMode::Confirm`]), and calls that name it do nothing. Calls that name a connection that is already gone do nothing either.
 pub trait Driver {
     /// Queues bytes for a connection. They leave at the end of the tick, all that collected in one write; large pieces
     /// may leave at once if nothing is queued before them. On a TLS connection this is plain text.

@@ -83,6 +83,17 @@ pub(crate) struct Lingering {
     pub(crate) peer_ended: bool,
     /// The number of bytes read and discarded so far.
     pub(crate) discarded_bytes: usize,
+    pub(crate) confirms: Confirms,
+}
+
+/// Whether the machine is told how a lingering connection ends (`CloseMode::Confirm`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Confirms {
+    No,
+    /// The end is awaited. Bytes are discarded without limit: if the socket was dropped because of them, the end would not be known.
+    Awaits,
+    /// The end is in the list of ends. The connection keeps its name until the machine has been told.
+    Ended,
 }
 
 /// The result of a flush.

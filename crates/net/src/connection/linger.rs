@@ -4,10 +4,10 @@
 //! peer's kernel discard the bytes that the peer has not read yet: the very message that explains the end. So
 //! the socket stays open, and arriving bytes are discarded, until the peer closes too or a limit is reached.
 
-use pgweir_core::driver::ConnId;
+use pgweir_core::driver::{Closed, ConnId};
 use std::net::Shutdown;
 
-use crate::connection::conn::{Conn, Lingering, Sent, Tools};
+use crate::connection::conn::{Confirms, Conn, Lingering, Sent, Tools};
 use crate::connection::table::State;
 use crate::sys;
 use crate::worker::io::Io;
@@ -33,11 +33,49 @@ impl Io {
             return self.discard(id);
         }
         let has_bytes = conn.read.readable && !peer_ended;
-        *state = State::Lingering(Lingering { conn, shut: false, peer_ended, discarded_bytes: 0 });
+        *state = State::Lingering(Lingering {
+            conn,
+            shut: false,
+            peer_ended,
+            discarded_bytes: 0,
+            confirms: Confirms::No,
+        });
         self.lingering.push_back((self.now_us.saturating_add(LINGER_US), id));
         self.list_dirty(id);
         if has_bytes {
             self.list_ready(id);
+        }
+    }
+
+    /// Closes a connection for the machine, which is told its end. Without `flushes` the queued bytes are not sent.
+    pub(crate) fn confirm(&mut self, id: ConnId, flushes: bool) {
+        let Some(State::Open(conn)) = self.table.state(id) else { return self.discard(id) };
+        if !flushes {
+            conn.drop_queued(&mut self.pool);
+        }
+        let failed = conn.write.failed.take();
+        // The end of a connection whose reads were paused is to be read, too.
+        conn.read.paused = false;
+        conn.read.readable = true;
+        self.linger(id);
+        if let Some(State::Lingering(left)) = self.table.state(id) {
+            left.confirms = Confirms::Awaits;
+        }
+        if let Some(code) = failed {
+            let error = std::io::Error::from_raw_os_error(code);
+            self.end_lingering_connection(id, Closed::Broken(sys::text(&error)));
+        }
+    }
+
+    /// Drops a lingering connection. If the machine waits for the end, it is told `why` first.
+    pub(crate) fn end_lingering_connection(&mut self, id: ConnId, why: Closed) {
+        match self.table.state(id) {
+            Some(State::Lingering(left)) if left.confirms == Confirms::Awaits => {
+                left.confirms = Confirms::Ended;
+                self.ends.push_back((id, why));
+            }
+            Some(State::Lingering(left)) if left.confirms == Confirms::Ended => {}
+            _ => self.discard(id),
         }
     }
 
@@ -54,9 +92,11 @@ impl Io {
             Err(e) => return self.write_failed(id, &e),
         }
         left.shut = true;
-        let failed = left.conn.socket.shutdown(Shutdown::Write).is_err();
-        if failed || left.peer_ended {
-            self.discard(id);
+        let failed = left.conn.socket.shutdown(Shutdown::Write);
+        if left.peer_ended {
+            self.end_lingering_connection(id, Closed::Eof);
+        } else if let Err(error) = failed {
+            self.end_lingering_connection(id, Closed::Broken(sys::text(&error)));
         }
     }
 
@@ -69,15 +109,16 @@ impl Io {
         match sys::recv(&left.conn.socket, buffer) {
             Ok(0) => {
                 left.peer_ended = true;
-                if left.shut {
-                    self.discard(id);
+                // A peer that has ended does not read what is still queued.
+                if left.shut || left.confirms != Confirms::No {
+                    self.end_lingering_connection(id, Closed::Eof);
                 }
                 None
             }
             Ok(count) => {
                 left.discarded_bytes += count;
                 left.conn.read.readable = count == buffer.len() || left.conn.read.ended;
-                if left.discarded_bytes > LINGER_DISCARD_MAX_BYTES {
+                if left.discarded_bytes > LINGER_DISCARD_MAX_BYTES && left.confirms == Confirms::No {
                     self.discard(id);
                     return None;
                 }
@@ -87,8 +128,8 @@ impl Io {
                 left.conn.read.readable = false;
                 None
             }
-            Err(_) => {
-                self.discard(id);
+            Err(error) => {
+                self.end_lingering_connection(id, Closed::Broken(sys::text(&error)));
                 None
             }
         }

@@ -122,7 +122,9 @@ impl Io {
     /// then the end is reported. Only a paused client, whose bytes are not wanted, is reported at once.
     pub(crate) fn write_failed(&mut self, id: ConnId, error: &io::Error) {
         let Some(state) = self.table.state(id) else { return };
-        let State::Open(conn) = state else { return self.discard(id) };
+        let State::Open(conn) = state else {
+            return self.end_lingering_connection(id, Closed::Broken(sys::text(error)));
+        };
         if conn.write.failed.is_some() {
             return;
         }
@@ -155,7 +157,8 @@ impl Io {
                         &format!("a closed connection did not take its last {unsent} bytes"),
                     );
                 }
-                self.discard(id);
+                let why = Closed::Broken("the peer did not close the connection in time".to_owned());
+                self.end_lingering_connection(id, why);
             }
         }
     }

@@ -291,6 +291,33 @@ fn the_last_words_are_heard_although_the_client_has_not_read_or_finished() {
 }
 
 #[test]
+fn the_end_of_a_closed_connection_is_told_when_the_peer_has_ended_it() {
+    for flushes in [true, false] {
+        let last_words = Some((b"bye".to_vec(), CloseMode::Confirm { flushes }));
+        let world = World::new(Plan { last_words, ..Plan::default() });
+        let mut client = world.connect();
+        // More than what is discarded of other closed connections.
+        client.write_all(&pattern(3 << 20)).unwrap();
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).expect("an end in order, no reset");
+        assert_eq!(got, if flushes { b"bye".to_vec() } else { Vec::new() });
+        let is_told = world.seen.try_iter().any(|seen| matches!(seen, Seen::Closed(_)));
+        assert!(!is_told, "the peer has not closed the connection");
+        drop(client);
+        assert_eq!(world.await_closed(), Closed::Eof);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_close_a_connection_is_told_after_a_time() {
+    let last_words = Some((b"bye".to_vec(), CloseMode::Confirm { flushes: true }));
+    let world = World::new(Plan { last_words, ..Plan::default() });
+    let mut client = world.connect();
+    client.write_all(b"x").unwrap();
+    assert!(matches!(world.await_closed(), Closed::Broken(why) if why.contains("in time")));
+}
+
+#[test]
 fn a_peer_that_never_stops_sending_does_not_keep_a_closed_connection() {
     let world = World::new(Plan { last_words: Some((b"bye".to_vec(), CloseMode::Flush)), ..Plan::default() });
     let mut client = world.connect();

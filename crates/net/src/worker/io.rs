@@ -58,6 +58,8 @@ pub(crate) struct Io {
     /// Connections with something to write.
     pub(crate) dirty: Vec<ConnId>,
     pub(crate) reports: VecDeque<(ConnId, Report)>,
+    /// The ends of connections that the machine has closed and whose end it waits for.
+    pub(crate) ends: VecDeque<(ConnId, Closed)>,
     /// Connections that the machine has closed, with the time at which they are dropped, ordered by time.
     pub(crate) lingering: VecDeque<(u64, ConnId)>,
     /// Unix sockets to connect to again, with the time, ordered by time.
@@ -121,6 +123,7 @@ impl Io {
             ready: Vec::new(),
             dirty: Vec::new(),
             reports: VecDeque::new(),
+            ends: VecDeque::new(),
             lingering: VecDeque::new(),
             redials: VecDeque::new(),
             bulk: VecDeque::new(),
@@ -209,7 +212,7 @@ impl Io {
 
     /// Returns whether the next turn has something to do already.
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.dirty.is_empty() || !self.reports.is_empty()
+        !self.ready.is_empty() || !self.dirty.is_empty() || !self.reports.is_empty() || !self.ends.is_empty()
     }
 
     /// Ends a window of [`crate::scheduling`]. Returns the number of clients that sent something in it.
@@ -303,6 +306,9 @@ impl Driver for Io {
 
     fn close(&mut self, id: ConnId, mode: CloseMode) {
         match self.table.state(id) {
+            Some(State::Dialing(_) | State::Open(_)) if matches!(mode, CloseMode::Confirm { .. }) => {
+                self.confirm(id, mode == CloseMode::Confirm { flushes: true });
+            }
             Some(State::Dialing(_)) => self.discard(id),
             Some(State::Open(_)) if mode == CloseMode::Flush => self.linger(id),
             Some(State::Open(_)) => {

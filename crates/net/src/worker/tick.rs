@@ -323,6 +323,10 @@ impl<E: Engine> Worker<E> {
                 _ => {}
             }
         }
+        while let Some((id, why)) = self.io.ends.pop_front() {
+            self.io.discard(id);
+            self.engine.closed(&mut self.io, id, why);
+        }
     }
 
     fn gone(&mut self, id: ConnId, why: Closed) {
