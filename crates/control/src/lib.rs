@@ -10,6 +10,7 @@
 mod commands;
 mod config;
 mod keys;
+mod limits;
 pub mod log;
 mod login;
 mod plane;
@@ -28,6 +29,7 @@ pub use config::config_state::{CommandLine, ConfigState, Draft, Examination};
 pub use config::files::{TlsFiles, TlsSide};
 pub use config::overlay::Overlay;
 pub use keys::Keys;
+pub use limits::Limits;
 pub use login::auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use sources::{LookUp, Sources};

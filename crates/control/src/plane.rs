@@ -10,7 +10,7 @@ use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::ids::UnpooledId;
 use pgweir_core::inquiry::{Answer, Obstacle};
-use pgweir_core::mail::{LagRequest, Mail, PromoteRequest, Question, Shutdown};
+use pgweir_core::mail::{LagRequest, Mail, PromoteRequest, Question, Scarce, Shutdown};
 use pgweir_core::source::SourceReport;
 use pgweir_core::stats::Window;
 use pgweir_core::trace::TracedStatement;
@@ -20,6 +20,7 @@ use crate::commands::Commands;
 use crate::config::config_state::{ConfigState, Draft, SetDraft, is_about_tls};
 use crate::config::files::TlsFiles;
 use crate::keys::Keys;
+use crate::limits::Limits;
 use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
 use crate::login::auth_workers::AuthWorkers;
@@ -64,6 +65,15 @@ pub enum Event {
         ticket: u64,
         /// The reason of a failure.
         result: Result<(), String>,
+    },
+    /// This process's parts of shared limits have changed.
+    PartsChanged,
+    /// The processes that PostgreSQL has must be known, for a limit that is shared.
+    LookAtBackends {
+        /// The number of the request.
+        number: u64,
+        /// The limit.
+        of: Scarce,
     },
     /// Patroni or `promote_command` has switched over, or has not.
     Switched {
@@ -115,6 +125,7 @@ pub struct Plane<F> {
     sources: Option<Sources>,
     commands: Option<Commands>,
     vip: Option<Vip>,
+    limits: Option<Limits>,
     #[cfg(any(feature = "traces", test))]
     traces: Option<Traces>,
 }
@@ -137,6 +148,7 @@ impl<F: Fleet> Plane<F> {
             sources: None,
             commands: None,
             vip: None,
+            limits: None,
             #[cfg(any(feature = "traces", test))]
             traces: None,
         }
@@ -179,6 +191,12 @@ impl<F: Fleet> Plane<F> {
         Plane { vip: Some(vip), ..self }
     }
 
+    /// Adds the thread for limits that several poolers share.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Plane<F> {
+        Plane { limits: Some(limits), ..self }
+    }
+
     /// Handles events until the process has to end, and returns the fleet. It also ends if no sender of
     /// events is left.
     #[must_use]
@@ -193,6 +211,10 @@ impl<F: Fleet> Plane<F> {
                 Event::Asked(from, question) => self.asked(from, question),
                 Event::Answered(to, client, answer) => self.answered(to, client, answer),
                 Event::TookVip { from, ticket, result } => self.took_vip(from, ticket, result),
+                Event::PartsChanged => self.mail_all(|| Mail::Parts),
+                Event::LookAtBackends { number, of } => {
+                    self.mail_all(|| Mail::LookAtBackends { number, of: of.clone() });
+                }
                 // Only one worker watches the cluster; the others ignore these.
                 Event::Switched { cluster, number, result } => self.mail_all(|| Mail::Switched {
                     cluster: Arc::clone(&cluster),
@@ -215,6 +237,9 @@ impl<F: Fleet> Plane<F> {
         }
         if let Some(vip) = &mut self.vip {
             vip.finish();
+        }
+        if let Some(limits) = &mut self.limits {
+            limits.finish();
         }
         self.fleet
     }
@@ -320,6 +345,16 @@ impl<F: Fleet> Plane<F> {
                 debug_assert_eq!(from, worker, "a worker speaks for itself");
                 self.stopping.drained(worker);
             } // A suspended machine reads nothing from those it accepts, so the listeners can go on.
+            Question::Limits(seen) => {
+                if let Some(limits) = &self.limits {
+                    limits.seen(from, seen);
+                }
+            }
+            Question::Backends(seen) => {
+                if let Some(limits) = &self.limits {
+                    limits.backends(seen);
+                }
+            }
             Question::PeriodOver(window) => self.period_over(from, window),
             Question::Traced(statement) => self.trace(*statement),
             // Answers to the HTTP server reach it directly; without that server there was no question.
@@ -459,13 +494,16 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// Asks the sources of clusters, and uses the virtual address, as the configuration says.
+    /// Asks the sources of clusters, uses the virtual address, and shares limits, as the configuration says.
     fn follow_sources(&mut self) {
         if let Some(sources) = &mut self.sources {
             sources.follow(self.config_state.rules());
         }
         if let Some(vip) = &mut self.vip {
             vip.follow(self.config_state.rules());
+        }
+        if let Some(limits) = &mut self.limits {
+            limits.follow(self.config_state.rules());
         }
     }
 
@@ -523,6 +561,9 @@ impl<F: Fleet> Plane<F> {
             (Shutdown::HandOver, Some(vip)) => vip.leave(),
             (_, Some(vip)) => vip.give_away(),
             (_, None) => {}
+        }
+        if let (Shutdown::HandOver, Some(limits)) = (kind, &mut self.limits) {
+            limits.hand_over();
         }
         self.stopping.begin(kind, self.fleet.count());
         self.mail_all(|| Mail::Shutdown(kind));

@@ -6,6 +6,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use pgweir_settings::SharedLimits;
+
 use crate::buffer_pool::BufferPool;
 use crate::client_handoff::Counted;
 use crate::cluster::outcome::Outcomes;
@@ -178,6 +180,8 @@ pub(crate) enum Role {
     Cancel(PoolId, CancelId),
     Peer(ForwardId),
     Watch(WatchId),
+    /// A closed server connection that counts towards a shared limit until PostgreSQL has ended it.
+    Departing(PoolId),
 }
 
 /// PAUSE and SUSPEND without a database.
@@ -248,6 +252,11 @@ impl Env {
     /// Returns the client's `application_name` among its tracked parameters; `None` if it has none.
     pub(crate) fn application_name<'a>(&self, params: &'a Params) -> Option<&'a [u8]> {
         params.get(self.tracked.position(b"application_name")?)
+    }
+
+    /// Whether limits that span pools hold for several poolers together.
+    pub(crate) fn shares_limits(&self) -> bool {
+        self.rules.config.main.shared_limits == SharedLimits::Etcd
     }
 
     /// Adds a request of a pool to others.

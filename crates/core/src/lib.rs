@@ -31,7 +31,7 @@ pub use pool::relay::{ledger, own_settings};
 pub use pool::session::content as session;
 pub use pool::session::{pairs, params};
 pub use pool::takeover::carried;
-pub use shared::Shared;
+pub use shared::{Shared, places};
 pub use stats::{snapshot, trace};
 pub use worker::console;
 pub use worker::login::inquiry;

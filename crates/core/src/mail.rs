@@ -10,6 +10,7 @@ use crate::cluster::source::SourceReport;
 use crate::context::Suspicion;
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
+use crate::shared::places::{BackendsSeen, LimitsSeen};
 use crate::stats::Window;
 use crate::stats::snapshot::{Snapshot, SnapshotRequest};
 use crate::stats::trace::TracedStatement;
@@ -42,8 +43,8 @@ pub enum Shutdown {
     WaitForClients,
 }
 
-/// The limit that spans pools and has been reached.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A limit on server connections that spans pools.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Scarce {
     /// The limit `max_db_connections` of the database of this name.
     Database(Arc<str>),
@@ -118,6 +119,16 @@ pub enum Mail {
     },
     /// An evicted server is gone: starving pools may try again.
     Room,
+    /// This process's parts of shared limits have changed: free servers above a part are closed, and pools below one may open servers.
+    Parts,
+    /// The control plane must know which server processes PostgreSQL has that count towards this limit: [`Question::Backends`] follows from
+    /// each pool that counts towards the limit and gets a free server.
+    LookAtBackends {
+        /// The control plane's number for the request.
+        number: u64,
+        /// The limit.
+        of: Scarce,
+    },
     /// A client of another worker has dropped roles.
     RolesDropped,
     /// SIGUSR2: undo PAUSE or SUSPEND, whichever is in force. The first worker says in the log which it was.
@@ -287,6 +298,10 @@ pub enum Question {
     Drained(WorkerId),
     /// The counters of a `stats_period` that is over on this worker, for the line of `log_stats`.
     PeriodOver(Window),
+    /// The use of shared limits by the worker's pools, at each round of maintenance. No answer is expected.
+    Limits(LimitsSeen),
+    /// The answer to [`Mail::LookAtBackends`].
+    Backends(Box<BackendsSeen>),
     /// A traced statement was answered. No answer is expected.
     Traced(Box<TracedStatement>),
     /// The answer to [`Mail::SnapshotRequest`].

@@ -2,6 +2,8 @@
 //! only read at login, on reload, and when a view has changed. A statement reads one number here: whether a worker has told a newer view of
 //! a cluster. This and the counters that a scrape reads are the only state that two threads see.
 
+pub mod places;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::cluster::view::{Switch, View};
 use crate::cluster::vip::VipReport;
 use crate::driver::WorkerId;
+use crate::mail::Scarce;
 use crate::pool::server::state::SchemaChanges;
+use crate::shared::places::{LimitReport, Places};
 
 /// A counter with a limit that is given at each use, because RELOAD may change it.
 #[derive(Default, Debug)]
@@ -46,9 +50,38 @@ impl Counter {
 #[derive(Default, Debug)]
 pub struct Counts {
     /// The number of server connections.
-    pub servers: Counter,
+    pub servers: Places,
+    /// The number of server connections above which free ones are closed, because this process's part of a shared limit is lower.
+    keep: Keep,
+    /// The number of server connections that were closed and count until PostgreSQL has ended them.
+    pub departing: Counter,
+    /// The number of server connections that another process has ever handed over.
+    pub arrived: AtomicU32,
     /// The number of clients, from the time their names are known.
     pub clients: Counter,
+}
+
+/// A number of connections to keep; all of them by default.
+#[derive(Debug)]
+struct Keep(AtomicU32);
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep(AtomicU32::new(u32::MAX))
+    }
+}
+
+impl Counts {
+    /// Sets the number of server connections above which free ones are closed.
+    pub fn keep(&self, most: u32) {
+        self.keep.0.store(most, Ordering::Release);
+    }
+
+    /// Whether this process has more server connections than its part of a shared limit, besides those that are ending.
+    pub(crate) fn is_above_part(&self) -> bool {
+        let keep = self.keep.0.load(Ordering::Acquire);
+        keep < u32::MAX && self.servers.taken().saturating_sub(self.departing.taken()) > keep
+    }
 }
 
 /// Switches of one database, set on the console.
@@ -86,6 +119,10 @@ pub struct Shared {
     views_told: AtomicU64,
     /// The state of the virtual address, as the control plane has told it last; `None` if `vip` is not set.
     vip: Mutex<Option<VipReport>>,
+    /// The time until which this process's parts of shared limits hold (monotonic, µs): after that no connection is opened under them.
+    parts_until_us: AtomicU64,
+    /// The shared limits, as the control plane has told them last.
+    limits: Mutex<Vec<LimitReport>>,
 }
 
 #[derive(Default, Debug)]
@@ -123,6 +160,8 @@ impl Shared {
             views: Mutex::default(),
             views_told: AtomicU64::new(0),
             vip: Mutex::default(),
+            parts_until_us: AtomicU64::new(0),
+            limits: Mutex::default(),
         }
     }
 
@@ -221,6 +260,55 @@ impl Shared {
     pub(crate) fn vip(&self) -> Option<VipReport> {
         // As with `book`.
         self.vip.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The counters of a limit that spans pools.
+    #[must_use]
+    pub fn counts(&self, of: &Scarce) -> Arc<Counts> {
+        match of {
+            Scarce::Database(database) => self.database(database),
+            Scarce::Standby(database, node) => self.standby(database, node),
+            Scarce::User(user) => self.user(user),
+        }
+    }
+
+    /// The counters of a database at a standby of its cluster.
+    pub(crate) fn standby(&self, database: &str, node: &str) -> Arc<Counts> {
+        // No database has a name with a NUL in it.
+        self.database(&format!("{database}\0{node}"))
+    }
+
+    /// Sets the time until which this process's parts of shared limits hold (monotonic, µs).
+    pub fn hold_parts_until(&self, until_us: u64) {
+        self.parts_until_us.store(until_us, Ordering::Release);
+    }
+
+    /// Whether this process's parts of shared limits hold at this time (monotonic, µs).
+    #[must_use]
+    pub fn parts_hold(&self, now_us: u64) -> bool {
+        now_us < self.parts_until_us.load(Ordering::Acquire)
+    }
+
+    /// Takes away this process's part of every shared limit: no connection is opened under one any more.
+    pub fn take_parts_away(&self) {
+        self.hold_parts_until(0);
+        let book = self.book();
+        for counts in book.databases.values().chain(book.users.values()) {
+            counts.servers.set_part(0);
+            counts.keep(u32::MAX);
+        }
+    }
+
+    /// Replaces the rows of SHOW LIMITS.
+    pub fn tell_limits(&self, limits: Vec<LimitReport>) {
+        // As with `book`.
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    /// The rows of SHOW LIMITS.
+    pub(crate) fn limits(&self) -> Vec<LimitReport> {
+        // As with `book`.
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The number of workers.

@@ -226,7 +226,7 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_received(cx, server, bytes));
             }
-            None => {}
+            Some(Role::Departing(_)) | None => {}
         }
     }
 
@@ -245,7 +245,7 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_connected(cx, server, local));
             }
-            Some(Role::Client(..) | Role::Unpooled(_)) | None => {}
+            Some(Role::Client(..) | Role::Unpooled(_) | Role::Departing(_)) | None => {}
         }
     }
 
@@ -264,7 +264,7 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_secured(cx, server, &info));
             }
-            Some(Role::Client(..) | Role::Peer(_)) | None => {}
+            Some(Role::Client(..) | Role::Peer(_) | Role::Departing(_)) | None => {}
         }
     }
 
@@ -280,7 +280,7 @@ impl Engine for Machine {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.server_drained(cx, id));
             }
             Some(Role::Unpooled(id)) => self.worker.unpooled_resume(cx, id),
-            Some(Role::Cancel(..) | Role::Peer(_) | Role::Watch(_)) | None => {}
+            Some(Role::Cancel(..) | Role::Peer(_) | Role::Watch(_) | Role::Departing(_)) | None => {}
         }
     }
 
@@ -302,6 +302,9 @@ impl Engine for Machine {
             Some(Role::Peer(id)) => self.worker.peer_closed(cx, id),
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_closed(cx, server, &why));
+            }
+            Some(Role::Departing(pool)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.departed(cx, conn, &why));
             }
             None => {}
         }
@@ -483,6 +486,8 @@ impl Worker {
             Mail::CancelOver { requester } => self.cancel_over(cx, requester, "cancel request is over"),
             Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
             Mail::Room => self.notice_starving(cx),
+            Mail::Parts => self.follow_parts(cx),
+            Mail::LookAtBackends { number, of } => self.look_at_backends(cx, number, &of),
             Mail::RolesDropped => self.roles_dropped(cx),
             Mail::Continue => self.resume_by_signal(cx),
             Mail::Shutdown(kind) => self.begin_stopping(cx, kind),

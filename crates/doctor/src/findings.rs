@@ -15,6 +15,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
     all.extend(system::suspended(snapshot));
     all.extend(system::virtual_address(snapshot));
+    all.extend(system::shared_limits(snapshot));
     all.extend(pools::failures(snapshot));
     all.extend(pools::limits(snapshot));
     all.extend(pools::switched_off(snapshot));

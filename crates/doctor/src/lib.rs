@@ -15,6 +15,6 @@ pub use advice::advice;
 pub use finding::{Finding, Severity, printable};
 pub use findings::findings;
 pub use snapshot::{
-    Changed, Database, FilesLimit, Lagging, Limits, Pinned, Pool, Probe, Settings, Snapshot, Source,
-    Statement, Vip,
+    Changed, Database, FilesLimit, Lagging, Limits, Pinned, Pool, Probe, Settings, SharedLimit, Snapshot,
+    Source, Statement, Vip,
 };

@@ -37,6 +37,8 @@ pub struct Snapshot {
     pub changed: Vec<Changed>,
     /// The virtual address; `None` if the pooler has none.
     pub vip: Option<Vip>,
+    /// The limits that several poolers share; empty if there are none.
+    pub shared_limits: Vec<SharedLimit>,
     /// The statements that took the most time; empty if they are not followed.
     pub statements: Vec<Statement>,
 }
@@ -186,6 +188,23 @@ pub struct Lagging {
     pub bytes: u64,
     /// The time for which the client was watched.
     pub watched_s: u64,
+}
+
+/// A limit that several poolers share, as SHOW LIMITS shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedLimit {
+    /// The kind of the limit and its name.
+    pub name: String,
+    /// `shared`, `joining`, `frozen` or `handed over`.
+    pub state: String,
+    /// The number of connections that all poolers together may have.
+    pub limit: u64,
+    /// The number of poolers that share it.
+    pub poolers: u64,
+    /// The number of connections that are kept back for poolers that have ended.
+    pub kept_back: u64,
+    /// The reason for the state.
+    pub reason: String,
 }
 
 /// The virtual address (`vip`), as SHOW VIP shows it.

@@ -14,7 +14,9 @@ use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::supervisor::{self, Notification};
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{AUTH_THREAD, AuthWorkers, Commands, ConfigState, Event, Keys, Plane, Sources, Vip};
+use pgweir_control::{
+    AUTH_THREAD, AuthWorkers, Commands, ConfigState, Event, Keys, Limits, Plane, Sources, Vip,
+};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -101,6 +103,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         },
     })?;
     let vip = virtual_address(log, Arc::clone(&shared), events.clone(), takeover.is_some());
+    let limits = shared_limits(log, Arc::clone(&shared), events.clone(), takeover.is_some());
     let web_listeners = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
     let handover_parts = HandoverParts {
         giver: workers.giver().with_listeners(web_listeners.collect::<io::Result<_>>()?),
@@ -136,7 +139,8 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         .with_keys(keys)
         .with_sources(sources)
         .with_commands(commands)
-        .with_vip(vip);
+        .with_vip(vip)
+        .with_limits(limits);
     let WorkerFleet(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);
     if given {
@@ -164,6 +168,12 @@ fn number_of_workers(main: &Main, log: &Log) -> u16 {
 fn virtual_address(log: &Log, shared: Arc<Shared>, events: Sender<Event>, is_successor: bool) -> Vip {
     let tell = Arc::new(move |report| shared.tell_vip(report));
     Vip::new(log, pgweir_net::addresses_of, pgweir_net::verified_by, (tell, events), is_successor)
+}
+
+/// The handle of limits that several poolers share.
+fn shared_limits(log: &Log, shared: Arc<Shared>, events: Sender<Event>, is_successor: bool) -> Limits {
+    let outside = (shared, events);
+    Limits::new(log, pgweir_net::addresses_of, pgweir_net::verified_by, outside, is_successor)
 }
 
 /// A thread that turns signals into events.

@@ -218,6 +218,16 @@ choice! {
 }
 
 choice! {
+    /// The way in which several poolers share the limits on server connections.
+    SharedLimits {
+        /// Each pooler has the limits for itself.
+        Off = "off",
+        /// The limits hold for all poolers together, which share them through etcd.
+        Etcd = "etcd",
+    }
+}
+
+choice! {
     /// The scheduling of workers by the operating system.
     WorkerScheduling {
         /// Workers with many clients let other threads run first.

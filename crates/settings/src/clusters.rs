@@ -7,8 +7,8 @@ use crate::error::{LoadError, Warning};
 use crate::syntax::hosts::{SourceUrl, fault_of_allowed};
 use crate::syntax::slips::did_you_mean;
 use crate::syntax::vip::faults_of_vip;
-use crate::table::{ClusterOptions, Database};
-use crate::{Discovery, FALLBACK_DATABASE, Route};
+use crate::table::{ClusterOptions, Database, Main};
+use crate::{Discovery, FALLBACK_DATABASE, Route, SharedLimits};
 
 /// Maximum number of nodes of a cluster.
 const NODES_MAX: usize = 64;
@@ -127,6 +127,7 @@ fn faults_of_process(config: &Config) -> Vec<LoadError> {
     let urls = faults_of_urls(config, "etcd_endpoints", &main.etcd_endpoints);
     urls.into_iter().for_each(|reason| say("etcd_endpoints", reason));
     faults_of_vip(main).into_iter().for_each(|(key, reason)| say(key, reason));
+    faults_of_shared_limits(main).into_iter().for_each(|(key, reason)| say(key, reason));
     for reason in main.allow_discovered_hosts.iter().filter_map(|text| fault_of_allowed(text)) {
         say("allow_discovered_hosts", format!("allow_discovered_hosts: {reason}"));
     }
@@ -142,6 +143,27 @@ fn faults_of_process(config: &Config) -> Vec<LoadError> {
         if config.given.contains_key(one) && !config.given.contains_key(other) {
             say(one, format!("{one} needs {other}"));
         }
+    }
+    faults
+}
+
+/// Returns the faults of the settings of shared limits: the setting, and the reason.
+fn faults_of_shared_limits(main: &Main) -> Vec<(&'static str, String)> {
+    if main.shared_limits == SharedLimits::Off {
+        return Vec::new();
+    }
+    let mut faults = Vec::new();
+    if main.etcd_endpoints.is_empty() {
+        let reason =
+            "shared_limits=etcd needs etcd_endpoints: there the poolers agree on their parts of the limits";
+        faults.push(("shared_limits", reason.to_owned()));
+    }
+    let prefix = &main.shared_limits_prefix;
+    if !prefix.starts_with('/') || !prefix.ends_with('/') || prefix.len() < 3 || !prefix.is_ascii() {
+        let reason = format!(
+            "shared_limits_prefix: \"{prefix}\": must begin and end with \"/\", such as /pgweir/limits/"
+        );
+        faults.push(("shared_limits_prefix", reason));
     }
     faults
 }

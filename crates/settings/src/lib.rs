@@ -28,7 +28,7 @@ pub use auto::AutoCount;
 pub use choice::{
     Anonymous, AuthType, Balance, BeginUndeclared, CausalReads, CommitOutcome, CompatibleWith, DeferBegin,
     Discovery, LoadBalanceHosts, LogFormat, PoolMode, QueryCache, SequenceAffinity, ServerProtocol,
-    SessionState, SourceLost, SslMode, VersionText, WorkerScheduling,
+    SessionState, SharedLimits, SourceLost, SslMode, VersionText, WorkerScheduling,
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};

@@ -74,6 +74,7 @@ fn each_setting_is_either_taken_or_kept() {
             "on",
             "prompt",
             "1.26",
+            "etcd",
             "pgweir",
         ]
         .iter()

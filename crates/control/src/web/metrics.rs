@@ -2,6 +2,7 @@
 //! metrics (`ours.rs`).
 
 mod clusters;
+mod limits;
 mod ours;
 mod pgbouncer;
 #[cfg(test)]
@@ -44,6 +45,7 @@ pub(super) async fn scrape(web: &WebState, reader: &Reader, accept: &str) -> Res
     let version = version.first().and_then(|row| row.get("version")).unwrap_or_default().to_owned();
     let (clusters, nodes) = web.look_at_clusters().await?;
     let addresses = web.show(Topic::Vip).await?;
+    let shared_limits = web.show(Topic::Limits).await?;
     let mut clients = Vec::new();
     for worker in web.worker_rpc.workers() {
         if let Snapshot::ClientCounts(counts) =
@@ -61,6 +63,7 @@ pub(super) async fn scrape(web: &WebState, reader: &Reader, accept: &str) -> Res
     ours::write(&mut page, &model, &groups, web.version);
     clusters::write(&mut page, &clusters, &nodes);
     vip::write(&mut page, &addresses);
+    limits::write(&mut page, &shared_limits, tables.names);
     Ok(reply(StatusCode::OK, format.media_type(), page.finish()))
 }
 

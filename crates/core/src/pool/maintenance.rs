@@ -214,6 +214,8 @@ impl Pool {
     pub(crate) fn look_after<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         self.close_unfit(cx);
         self.close_surplus(cx);
+        self.close_above_part(cx);
+        self.look_if_due(cx);
         self.keep_minimum(cx);
         self.tend_notify_listener(cx);
         if self.state.is_starving() {
@@ -284,6 +286,7 @@ impl Pool {
             || !pool.queue.lookups.is_empty()
             || !self.cancels.is_empty()
             || !pool.queue.cancels.is_empty()
+            || !self.departing.is_empty()
         {
             return false;
         }

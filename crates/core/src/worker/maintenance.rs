@@ -83,6 +83,7 @@ impl Worker {
             }
         }
         self.keep_forced_pools(cx);
+        self.tell_limits_seen(cx);
         if cx.env.now.mono_us >= self.stats_us {
             self.end_stats_period(cx);
         }
@@ -160,6 +161,7 @@ impl Worker {
             for cancel in cancels {
                 pool.end_cancel(cx, cancel, "database removed");
             }
+            pool.forget_departing(cx);
         });
         if let Some(pool) = self.pools.remove(id) {
             debug_assert!(pool.clients.is_empty(), "a pool with clients was dropped");

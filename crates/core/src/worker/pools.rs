@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::ids::PoolId;
-use crate::mail::{Mail, Scarce};
+use crate::mail::{Mail, Question, Scarce};
 use crate::pool::{Pool, PoolState};
+use crate::shared::places::LimitsSeen;
 use crate::stats::rare_path::RarePath;
 use crate::worker::Worker;
 
@@ -96,6 +97,38 @@ impl Worker {
         cx.driver.reached(RarePath::ServerEvicted);
         self.in_pool(cx, pool, |pool, cx| pool.close_server(cx, server, "evicted", CloseMode::Flush));
         true
+    }
+
+    /// Follows this process's parts of shared limits, which have changed.
+    pub(crate) fn follow_parts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.for_pools(cx, |pool, cx| pool.close_above_part(cx));
+        self.notice_starving(cx);
+    }
+
+    /// Has the pools that count towards this limit ask PostgreSQL for its processes.
+    pub(crate) fn look_at_backends<D: Driver>(&mut self, cx: &mut Cx<'_, D>, number: u64, of: &Scarce) {
+        self.for_pools(cx, |pool, cx| {
+            for branch in pool.state.branches() {
+                let counts = match of {
+                    Scarce::User(user) => *user == pool.state.user && branch.is_primary(),
+                    Scarce::Database(_) | Scarce::Standby(..) => pool.state.scarce_at(branch) == *of,
+                };
+                if counts {
+                    pool.state.node_at_mut(branch).look.want(number);
+                }
+            }
+            pool.look_if_due(cx);
+        });
+    }
+
+    /// Tells the control plane how this worker's pools use limits that several poolers share.
+    pub(crate) fn tell_limits_seen<D: Driver>(&self, cx: &mut Cx<'_, D>) {
+        if !cx.env.shares_limits() {
+            return;
+        }
+        let mut limits = Vec::new();
+        self.pools.values().for_each(|pool| pool.add_limits_seen(cx.env, &mut limits));
+        cx.driver.ask(Question::Limits(LimitsSeen { at_us: cx.env.now.mono_us, limits }));
     }
 
     /// The workers but this one.

@@ -63,6 +63,7 @@ mod sequences;
 mod session_checks;
 mod sessions;
 mod shapes;
+mod shared_limits;
 mod statements;
 mod streaming;
 mod takeover;

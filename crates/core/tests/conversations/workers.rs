@@ -94,6 +94,7 @@ fn show_adds_up_all_workers() {
         "DNS_HOSTS",
         "DNS_ZONES",
         "FDS",
+        "LIMITS",
         "LISTS",
         "MEM",
         "PEERS",

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use pgweir_auth::{Access, Hba, IdentMaps, UserList};
 use pgweir_core::carried::Carried;
 use pgweir_core::client_handoff::ClientHandoff;
-use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
+use pgweir_core::driver::{CloseMode, Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::limits::Limits;
 use pgweir_core::mail::{Mail, Question, Rules, Shutdown};
 use pgweir_core::{Engine, Machine, Setup, Shared};
@@ -581,7 +581,8 @@ impl Rig {
     /// A peer ends its connection.
     pub(crate) fn end(&mut self, end: End, why: Closed) {
         let (worker, conn) = self.ends[end.0];
-        if self.wire(end).closed.is_some() {
+        // The machine hears of the end of a connection that it has closed only if it asked for that.
+        if self.wire(end).closed.is_some_and(|mode| !matches!(mode, CloseMode::Confirm { .. })) {
             return;
         }
         self.workers[worker].driver.wire(conn).closed = None;

@@ -46,6 +46,34 @@ pub(super) fn virtual_address(snapshot: &Snapshot) -> Option<Finding> {
     })
 }
 
+/// Checks that this pooler has its parts of shared limits, and that each pooler can have one.
+pub(super) fn shared_limits(snapshot: &Snapshot) -> Option<Finding> {
+    let all = &snapshot.shared_limits;
+    if let Some(limit) = all.iter().find(|limit| limit.state == "frozen") {
+        return Some(Finding::error(
+            "shared_limit_frozen",
+            format!(
+                "this pooler opens no connections under the shared limit of {}: {}",
+                limit.name, limit.reason
+            ),
+            "bring etcd back; until then the connections that are open are kept",
+        ));
+    }
+    if let Some(limit) = all.iter().find(|limit| limit.limit < limit.poolers) {
+        return Some(Finding::error(
+            "shared_limit_too_low",
+            format!("{} poolers share a limit of {} on {}", limit.poolers, limit.limit, limit.name),
+            "raise the limit: a pooler without a part of it serves no client",
+        ));
+    }
+    let limit = all.iter().find(|limit| limit.kept_back > 0)?;
+    Some(Finding::warning(
+        "shared_limit_kept_back",
+        format!("{} connections of {} are kept back: {}", limit.kept_back, limit.name, limit.reason),
+        "end the sessions in pg_stat_activity that no pooler has (docs/operate/shared-limits.md)",
+    ))
+}
+
 /// Checks that there are enough files for all clients and servers.
 pub(super) fn open_files(snapshot: &Snapshot) -> Option<Finding> {
     let limit = snapshot.files?;
@@ -123,6 +151,7 @@ fn shown(value: &str) -> String {
 mod tests {
     use super::*;
     use crate::finding::Severity;
+    use crate::snapshot::SharedLimit;
     use crate::snapshot::{Database, FilesLimit, Settings};
 
     fn snapshot(max: u64, open: Option<u64>) -> Snapshot {
@@ -192,6 +221,27 @@ mod tests {
         assert!(found("unable", "other").is_some_and(|text| text.contains("cannot take")));
         assert!(found("holds", "unknown").is_some_and(|text| text.contains("to no other pooler")));
         assert!(found("standby", "unknown").is_some_and(|text| text.contains("not move to this pooler")));
+    }
+
+    #[test]
+    fn shared_limits_that_need_attention() {
+        let found = |state: &str, poolers, kept_back| {
+            let limit = SharedLimit {
+                name: "database app".into(),
+                state: state.into(),
+                limit: 3,
+                poolers,
+                kept_back,
+                reason: "why".into(),
+            };
+            shared_limits(&Snapshot { shared_limits: vec![limit], ..Snapshot::default() })
+                .map(|found| found.text)
+        };
+        assert_eq!(shared_limits(&Snapshot::default()), None);
+        assert_eq!(found("shared", 3, 0), None);
+        assert!(found("frozen", 3, 0).is_some_and(|text| text.contains("opens no connections")));
+        assert!(found("shared", 4, 0).is_some_and(|text| text.contains("4 poolers")));
+        assert!(found("shared", 3, 2).is_some_and(|text| text.contains("kept back")));
     }
 
     #[test]

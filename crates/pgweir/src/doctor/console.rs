@@ -10,7 +10,9 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use pgweir_auth::{Credential, Secret};
 use pgweir_client::{Address, Client, Login, UrlError, parse_url};
 use pgweir_control::Examination;
-use pgweir_doctor::{Database, Lagging, Pinned, Pool, Settings, Snapshot, Source, Statement, Vip};
+use pgweir_doctor::{
+    Database, Lagging, Pinned, Pool, Settings, SharedLimit, Snapshot, Source, Statement, Vip,
+};
 use pgweir_net::{DEEP_BACKLOG_BYTES, Pems, TlsConfigs};
 use pgweir_settings::{ADMIN_DATABASE, Main};
 
@@ -190,6 +192,7 @@ impl Console {
             pinned: pinned.iter().filter_map(pin).collect(),
             statements: statements.iter().map(statement).collect(),
             vip: self.show("VIP").first().map(vip),
+            shared_limits: self.show("LIMITS").iter().map(shared_limit).collect(),
             lagging: self.lagging(),
             ..Snapshot::default()
         }
@@ -265,6 +268,21 @@ fn statement(row: &Row) -> Statement {
         cache: text(row, "cache").to_owned(),
         calls: number(row, "calls"),
         server_us: number(row, "server_us"),
+    }
+}
+
+fn shared_limit(row: &Row) -> SharedLimit {
+    let node = match text(row, "node") {
+        "" => String::new(),
+        node => format!(" at {node}"),
+    };
+    SharedLimit {
+        name: format!("{} \"{}\"{node}", text(row, "kind"), text(row, "name")),
+        state: text(row, "state").to_owned(),
+        limit: number(row, "limit"),
+        poolers: number(row, "poolers"),
+        kept_back: number(row, "kept_back"),
+        reason: text(row, "reason").to_owned(),
     }
 }
 

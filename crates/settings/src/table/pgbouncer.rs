@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{COUNT_MAX, Kind, settings};
 use crate::{
     Anonymous, AuthType, AutoCount, CompatibleWith, DeferBegin, LogFormat, Password, PoolMode, QueryCache,
-    SequenceAffinity, ServerProtocol, SessionState, SslMode, VersionText, WorkerScheduling,
+    SequenceAffinity, ServerProtocol, SessionState, SharedLimits, SslMode, VersionText, WorkerScheduling,
 };
 
 settings! {
@@ -360,8 +360,8 @@ settings! {
     }
 
     group "Sources of clusters" {
-        /// The addresses of etcd, as `http://host:port` or `https://host:port`: for clusters with `discovery=etcd`, and for
-        /// `vip`.
+        /// The addresses of etcd, as `http://host:port` or `https://host:port`: for clusters with `discovery=etcd`, for
+        /// `vip`, and for `shared_limits`.
         etcd_endpoints: Vec<String> = "", Kind::List, Reload, Ours, InEffect;
         /// The user that reads etcd's keys, if etcd has users.
         etcd_user: Option<String> = NULL, Kind::Text, Reload, Ours, InEffect;
@@ -395,6 +395,21 @@ settings! {
         /// A program that removes the address, in the same way. It must succeed if the address is not set.
         vip_down_command: String = "", Kind::Text, Reload, Ours, InEffect;
     }
+
+    group "Shared limits" {
+        /// Whether `max_db_connections` and `max_user_connections` hold for each pooler (`off`), or for all poolers together (`etcd`).
+        /// With `etcd` the poolers agree through etcd (`etcd_endpoints`) which part of a limit each of them may use. Pool sizes hold
+        /// for each pooler in both cases.
+        shared_limits: SharedLimits = "off", Kind::Choice(SharedLimits::WORDS), Reload, Ours, InEffect;
+        /// The prefix of the keys in etcd. Poolers with the same prefix share their limits; give poolers of other PostgreSQL servers
+        /// another one.
+        shared_limits_prefix: String = "/pgweir/limits/", Kind::Text, Reload, Ours, InEffect;
+        /// The time in seconds after which the lease of a pooler that does not renew it ends. A pooler that cannot reach etcd opens no
+        /// new connections that count towards a shared limit after half of this time, and keeps those that it has. After this time
+        /// the other poolers use the part of a pooler that was killed, as soon as PostgreSQL shows that its connections are gone.
+        shared_limits_ttl: Duration = "15", Kind::WholeSeconds(3), Reload, Ours, InEffect;
+    }
+
     group "TLS" {
         /// The mode of TLS with clients: whether they may or have to use it.
         client_tls_sslmode: SslMode = "disable", Kind::Choice(SslMode::WORDS), Reload, PgBouncer, InEffect;

@@ -76,6 +76,8 @@ impl Subject for Machine {
             | Question::TakeVip { .. }
             | Question::Drained(_)
             | Question::PeriodOver(_)
+            | Question::Limits(_)
+            | Question::Backends(_)
             | Question::Login(_)
             | Question::Traced(_)
             | Question::Seen { .. }

@@ -14,7 +14,7 @@ use super::super::api::ShowRow;
 use super::super::model::tests::{film, pool};
 use super::super::process::Process;
 use super::text::{Format, Page};
-use super::{Tables, clusters, groups, ours, pgbouncer, vip};
+use super::{Tables, clusters, groups, limits, ours, pgbouncer, vip};
 
 const HEAD: &str = r"# Metrics
 
@@ -118,6 +118,12 @@ fn markdown() -> String {
         "Virtual address",
         "Only if [`vip`](operate/high-availability.md#an-address-that-moves-vip) is set. The sum of `pgweir_vip_holds` over all poolers is 1.",
         |page| vip::write(page, &[full_row(Topic::Vip)]),
+    );
+    section(
+        &mut out,
+        "Shared limits",
+        "Only with [`shared_limits=etcd`](operate/shared-limits.md). Readers who do not see names of users get only the limits on databases.",
+        |page| limits::write(page, &[full_row(Topic::Limits)], true),
     );
     out
 }

@@ -16,10 +16,13 @@ use crate::pool::prepared::statements::ServerStatements;
 use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::ledger::Ledger;
 use crate::pool::sequences::state::Users;
-use crate::pool::server::state::{Beginning, Ending, Incoming, Reached, Server, ServerState, Serves, Work};
+use crate::pool::server::state::{
+    Beginning, ConnectionState, Ending, Incoming, Reached, Server, ServerState, Serves, Work,
+};
 use crate::pool::session::params::Params;
 use crate::pool::startup::checked::Opened;
 use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
+use crate::shared::places::Places;
 
 impl Pool {
     /// Opens a connection that has taken its place before.
@@ -92,19 +95,35 @@ impl Pool {
         let of_user = Scarce::User(Arc::clone(&pool.user));
         let database_max = cx.env.rules.config.max_db_connections(&pool.config);
         let user_max = cx.env.rules.config.max_user_connections(&pool.user);
-        let lacking = if !by_database.servers.try_take(database_max) {
-            of_database
-        } else if !by_user.servers.try_take(user_max) {
+        let (lacking, is_coming) = if !takes_place(cx.env, &by_database.servers, database_max) {
+            (of_database, by_database.departing.taken() > 0)
+        } else if !takes_place(cx.env, &by_user.servers, user_max) {
             by_database.servers.give_back();
-            of_user
+            (of_user, by_user.departing.taken() > 0)
         } else {
             return true;
         };
         let is_wanted = |effect: &Effect| matches!(effect, Effect::Evict(of) if *of == lacking);
-        if evict && !cx.env.effects.iter().any(is_wanted) {
+        // A place that a closed server still takes will be free in a moment.
+        if evict && !is_coming && !cx.env.effects.iter().any(is_wanted) {
             cx.env.want(Effect::Evict(lacking));
         }
         false
+    }
+
+    /// Counts the connection of a cluster's watch. It counts towards this pooler's limits, and towards none that several poolers share: the
+    /// poolers could not agree on anything if one of them did not know which node is the primary.
+    pub(crate) fn take_watch_place(&mut self, env: &Env) -> bool {
+        let pool = &self.state;
+        let (by_database, by_user) = (pool.counts_at(Branch::PRIMARY), &pool.shared.user);
+        if !by_database.servers.try_take(env.rules.config.max_db_connections(&pool.config)) {
+            return false;
+        }
+        let takes = by_user.servers.try_take(env.rules.config.max_user_connections(&pool.user));
+        if !takes {
+            by_database.servers.give_back();
+        }
+        takes
     }
 
     /// Whether no other login may begin before one of those under way has ended. The limit is `max_parallel_connects`; in a cluster,
@@ -160,6 +179,7 @@ impl Pool {
             cancels: 0,
             retire: None,
             ending: Ending::No,
+            connection: ConnectionState::Open,
             serves: Serves::Clients,
             resets: false,
             abandoned: None,
@@ -257,6 +277,14 @@ impl Pool {
         };
         node.servers_total() > node.servers(ServerKind::Login) && self.servers.values().any(is_usable)
     }
+}
+
+/// Takes one of the places of a limit (0: there is none), or of this process's part if several poolers share the limit.
+fn takes_place(env: &Env, places: &Places, limit: u32) -> bool {
+    if limit == 0 || !env.shares_limits() {
+        return places.try_take(limit);
+    }
+    env.shared.parts_hold(env.now.mono_us) && places.try_take_part(limit)
 }
 
 /// The host at this place of a pool's list.

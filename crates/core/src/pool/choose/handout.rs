@@ -16,6 +16,9 @@ use crate::pool::{Branch, Gate, Pool, ServerKind};
 impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
     pub(crate) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if cx.env.shares_limits() {
+            self.look_if_due(cx);
+        }
         if self.state.standbys.is_empty() {
             self.hand_out_at(cx, Branch::PRIMARY);
         } else {

@@ -6,8 +6,11 @@ use crate::context::{Activity, Env, duration_us};
 use crate::ids::ServerId;
 use crate::mail::Shutdown;
 use crate::pool::moves::server::comes_unasked;
-use crate::pool::server::state::Server;
+use crate::pool::server::state::{Server, Serves};
 use crate::pool::{Gate, Pool, PoolState};
+
+/// The reason for closing a server above this process's part of a limit that several poolers share.
+pub(crate) const ABOVE_PART: &str = "another pooler has this part of a shared limit";
 
 impl Pool {
     /// Returns the reason to close the server with this id, as [`PoolState::reason_to_close`] does.
@@ -67,5 +70,24 @@ impl PoolState {
     /// Whether each of the pool's clients has its own server.
     pub(crate) fn gets_own_server(&self) -> bool {
         self.policy.mode == PoolMode::Session && self.policy.tries_startup()
+    }
+}
+
+impl PoolState {
+    /// Whether several poolers share a limit that this server counts towards.
+    fn counts_towards_shared(&self, env: &Env, server: &Server) -> bool {
+        self.policy.is_limited && env.shares_limits() && server.serves != Serves::Watch
+    }
+
+    /// Whether a server that rests is above this process's part of a limit.
+    pub(crate) fn is_above_part(&self, env: &Env, server: &Server) -> bool {
+        self.counts_towards_shared(env, server)
+            && (self.counts_at(server.branch).is_above_part() || self.shared.user.is_above_part())
+    }
+
+    /// Whether the login of a server must not go on: this process lost its part of a shared limit, or the time for which the part holds,
+    /// after the connection was opened.
+    pub(crate) fn lost_its_part(&self, env: &Env, server: &Server) -> bool {
+        self.counts_towards_shared(env, server) && !env.shared.parts_hold(env.now.mono_us)
     }
 }

@@ -266,7 +266,7 @@ impl PoolState {
         if let Some(place) = self.standbys.iter().position(|known| known.name == *name) {
             return Branch::of_place(place);
         }
-        let counts = env.shared.database(&format!("{}\0{name}", self.database));
+        let counts = env.shared.standby(&self.database, name);
         let mut new = StandbyPool::new(Arc::clone(name), counts, env.now.mono_us);
         // It takes its turns from here on, and makes up for none.
         new.pass = self.standbys.iter().map(|known| known.pass).max().unwrap_or(0);

@@ -111,7 +111,10 @@ impl Pool {
             pgweir_wire::frontend::encode_terminate(&mut cx.env.scratch);
             cx.driver.send(server.conn, &cx.env.scratch);
         }
-        cx.driver.close(server.conn, mode);
+        let is_counted_on = self.counts_on(cx.env, &server);
+        if !is_counted_on {
+            cx.driver.close(server.conn, mode);
+        }
         cx.env.buffers.give_back(std::mem::take(&mut server.incoming.inbox));
         server.attempt.end(true, &mut cx.env.buffers);
         if let ServerState::Inquiring(inquiring) = &server.state {
@@ -119,6 +122,9 @@ impl Pool {
         }
         if let Some(ServerQuestion::Position { .. }) = server.state.question() {
             self.location_lost(cx.env.now.mono_us, server.branch);
+        }
+        if let Some(ServerQuestion::Backends { number, .. }) = server.state.question() {
+            self.state.node_at_mut(server.branch).look.fail(*number);
         }
         for statement in server.statements.drain() {
             cx.env.statements.give_back(statement);
@@ -129,7 +135,10 @@ impl Pool {
         if reason == "server lifetime over" {
             self.state.node_at_mut(server.branch).aged_us = cx.env.now.mono_us;
         }
-        self.give_back_server(cx, server.branch);
+        match is_counted_on {
+            true => self.depart(cx, &server, mode),
+            false => self.give_back_server(cx, server.branch),
+        }
         let is_listener = |listener: &mut Box<NotifyListener>| listener.server == id;
         if let Some(lost) = self.state.notify_listener.take_if(is_listener) {
             self.state.due.lost_listener = Some(lost);
@@ -226,7 +235,8 @@ fn may_be_asked(from: &ServerState, question: &ServerQuestion) -> bool {
         S::Inquiring(_) => matches!(question, Q::Reset),
         S::Draining => matches!(question, Q::Check | Q::Reset),
         S::Idle => {
-            matches!(question, Q::Check | Q::Startup(_) | Q::Position { .. } | Q::Greeting { .. })
+            let is_look = matches!(question, Q::Position { .. } | Q::Backends { .. } | Q::Greeting { .. });
+            is_look || matches!(question, Q::Check | Q::Startup(_))
         }
         S::Linked(linked) => match linked.task {
             ServerTask::Serving => {

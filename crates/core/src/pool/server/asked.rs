@@ -40,6 +40,9 @@ pub(crate) enum ServerQuestion {
     Catalog { age: u64 },
     /// The position of the server's node in the write-ahead log. `asked_us` is when the server was asked (monotonic, µs).
     Position { asked_us: u64 },
+    /// The processes that PostgreSQL has (`pool/choose/parts.rs`). `number` is that of the control plane's request, 0 if there is none, and
+    /// `asked_us` the time at which the server was asked (monotonic, µs).
+    Backends { number: u64, asked_us: u64 },
     /// The values that new connections begin with. `unused_us` is since when the server was unused, which counts on after the answer (monotonic, µs).
     Greeting { unused_us: u64 },
     /// Whether PostgreSQL accepts the startup parameters of a client that logs in.
@@ -112,6 +115,7 @@ impl AskedServer {
             ServerQuestion::AfterConnectQuery(_) | ServerQuestion::Session(_) => RowUse::OfSession,
             ServerQuestion::Catalog { .. }
             | ServerQuestion::Position { .. }
+            | ServerQuestion::Backends { .. }
             | ServerQuestion::Greeting { .. }
             | ServerQuestion::Startup(_) => RowUse::Keep,
         }
@@ -132,6 +136,7 @@ impl AskedServer {
             | ServerQuestion::Session(_)
             | ServerQuestion::Catalog { .. }
             | ServerQuestion::Position { .. }
+            | ServerQuestion::Backends { .. }
             | ServerQuestion::Greeting { .. }
             | ServerQuestion::Startup(_) => {
                 self.answer.get_or_insert_default().fail(code, text);
@@ -259,6 +264,9 @@ impl Pool {
             }
             &mut ServerQuestion::Catalog { age } => self.catalog_read(cx, id, age, &answer),
             &mut ServerQuestion::Position { asked_us } => self.located(cx, id, asked_us, &answer),
+            &mut ServerQuestion::Backends { number, asked_us } => {
+                self.backends_told(cx, id, (number, asked_us), &answer);
+            }
             &mut ServerQuestion::Greeting { unused_us } => self.looked(cx, id, unused_us, &answer),
             ServerQuestion::Startup(check) => {
                 let (client, names) = (check.client, std::mem::take(&mut check.names));

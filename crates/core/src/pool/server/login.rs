@@ -34,6 +34,10 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Dialing(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
+        if self.gives_up_login(cx, id) {
+            return;
+        }
+        let Some(server) = self.servers.get_mut(id) else { return };
         server.at.local = local;
         server.at.remote = cx.driver.remote(server.conn);
         if cx.env.rules.config.main.log_connections && cx.driver.log_reaches_anybody(Level::Log) {
@@ -56,6 +60,21 @@ impl Pool {
         } else {
             self.send_startup(cx, id, only_for, None);
         }
+    }
+
+    /// Ends a login that must not go on, because this process has lost its part of a shared limit. Clients wait for the next one.
+    fn gives_up_login<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id).filter(|server| self.state.lost_its_part(cx.env, server))
+        else {
+            return false;
+        };
+        let reason = "this pooler has lost its part of a shared limit";
+        match server.state.client() {
+            // A replication client has asked for this very connection.
+            Some(_) => self.login_failed(cx, id, "login given up", reason),
+            None => self.close_server(cx, id, reason, CloseMode::Now),
+        }
+        true
     }
 
     /// Handles the one byte that answers SSLRequest.
@@ -199,6 +218,9 @@ impl Pool {
         id: ServerId,
         bytes: &[u8],
     ) -> Step {
+        if self.gives_up_login(cx, id) {
+            return Step::Gone;
+        }
         let header = match Header::peek(bytes) {
             Ok(Some(header)) if header.total() <= SERVER_ERROR_BYTES_MAX => header,
             Ok(None) => return Step::Wait,

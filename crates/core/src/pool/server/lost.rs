@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::{Client, ClientState};
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
-use crate::pool::server::state::{Ending, ServerState};
+use crate::pool::server::state::{ConnectionState, Ending, ServerState};
 
 impl Pool {
     /// Gives up a server that cannot be used any more. Its client learns why.
@@ -68,6 +68,14 @@ impl Pool {
 
     /// Handles the end of the connection to a server.
     pub(crate) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
+        if let Some(server) = self.servers.get_mut(id) {
+            server.connection = match why {
+                Closed::Eof | Closed::DialFailed(_) | Closed::NameNotResolved(_) => {
+                    ConnectionState::ClosedByServer
+                }
+                Closed::Broken(_) | Closed::Tls(_) => ConnectionState::Broken,
+            };
+        }
         if self.abandoned_is_over(cx, id) {
             // PostgreSQL has read the Terminate that followed the client's last message.
             return;

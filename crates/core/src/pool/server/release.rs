@@ -6,8 +6,10 @@ use crate::context::{Cx, Effect};
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
+use crate::pool::choose::reasons::ABOVE_PART;
 use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::Link;
+use crate::pool::node::Look;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::abandoned::NOT_READY;
@@ -55,7 +57,14 @@ impl Pool {
         if let Some(reason) = pool.reason_to_close(cx.env, server) {
             return self.close_server(cx, id, reason, CloseMode::Flush);
         }
+        if pool.is_above_part(cx.env, server) {
+            return self.close_server(cx, id, ABOVE_PART, CloseMode::Flush);
+        }
         pool.move_server(id, server, ServerState::Idle);
+        if matches!(pool.node_at(server.branch).look, Look::Due { .. }) {
+            // The server is asked before any client gets it.
+            pool.notice();
+        }
         if pool.policy.is_limited && !pool.is_starving() {
             // Another pool may have waited for one of this pool's servers to become free.
             cx.env.want(Effect::OfferRoom);

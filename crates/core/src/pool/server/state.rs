@@ -67,6 +67,7 @@ pub(crate) struct Server {
     /// The reason for closing the server when it is next idle. `None` if it stays.
     pub(crate) retire: Option<&'static str>,
     pub(crate) ending: Ending,
+    pub(crate) connection: ConnectionState,
     /// The work that a client that is gone has left running on the server, if any.
     pub(crate) abandoned: Option<Box<Abandoned>>,
     pub(crate) serves: Serves,
@@ -229,6 +230,17 @@ pub(crate) enum Serves {
     ReplicationClient,
     /// The watch of a cluster's node.
     Watch,
+}
+
+/// The state of the connection to PostgreSQL, as the driver has told it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ConnectionState {
+    /// The connection is open, or being opened.
+    Open,
+    /// PostgreSQL has closed the connection: its process has ended.
+    ClosedByServer,
+    /// The connection broke: PostgreSQL's process may still run.
+    Broken,
 }
 
 /// The client that gets the rest of a message.

@@ -28,7 +28,7 @@ pub(crate) enum WatchState {
 impl Pool {
     /// Opens the connection of the watch. Returns `None` if there is no room for one.
     pub(crate) fn dial_watch<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> Option<ConnId> {
-        if !self.take_place(cx, Branch::PRIMARY, false) {
+        if !self.take_watch_place(cx.env) {
             return None;
         }
         let id = self.dial_server(cx, Branch::PRIMARY, None);

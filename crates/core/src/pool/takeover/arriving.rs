@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use minicbor::bytes::ByteVec;
 use pgweir_settings::PoolMode;
@@ -158,8 +159,10 @@ impl Pool {
         let branch = self.servers[id].branch;
         pool.node_at_mut(branch).list(id, None, Some(ServerKind::Active));
         // It exists, even if the limits are lower now.
-        let _ = pool.counts_at(branch).servers.try_take(0);
-        let _ = pool.shared.user.servers.try_take(0);
+        for counts in [pool.counts_at(branch), &pool.shared.user] {
+            counts.servers.take_anyway();
+            counts.arrived.fetch_add(1, Ordering::AcqRel);
+        }
         self.standby_logged_in(env.now.mono_us, id);
         id
     }

@@ -26,6 +26,7 @@ pub enum Topic {
     DnsZones,
     Fds,
     Help,
+    Limits,
     Lists,
     Mem,
     Nodes,
@@ -51,7 +52,7 @@ pub enum Topic {
 }
 
 /// Every topic by its word.
-pub(crate) const TOPICS: [(&str, Topic); 34] = [
+pub(crate) const TOPICS: [(&str, Topic); 35] = [
     ("active_sockets", Topic::ActiveSockets),
     ("cache", Topic::Cache),
     ("clients", Topic::Clients),
@@ -64,6 +65,7 @@ pub(crate) const TOPICS: [(&str, Topic); 34] = [
     ("dns_zones", Topic::DnsZones),
     ("fds", Topic::Fds),
     ("help", Topic::Help),
+    ("limits", Topic::Limits),
     ("lists", Topic::Lists),
     ("mem", Topic::Mem),
     ("nodes", Topic::Nodes),

@@ -8,11 +8,13 @@ use crate::cluster::vip::VipReport;
 use crate::context::Activity;
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, NamesSeen};
+use crate::mail::Scarce;
 use crate::mail::Shutdown;
 use crate::pool::client::state::Client;
 use crate::pool::server::state::Server;
 use crate::pool::show::rows::unpooled_row;
 use crate::pool::{Pool, PoolState};
+use crate::shared::places::LimitReport;
 use crate::stats::{Stats, Window};
 use crate::worker::Worker;
 use crate::worker::clusters::report::{merged_clusters, merged_nodes};
@@ -74,6 +76,7 @@ impl Worker {
             ))]]),
             Topic::Peers => Outcome::Rows(self.peer_rows(cx.env)),
             Topic::Vip => Outcome::Rows(vip_rows(cx.env)),
+            Topic::Limits => Outcome::Rows(limit_rows(cx.env)),
             Topic::Help => Outcome::Rows(Vec::new()),
         }
     }
@@ -155,6 +158,31 @@ impl Worker {
             _ => rows,
         }
     }
+}
+
+fn limit_rows(env: &Env) -> Vec<Row> {
+    let row = |limit: LimitReport| {
+        let (name, kind, node) = match limit.of {
+            Scarce::Database(name) => (name, "database", None),
+            Scarce::Standby(name, node) => (name, "database", Some(node)),
+            Scarce::User(name) => (name, "user", None),
+        };
+        vec![
+            cell(name),
+            cell(kind),
+            node.map(|node| node.to_string()),
+            cell(limit.limit),
+            cell(limit.granted),
+            cell(limit.held),
+            cell(limit.demand),
+            cell(limit.poolers),
+            cell(limit.kept_back),
+            limit.leader.map(|leader| leader.to_string()),
+            cell(limit.state),
+            limit.reason,
+        ]
+    };
+    env.shared.limits().into_iter().map(row).collect()
 }
 
 fn vip_rows(env: &Env) -> Vec<Row> {

@@ -288,6 +288,21 @@ const VIP: [(&str, Type); 6] = [
     ("error", Text),
 ];
 
+const LIMITS: [(&str, Type); 12] = [
+    ("name", Text),
+    ("kind", Text),
+    ("node", Text),
+    ("limit", Int4),
+    ("granted", Int4),
+    ("held", Int4),
+    ("demand", Int4),
+    ("poolers", Int4),
+    ("kept_back", Int4),
+    ("leader", Text),
+    ("state", Text),
+    ("reason", Text),
+];
+
 const CONFIG: [(&str, Type); 4] = [("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
 
 fn columns(topic: Topic, compatible_with: CompatibleWith) -> Vec<(&'static str, Type)> {
@@ -305,6 +320,7 @@ fn columns(topic: Topic, compatible_with: CompatibleWith) -> Vec<(&'static str, 
         Topic::DnsZones => vec![("zonename", Text), ("serial", Int8), ("count", Int4)],
         Topic::Fds => FDS.to_vec(),
         Topic::Help => Vec::new(),
+        Topic::Limits => LIMITS.to_vec(),
         Topic::Lists => vec![("list", Text), ("items", Int4)],
         Topic::Mem => {
             vec![("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int4)]

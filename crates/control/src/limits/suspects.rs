@@ -1,0 +1,73 @@
+//! The server processes that may belong to a pooler that has ended: those that PostgreSQL shows and no living pooler has.
+//!
+//! PostgreSQL does not say which pooler a process belongs to. But a pooler that has ended, or is cut off from etcd, opens no connection any
+//! more when its lease is over. So its processes are among those that the first look after that shows, and a process that no living
+//! pooler knows is taken for one of them until it is gone, even if it is a stranger's.
+
+use std::collections::BTreeSet;
+
+/// The processes that may be those of ended poolers, for one limit.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Suspects {
+    /// The processes; `None` before the first look.
+    pids: Option<BTreeSet<u32>>,
+    /// The request of the control plane from which on an answer counts.
+    since: u64,
+}
+
+impl Suspects {
+    /// Begins again: another pooler has ended, so that answers to requests before this number say nothing of it.
+    pub(super) fn begin(&mut self, number: u64) {
+        *self = Suspects { pids: None, since: number };
+    }
+
+    /// Takes an answer: the processes that PostgreSQL has. `living` are those of living poolers.
+    pub(super) fn look(&mut self, number: u64, shown: &[u32], living: &BTreeSet<u32>) {
+        if number < self.since {
+            return;
+        }
+        let unknown: BTreeSet<u32> = shown.iter().filter(|pid| !living.contains(pid)).copied().collect();
+        self.pids = Some(match self.pids.take() {
+            Some(pids) => pids.intersection(&unknown).copied().collect(),
+            None => unknown,
+        });
+    }
+
+    /// Notes the processes of living poolers: they are none of those that ended.
+    pub(super) fn clear(&mut self, living: &BTreeSet<u32>) {
+        if let Some(pids) = &mut self.pids {
+            pids.retain(|pid| !living.contains(pid));
+        }
+    }
+
+    /// The number of connections that ended poolers have at most; `None` if that is not known yet.
+    pub(super) fn count(&self) -> Option<u32> {
+        self.pids.as_ref().map(|pids| u32::try_from(pids.len()).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(pids: &[u32]) -> BTreeSet<u32> {
+        pids.iter().copied().collect()
+    }
+
+    #[test]
+    fn suspects_only_become_fewer() {
+        let mut suspects = Suspects::default();
+        suspects.begin(5);
+        assert_eq!(suspects.count(), None);
+        suspects.look(4, &[], &set(&[]));
+        assert_eq!(suspects.count(), None, "the answer is older than the end of the pooler");
+        suspects.look(5, &[1, 2, 3, 9], &set(&[9]));
+        assert_eq!(suspects.count(), Some(3));
+        suspects.look(6, &[2, 3, 7, 8], &set(&[9]));
+        assert_eq!(suspects.count(), Some(2), "7 and 8 came after the pooler had ended");
+        suspects.clear(&set(&[3]));
+        assert_eq!(suspects.count(), Some(1), "3 was a living pooler's that had not told it yet");
+        suspects.look(7, &[7, 8], &set(&[]));
+        assert_eq!(suspects.count(), Some(0));
+    }
+}

@@ -1,0 +1,191 @@
+//! `shared_limits`: what a pool does with its part of a limit that several poolers share.
+
+use std::sync::Arc;
+
+use pgweir_core::driver::{CloseMode, Closed};
+use pgweir_core::mail::{Mail, Question, Scarce};
+use pgweir_core::places::{BackendsSeen, LimitSeen};
+use pgweir_core::shared::Counts;
+
+use crate::rig::{End, Rig, be, fe};
+
+const SHARED: &str =
+    "shared_limits = etcd\netcd_endpoints = http://e:2379\nmax_db_connections = 4\nmultiplex_depth = 0";
+
+fn of() -> Scarce {
+    Scarce::Database("app".into())
+}
+
+fn counts(rig: &Rig) -> Arc<Counts> {
+    rig.shared.counts(&of())
+}
+
+/// The control plane gives this process a part of the limit.
+fn grant(rig: &mut Rig, part: u32) {
+    rig.shared.hold_parts_until(u64::MAX);
+    let counts = counts(rig);
+    counts.servers.set_part(part);
+    counts.keep(part);
+    rig.mail(0, Mail::Parts);
+}
+
+/// A client whose statement runs on a server of its own.
+fn busy(rig: &mut Rig) -> (End, End) {
+    let client = rig.client("alice");
+    // The first client's login has opened a server.
+    let first = (rig.new_dials() > 0).then(|| rig.dialed());
+    rig.send(client, &fe::query("update t set a = 1"));
+    let server = first.unwrap_or_else(|| rig.next_server());
+    assert_eq!(rig.gets(server), ["Query update t set a = 1"]);
+    (client, server)
+}
+
+fn finish(rig: &mut Rig, (client, server): (End, End)) {
+    rig.send(server, &[be::complete("UPDATE 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete UPDATE 1", "Ready I"]);
+}
+
+/// Whether this server is asked for the processes that PostgreSQL has.
+fn is_asked(rig: &mut Rig, server: End) -> bool {
+    String::from_utf8_lossy(&rig.raw(server)).contains("pg_stat_activity")
+}
+
+fn limit_seen(rig: &mut Rig) -> LimitSeen {
+    rig.asked();
+    rig.pass_s(1);
+    let seen = rig.asked().into_iter().filter_map(|question| match question {
+        Question::Limits(seen) => Some(seen),
+        _ => None,
+    });
+    let all = seen.last().expect("the worker tells").limits;
+    all.into_iter().find(|one| one.of == of()).expect("of this limit")
+}
+
+#[test]
+fn without_a_part_clients_wait_and_are_told_of_to_the_control_plane() {
+    let mut rig = Rig::new(SHARED);
+    rig.knock("alice", "app");
+    assert_eq!(rig.new_dials(), 0, "a newcomer has nothing");
+    assert_eq!(limit_seen(&mut rig).demand, 1);
+    grant(&mut rig, 1);
+    assert_eq!(rig.new_dials(), 1);
+}
+
+#[test]
+fn a_part_bounds_the_servers_below_the_limit() {
+    let mut rig = Rig::new(SHARED);
+    grant(&mut rig, 2);
+    let (first, second) = (busy(&mut rig), busy(&mut rig));
+    let third = rig.client("alice");
+    rig.send(third, &fe::query("select 3"));
+    assert_eq!(rig.new_dials(), 0);
+    let seen = limit_seen(&mut rig);
+    assert_eq!((seen.demand, seen.pids.len(), seen.ghosts), (3, 2, 0));
+    grant(&mut rig, 3);
+    assert_eq!(rig.new_dials(), 1);
+    finish(&mut rig, first);
+    finish(&mut rig, second);
+}
+
+#[test]
+fn a_lower_part_closes_free_servers_first_and_busy_ones_when_they_are_free() {
+    let mut rig = Rig::new(SHARED);
+    grant(&mut rig, 3);
+    let (first, second, third) = (busy(&mut rig), busy(&mut rig), busy(&mut rig));
+    finish(&mut rig, first);
+    assert_eq!(counts(&rig).servers.taken(), 3);
+    grant(&mut rig, 1);
+    assert!(rig.is_closed(first.1), "it was free");
+    assert!(!rig.is_closed(second.1) && !rig.is_closed(third.1));
+    finish(&mut rig, second);
+    assert!(rig.is_closed(second.1));
+    finish(&mut rig, third);
+    assert!(!rig.is_closed(third.1), "one is left");
+    assert_eq!(counts(&rig).servers.taken(), 3, "PostgreSQL has ended none of them yet");
+    rig.eof(first.1);
+    rig.eof(second.1);
+    assert_eq!(counts(&rig).servers.taken(), 1);
+}
+
+#[test]
+fn a_place_is_free_when_postgresql_has_ended_the_connection() {
+    let mut rig = Rig::new(SHARED);
+    grant(&mut rig, 1);
+    let first = busy(&mut rig);
+    finish(&mut rig, first);
+    let console = rig.console();
+    rig.command(console, "RECONNECT");
+    assert_eq!(rig.wire(first.1).closed, Some(CloseMode::Confirm { flushes: true }));
+    rig.send(first.0, &fe::query("select 2"));
+    assert_eq!(rig.new_dials(), 0, "PostgreSQL counts it still");
+    rig.eof(first.1);
+    assert_eq!(rig.new_dials(), 1);
+}
+
+#[test]
+fn a_connection_that_broke_counts_until_postgresql_shows_that_it_is_gone() {
+    let mut rig = Rig::new(SHARED);
+    grant(&mut rig, 2);
+    let (first, second) = (busy(&mut rig), busy(&mut rig));
+    rig.end(first.1, Closed::Broken("timed out".to_owned()));
+    let seen = limit_seen(&mut rig);
+    assert_eq!((seen.ghosts, counts(&rig).servers.taken()), (1, 2));
+    assert_eq!(seen.pids.len(), 2, "its process is this pooler's until it is gone");
+    finish(&mut rig, second);
+    assert!(is_asked(&mut rig, second.1));
+    let still = format!("{},{}", seen.pids[0], seen.pids[1]);
+    rig.send(second.1, &be::answer(&[&[&still, &still]]));
+    assert_eq!(counts(&rig).servers.taken(), 2);
+    rig.pass_s(1);
+    assert!(is_asked(&mut rig, second.1));
+    rig.send(second.1, &be::answer(&[&["999", "999"]]));
+    assert_eq!((limit_seen(&mut rig).ghosts, counts(&rig).servers.taken()), (0, 1));
+}
+
+#[test]
+fn the_control_plane_gets_what_postgresql_shows() {
+    let mut rig = Rig::new(SHARED);
+    grant(&mut rig, 1);
+    let first = busy(&mut rig);
+    finish(&mut rig, first);
+    rig.gets(first.1);
+    rig.asked();
+    rig.mail(0, Mail::LookAtBackends { number: 7, of: of() });
+    assert!(is_asked(&mut rig, first.1));
+    rig.send(first.1, &be::answer(&[&["11,12,13", "11,12"]]));
+    let told = rig.asked().into_iter().find_map(|question| match question {
+        Question::Backends(told) => Some(*told),
+        _ => None,
+    });
+    let by_user = (Scarce::User("alice".into()), vec![11, 12]);
+    assert_eq!(told, Some(BackendsSeen { number: 7, by_database: (of(), vec![11, 12, 13]), by_user }));
+}
+
+#[test]
+fn a_part_whose_time_is_over_opens_nothing_and_ends_logins() {
+    let mut rig = Rig::new(SHARED);
+    grant(&mut rig, 4);
+    let first = busy(&mut rig);
+    let waiting = rig.client("alice");
+    rig.send(waiting, &fe::query("select 2"));
+    let server = rig.dialed();
+    rig.shared.hold_parts_until(1);
+    rig.connect_silently(server);
+    assert!(rig.is_closed(server), "PostgreSQL is not asked for a login any more");
+    rig.pass_s(1);
+    assert_eq!(rig.new_dials(), 0);
+    finish(&mut rig, first);
+    assert_eq!(rig.gets(first.1).last().map(String::as_str), Some("Query select 2"), "what is open serves");
+}
+
+#[test]
+fn limits_of_one_pooler_are_as_ever() {
+    let mut rig = Rig::new("max_db_connections = 1\nmultiplex_depth = 0");
+    let first = busy(&mut rig);
+    let waiting = rig.client("alice");
+    rig.send(waiting, &fe::query("select 2"));
+    rig.end(first.1, Closed::Broken("timed out".to_owned()));
+    assert_eq!(rig.new_dials(), 1, "its place is free at once");
+    rig.pass_s(1);
+    assert!(!rig.asked().iter().any(|question| matches!(question, Question::Limits(_))));
+}
