@@ -88,8 +88,10 @@ TCP = "TCP; the clients come through a unix socket"
 DISCONNECTS = "disconnects or refuses clients"
 ANSWERS = "changes what clients are answered"
 PROCESS = "the process, and its end"
+POOLERS = "several poolers and an etcd"
 
 FIXED = {
+    **dict.fromkeys(("shared_limits", "shared_limits_prefix", "shared_limits_ttl"), POOLERS),
     **dict.fromkeys(("allow_discovered_hosts", "dns_max_ttl", "dns_nxdomain_ttl", "dns_zone_check_period", "etcd_endpoints", "etcd_password",
                      "etcd_user", "http_anonymous", "http_listen", "listen_addr", "listen_backlog", "listen_port", "otlp_endpoint", "peer_id",
                      "resolv_conf", "so_reuseport", "standby_listen_port", "trace_one_in", "unix_socket_dir", "unix_socket_group",
