@@ -592,12 +592,12 @@ fn begin_ahead(begin: &str) -> Vec<String> {
 }
 
 /// The server's answers to a BEGIN that was sent ahead.
-fn begun() -> Vec<u8> {
+pub(super) fn begun() -> Vec<u8> {
     [be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat()
 }
 
 /// The rows of a statement in a transaction.
-fn rows_inside(value: &str) -> Vec<u8> {
+pub(super) fn rows_inside(value: &str) -> Vec<u8> {
     [be::columns(), be::row(value), be::complete("SELECT 1"), be::ready('T')].concat()
 }
 

@@ -1,6 +1,6 @@
 //! Clients that send what a server already runs for another client wait for its answer.
 
-use crate::cache::rows;
+use crate::cache::{begun, rows, rows_inside};
 use crate::rig::{End, Rig, be, fe};
 
 const ON: &str = "multiplex_depth = 0\nquery_cache = on\n[cache]\nall = ttl_ms=10000\n[pgweir]";
@@ -226,6 +226,10 @@ fn limits_of_waiting_for_a_server_begin_when_it_needs_one() {
     assert!(rig.gets(clients[1]).is_empty(), "a server runs it for another client");
     rig.send(clients[3], &fe::query("select 2"));
     assert_eq!(rig.gets(free), ["Query select 2"]);
+    rig.send(clients[4], &fe::query("select 3"));
+    assert!(rig.gets(clients[4]).is_empty(), "it is the only one that waits for a server");
+    rig.send(free, &rows("2"));
+    assert_eq!(rig.gets(free), ["Query select 3"]);
     rig.send(busy, &[be::error("22012", "division by zero"), be::ready('I')].concat());
     assert_eq!(rig.gets(busy), ["Query select 1"]);
     rig.pass_s(3);
@@ -246,4 +250,27 @@ fn the_limit_of_a_statement_counts_while_another_client_runs_it() {
     assert!(rig.is_closed(clients[0]));
     rig.pass_s(7);
     assert!(rig.is_closed(clients[1]), "{:?}", rig.gets(clients[1]));
+}
+
+#[test]
+fn what_is_read_in_a_transaction_is_given_before_its_end() {
+    let long = "x".repeat(100_000);
+    for (value, is_given) in [("a", true), (&*long, false)] {
+        let (mut rig, servers, clients) = two_servers(&format!("defer_begin = server\n{ON}"), 2);
+        rig.send(clients[0], &fe::query("begin"));
+        rig.gets(clients[0]);
+        rig.send(clients[0], &fe::query("select 1"));
+        rig.pass_us(10);
+        let is_first = !rig.gets(servers[0]).is_empty();
+        let (busy, free) = if is_first { (servers[0], servers[1]) } else { (servers[1], servers[0]) };
+        rig.gets(busy);
+        waits(&mut rig, clients[1], "select 1", free);
+        rig.send(busy, &[begun(), rows_inside(value)].concat());
+        if is_given {
+            assert_eq!(rig.gets(clients[1])[1], "Row a");
+            rig.gets_nothing(free);
+        } else {
+            assert_eq!(rig.gets(free), ["Query select 1"]);
+        }
+    }
 }
