@@ -143,6 +143,25 @@ fn a_connection_that_broke_counts_until_postgresql_shows_that_it_is_gone() {
 }
 
 #[test]
+fn a_connection_that_broke_stops_counting_after_the_setting_is_off_too() {
+    let mut rig = Rig::new(SHARED);
+    grant(&mut rig, 2);
+    let (first, second) = (busy(&mut rig), busy(&mut rig));
+    rig.end(first.1, Closed::Broken("timed out".to_owned()));
+    let pids = limit_seen(&mut rig).pids;
+    let still = format!("{},{}", pids[0], pids[1]);
+    rig.reload("pool_mode = transaction\nmax_db_connections = 2\nmultiplex_depth = 0", "app = host=pg");
+    finish(&mut rig, second);
+    rig.pass_s(1);
+    for (shown, taken) in [(&*still, 2), ("999", 1)] {
+        rig.pass_s(1);
+        assert!(is_asked(&mut rig, second.1));
+        rig.send(second.1, &be::answer(&[&[shown, shown]]));
+        assert_eq!(counts(&rig).servers.taken(), taken);
+    }
+}
+
+#[test]
 fn the_control_plane_gets_what_postgresql_shows() {
     let mut rig = Rig::new(SHARED);
     grant(&mut rig, 1);

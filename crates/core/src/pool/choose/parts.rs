@@ -36,7 +36,8 @@ impl Pool {
     /// free there.
     pub(crate) fn look_if_due<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for branch in self.state.branches() {
-            if cx.env.shares_limits() && self.ghosts(branch) > 0 {
+            // Also after the setting is off: until then the connections count towards this pooler's own limits.
+            if self.ghosts(branch) > 0 {
                 self.state.node_at_mut(branch).look.want(0);
             }
             let node = self.state.node_at(branch);
