@@ -181,7 +181,7 @@ pub(crate) enum Role {
     Peer(ForwardId),
     Watch(WatchId),
     /// A closed server connection that counts towards a shared limit until PostgreSQL has ended it.
-    Departing(PoolId),
+    ClosingServer(PoolId),
 }
 
 /// PAUSE and SUSPEND without a database.

@@ -52,7 +52,7 @@ pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
 
 /// The time after which a login that pgweir has given up, and whose connection broke, has ended in PostgreSQL. PostgreSQL ends a
 /// login after `authentication_timeout`, by default 60 s.
-pub(crate) const GHOST_WITHOUT_PID_US: u64 = 75_000_000;
+pub(crate) const UNCONFIRMED_LOGIN_US: u64 = 75_000_000;
 
 /// A message of a server that must be understood is read whole up to this size; a larger one ends the
 /// connection, unless it is one that can pass in pieces (rows, COPY data, notices and errors for a client).

@@ -54,7 +54,7 @@ pub struct Counts {
     /// The number of server connections above which free ones are closed, because this process's part of a shared limit is lower.
     keep: Keep,
     /// The number of server connections that were closed and count until PostgreSQL has ended them.
-    pub departing: Counter,
+    pub closing: Counter,
     /// The number of server connections that another process has ever handed over.
     pub arrived: AtomicU32,
     /// The number of clients, from the time their names are known.
@@ -80,7 +80,7 @@ impl Counts {
     /// Whether this process has more server connections than its part of a shared limit, besides those that are ending.
     pub(crate) fn is_above_part(&self) -> bool {
         let keep = self.keep.0.load(Ordering::Acquire);
-        keep < u32::MAX && self.servers.taken().saturating_sub(self.departing.taken()) > keep
+        keep < u32::MAX && self.servers.taken().saturating_sub(self.closing.taken()) > keep
     }
 }
 

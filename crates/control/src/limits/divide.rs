@@ -1,6 +1,6 @@
 //! How a limit is divided among poolers: a function of what etcd has at one moment.
 //!
-//! The ledger in etcd has a share for each pooler. `grant` is the number of connections that the pooler may have from now on, and `reserved`
+//! The division in etcd has a share for each pooler. `grant` is the number of connections that the pooler may have from now on, and `reserved`
 //! is the most that it may still have: its grant, the part that it has not given up yet, and the connections that exist. **The sum of
 //! what is reserved never grows above the limit**: a grant is raised only by what is free. So the limit holds at each moment, whatever is
 //! delayed or lost.
@@ -32,7 +32,7 @@ pub(super) struct Report {
     /// The number of connections of the pooler, including those that may still exist in PostgreSQL.
     pub(super) held: u32,
     /// The connections among these of which only `pg_stat_activity` can say that they are gone.
-    pub(super) ghosts: u32,
+    pub(super) unconfirmed: u32,
     /// The number of connections that the pooler could use.
     pub(super) demand: u32,
     /// The process ids of the pooler's servers.
@@ -59,8 +59,8 @@ pub(super) fn divide(shares: &Shares, reports: &BTreeMap<&PoolerId, &Report>) ->
         shares.iter().filter(|(id, _)| absent(id)).map(|(id, share)| (id.clone(), *share)).collect();
     next.retain(|_, share| share.reserved > 0);
     let kept_back: u32 = sum(next.values().map(|share| share.reserved));
-    let ghosts = sum(reports.values().map(|report| report.ghosts));
-    let pie = limit.saturating_sub(kept_back).saturating_sub(ghosts);
+    let unconfirmed = sum(reports.values().map(|report| report.unconfirmed));
+    let pie = limit.saturating_sub(kept_back).saturating_sub(unconfirmed);
     let present: Vec<Present<'_>> = reports
         .iter()
         .map(|(id, report)| Present { id, report, grant: shares.get(*id).map_or(0, |share| share.grant) })
@@ -75,12 +75,12 @@ pub(super) fn divide(shares: &Shares, reports: &BTreeMap<&PoolerId, &Report>) ->
     let mut free = limit.saturating_sub(kept_back).saturating_sub(reserved);
     let mut order: Vec<usize> = (0..present.len()).collect();
     // The poorest comes first, so that a pooler with nothing is served before one that wants more.
-    order.sort_by_key(|&at| (grants[at].saturating_sub(present[at].report.ghosts), at));
+    order.sort_by_key(|&at| (grants[at].saturating_sub(present[at].report.unconfirmed), at));
     // First one for each, then the rest.
     for step in [1, u32::MAX] {
         for &at in &order {
             let one = &present[at];
-            let wanted = targets[at].min(one.report.ghosts.saturating_add(step));
+            let wanted = targets[at].min(one.report.unconfirmed.saturating_add(step));
             // Up to what is reserved for the pooler anyway a grant costs nothing.
             let affordable = most(one, grants[at]).saturating_add(free);
             let grant = wanted.min(affordable).max(grants[at]);
@@ -106,7 +106,7 @@ struct Present<'a> {
 impl Present<'_> {
     /// The connections of its grant that the pooler can use.
     fn usable(&self) -> u32 {
-        self.grant.saturating_sub(self.report.ghosts)
+        self.grant.saturating_sub(self.report.unconfirmed)
     }
 }
 
@@ -124,7 +124,7 @@ fn targets(pie: u32, keeps_one: bool, present: &[Present<'_>]) -> Vec<u32> {
     let granted = sum(present.iter().map(Present::usable));
     let stays = granted <= pie && !present.iter().zip(&parts).any(is_short);
     let target = |(one, part): (&Present<'_>, &u32)| {
-        if stays { one.grant } else { one.report.ghosts.saturating_add(*part) }
+        if stays { one.grant } else { one.report.unconfirmed.saturating_add(*part) }
     };
     present.iter().zip(&parts).map(target).collect()
 }
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_pooler_whose_connections_are_all_in_doubt_gets_one_to_look() {
-        let blind = Report { ghosts: 39, ..report(39, 39, 10) };
+        let blind = Report { unconfirmed: 39, ..report(39, 39, 10) };
         assert_eq!(divided(&[("a", 39, 39)], &[("a", blind)]), [(40, 40)]);
     }
 
@@ -233,8 +233,8 @@ mod tests {
             let ids: Vec<PoolerId> = (0..poolers.len()).map(|number| format!("p{number}")).collect();
             let mut shares = Shares::new();
             let mut living = BTreeMap::new();
-            for (id, &(grant, part, held, demand, ghosts, is_alive)) in ids.iter().zip(&poolers) {
-                let report = Report { limit, part, held, demand, ghosts: ghosts.min(held), pids: Vec::new() };
+            for (id, &(grant, part, held, demand, unconfirmed, is_alive)) in ids.iter().zip(&poolers) {
+                let report = Report { limit, part, held, demand, unconfirmed: unconfirmed.min(held), pids: Vec::new() };
                 shares.insert(id.clone(), Share { grant, reserved: grant.max(report.most()) });
                 if is_alive {
                     living.insert(id, report);

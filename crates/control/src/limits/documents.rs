@@ -1,4 +1,4 @@
-//! The values of the keys in etcd: the reports of poolers and the ledger, as JSON.
+//! The values of the keys in etcd: the reports of poolers and the division, as JSON.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::divide::{PoolerId, Report, Share, Shares};
 use crate::sources::json::{self, text};
 
 /// The shares of all limits.
-pub(super) type Ledger = BTreeMap<Scarce, Shares>;
+pub(super) type Division = BTreeMap<Scarce, Shares>;
 
 /// What a pooler writes under its lease.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -26,7 +26,7 @@ impl Document {
         let limit = |(of, report): (&Scarce, &Report)| {
             json!({
                 "of": name(of), "limit": report.limit, "part": report.part, "held": report.held,
-                "ghosts": report.ghosts, "demand": report.demand, "pids": report.pids,
+                "unconfirmed": report.unconfirmed, "demand": report.demand, "pids": report.pids,
             })
         };
         json!({
@@ -46,7 +46,7 @@ impl Document {
                 limit: number("limit")?,
                 part: number("part")?,
                 held: number("held")?,
-                ghosts: number("ghosts")?,
+                unconfirmed: number("unconfirmed")?,
                 demand: number("demand")?,
                 pids,
             };
@@ -63,16 +63,16 @@ impl Document {
     }
 }
 
-pub(super) fn ledger_to_value(ledger: &Ledger) -> Value {
+pub(super) fn division_to_value(division: &Division) -> Value {
     let limit = |(of, shares): (&Scarce, &Shares)| {
         let share = |(id, share): (&PoolerId, &Share)| (id.clone(), json!([share.grant, share.reserved]));
         json!({"of": name(of), "shares": shares.iter().map(share).collect::<serde_json::Map<_, _>>()})
     };
-    json!({"limits": ledger.iter().map(limit).collect::<Vec<_>>()})
+    json!({"limits": division.iter().map(limit).collect::<Vec<_>>()})
 }
 
-/// Reads the ledger. A ledger that is not understood is an error.
-pub(super) fn read_ledger(bytes: &[u8]) -> Result<Ledger, String> {
+/// Reads the division. A division that is not understood is an error.
+pub(super) fn read_division(bytes: &[u8]) -> Result<Division, String> {
     let value = json::parse(bytes)?;
     let limits = list(&value, "limits")?.iter().map(|one| {
         let shares = one.get("shares").and_then(Value::as_object).ok_or("a limit has no shares")?;
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let report = Report { limit: 40, part: 13, held: 12, ghosts: 1, demand: 20, pids: vec![7, 8] };
+        let report = Report { limit: 40, part: 13, held: 12, unconfirmed: 1, demand: 20, pids: vec![7, 8] };
         let of = [
             Scarce::Database("a\"b".into()),
             Scarce::Standby("a".into(), "m2".into()),
@@ -136,24 +136,24 @@ mod tests {
         };
         assert_eq!(Document::read(document.to_value().to_string().as_bytes()), Ok(document));
         let shares: Shares = [("p#1".to_owned(), Share { grant: 3, reserved: 5 })].into();
-        let ledger: Ledger = of.iter().map(|of| (of.clone(), shares.clone())).collect();
-        assert_eq!(read_ledger(ledger_to_value(&ledger).to_string().as_bytes()), Ok(ledger));
+        let division: Division = of.iter().map(|of| (of.clone(), shares.clone())).collect();
+        assert_eq!(read_division(division_to_value(&division).to_string().as_bytes()), Ok(division));
     }
 
     #[test]
     fn a_value_that_lacks_something_is_refused() {
         for bad in ["", "{}", "[]", r#"{"limits":[{}]}"#, r#"{"limits":[{"of":["x"],"shares":{}}]}"#] {
-            assert!(read_ledger(bad.as_bytes()).is_err(), "{bad}");
+            assert!(read_division(bad.as_bytes()).is_err(), "{bad}");
             assert!(Document::read(bad.as_bytes()).is_err(), "{bad}");
         }
         let negative = r#"{"limits":[{"of":["user","u"],"shares":{"a":[-1,2]}}]}"#;
-        assert!(read_ledger(negative.as_bytes()).is_err());
+        assert!(read_division(negative.as_bytes()).is_err());
     }
 
     proptest! {
         #[test]
         fn any_value_is_read_without_panic(value in any::<String>()) {
-            let _ = (Document::read(value.as_bytes()), read_ledger(value.as_bytes()));
+            let _ = (Document::read(value.as_bytes()), read_division(value.as_bytes()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One pooler's work for shared limits: reads etcd, follows the ledger, writes its report, and leads if it is the leader.
+//! One pooler's work for shared limits: reads etcd, follows the division, writes its report, and leads if it is the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::documents::Document;
 use super::local::{Demands, Spec, WorkerClock, is_one_server, limit_of};
 use super::member::{Parts, Snapshot};
 use super::register::Keys;
-use super::suspects::Suspects;
+use super::unclaimed::Unclaimed;
 use crate::plane::Event;
 use crate::sources::http::Client;
 use crate::sources::session::Session;
@@ -83,7 +83,7 @@ struct Looks {
 struct Look {
     /// The poolers that have ended.
     ended: BTreeSet<PoolerId>,
-    suspects: Suspects,
+    unclaimed: Unclaimed,
     /// The time from which on PostgreSQL is asked.
     due: Instant,
 }
@@ -143,7 +143,7 @@ impl Duty {
         for (of, pids) in [&seen.by_database, &seen.by_user] {
             let living = self.living_pids(of);
             if let Some(look) = self.looks.of.get_mut(of).filter(|_| is_one_server(&self.config, of)) {
-                look.suspects.look(seen.number, pids, &living);
+                look.unclaimed.look(seen.number, pids, &living);
             }
         }
     }
@@ -182,10 +182,10 @@ impl Duty {
                 return session.ask(async |session: &mut Session| keys.campaign(session, &id).await).await;
             }
         };
-        if next.ledger != self.snapshot.ledger {
-            let (keys, at) = (&self.keys, self.snapshot.ledger_at);
+        if next.division != self.snapshot.division {
+            let (keys, at) = (&self.keys, self.snapshot.division_at);
             // If it was not written, another pooler was faster, and the next round sees what it wrote.
-            let write = async |session: &mut Session| keys.write_ledger(session, &next.ledger, at).await;
+            let write = async |session: &mut Session| keys.write_division(session, &next.division, at).await;
             self.session.ask(write).await?;
         }
         Ok(())
@@ -269,10 +269,10 @@ impl Duty {
             self.use_parts(id, &document);
             return Ok(());
         }
-        let (keys, ledger_at) = (&self.keys, self.snapshot.ledger_at);
+        let (keys, division_at) = (&self.keys, self.snapshot.division_at);
         let own_at = self.snapshot.members.get(id).map_or(0, |(_, at)| *at);
         let write = async |session: &mut Session| {
-            keys.write_report(session, (id, &document), (own_at, ledger_at)).await
+            keys.write_report(session, (id, &document), (own_at, division_at)).await
         };
         if let Some(at) = self.session.ask(write).await? {
             self.own_at = at;
@@ -299,7 +299,7 @@ impl Duty {
                 limit,
                 part: if limit == 0 { 0 } else { self.snapshot.grant(&of, id) },
                 held,
-                ghosts: seen.map_or(0, |seen| seen.ghosts).min(held),
+                unconfirmed: seen.map_or(0, |seen| seen.unconfirmed).min(held),
                 // To look at PostgreSQL takes a connection, too.
                 demand: self
                     .demands
@@ -308,7 +308,7 @@ impl Duty {
                     .min(limit),
                 pids: seen.map(|seen| seen.pids.clone()).unwrap_or_default(),
             };
-            let has_share = self.snapshot.ledger.get(&of).is_some_and(|shares| shares.contains_key(id));
+            let has_share = self.snapshot.division.get(&of).is_some_and(|shares| shares.contains_key(id));
             (limit > 0 || report.held > 0 || has_share).then_some((of, report))
         });
         Document { label: self.spec.label.clone(), is_handed_over: false, limits: limits.collect() }
@@ -346,7 +346,7 @@ impl Duty {
         for of in self.snapshot.limits() {
             let part = self.parts.of(&of).saturating_sub(self.left_behind(&of));
             // Without a share nothing is known about what to keep, and connections that come from another process are not to be closed.
-            let has_share = self.snapshot.ledger.get(&of).is_some_and(|shares| shares.contains_key(id));
+            let has_share = self.snapshot.division.get(&of).is_some_and(|shares| shares.contains_key(id));
             let is_shared = limit_of(&self.config, &of) > 0;
             let keep = if has_share && is_shared && !is_inheriting { part } else { u32::MAX };
             if self.applied.insert(of.clone(), (part, keep)) != Some((part, keep)) {
@@ -379,7 +379,7 @@ impl Duty {
         for seen in self.workers.values().flat_map(|worker| &worker.limits) {
             let sum = sums.entry(seen.of.clone()).or_default();
             sum.demand = sum.demand.saturating_add(seen.demand);
-            sum.ghosts = sum.ghosts.saturating_add(seen.ghosts);
+            sum.unconfirmed = sum.unconfirmed.saturating_add(seen.unconfirmed);
             sum.pids.extend(&seen.pids);
         }
         sums.values_mut().for_each(|sum| sum.pids.sort_unstable());
@@ -407,11 +407,11 @@ impl Duty {
             }
             let look = self.looks.of.entry(of.clone()).or_insert_with(|| Look {
                 ended: BTreeSet::new(),
-                suspects: Suspects::default(),
+                unclaimed: Unclaimed::default(),
                 due: Instant::now(),
             });
             if !ended.is_subset(&look.ended) {
-                look.suspects.begin(self.looks.number + 1);
+                look.unclaimed.begin(self.looks.number + 1);
                 // A pooler that ends in order has given its grant back. If a lease is over, a login that began before may succeed later.
                 let is_in_order = ended.iter().all(|id| self.snapshot.grant(&of, id) == 0);
                 look.due = Instant::now() + if is_in_order { SETTLE } else { SETTLE.max(self.spec.ttl / 4) };
@@ -433,9 +433,9 @@ impl Duty {
         for of in limits {
             let living = self.living_pids(&of);
             let Some(look) = self.looks.of.get_mut(&of) else { continue };
-            look.suspects.clear(&living);
-            if let Some(seen) = look.suspects.count() {
-                next.ledger = next.settled(&of, seen);
+            look.unclaimed.clear(&living);
+            if let Some(seen) = look.unclaimed.count() {
+                next.division = next.settled(&of, seen);
                 if let Some(held) = self.inherited.get_mut(&of) {
                     let arrived = self.outside.shared.counts(&of).arrived.load(Ordering::Acquire);
                     *held = (*held).min(arrived.saturating_add(seen));
@@ -443,7 +443,7 @@ impl Duty {
             }
         }
         if leads {
-            next.ledger = next.divided();
+            next.division = next.divided();
         }
         next
     }
@@ -452,7 +452,7 @@ impl Duty {
     pub(super) async fn hand_over(&mut self) {
         let Standing::Named(id) = self.standing.clone() else { return };
         self.lose_parts();
-        // The ledger may change at any time, and with it what the report has to be compared with.
+        // The division may change at any time, and with it what the report has to be compared with.
         for _ in 0..5 {
             if self.read().await.is_err() {
                 continue;
@@ -461,9 +461,9 @@ impl Duty {
             document.is_handed_over = true;
             document.limits.values_mut().for_each(|report| report.part = 0);
             let own_at = self.snapshot.members.get(&id).map_or(0, |(_, at)| *at);
-            let (keys, ledger_at) = (&self.keys, self.snapshot.ledger_at);
+            let (keys, division_at) = (&self.keys, self.snapshot.division_at);
             let write = async |session: &mut Session| {
-                keys.write_report(session, (&id, &document), (own_at, ledger_at)).await
+                keys.write_report(session, (&id, &document), (own_at, division_at)).await
             };
             if let Ok(Some(_)) = self.session.ask(write).await {
                 break;
@@ -481,9 +481,9 @@ impl Duty {
                 }
                 let held =
                     self.snapshot.limits().into_iter().map(|of| (of.clone(), self.held(&of))).collect();
-                let (ledger, at) = (self.snapshot.without(&id, &held), self.snapshot.ledger_at);
+                let (division, at) = (self.snapshot.without(&id, &held), self.snapshot.division_at);
                 let keys = &self.keys;
-                let write = async |session: &mut Session| keys.write_ledger(session, &ledger, at).await;
+                let write = async |session: &mut Session| keys.write_division(session, &division, at).await;
                 if !matches!(self.session.ask(write).await, Ok(false)) {
                     break;
                 }
@@ -515,7 +515,7 @@ impl Duty {
         let limit = limit_of(&self.config, &of);
         let limit = super::divide::limit(&reports).unwrap_or(limit);
         let ended = self.snapshot.ended(&of);
-        let shares = self.snapshot.ledger.get(&of);
+        let shares = self.snapshot.division.get(&of);
         let kept_back =
             ended.iter().filter_map(|id| Some(shares?.get(id)?.reserved)).fold(0, u32::saturating_add);
         let is_over = self.clock.now_us().is_none_or(|now_us| !self.outside.shared.parts_hold(now_us));

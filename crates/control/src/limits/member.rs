@@ -1,6 +1,6 @@
 //! What a pooler does with what it has read in etcd: which parts it uses from when on, and what it writes. It does no I/O.
 //!
-//! **A pooler lowers its part before it says so, and says so before it raises it.** Its report is written only if the ledger is still the
+//! **A pooler lowers its part before it says so, and says so before it raises it.** Its report is written only if the division is still the
 //! one that it has read, and its own key what it wrote last: no report that comes late replaces a newer one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use pgweir_core::mail::Scarce;
 
 use super::divide::{PoolerId, Report, Share, Shares, divide};
-use super::documents::{Document, Ledger};
+use super::documents::{Division, Document};
 
 /// What etcd had at one moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Snapshot {
-    pub(super) ledger: Ledger,
-    /// The revision at which the ledger was last written; 0 if there is none.
-    pub(super) ledger_at: u64,
+    pub(super) division: Division,
+    /// The revision at which the division was last written; 0 if there is none.
+    pub(super) division_at: u64,
     /// The reports of living poolers, each with the revision at which it was written.
     pub(super) members: BTreeMap<PoolerId, (Document, u64)>,
     /// The pooler that leads.
@@ -27,7 +27,7 @@ pub(super) struct Snapshot {
 impl Snapshot {
     /// Returns this pooler's grant.
     pub(super) fn grant(&self, of: &Scarce, id: &PoolerId) -> u32 {
-        self.ledger.get(of).and_then(|shares| shares.get(id)).map_or(0, |share| share.grant)
+        self.division.get(of).and_then(|shares| shares.get(id)).map_or(0, |share| share.grant)
     }
 
     /// Returns the reports about a limit.
@@ -35,10 +35,10 @@ impl Snapshot {
         self.members.iter().filter_map(|(id, (document, _))| Some((id, document.limits.get(of)?))).collect()
     }
 
-    /// Returns all limits of the ledger and of the reports.
+    /// Returns all limits of the division and of the reports.
     pub(super) fn limits(&self) -> BTreeSet<Scarce> {
         let reported = self.members.values().flat_map(|(document, _)| document.limits.keys());
-        self.ledger.keys().chain(reported).cloned().collect()
+        self.division.keys().chain(reported).cloned().collect()
     }
 
     /// Returns the process ids of the living poolers' servers.
@@ -48,43 +48,43 @@ impl Snapshot {
 
     /// Returns the poolers that have a share and are not alive.
     pub(super) fn ended(&self, of: &Scarce) -> BTreeSet<PoolerId> {
-        let shares = self.ledger.get(of).into_iter().flatten();
+        let shares = self.division.get(of).into_iter().flatten();
         let ended = shares.filter(|(id, share)| share.reserved > 0 && !self.members.contains_key(*id));
         ended.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Returns the ledger that the leader writes: each limit divided anew.
-    pub(super) fn divided(&self) -> Ledger {
+    /// Returns the division that the leader writes: each limit divided anew.
+    pub(super) fn divided(&self) -> Division {
         let none = Shares::new();
         let divided = self.limits().into_iter().map(|of| {
-            let shares = divide(self.ledger.get(&of).unwrap_or(&none), &self.reports(&of));
+            let shares = divide(self.division.get(&of).unwrap_or(&none), &self.reports(&of));
             (of, shares)
         });
         divided.filter(|(_, shares)| !shares.is_empty()).collect()
     }
 
-    /// Returns the ledger in which the poolers that have ended have no more than `seen` connections together.
-    pub(super) fn settled(&self, of: &Scarce, seen: u32) -> Ledger {
-        let (mut ledger, ended) = (self.ledger.clone(), self.ended(of));
+    /// Returns the division in which the poolers that have ended have no more than `seen` connections together.
+    pub(super) fn settled(&self, of: &Scarce, seen: u32) -> Division {
+        let (mut division, ended) = (self.division.clone(), self.ended(of));
         let mut left = seen;
-        for (_, share) in ledger.get_mut(of).into_iter().flatten().filter(|(id, _)| ended.contains(*id)) {
+        for (_, share) in division.get_mut(of).into_iter().flatten().filter(|(id, _)| ended.contains(*id)) {
             // A pooler that comes back must not use a grant of which a part is given out.
             *share = Share { grant: 0, reserved: share.reserved.min(left) };
             left -= share.reserved;
         }
-        ledger
+        division
     }
 
-    /// Returns the ledger in which a pooler that ends has only the connections that it still has, of all limits.
-    pub(super) fn without(&self, id: &PoolerId, held: &BTreeMap<Scarce, u32>) -> Ledger {
-        let mut ledger = self.ledger.clone();
-        for (of, shares) in &mut ledger {
+    /// Returns the division in which a pooler that ends has only the connections that it still has, of all limits.
+    pub(super) fn without(&self, id: &PoolerId, held: &BTreeMap<Scarce, u32>) -> Division {
+        let mut division = self.division.clone();
+        for (of, shares) in &mut division {
             if let Some(share) = shares.get_mut(id) {
                 let held = held.get(of).copied().unwrap_or(share.reserved);
                 *share = Share { grant: 0, reserved: share.reserved.min(held) };
             }
         }
-        ledger
+        division
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
         let share = |&(id, grant, reserved): &(&str, u32, u32)| (id.to_owned(), Share { grant, reserved });
         let member = |id: &&str| ((*id).to_owned(), (Document::default(), 1));
         Snapshot {
-            ledger: [(of(), shares.iter().map(share).collect())].into(),
+            division: [(of(), shares.iter().map(share).collect())].into(),
             members: living.iter().map(member).collect(),
             ..Snapshot::default()
         }
@@ -159,8 +159,8 @@ mod tests {
         let seen = snapshot(&[("a", 10, 10), ("b", 6, 8), ("c", 5, 5)], &["a"]);
         assert_eq!(seen.ended(&of()), ["b".to_owned(), "c".to_owned()].into());
         let shares = |seen: &Snapshot, count| {
-            let ledger = seen.settled(&of(), count);
-            ledger[&of()].values().map(|share| (share.grant, share.reserved)).collect::<Vec<_>>()
+            let division = seen.settled(&of(), count);
+            division[&of()].values().map(|share| (share.grant, share.reserved)).collect::<Vec<_>>()
         };
         assert_eq!(shares(&seen, 10), [(10, 10), (0, 8), (0, 2)]);
         assert_eq!(shares(&seen, 0), [(10, 10), (0, 0), (0, 0)]);

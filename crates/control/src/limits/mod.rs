@@ -1,6 +1,6 @@
 //! Limits that hold for several poolers together (`shared_limits`). The poolers agree through etcd which part of a limit each of them has.
 //!
-//! `divide`, `member`, `suspects` and `documents` are pure: a ledger and reports in, a ledger and parts out. `register` has the keys in etcd,
+//! `divide`, `member`, `unclaimed` and `documents` are pure: a division and reports in, a division and parts out. `register` has the keys in etcd,
 //! `local` what this process knows by itself, and `duty` joins them. One thread does this, from the first configuration that has the setting.
 
 mod divide;
@@ -11,7 +11,7 @@ mod member;
 #[cfg(test)]
 mod model;
 mod register;
-mod suspects;
+mod unclaimed;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -7,9 +7,9 @@ use pgweir_core::mail::Scarce;
 use proptest::prelude::*;
 
 use super::divide::{PoolerId, Report};
-use super::documents::{Document, Ledger};
+use super::documents::{Division, Document};
 use super::member::{Parts, Snapshot};
-use super::suspects::Suspects;
+use super::unclaimed::Unclaimed;
 
 /// etcd: the keys, each with the revision at which it was written.
 #[derive(Default)]
@@ -21,8 +21,8 @@ struct Etcd {
 /// A request that is on its way to etcd, or its answer on the way back.
 #[derive(Clone)]
 enum Write {
-    Report { document: Document, own_at: u64, ledger_at: u64 },
-    Ledger { ledger: Ledger, ledger_at: u64 },
+    Report { document: Document, own_at: u64, division_at: u64 },
+    Division { division: Division, division_at: u64 },
 }
 
 impl Etcd {
@@ -30,19 +30,19 @@ impl Etcd {
     fn commit(&mut self, id: &PoolerId, write: &Write, has_lease: bool) -> bool {
         let own_is_at = self.now.members.get(id).map_or(0, |(_, at)| *at);
         match write {
-            Write::Report { document, own_at, ledger_at } => {
-                if !has_lease || own_is_at != *own_at || self.now.ledger_at != *ledger_at {
+            Write::Report { document, own_at, division_at } => {
+                if !has_lease || own_is_at != *own_at || self.now.division_at != *division_at {
                     return false;
                 }
                 self.revision += 1;
                 self.now.members.insert(id.clone(), (document.clone(), self.revision));
             }
-            Write::Ledger { ledger, ledger_at } => {
-                if self.now.ledger_at != *ledger_at {
+            Write::Division { division, division_at } => {
+                if self.now.division_at != *division_at {
                     return false;
                 }
                 self.revision += 1;
-                (self.now.ledger, self.now.ledger_at) = (ledger.clone(), self.revision);
+                (self.now.division, self.now.division_at) = (division.clone(), self.revision);
             }
         }
         true
@@ -60,7 +60,7 @@ struct Pooler {
     pids: BTreeSet<u32>,
     demand: u32,
     snapshot: Snapshot,
-    suspects: Suspects,
+    unclaimed: Unclaimed,
     ended: BTreeSet<PoolerId>,
     looks: u64,
     /// Writes that etcd has not carried out yet. They may come late, also after others.
@@ -94,7 +94,7 @@ enum Act {
     Read(usize),
     /// A pooler sends its report; etcd carries it out at once and the pooler hears of it, or not.
     Report(usize, Fate),
-    /// A pooler sends a ledger, as leader or because a look has told something.
+    /// A pooler sends a division, as leader or because a look has told something.
     Lead(usize, bool, Fate),
     /// A write that was sent long ago comes after all.
     Late(usize, usize),
@@ -147,7 +147,7 @@ impl World {
             pids: BTreeSet::new(),
             demand: 0,
             snapshot: Snapshot::default(),
-            suspects: Suspects::default(),
+            unclaimed: Unclaimed::default(),
             ended: BTreeSet::new(),
             looks: 0,
             sent: Vec::new(),
@@ -173,7 +173,7 @@ impl World {
                 if let Some(document) = self.document(at % count) {
                     let pooler = &self.poolers[at % count];
                     let own_at = pooler.snapshot.members.get(&pooler.id).map_or(0, |(_, at)| *at);
-                    let write = Write::Report { document, own_at, ledger_at: pooler.snapshot.ledger_at };
+                    let write = Write::Report { document, own_at, division_at: pooler.snapshot.division_at };
                     self.write(at % count, write, fate);
                 }
             }
@@ -223,7 +223,7 @@ impl World {
                 let pooler = &mut self.poolers[at % count];
                 if let Some((number, shown)) = pooler.looked.take().filter(|_| pooler.is_alive) {
                     let living = pooler.living();
-                    pooler.suspects.look(number, &shown, &living);
+                    pooler.unclaimed.look(number, &shown, &living);
                 }
             }
             Act::Stranger(comes) => {
@@ -260,7 +260,7 @@ impl World {
         pooler.parts.lower(&pooler.snapshot, &pooler.id);
         let ended = pooler.snapshot.ended(&of());
         if !ended.is_subset(&pooler.ended) {
-            pooler.suspects.begin(pooler.looks + 1);
+            pooler.unclaimed.begin(pooler.looks + 1);
         }
         pooler.ended = ended;
     }
@@ -271,7 +271,7 @@ impl World {
             limit: self.limit,
             part: pooler.snapshot.grant(&of(), &pooler.id),
             held: u32::try_from(pooler.pids.len()).expect("few"),
-            ghosts: 0,
+            unconfirmed: 0,
             demand: pooler.demand,
             pids: pooler.pids.iter().copied().collect(),
         };
@@ -300,15 +300,15 @@ impl World {
         }
         let mut next = pooler.snapshot.clone();
         let living = pooler.living();
-        pooler.suspects.clear(&living);
-        if let Some(seen) = pooler.suspects.count() {
-            next.ledger = next.settled(&of(), seen);
+        pooler.unclaimed.clear(&living);
+        if let Some(seen) = pooler.unclaimed.count() {
+            next.division = next.settled(&of(), seen);
         }
         if divides {
-            next.ledger = next.divided();
+            next.division = next.divided();
         }
-        let ledger_at = pooler.snapshot.ledger_at;
-        self.write(at, Write::Ledger { ledger: next.ledger, ledger_at }, fate);
+        let division_at = pooler.snapshot.division_at;
+        self.write(at, Write::Division { division: next.division, division_at }, fate);
     }
 
     /// A pooler that was cut off, or stood still, asks etcd again.

@@ -1,11 +1,11 @@
-//! The keys of shared limits in etcd: a report for each pooler, under its lease, the ledger, and the pooler that leads.
+//! The keys of shared limits in etcd: a report for each pooler, under its lease, the division, and the pooler that leads.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::divide::PoolerId;
-use super::documents::{Document, Ledger, ledger_to_value, read_ledger};
+use super::documents::{Division, Document, division_to_value, read_division};
 use super::member::Snapshot;
 use crate::sources::gateway::number;
 use crate::sources::session::Session;
@@ -20,8 +20,8 @@ impl Keys {
         Keys { prefix: prefix.to_owned() }
     }
 
-    fn ledger(&self) -> String {
-        STANDARD.encode(format!("{}ledger", self.prefix))
+    fn division(&self) -> String {
+        STANDARD.encode(format!("{}division", self.prefix))
     }
 
     fn leader(&self) -> String {
@@ -68,9 +68,9 @@ impl Keys {
             let not_understood = |why| format!("the key {key} in etcd is not understood: {why}");
             let Some(name) = key.strip_prefix(&self.prefix) else { continue };
             match (name, name.split_once('/')) {
-                ("ledger", _) => {
-                    snapshot.ledger = read_ledger(&value).map_err(not_understood)?;
-                    snapshot.ledger_at = at;
+                ("division", _) => {
+                    snapshot.division = read_division(&value).map_err(not_understood)?;
+                    snapshot.division_at = at;
                 }
                 ("leader", _) => snapshot.leader = String::from_utf8(value).ok(),
                 (_, Some(("members", id))) => {
@@ -86,18 +86,18 @@ impl Keys {
         Ok(snapshot)
     }
 
-    /// Writes this pooler's report, if neither the ledger nor the report has changed since they were written at these revisions. Returns the
+    /// Writes this pooler's report, if neither the division nor the report has changed since they were written at these revisions. Returns the
     /// revision of the new report; `None` if one of them has changed.
     pub(super) async fn write_report(
         &self,
         session: &mut Session,
         (id, document): (&PoolerId, &Document),
-        (own_at, ledger_at): (u64, u64),
+        (own_at, division_at): (u64, u64),
     ) -> Result<Option<u64>, String> {
         let lease = session.lease.ok_or("there is no lease")?.to_string();
         let key = self.member(id);
         let value = STANDARD.encode(document.to_value().to_string());
-        let compare = json!([unchanged(&key, own_at), unchanged(&self.ledger(), ledger_at)]);
+        let compare = json!([unchanged(&key, own_at), unchanged(&self.division(), division_at)]);
         let mut puts = vec![json!({"request_put": {"key": key, "value": value, "lease": lease}})];
         if document.is_handed_over {
             puts.push(json!({"request_put": {"key": self.handed_over(id), "value": "", "lease": lease}}));
@@ -105,17 +105,17 @@ impl Keys {
         commit(session, &json!({"compare": compare, "success": puts})).await
     }
 
-    /// Writes the ledger, if it has not changed since that revision. Returns whether it was written.
-    pub(super) async fn write_ledger(
+    /// Writes the division, if it has not changed since that revision. Returns whether it was written.
+    pub(super) async fn write_division(
         &self,
         session: &mut Session,
-        ledger: &Ledger,
-        ledger_at: u64,
+        division: &Division,
+        division_at: u64,
     ) -> Result<bool, String> {
-        let key = self.ledger();
-        let value = STANDARD.encode(ledger_to_value(ledger).to_string());
+        let key = self.division();
+        let value = STANDARD.encode(division_to_value(division).to_string());
         let put = json!({"request_put": {"key": key, "value": value}});
-        let body = json!({"compare": [unchanged(&key, ledger_at)], "success": [put]});
+        let body = json!({"compare": [unchanged(&key, division_at)], "success": [put]});
         Ok(commit(session, &body).await?.is_some())
     }
 
@@ -155,13 +155,13 @@ mod tests {
     #[test]
     fn keys_are_read_with_their_revisions() {
         let document = Document { label: "h:1/0".to_owned(), ..Document::default() }.to_value().to_string();
-        let ledger = ledger_to_value(&BTreeMap::new()).to_string();
+        let division = division_to_value(&BTreeMap::new()).to_string();
         let answer = json!({"kvs": [
-            pair("/p/ledger", &ledger, "7"), pair("/p/leader", "a", "8"), pair("/p/members/h:1/0#f", &document, "9"),
-            pair("/p/handed_over/b", "", "10"), pair("/q/ledger", "?", "11"), pair("/p/other", "?", "12"),
+            pair("/p/division", &division, "7"), pair("/p/leader", "a", "8"), pair("/p/members/h:1/0#f", &document, "9"),
+            pair("/p/handed_over/b", "", "10"), pair("/q/division", "?", "11"), pair("/p/other", "?", "12"),
         ]});
         let seen = Keys::new("/p/").snapshot(&answer).expect("it is understood");
-        assert_eq!((seen.ledger_at, seen.leader.as_deref()), (7, Some("a")));
+        assert_eq!((seen.division_at, seen.leader.as_deref()), (7, Some("a")));
         assert_eq!(seen.members["h:1/0#f"].1, 9);
         assert_eq!(seen.handed_over, BTreeSet::from(["b".to_owned()]));
         let bad = json!({"kvs": [pair("/p/members/a", "{", "7")]});

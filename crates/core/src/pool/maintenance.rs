@@ -286,7 +286,7 @@ impl Pool {
             || !pool.queue.lookups.is_empty()
             || !self.cancels.is_empty()
             || !pool.queue.cancels.is_empty()
-            || !self.departing.is_empty()
+            || !self.closing.is_empty()
         {
             return false;
         }

@@ -7,6 +7,7 @@ use pgweir_wire::error::SqlState;
 
 use crate::driver::Endpoint;
 use crate::ids::{ClientId, ServerId};
+use crate::pool::choose::parts::BackendsQuestion;
 use crate::pool::multiplex::pace::Pace;
 
 /// The lists a server can be in, as SHOW POOLS counts them (its `sv_used` is a server that idled for long).
@@ -64,50 +65,6 @@ const LOGINS_FIRST: u32 = 2;
 /// The number of `ServerKind`s.
 const KINDS: usize = 6;
 
-/// The question that a pool owes about the processes that PostgreSQL has.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) enum Look {
-    /// There is nothing to ask.
-    #[default]
-    None,
-    /// A free server is asked next.
-    Due {
-        /// The control plane's number for the request; 0 if only this pool wants to know.
-        number: u64,
-    },
-    /// A server was asked. If the question is wanted again before it is answered, it is sent again: the answer may be older.
-    Asked {
-        /// The request that came after the question was sent.
-        next: Option<u64>,
-    },
-}
-
-impl Look {
-    /// Notes that the processes must be known, because of this request.
-    pub(crate) fn want(&mut self, number: u64) {
-        *self = match *self {
-            Look::None => Look::Due { number },
-            Look::Due { number: other } => Look::Due { number: other.max(number) },
-            // The request of the pool itself is answered by any answer that comes later.
-            Look::Asked { next } if number == 0 => Look::Asked { next },
-            Look::Asked { next } => Look::Asked { next: Some(next.unwrap_or(0).max(number)) },
-        };
-    }
-
-    /// Notes that the question was answered.
-    pub(crate) fn end(&mut self) {
-        if let Look::Asked { next } = *self {
-            *self = next.map_or(Look::None, |number| Look::Due { number });
-        }
-    }
-
-    /// Notes that the server that was asked because of this request is lost.
-    pub(crate) fn fail(&mut self, number: u64) {
-        self.end();
-        self.want(number);
-    }
-}
-
 /// The servers and waiting clients of a pool at one node.
 pub(crate) struct NodePool {
     /// The clients that wait for a server of the node, longest first. A client that left stays until it is looked at.
@@ -146,7 +103,7 @@ pub(crate) struct NodePool {
     /// Time at which a server was last closed for its age (monotonic, µs). The closings are spread over time.
     pub(crate) aged_us: u64,
     /// The question about the processes that PostgreSQL has.
-    pub(crate) look: Look,
+    pub(crate) backends: BackendsQuestion,
 }
 
 /// The last failed attempt to open a server.
@@ -180,7 +137,7 @@ impl Default for NodePool {
             next_host: 0,
             failed_hosts: Vec::new(),
             aged_us: 0,
-            look: Look::None,
+            backends: BackendsQuestion::None,
         }
     }
 }

@@ -20,10 +20,10 @@ pub(crate) struct Queue {
 }
 
 impl Pool {
-    /// The client that is next to get a server of this node, if there is one, behind so many clients at the front of the queue. It stays
-    /// where it is.
-    pub(crate) fn next_waiter(&mut self, branch: Branch, passed_over: usize) -> Option<ClientId> {
+    /// Returns the client that is next to get a server of this node, behind those that are passed over. It stays where it is.
+    pub(crate) fn next_waiter(&mut self, branch: Branch) -> Option<ClientId> {
         let node = self.state.node_at_mut(branch);
+        let passed_over = node.passed_over as usize;
         while let Some(&id) = node.clients.get(passed_over) {
             let state = self.clients.get(id).map(|client| &client.state);
             if matches!(state, Some(ClientState::Waiting(_))) {

@@ -113,7 +113,7 @@ pub struct LimitSeen {
     /// The number of connections in use, and of clients that wait for one.
     pub demand: u32,
     /// The number of connections that were given up and may still exist in PostgreSQL.
-    pub ghosts: u32,
+    pub unconfirmed: u32,
     /// The process ids of the servers that are logged in.
     pub pids: Vec<u32>,
     /// Whether the pools are those of one PostgreSQL server, where a look at `pg_stat_activity` tells everything.

@@ -161,7 +161,7 @@ impl Worker {
             for cancel in cancels {
                 pool.end_cancel(cx, cancel, "database removed");
             }
-            pool.forget_departing(cx);
+            pool.forget_closing(cx);
         });
         if let Some(pool) = self.pools.remove(id) {
             debug_assert!(pool.clients.is_empty(), "a pool with clients was dropped");

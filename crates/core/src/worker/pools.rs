@@ -114,7 +114,7 @@ impl Worker {
                     Scarce::Database(_) | Scarce::Standby(..) => pool.state.scarce_at(branch) == *of,
                 };
                 if counts {
-                    pool.state.node_at_mut(branch).look.want(number);
+                    pool.state.node_at_mut(branch).backends.want(number);
                 }
             }
             pool.look_if_due(cx);

@@ -80,7 +80,7 @@ fn a_part_bounds_the_servers_below_the_limit() {
     rig.send(third, &fe::query("select 3"));
     assert_eq!(rig.new_dials(), 0);
     let seen = limit_seen(&mut rig);
-    assert_eq!((seen.demand, seen.pids.len(), seen.ghosts), (3, 2, 0));
+    assert_eq!((seen.demand, seen.pids.len(), seen.unconfirmed), (3, 2, 0));
     grant(&mut rig, 3);
     assert_eq!(rig.new_dials(), 1);
     finish(&mut rig, first);
@@ -129,7 +129,7 @@ fn a_connection_that_broke_counts_until_postgresql_shows_that_it_is_gone() {
     let (first, second) = (busy(&mut rig), busy(&mut rig));
     rig.end(first.1, Closed::Broken("timed out".to_owned()));
     let seen = limit_seen(&mut rig);
-    assert_eq!((seen.ghosts, counts(&rig).servers.taken()), (1, 2));
+    assert_eq!((seen.unconfirmed, counts(&rig).servers.taken()), (1, 2));
     assert_eq!(seen.pids.len(), 2, "its process is this pooler's until it is gone");
     finish(&mut rig, second);
     assert!(is_asked(&mut rig, second.1));
@@ -139,7 +139,7 @@ fn a_connection_that_broke_counts_until_postgresql_shows_that_it_is_gone() {
     rig.pass_s(1);
     assert!(is_asked(&mut rig, second.1));
     rig.send(second.1, &be::answer(&[&["999", "999"]]));
-    assert_eq!((limit_seen(&mut rig).ghosts, counts(&rig).servers.taken()), (0, 1));
+    assert_eq!((limit_seen(&mut rig).unconfirmed, counts(&rig).servers.taken()), (0, 1));
 }
 
 #[test]

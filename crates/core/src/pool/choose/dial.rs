@@ -61,6 +61,13 @@ impl Pool {
             && env.stopping != Some(Shutdown::WaitForServers)
     }
 
+    /// Whether no further server can be opened within `pool_size`, or at all at present.
+    pub(super) fn is_full(&self, env: &Env, branch: Branch) -> bool {
+        let pool = &self.state;
+        let size = env.rules.config.pool_size(&pool.config, &pool.user);
+        size > 0 && pool.node_at(branch).servers_total() >= size || !self.may_dial(env, branch)
+    }
+
     /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
     /// open one regardless of its size: its clients could not even log in.
     pub(crate) fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) -> bool {
@@ -89,20 +96,8 @@ impl Pool {
     /// Counts a connection towards the limits that span pools. If one is reached, the worker closes a free server for it
     /// (`evict`) and has this pool look again.
     pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, evict: bool) -> bool {
-        let pool = &self.state;
-        let (by_database, by_user) = (Arc::clone(pool.counts_at(branch)), Arc::clone(&pool.shared.user));
-        let of_database = pool.scarce_at(branch);
-        let of_user = Scarce::User(Arc::clone(&pool.user));
-        let database_max = cx.env.rules.config.max_db_connections(&pool.config);
-        let user_max = cx.env.rules.config.max_user_connections(&pool.user);
-        let (lacking, is_coming) = if !takes_place(cx.env, &by_database.servers, database_max) {
-            (of_database, by_database.departing.taken() > 0)
-        } else if !takes_place(cx.env, &by_user.servers, user_max) {
-            by_database.servers.give_back();
-            (of_user, by_user.departing.taken() > 0)
-        } else {
-            return true;
-        };
+        let takes = |places: &Places, limit| takes_place(cx.env, places, limit);
+        let Err((lacking, is_coming)) = self.take_places(cx.env, branch, takes) else { return true };
         let is_wanted = |effect: &Effect| matches!(effect, Effect::Evict(of) if *of == lacking);
         // A place that a closed server still takes will be free in a moment.
         if evict && !is_coming && !cx.env.effects.iter().any(is_wanted) {
@@ -114,16 +109,27 @@ impl Pool {
     /// Counts the connection of a cluster's watch. It counts towards this pooler's limits, and towards none that several poolers share: the
     /// poolers could not agree on anything if one of them did not know which node is the primary.
     pub(crate) fn take_watch_place(&mut self, env: &Env) -> bool {
-        let pool = &self.state;
-        let (by_database, by_user) = (pool.counts_at(Branch::PRIMARY), &pool.shared.user);
-        if !by_database.servers.try_take(env.rules.config.max_db_connections(&pool.config)) {
-            return false;
+        self.take_places(env, Branch::PRIMARY, Places::try_take).is_ok()
+    }
+
+    /// Takes a place of each limit that a server of this node counts towards. The error is the limit that is reached, and whether a server
+    /// that was closed still has a place of it.
+    fn take_places(
+        &self,
+        env: &Env,
+        branch: Branch,
+        takes: impl Fn(&Places, u32) -> bool,
+    ) -> Result<(), (Scarce, bool)> {
+        let (pool, config) = (&self.state, &env.rules.config);
+        let [by_database, by_user] = pool.counts_of(branch);
+        if !takes(&by_database.servers, config.max_db_connections(&pool.config)) {
+            return Err((pool.scarce_at(branch), by_database.closing.taken() > 0));
         }
-        let takes = by_user.servers.try_take(env.rules.config.max_user_connections(&pool.user));
-        if !takes {
+        if !takes(&by_user.servers, config.max_user_connections(&pool.user)) {
             by_database.servers.give_back();
+            return Err((Scarce::User(Arc::clone(&pool.user)), by_user.closing.taken() > 0));
         }
-        takes
+        Ok(())
     }
 
     /// Whether no other login may begin before one of those under way has ended. The limit is `max_parallel_connects`; in a cluster,

@@ -143,8 +143,7 @@ impl Pool {
     /// its messages are judged one by one when they are sent, and its read goes to the primary.
     fn next_judged(&mut self, env: &Env, branch: Branch) -> Option<ClientId> {
         loop {
-            let passed_over = self.state.node_at(branch).passed_over as usize;
-            let id = self.next_waiter(branch, passed_over)?;
+            let id = self.next_waiter(branch)?;
             let client = self.clients.get_mut(id)?;
             if !client.account.is_outdated(env) {
                 return Some(id);
@@ -215,11 +214,6 @@ impl Pool {
             }
             self.dial_server(cx, branch, None);
         }
-    }
-
-    /// Free servers of a pool.
-    pub(crate) fn idle_servers(&self) -> Vec<ServerId> {
-        self.state.nodes().flat_map(|node| node.idle.iter().copied()).collect()
     }
 
     /// The free server that idled longest, and since when (monotonic, µs), of those that count towards a limit. The connection that

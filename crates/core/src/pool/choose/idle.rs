@@ -14,6 +14,11 @@ use crate::pool::{Branch, Gate, Pool, ServerKind};
 const LOOKED_AT_MAX: usize = 64;
 
 impl Pool {
+    /// Returns the free servers of the pool.
+    pub(crate) fn idle_servers(&self) -> Vec<ServerId> {
+        self.state.nodes().flat_map(|node| node.idle.iter().copied()).collect()
+    }
+
     /// A free server of this node that may be used at once; `client` is the client that it is for, `None` for a question of pgweir's own. A
     /// server that is too old is closed; one that idled for long is checked first, and comes back by itself.
     pub(super) fn take_idle<D: Driver>(

@@ -111,13 +111,6 @@ impl Pool {
         }
     }
 
-    /// Whether no further server can be opened within `pool_size`, or at all at present.
-    pub(super) fn is_full(&self, env: &Env, branch: Branch) -> bool {
-        let pool = &self.state;
-        let size = env.rules.config.pool_size(&pool.config, &pool.user);
-        size > 0 && pool.node_at(branch).servers_total() >= size || !self.may_dial(env, branch)
-    }
-
     /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
     /// if `all`.
     pub(super) fn best_idle(

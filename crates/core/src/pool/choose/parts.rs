@@ -8,10 +8,9 @@ use crate::driver::{CloseMode, Driver};
 use crate::ids::ServerId;
 use crate::mail::{Question, Scarce};
 use crate::pool::choose::reasons::ABOVE_PART;
-use crate::pool::node::Look;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::asked::{Replies, ServerQuestion};
-use crate::pool::{Branch, Pool, ServerKind};
+use crate::pool::{Pool, ServerKind};
 use crate::shared::places::{BackendsSeen, LimitSeen};
 
 /// The question for the processes that count towards the limits of a connection's database and of its user. Both lists are text, with
@@ -21,11 +20,64 @@ const QUESTION: &str = "SELECT pg_catalog.string_agg(a.pid::pg_catalog.text, ','
      FROM pg_catalog.pg_stat_activity AS a, pg_catalog.pg_stat_activity AS own \
      WHERE own.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()";
 
+/// The state of the question to a node about the processes that PostgreSQL has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum BackendsQuestion {
+    /// There is nothing to ask.
+    #[default]
+    None,
+    /// A free server is asked next.
+    Due {
+        /// The control plane's number for the request; 0 if only this pool wants to know.
+        number: u64,
+    },
+    /// A server was asked. If the question is wanted again before it is answered, it is sent again: the answer may be older.
+    Asked {
+        /// The request that came after the question was sent.
+        next: Option<u64>,
+    },
+}
+
+impl BackendsQuestion {
+    /// Whether a server is to be asked now.
+    pub(crate) fn is_due(&self) -> bool {
+        matches!(self, BackendsQuestion::Due { .. })
+    }
+
+    /// Notes that the processes must be known, because of this request.
+    pub(crate) fn want(&mut self, number: u64) {
+        *self = match *self {
+            BackendsQuestion::None => BackendsQuestion::Due { number },
+            BackendsQuestion::Due { number: other } => BackendsQuestion::Due { number: other.max(number) },
+            // The request of the pool itself is answered by any answer that comes later.
+            BackendsQuestion::Asked { next } if number == 0 => BackendsQuestion::Asked { next },
+            BackendsQuestion::Asked { next } => {
+                BackendsQuestion::Asked { next: Some(next.unwrap_or(0).max(number)) }
+            }
+        };
+    }
+
+    /// Notes that the question was answered.
+    pub(crate) fn end(&mut self) {
+        if let Self::Asked { next } = *self {
+            *self = next.map_or(Self::None, |number| Self::Due { number });
+        }
+    }
+
+    /// Notes that the server that was asked because of this request is lost.
+    pub(crate) fn fail(&mut self, number: u64) {
+        self.end();
+        self.want(number);
+    }
+}
+
 impl Pool {
     /// Closes free servers as long as the process has more than its part.
     pub(crate) fn close_above_part<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let idle: Vec<ServerId> = self.state.nodes().flat_map(|node| node.idle.iter().copied()).collect();
-        for id in idle {
+        if !cx.env.shares_limits() {
+            return;
+        }
+        for id in self.idle_servers() {
             if self.servers.get(id).is_some_and(|server| self.state.is_above_part(cx.env, server)) {
                 self.close_server(cx, id, ABOVE_PART, CloseMode::Flush);
             }
@@ -37,19 +89,18 @@ impl Pool {
     pub(crate) fn look_if_due<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for branch in self.state.branches() {
             // Also after the setting is off: until then the connections count towards this pooler's own limits.
-            if self.ghosts(branch) > 0 {
-                self.state.node_at_mut(branch).look.want(0);
+            if self.unconfirmed(branch) > 0 {
+                self.state.node_at_mut(branch).backends.want(0);
             }
             let node = self.state.node_at(branch);
-            if !matches!(node.look, Look::Due { .. }) {
+            if !node.backends.is_due() {
                 continue;
             }
             let free = node.idle.iter().copied().find(|id| self.reason_to_close(cx.env, *id).is_none());
             if let Some(id) = free {
                 self.ask_for_backends(cx, id);
             } else if node.servers(ServerKind::Login) == 0
-                && self.may_dial(cx.env, branch)
-                && self.has_place(cx.env, branch)
+                && !self.is_full(cx.env, branch)
                 && self.take_place(cx, branch, true)
             {
                 // All servers may be busy for long.
@@ -58,23 +109,15 @@ impl Pool {
         }
     }
 
-    /// Whether `pool_size` leaves room for one more server.
-    fn has_place(&self, env: &Env, branch: Branch) -> bool {
-        let pool = &self.state;
-        let size = env.rules.config.pool_size(&pool.config, &pool.user);
-        size == 0 || pool.node_at(branch).servers_total() < size
-    }
-
-    /// Asks a server that is free for the processes that PostgreSQL has. Returns `false` if no question is due.
-    pub(crate) fn ask_for_backends<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
-        let look = &mut self.state.node_at_mut(server.branch).look;
-        let Look::Due { number } = *look else { return false };
-        *look = Look::Asked { next: None };
+    /// Asks a free server for the processes that PostgreSQL has, if that is due.
+    fn ask_for_backends<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let question = &mut self.state.node_at_mut(server.branch).backends;
+        let BackendsQuestion::Due { number } = *question else { return };
+        *question = BackendsQuestion::Asked { next: None };
         let text = own_settings::question(server.at.version, Asks::Little, QUESTION.as_bytes());
         let asked_us = cx.env.now.mono_us;
         self.ask_server(cx, id, ServerQuestion::Backends { number, asked_us }, &text);
-        true
     }
 
     /// Handles the answer of a server that was asked for the processes that PostgreSQL has.
@@ -87,9 +130,9 @@ impl Pool {
     ) {
         let Some(branch) = self.servers.get(id).map(|server| server.branch) else { return };
         let lists = answer.rows.first().filter(|_| answer.failed.is_none()).and_then(|row| pids(row));
-        self.state.node_at_mut(branch).look.end();
+        self.state.node_at_mut(branch).backends.end();
         if let Some((by_database, by_user)) = lists {
-            self.settle_departed(cx, (branch, asked_us), &by_database);
+            self.settle_closing(cx, (branch, asked_us), &by_database);
             if number > 0 {
                 let of_database = self.state.scarce_at(branch);
                 let of_user = Scarce::User(self.state.user.clone());
@@ -117,18 +160,21 @@ impl Pool {
             let node = pool.node_at(branch);
             let demand = pool.demand_at(branch) + node.servers_total() - node.servers(ServerKind::Idle)
                 + node.servers(ServerKind::Listening);
-            let ghosts = self.ghosts(branch);
+            let unconfirmed = self.unconfirmed(branch);
             let known = self.servers.values().filter(|server| server.branch == branch && server.at.pid > 0);
             let mut pids: Vec<u32> = known.map(|server| server.at.pid).collect();
-            pids.extend(self.departing_pids(branch));
+            pids.extend(self.closing_pids(branch));
             if by_user {
                 let of = Scarce::User(pool.user.clone());
-                add(seen, LimitSeen { of, demand, ghosts, pids: pids.clone(), is_one_server: one_server });
+                add(
+                    seen,
+                    LimitSeen { of, demand, unconfirmed, pids: pids.clone(), is_one_server: one_server },
+                );
             }
             let is_node = branch.is_primary() || branch.is_standby() && (demand > 0 || !pids.is_empty());
             if by_database && is_node {
                 let of = pool.scarce_at(branch);
-                add(seen, LimitSeen { of, demand, ghosts, pids, is_one_server: one_server });
+                add(seen, LimitSeen { of, demand, unconfirmed, pids, is_one_server: one_server });
             }
         }
     }
@@ -138,7 +184,7 @@ fn add(seen: &mut Vec<LimitSeen>, new: LimitSeen) {
     match seen.iter_mut().find(|one| one.of == new.of) {
         Some(one) => {
             one.demand = one.demand.saturating_add(new.demand);
-            one.ghosts = one.ghosts.saturating_add(new.ghosts);
+            one.unconfirmed = one.unconfirmed.saturating_add(new.unconfirmed);
             one.pids.extend(new.pids);
             one.is_one_server &= new.is_one_server;
         }

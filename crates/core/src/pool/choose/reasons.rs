@@ -82,7 +82,7 @@ impl PoolState {
     /// Whether a server that rests is above this process's part of a limit.
     pub(crate) fn is_above_part(&self, env: &Env, server: &Server) -> bool {
         self.counts_towards_shared(env, server)
-            && (self.counts_at(server.branch).is_above_part() || self.shared.user.is_above_part())
+            && self.counts_of(server.branch).iter().any(|counts| counts.is_above_part())
     }
 
     /// Whether the login of a server must not go on: this process lost its part of a shared limit, or the time for which the part holds,

@@ -220,9 +220,11 @@ impl PoolState {
         u32::try_from(clients.sum::<usize>()).unwrap_or(u32::MAX)
     }
 
-    /// The counter of `max_db_connections` for a node.
-    pub(crate) fn counts_at(&self, branch: Branch) -> &Arc<Counts> {
-        self.standby_at(branch).map_or(&self.shared.database, |standby| &standby.counts)
+    /// Returns the counters of the limits that a server of this node counts towards: `max_db_connections` for the node, and
+    /// `max_user_connections`.
+    pub(crate) fn counts_of(&self, branch: Branch) -> [&Arc<Counts>; 2] {
+        let by_database = self.standby_at(branch).map_or(&self.shared.database, |standby| &standby.counts);
+        [by_database, &self.shared.user]
     }
 
     /// Returns the limit to name to a client if the node's counter is at `max_db_connections`.

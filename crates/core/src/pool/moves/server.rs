@@ -124,7 +124,7 @@ impl Pool {
             self.location_lost(cx.env.now.mono_us, server.branch);
         }
         if let Some(ServerQuestion::Backends { number, .. }) = server.state.question() {
-            self.state.node_at_mut(server.branch).look.fail(*number);
+            self.state.node_at_mut(server.branch).backends.fail(*number);
         }
         for statement in server.statements.drain() {
             cx.env.statements.give_back(statement);
@@ -136,7 +136,7 @@ impl Pool {
             self.state.node_at_mut(server.branch).aged_us = cx.env.now.mono_us;
         }
         match is_counted_on {
-            true => self.depart(cx, &server, mode),
+            true => self.close_and_count(cx, &server, mode),
             false => self.give_back_server(cx, server.branch),
         }
         let is_listener = |listener: &mut Box<NotifyListener>| listener.server == id;
@@ -158,8 +158,7 @@ impl Pool {
     /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
     pub(crate) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         let pool = &self.state;
-        pool.counts_at(branch).servers.give_back();
-        pool.shared.user.servers.give_back();
+        pool.counts_of(branch).iter().for_each(|counts| counts.servers.give_back());
         if pool.policy.is_limited {
             cx.env.want(Effect::NoticeStarving);
         }

@@ -77,7 +77,8 @@ impl Pool {
         if branch == self.state.asks_at {
             self.refuse_lookups(cx, Obstacle::Unreachable);
         }
-        while let Some(client) = self.next_waiter(branch, 0) {
+        self.state.node_at_mut(branch).passed_over = 0;
+        while let Some(client) = self.next_waiter(branch) {
             self.refuse_client(cx, client, fault);
         }
         for client in std::mem::take(&mut self.state.node_at_mut(branch).awaiting) {

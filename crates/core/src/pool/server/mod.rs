@@ -2,8 +2,8 @@
 
 pub(crate) mod abandoned;
 pub(crate) mod asked;
+pub(crate) mod closing;
 pub(crate) mod connect_query;
-pub(crate) mod departing;
 pub(crate) mod errors;
 pub(crate) mod greeting;
 pub(crate) mod login;

@@ -9,7 +9,6 @@ use crate::pool::Pool;
 use crate::pool::choose::reasons::ABOVE_PART;
 use crate::pool::client::leaving::Farewell;
 use crate::pool::client::state::Link;
-use crate::pool::node::Look;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::abandoned::NOT_READY;
@@ -61,7 +60,7 @@ impl Pool {
             return self.close_server(cx, id, ABOVE_PART, CloseMode::Flush);
         }
         pool.move_server(id, server, ServerState::Idle);
-        if matches!(pool.node_at(server.branch).look, Look::Due { .. }) {
+        if pool.node_at(server.branch).backends.is_due() {
             // The server is asked before any client gets it.
             pool.notice();
         }

@@ -159,7 +159,7 @@ impl Pool {
         let branch = self.servers[id].branch;
         pool.node_at_mut(branch).list(id, None, Some(ServerKind::Active));
         // It exists, even if the limits are lower now.
-        for counts in [pool.counts_at(branch), &pool.shared.user] {
+        for counts in pool.counts_of(branch) {
             counts.servers.take_anyway();
             counts.arrived.fetch_add(1, Ordering::AcqRel);
         }

@@ -6,12 +6,12 @@
 
 use crate::context::{Cx, Env, Role};
 use crate::driver::{CloseMode, Closed, ConnId, Driver};
-use crate::limits::GHOST_WITHOUT_PID_US;
+use crate::limits::UNCONFIRMED_LOGIN_US;
 use crate::pool::server::state::{ConnectionState, Server, ServerState, Serves};
 use crate::pool::{Branch, Pool};
 
 /// A connection that pgweir has closed and that still counts.
-pub(crate) struct Departing {
+pub(crate) struct ClosingServer {
     /// The connection while the driver waits for its end; `None` if its end cannot be seen any more, only in `pg_stat_activity`.
     conn: Option<ConnId>,
     /// The process id of the server; 0 if the connection was closed before the server told it.
@@ -33,87 +33,88 @@ impl Pool {
     }
 
     /// Closes the connection of a server that is not in the pool any more, and counts it until its end.
-    pub(crate) fn depart<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server: &Server, mode: CloseMode) {
+    pub(crate) fn close_and_count<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server: &Server,
+        mode: CloseMode,
+    ) {
         let is_open = server.connection == ConnectionState::Open;
         if is_open {
-            cx.env.set_role(server.conn, Role::Departing(self.id));
+            cx.env.set_role(server.conn, Role::ClosingServer(self.id));
             cx.driver.close(server.conn, CloseMode::Confirm { flushes: mode == CloseMode::Flush });
         }
-        self.departing.push(Departing {
+        self.closing.push(ClosingServer {
             conn: is_open.then_some(server.conn),
             pid: server.at.pid,
             branch: server.branch,
             since_us: cx.env.now.mono_us,
         });
-        let pool = &self.state;
-        for counts in [pool.counts_at(server.branch), &pool.shared.user].into_iter().filter(|_| is_open) {
+        for counts in self.state.counts_of(server.branch).into_iter().filter(|_| is_open) {
             // There is no limit, so this never fails.
-            let _ = counts.departing.try_take(0);
+            let _ = counts.closing.try_take(0);
         }
     }
 
     /// Handles the end of a connection that pgweir has closed.
-    pub(crate) fn departed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, why: &Closed) {
+    pub(crate) fn closing_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, why: &Closed) {
         cx.env.clear_role(conn);
-        let Some(place) = self.departing.iter().position(|one| one.conn == Some(conn)) else { return };
-        self.departing[place].conn = None;
-        let branch = self.departing[place].branch;
-        self.end_departing(branch);
+        let Some(place) = self.closing.iter().position(|one| one.conn == Some(conn)) else { return };
+        self.closing[place].conn = None;
+        let branch = self.closing[place].branch;
+        self.end_closing(branch);
         if *why == Closed::Eof {
-            self.departing.swap_remove(place);
+            self.closing.swap_remove(place);
             self.give_back_server(cx, branch);
             self.notice();
         }
     }
 
     /// One connection fewer is known to end soon.
-    fn end_departing(&self, branch: Branch) {
-        let pool = &self.state;
-        for counts in [pool.counts_at(branch), &pool.shared.user] {
-            counts.departing.give_back();
-        }
+    fn end_closing(&self, branch: Branch) {
+        self.state.counts_of(branch).iter().for_each(|counts| counts.closing.give_back());
     }
 
     /// The process ids of the servers to a node whose connections are closed and still count.
-    pub(crate) fn departing_pids(&self, branch: Branch) -> impl Iterator<Item = u32> {
-        self.departing.iter().filter(move |one| one.branch == branch && one.pid > 0).map(|one| one.pid)
+    pub(crate) fn closing_pids(&self, branch: Branch) -> impl Iterator<Item = u32> {
+        self.closing.iter().filter(move |one| one.branch == branch && one.pid > 0).map(|one| one.pid)
     }
 
     /// Gives back the places of connections to a node whose processes were not among those that it has shown. It was asked at `asked_us`.
-    pub(crate) fn settle_departed<D: Driver>(
+    pub(crate) fn settle_closing<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         (branch, asked_us): (Branch, u64),
         pids: &[u32],
     ) {
-        let is_gone = |one: &Departing| {
-            let is_ghost = one.conn.is_none() && one.branch == branch && one.since_us < asked_us;
+        let is_gone = |one: &ClosingServer| {
+            let is_unconfirmed = one.conn.is_none() && one.branch == branch && one.since_us < asked_us;
             // Without a process id only time tells: PostgreSQL ends a login that takes longer than authentication_timeout.
             let is_unseen = match one.pid {
-                0 => asked_us.saturating_sub(one.since_us) >= GHOST_WITHOUT_PID_US,
+                0 => asked_us.saturating_sub(one.since_us) >= UNCONFIRMED_LOGIN_US,
                 pid => !pids.contains(&pid),
             };
-            is_ghost && is_unseen
+            is_unconfirmed && is_unseen
         };
-        while let Some(place) = self.departing.iter().position(is_gone) {
-            let gone = self.departing.swap_remove(place);
+        while let Some(place) = self.closing.iter().position(is_gone) {
+            let gone = self.closing.swap_remove(place);
             self.give_back_server(cx, gone.branch);
             self.notice();
         }
     }
 
     /// The number of connections to a node whose end can only be seen in `pg_stat_activity`.
-    pub(crate) fn ghosts(&self, branch: Branch) -> u32 {
-        let ghosts = self.departing.iter().filter(|one| one.conn.is_none() && one.branch == branch);
-        u32::try_from(ghosts.count()).unwrap_or(u32::MAX)
+    pub(crate) fn unconfirmed(&self, branch: Branch) -> u32 {
+        let unconfirmed = self.closing.iter().filter(|one| one.conn.is_none() && one.branch == branch);
+        u32::try_from(unconfirmed.count()).unwrap_or(u32::MAX)
     }
 
     /// Gives back all places: the pool is about to be forgotten.
-    pub(crate) fn forget_departing<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        for gone in std::mem::take(&mut self.departing) {
+    pub(crate) fn forget_closing<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for gone in std::mem::take(&mut self.closing) {
             if let Some(conn) = gone.conn {
                 cx.env.clear_role(conn);
-                self.end_departing(gone.branch);
+                self.end_closing(gone.branch);
             }
             self.give_back_server(cx, gone.branch);
         }

@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 
 /// The processes that may be those of ended poolers, for one limit.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Suspects {
+pub(super) struct Unclaimed {
     /// The processes; `None` before the first look.
     pids: Option<BTreeSet<u32>>,
     /// The request of the control plane from which on an answer counts.
     since: u64,
 }
 
-impl Suspects {
+impl Unclaimed {
     /// Begins again: another pooler has ended, so that answers to requests before this number say nothing of it.
     pub(super) fn begin(&mut self, number: u64) {
-        *self = Suspects { pids: None, since: number };
+        *self = Unclaimed { pids: None, since: number };
     }
 
     /// Takes an answer: the processes that PostgreSQL has. `living` are those of living poolers.
@@ -56,18 +56,18 @@ mod tests {
 
     #[test]
     fn suspects_only_become_fewer() {
-        let mut suspects = Suspects::default();
-        suspects.begin(5);
-        assert_eq!(suspects.count(), None);
-        suspects.look(4, &[], &set(&[]));
-        assert_eq!(suspects.count(), None, "the answer is older than the end of the pooler");
-        suspects.look(5, &[1, 2, 3, 9], &set(&[9]));
-        assert_eq!(suspects.count(), Some(3));
-        suspects.look(6, &[2, 3, 7, 8], &set(&[9]));
-        assert_eq!(suspects.count(), Some(2), "7 and 8 came after the pooler had ended");
-        suspects.clear(&set(&[3]));
-        assert_eq!(suspects.count(), Some(1), "3 was a living pooler's that had not told it yet");
-        suspects.look(7, &[7, 8], &set(&[]));
-        assert_eq!(suspects.count(), Some(0));
+        let mut unclaimed = Unclaimed::default();
+        unclaimed.begin(5);
+        assert_eq!(unclaimed.count(), None);
+        unclaimed.look(4, &[], &set(&[]));
+        assert_eq!(unclaimed.count(), None, "the answer is older than the end of the pooler");
+        unclaimed.look(5, &[1, 2, 3, 9], &set(&[9]));
+        assert_eq!(unclaimed.count(), Some(3));
+        unclaimed.look(6, &[2, 3, 7, 8], &set(&[9]));
+        assert_eq!(unclaimed.count(), Some(2), "7 and 8 came after the pooler had ended");
+        unclaimed.clear(&set(&[3]));
+        assert_eq!(unclaimed.count(), Some(1), "3 was a living pooler's that had not told it yet");
+        unclaimed.look(7, &[7, 8], &set(&[]));
+        assert_eq!(unclaimed.count(), Some(0));
     }
 }
