@@ -10,7 +10,6 @@ use std::collections::{HashMap, HashSet};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -19,15 +18,14 @@ use pgweir_core::driver::Level;
 use pgweir_core::mail::{LagRequest, PromoteRequest};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use crate::log::Log;
+use crate::order_thread::OrderThread;
 use crate::plane::Event;
 
-/// The name of the thread.
-const THREAD: &str = "commands";
 /// The number of bytes after which the output of a program is not read any further.
 const PRINTED_BYTES_MAX: u64 = 4096;
 /// The number of characters of a program's error output that are logged.
@@ -39,7 +37,7 @@ const NOT_PASSED_ON: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "
 
 /// The handle to the thread that runs programs.
 pub struct Commands {
-    orders: Option<UnboundedSender<Order>>,
+    thread: OrderThread<Order>,
     events: Sender<Event>,
     log: Log,
 }
@@ -93,7 +91,7 @@ impl Commands {
     /// Creates a handle without a thread. Results come as events.
     #[must_use]
     pub fn new(events: Sender<Event>, log: &Log) -> Commands {
-        Commands { orders: None, events, log: log.clone() }
+        Commands { thread: OrderThread::new("commands"), events, log: log.clone() }
     }
 
     /// Runs `lag_command` for a standby. The result comes as an event, also if the program cannot be run.
@@ -120,30 +118,11 @@ impl Commands {
 
     /// Gives an order to the thread, which is started first if necessary. Returns `false` if there is no thread.
     fn order(&mut self, order: Order) -> bool {
-        if self.orders.is_none() {
-            self.start();
+        if !self.thread.takes_orders() {
+            let (events, log) = (self.events.clone(), self.log.clone());
+            self.thread.start(&self.log, "that runs programs", move |orders| obey(orders, events, log));
         }
-        self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
-    }
-
-    fn start(&mut self) {
-        let (orders, inbox) = unbounded_channel();
-        let (events, log) = (self.events.clone(), self.log.clone());
-        let started = thread::Builder::new().name(THREAD.into()).spawn(move || serve(inbox, events, log));
-        match started {
-            Ok(_) => self.orders = Some(orders),
-            Err(error) => {
-                let line = format!("could not start the thread that runs programs: {error}");
-                self.log.write(Level::Error, &line);
-            }
-        }
-    }
-}
-
-fn serve(orders: UnboundedReceiver<Order>, events: Sender<Event>, log: Log) {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => LocalSet::new().block_on(&runtime, obey(orders, events, log)),
-        Err(error) => log.write(Level::Error, &format!("programs cannot be run: {error}")),
+        self.thread.send(order).is_ok()
     }
 }
 
@@ -396,7 +375,7 @@ mod tests {
                 stat.is_empty() || stat.contains(") Z ")
             };
             while !is_gone() {
-                thread::yield_now();
+                std::thread::yield_now();
             }
         }
         assert_eq!(rig.run("echo 1", LONG_MS), Ok(Duration::from_millis(1)), "the next one runs");

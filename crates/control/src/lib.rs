@@ -13,6 +13,7 @@ mod keys;
 mod limits;
 pub mod log;
 mod login;
+mod order_thread;
 mod plane;
 pub mod process;
 mod sources;

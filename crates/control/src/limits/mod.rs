@@ -14,20 +14,19 @@ mod register;
 mod unclaimed;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use pgweir_core::Shared;
-use pgweir_core::driver::{Level, WorkerId};
+use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Rules;
 use pgweir_core::places::{BackendsSeen, LimitsSeen};
 use pgweir_settings::{Config, SharedLimits};
 use tokio::select;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::LocalSet;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::log::Log;
+use crate::order_thread::OrderThread;
 use crate::plane::Event;
 use crate::sources::LookUp;
 use crate::sources::http::Client;
@@ -35,18 +34,13 @@ use crate::trust::VerifyBy;
 use duty::Duty;
 use local::Spec;
 
-/// The name of the thread.
-const THREAD: &str = "limits";
-
 /// The time that the end of the process waits for this pooler's part to be given back.
 const END_MAX: Duration = Duration::from_secs(3);
 
 /// The handle to the thread, which starts with the first configuration that shares limits.
 pub struct Limits {
     outside: Outside,
-    orders: Option<UnboundedSender<Order>>,
-    /// Ends when the thread does.
-    thread: Option<Receiver<()>>,
+    thread: OrderThread<Order>,
     /// Another process takes over, and this one says no more of its limits.
     is_handed_over: bool,
 }
@@ -82,13 +76,15 @@ impl Limits {
         is_successor: bool,
     ) -> Limits {
         let outside = Outside { log: log.clone(), look_up, verify, shared, events, is_successor };
-        Limits { outside, orders: None, thread: None, is_handed_over: false }
+        Limits { outside, thread: OrderThread::new("limits"), is_handed_over: false }
     }
 
     /// Shares the limits of this configuration from now on.
     pub(crate) fn follow(&mut self, rules: &Rules) {
-        if self.orders.is_none() && rules.config.main.shared_limits == SharedLimits::Etcd {
-            self.start();
+        if !self.thread.takes_orders() && rules.config.main.shared_limits == SharedLimits::Etcd {
+            let outside = self.outside.clone();
+            let serve = move |orders| serve(orders, outside);
+            self.thread.start(&self.outside.log, "for shared limits", serve);
         }
         self.send(Order::Follow(Arc::clone(&rules.config)));
     }
@@ -105,54 +101,25 @@ impl Limits {
 
     /// Hands this pooler's parts over to another process, which has taken over. From now on this one opens no connection under a shared limit.
     pub(crate) fn hand_over(&mut self) {
-        if self.orders.is_some() && !std::mem::replace(&mut self.is_handed_over, true) {
+        if self.thread.takes_orders() && !std::mem::replace(&mut self.is_handed_over, true) {
             self.outside.shared.take_parts_away();
             self.send(Order::HandOver);
         }
     }
 
-    /// Gives back this pooler's parts, and waits until that is done. Call it before the process ends.
+    /// Gives back this pooler's parts, and waits until that is done. Call it before the process ends. If it takes too long, the lease ends.
     pub(crate) fn finish(&mut self) {
-        if self.orders.is_some() {
+        if self.thread.takes_orders() {
             self.outside.shared.take_parts_away();
             self.send(Order::End);
         }
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            // Nothing is ever sent; the thread has ended, or takes too long. In that case the lease ends.
-            let _ = thread.recv_timeout(END_MAX);
-        }
+        self.thread.finish(END_MAX);
     }
 
     fn send(&self, order: Order) {
-        if let Some(orders) = &self.orders {
-            // This fails if there is no thread, which has logged the reason or was told to end.
-            let _ = orders.send(order);
-        }
+        // This fails if there is no thread, which has logged the reason or was told to end.
+        let _ = self.thread.send(order);
     }
-
-    fn start(&mut self) {
-        let (orders, inbox) = unbounded_channel();
-        let (running, thread) = channel();
-        let outside = self.outside.clone();
-        let started = thread::Builder::new().name(THREAD.into()).spawn(move || run(inbox, outside, running));
-        match started {
-            Ok(_) => (self.orders, self.thread) = (Some(orders), Some(thread)),
-            Err(error) => {
-                let line = format!("could not start the thread for shared limits: {error}");
-                self.outside.log.write(Level::Error, &line);
-            }
-        }
-    }
-}
-
-/// `running` is dropped when the thread ends.
-fn run(orders: UnboundedReceiver<Order>, outside: Outside, running: Sender<()>) {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(orders, outside)),
-        Err(error) => outside.log.write(Level::Error, &format!("limits cannot be shared: {error}")),
-    }
-    drop(running);
 }
 
 async fn serve(mut orders: UnboundedReceiver<Order>, mut outside: Outside) {

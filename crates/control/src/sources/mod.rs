@@ -19,7 +19,6 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread;
 use std::time::Duration;
 
 use pgweir_core::driver::Level;
@@ -27,11 +26,12 @@ use pgweir_core::mail::Rules;
 use pgweir_core::source::{SourceReport, SourceWord};
 use pgweir_settings::{ClusterOptions, Config, Discovery, Main, Password, SourceUrl};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::log::Log;
+use crate::order_thread::OrderThread;
 use crate::plane::Event;
 use crate::sources::http::Client;
 use crate::trust::VerifyBy;
@@ -40,12 +40,9 @@ use crate::trust::VerifyBy;
 /// there are none.
 pub type LookUp = fn(&str, &str) -> Result<Vec<IpAddr>, String>;
 
-/// The name of the thread.
-const THREAD: &str = "sources";
-
 /// The handle to the thread, which starts with the first cluster that has a source.
 pub struct Sources {
-    orders: Option<UnboundedSender<Order>>,
+    thread: OrderThread<Order>,
     events: Sender<Event>,
     log: Log,
     outside: Outside,
@@ -76,27 +73,27 @@ impl Sources {
     /// Creates a handle without a thread. Answers come as events.
     #[must_use]
     pub fn new(events: Sender<Event>, log: &Log, look_up: LookUp, verify: VerifyBy) -> Sources {
-        Sources { orders: None, events, log: log.clone(), outside: Outside { look_up, verify } }
+        let thread = OrderThread::new("sources");
+        Sources { thread, events, log: log.clone(), outside: Outside { look_up, verify } }
     }
 
     /// Asks the sources of this configuration from now on.
     pub(crate) fn follow(&mut self, rules: &Rules) {
         let has_source = |cluster: &ClusterOptions| cluster.discovery != Discovery::Sql;
-        if self.orders.is_none() && rules.config.clusters.values().any(has_source) {
-            self.start();
+        if !self.thread.takes_orders() && rules.config.clusters.values().any(has_source) {
+            let (events, log, outside) = (self.events.clone(), self.log.clone(), self.outside);
+            let serve = async move |orders| serve(orders, events, &log, outside).await;
+            self.thread.start(&self.log, "that asks the sources of clusters", serve);
         }
-        if let Some(orders) = &self.orders {
-            // This fails if there is no thread, which has logged the reason.
-            let _ = orders.send(Order::Follow(Arc::clone(&rules.config)));
-        }
+        // This fails if there is no thread, which has logged the reason.
+        let _ = self.thread.send(Order::Follow(Arc::clone(&rules.config)));
     }
 
     /// Asks Patroni for a switchover. The answer comes as an event.
     pub(crate) fn switch_over(&self, request: Request) {
         let Request { cluster, number, .. } = &request;
         let (cluster, number) = (Arc::clone(cluster), *number);
-        let orders = self.orders.as_ref();
-        if orders.is_none_or(|orders| orders.send(Order::SwitchOver(request)).is_err()) {
+        if self.thread.send(Order::SwitchOver(request)).is_err() {
             let result = Err("no source is asked".to_owned());
             // This fails if the process is ending and the receiver is gone.
             let _ = self.events.send(Event::Switched { cluster, number, result });
@@ -105,24 +102,8 @@ impl Sources {
 
     /// Asks the source of this cluster more often from now on, or at the usual interval.
     pub(crate) fn hurry(&self, cluster: Arc<str>, hurries: bool) {
-        if let Some(orders) = &self.orders {
-            // This fails if there is no thread, which has logged the reason.
-            let _ = orders.send(Order::Hurry { cluster, hurries });
-        }
-    }
-
-    fn start(&mut self) {
-        let (orders, inbox) = unbounded_channel();
-        let (events, log, outside) = (self.events.clone(), self.log.clone(), self.outside);
-        let started =
-            thread::Builder::new().name(THREAD.into()).spawn(move || run(inbox, events, &log, outside));
-        match started {
-            Ok(_) => self.orders = Some(orders),
-            Err(error) => {
-                let line = format!("could not start the thread that asks the sources of clusters: {error}");
-                self.log.write(Level::Error, &line);
-            }
-        }
+        // This fails if there is no thread, which has logged the reason.
+        let _ = self.thread.send(Order::Hurry { cluster, hurries });
     }
 }
 
@@ -236,13 +217,6 @@ struct Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.handle.abort();
-    }
-}
-
-fn run(orders: UnboundedReceiver<Order>, events: Sender<Event>, log: &Log, outside: Outside) {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(orders, events, log, outside)),
-        Err(error) => log.write(Level::Error, &format!("the sources of clusters cannot be asked: {error}")),
     }
 }
 

@@ -12,27 +12,23 @@ mod lease;
 mod rights;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use pgweir_core::driver::{Level, WorkerId};
+use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Rules;
 use pgweir_core::vip::VipReport;
 use pgweir_settings::Config;
 use tokio::select;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::LocalSet;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::log::Log;
+use crate::order_thread::OrderThread;
 use crate::plane::Event;
 use crate::sources::LookUp;
 use crate::sources::http::Client;
 use crate::trust::VerifyBy;
 use duty::{Duty, Spec};
-
-/// The name of the thread.
-const THREAD: &str = "vip";
 
 /// The time that the end of the process waits for the address to be given away, besides the time of `vip_down_command`.
 const END_MAX: Duration = Duration::from_secs(5);
@@ -46,9 +42,7 @@ pub type TellVip = Arc<dyn Fn(Option<VipReport>) + Send + Sync>;
 /// The handle to the thread, which starts with the first configuration that has a virtual address.
 pub struct Vip {
     setup: Setup,
-    orders: Option<UnboundedSender<Order>>,
-    /// Ends when the thread does.
-    thread: Option<Receiver<()>>,
+    thread: OrderThread<Order>,
     /// The time that the thread may take to give the address away.
     limit: Duration,
     has_ended: bool,
@@ -100,27 +94,28 @@ impl Vip {
         is_successor: bool,
     ) -> Vip {
         let setup = Setup { log: log.clone(), look_up, verify, tell, events, is_successor };
-        Vip { setup, orders: None, thread: None, limit: Duration::ZERO, has_ended: false }
+        Vip { setup, thread: OrderThread::new("vip"), limit: Duration::ZERO, has_ended: false }
     }
 
     /// Uses the virtual address of this configuration from now on.
     pub(crate) fn follow(&mut self, rules: &Rules) {
         let main = &rules.config.main;
-        if self.has_ended || (self.orders.is_none() && main.vip.is_empty()) {
+        if self.has_ended || (!self.thread.takes_orders() && main.vip.is_empty()) {
             return;
         }
         let command = if main.vip_down_command.is_empty() { Duration::ZERO } else { main.vip_ttl };
         self.limit = self.limit.max(END_MAX + command);
-        if self.orders.is_none() {
-            self.start();
+        if !self.thread.takes_orders() {
+            let setup = self.setup.clone();
+            let serve = move |orders| serve(orders, setup);
+            self.thread.start(&self.setup.log, "for the virtual address", serve);
         }
         self.send(Order::Follow(Arc::clone(&rules.config)));
     }
 
     /// Takes the address although etcd cannot be asked. The result comes as [`Event::TookVip`], also if there is no address.
     pub(crate) fn take_by_force(&self, from: WorkerId, ticket: u64) {
-        let orders = self.orders.as_ref().filter(|_| !self.has_ended);
-        if orders.is_none_or(|orders| orders.send(Order::TakeByForce { from, ticket }).is_err()) {
+        if self.has_ended || self.thread.send(Order::TakeByForce { from, ticket }).is_err() {
             self.setup.took(from, ticket, Err(NO_ADDRESS.to_owned()));
         }
     }
@@ -137,44 +132,15 @@ impl Vip {
         self.send(Order::Leave);
     }
 
-    /// Waits until the address is given away or left. Call it before the process ends.
+    /// Waits until the address is given away or left. Call it before the process ends. If it takes too long, the kernel removes the address.
     pub(crate) fn finish(&mut self) {
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            // Nothing is ever sent; the thread has ended, or takes too long. In that case the kernel removes the address.
-            let _ = thread.recv_timeout(self.limit);
-        }
+        self.thread.finish(self.limit);
     }
 
     fn send(&self, order: Order) {
-        if let Some(orders) = &self.orders {
-            // This fails if there is no thread, which has logged the reason or was told to end.
-            let _ = orders.send(order);
-        }
+        // This fails if there is no thread, which has logged the reason or was told to end.
+        let _ = self.thread.send(order);
     }
-
-    fn start(&mut self) {
-        let (orders, inbox) = unbounded_channel();
-        let (running, thread) = channel();
-        let setup = self.setup.clone();
-        let started = thread::Builder::new().name(THREAD.into()).spawn(move || run(inbox, setup, running));
-        match started {
-            Ok(_) => (self.orders, self.thread) = (Some(orders), Some(thread)),
-            Err(error) => {
-                let line = format!("could not start the thread for the virtual address: {error}");
-                self.setup.log.write(Level::Error, &line);
-            }
-        }
-    }
-}
-
-/// `running` is dropped when the thread ends.
-fn run(orders: UnboundedReceiver<Order>, setup: Setup, running: Sender<()>) {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(orders, setup)),
-        Err(error) => setup.log.write(Level::Error, &format!("vip cannot be used: {error}")),
-    }
-    drop(running);
 }
 
 async fn serve(mut orders: UnboundedReceiver<Order>, mut setup: Setup) {
