@@ -19,7 +19,7 @@ fetch() {
     (cd "$work/packages" && apt-get -q "$@" >>"$work/log" 2>&1)
 }
 
-# Downloads the packages that are named. The list of packages may be old or not there at all; as root it can be made anew.
+# Downloads the packages that are named. The list of packages may be old or not there at all; as root it can be made again.
 download() {
     fetch download "$@" || { [ "$(id -u)" = 0 ] && apt-get -q update >/dev/null && fetch download "$@"; } || fail
 }

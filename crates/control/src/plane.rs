@@ -66,7 +66,7 @@ pub enum Event {
         /// The reason of a failure.
         result: Result<(), String>,
     },
-    /// This process's parts of shared limits have changed.
+    /// The parts of shared limits that this process has were changed.
     PartsChanged,
     /// The processes that PostgreSQL has must be known, for a limit that is shared.
     LookAtBackends {

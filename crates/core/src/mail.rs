@@ -119,7 +119,7 @@ pub enum Mail {
     },
     /// An evicted server is gone: starving pools may try again.
     Room,
-    /// This process's parts of shared limits have changed: free servers above a part are closed, and pools below one may open servers.
+    /// The parts of shared limits that this process has were changed. Free servers above a part are closed, and pools below one may open servers.
     Parts,
     /// The control plane must know which server processes PostgreSQL has that count towards this limit: [`Question::Backends`] follows from
     /// each pool that counts towards the limit and gets a free server.

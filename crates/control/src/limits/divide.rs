@@ -1,6 +1,6 @@
-//! How a limit is divided among poolers: a function of what etcd has at one moment.
+//! The division of a limit among poolers: a function of the keys in etcd at one moment.
 //!
-//! The division in etcd has a share for each pooler. `grant` is the number of connections that the pooler may have from now on, and `reserved`
+//! A division has a share for each pooler. `grant` is the number of connections that the pooler may have from now on, and `reserved`
 //! is the most that it may still have: its grant, the part that it has not given up yet, and the connections that exist. **The sum of
 //! what is reserved never grows above the limit**: a grant is raised only by what is free. So the limit holds at each moment, whatever is
 //! delayed or lost.
@@ -22,7 +22,7 @@ pub(super) struct Share {
 /// The shares of a limit.
 pub(super) type Shares = BTreeMap<PoolerId, Share>;
 
-/// What a living pooler says of a limit.
+/// The report of a living pooler about a limit.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Report {
     /// The limit in the pooler's configuration; 0 if it has none.
@@ -51,7 +51,7 @@ pub(super) fn limit(reports: &BTreeMap<&PoolerId, &Report>) -> Option<u32> {
     reports.values().map(|report| report.limit).filter(|limit| *limit > 0).min()
 }
 
-/// Divides a limit anew. `reports` are those of the poolers that are alive; the shares of other poolers stay reserved.
+/// Returns the shares that follow from the present ones and from the reports of the living poolers. The shares of other poolers stay reserved.
 pub(super) fn divide(shares: &Shares, reports: &BTreeMap<&PoolerId, &Report>) -> Shares {
     let Some(limit) = limit(reports) else { return shares.clone() };
     let absent = |id: &PoolerId| !reports.contains_key(id);
@@ -129,7 +129,7 @@ fn targets(pie: u32, keeps_one: bool, present: &[Present<'_>]) -> Vec<u32> {
     present.iter().zip(&parts).map(target).collect()
 }
 
-/// Splits a number by demand: each gets at least one, then what it demands, as far as its fair part goes; what nobody demands is spread.
+/// Splits a number by demand. Each part is at least one and at most the demand, as far as a fair part goes; the rest is spread evenly.
 fn split(pie: u32, demands: &[u32]) -> Vec<u32> {
     let mut parts = vec![0; demands.len()];
     let mut order: Vec<usize> = (0..demands.len()).collect();

@@ -11,7 +11,7 @@ use crate::sources::json::{self, text};
 /// The shares of all limits.
 pub(super) type Division = BTreeMap<Scarce, Shares>;
 
-/// What a pooler writes under its lease.
+/// The report of a pooler about all limits, which it writes under its lease.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Document {
     /// The pooler's place: its host name, port and peer number. It is the same for a process that replaces another one.

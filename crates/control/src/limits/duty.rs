@@ -16,9 +16,9 @@ use super::Outside;
 use super::divide::{PoolerId, Report};
 use super::documents::Document;
 use super::local::{Demands, Spec, WorkerClock, is_one_server, limit_of};
+use super::looks::Looks;
 use super::member::{Parts, Snapshot};
 use super::register::Keys;
-use super::unclaimed::Unclaimed;
 use crate::plane::Event;
 use crate::sources::http::Client;
 use crate::sources::session::Session;
@@ -27,11 +27,6 @@ use crate::sources::session::Session;
 const PERIOD: Duration = Duration::from_millis(500);
 /// The minimum time between two rounds.
 const APART: Duration = Duration::from_millis(40);
-/// The time after which the processes of PostgreSQL are asked for again.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
-/// The time after a pooler has ended in order before PostgreSQL is first asked.
-const SETTLE: Duration = Duration::from_millis(400);
-
 /// The work for shared limits.
 pub(super) struct Duty {
     spec: Spec,
@@ -41,7 +36,7 @@ pub(super) struct Duty {
     config: Arc<Config>,
     standing: Standing,
     parts: Parts,
-    /// What etcd had last.
+    /// The keys in etcd, as they were read last.
     snapshot: Snapshot,
     /// The revision at which this pooler's report was last written.
     own_at: u64,
@@ -61,31 +56,16 @@ pub(super) struct Duty {
     said: Option<String>,
 }
 
-/// This pooler's place among the poolers.
+/// The name of this pooler among the poolers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Standing {
-    /// It has no name yet. `since` is when it began to ask for one; a process that replaces another one waits for that one's name.
+    /// The pooler has no name yet, and began to ask for one at the time `since`. A process that replaces another one waits for the name of
+    /// that process.
     Nameless { is_successor: bool, since: Instant },
-    /// It has this name. Without a lease the name is kept.
+    /// The pooler has this name, and keeps it without a lease.
     Named(PoolerId),
     /// Another process takes over the name.
     HandedOver(PoolerId),
-}
-
-/// The looks at PostgreSQL's processes.
-#[derive(Default)]
-struct Looks {
-    /// The number of the last request.
-    number: u64,
-    of: BTreeMap<Scarce, Look>,
-}
-
-struct Look {
-    /// The poolers that have ended.
-    ended: BTreeSet<PoolerId>,
-    unclaimed: Unclaimed,
-    /// The time from which on PostgreSQL is asked.
-    due: Instant,
 }
 
 impl Duty {
@@ -142,8 +122,8 @@ impl Duty {
     pub(super) fn backends(&mut self, seen: &BackendsSeen) {
         for (of, pids) in [&seen.by_database, &seen.by_user] {
             let living = self.living_pids(of);
-            if let Some(look) = self.looks.of.get_mut(of).filter(|_| is_one_server(&self.config, of)) {
-                look.unclaimed.look(seen.number, pids, &living);
+            if is_one_server(&self.config, of) {
+                self.looks.answered(of, (seen.number, pids), &living);
             }
         }
     }
@@ -304,7 +284,7 @@ impl Duty {
                 demand: self
                     .demands
                     .of(&of)
-                    .saturating_add(u32::from(self.looks.of.contains_key(&of)))
+                    .saturating_add(u32::from(self.looks.is_watching(&of)))
                     .min(limit),
                 pids: seen.map(|seen| seen.pids.clone()).unwrap_or_default(),
             };
@@ -401,40 +381,24 @@ impl Duty {
             if !is_inheriting && self.left_behind(&of) > 0 {
                 ended.insert("the process before this one".to_owned());
             }
-            if ended.is_empty() {
-                self.looks.of.remove(&of);
-                continue;
-            }
-            let look = self.looks.of.entry(of.clone()).or_insert_with(|| Look {
-                ended: BTreeSet::new(),
-                unclaimed: Unclaimed::default(),
-                due: Instant::now(),
-            });
-            if !ended.is_subset(&look.ended) {
-                look.unclaimed.begin(self.looks.number + 1);
-                // A pooler that ends in order has given its grant back. If a lease is over, a login that began before may succeed later.
-                let is_in_order = ended.iter().all(|id| self.snapshot.grant(&of, id) == 0);
-                look.due = Instant::now() + if is_in_order { SETTLE } else { SETTLE.max(self.spec.ttl / 4) };
-            }
-            look.ended = ended;
-            if look.due <= Instant::now() && is_one_server(&self.config, &of) {
-                look.due = Instant::now() + LOOK_AGAIN;
-                self.looks.number += 1;
-                let number = self.looks.number;
+            // A pooler that ends in order has given its grant back. If a lease is over, a login that began before may succeed later.
+            let is_in_order = ended.iter().all(|id| self.snapshot.grant(&of, id) == 0);
+            let late = if is_in_order { Duration::ZERO } else { self.spec.ttl / 4 };
+            let is_due = self.looks.follow(&of, ended, late) && is_one_server(&self.config, &of);
+            if is_due {
+                let number = self.looks.begin(&of);
                 self.tell(Event::LookAtBackends { number, of });
             }
         }
     }
 
-    /// Returns what etcd has, with what PostgreSQL has shown of poolers that have ended, and divided anew if this pooler `leads`.
+    /// Returns the keys in etcd as they should be: with the connections that PostgreSQL has shown of poolers that have ended and, if this
+    /// pooler `leads`, with each limit divided by the present demands.
     fn settled(&mut self, leads: bool) -> Snapshot {
         let mut next = self.snapshot.clone();
-        let limits: Vec<Scarce> = self.looks.of.keys().cloned().collect();
-        for of in limits {
+        for of in self.looks.limits() {
             let living = self.living_pids(&of);
-            let Some(look) = self.looks.of.get_mut(&of) else { continue };
-            look.unclaimed.clear(&living);
-            if let Some(seen) = look.unclaimed.count() {
+            if let Some(seen) = self.looks.count(&of, &living) {
                 next.division = next.settled(&of, seen);
                 if let Some(held) = self.inherited.get_mut(&of) {
                     let arrived = self.outside.shared.counts(&of).arrived.load(Ordering::Acquire);

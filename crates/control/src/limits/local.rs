@@ -1,4 +1,4 @@
-//! What this process knows by itself: its settings, its demands, and the time as its workers have it.
+//! The settings and demands of this process, and the time as its workers have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

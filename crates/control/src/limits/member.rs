@@ -1,4 +1,4 @@
-//! What a pooler does with what it has read in etcd: which parts it uses from when on, and what it writes. It does no I/O.
+//! The decisions of a pooler that has read the keys in etcd: the parts that it uses, and the values that it writes. There is no I/O here.
 //!
 //! **A pooler lowers its part before it says so, and says so before it raises it.** Its report is written only if the division is still the
 //! one that it has read, and its own key what it wrote last: no report that comes late replaces a newer one.
@@ -10,7 +10,7 @@ use pgweir_core::mail::Scarce;
 use super::divide::{PoolerId, Report, Share, Shares, divide};
 use super::documents::{Division, Document};
 
-/// What etcd had at one moment.
+/// The keys in etcd at one moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Snapshot {
     pub(super) division: Division,
@@ -53,7 +53,7 @@ impl Snapshot {
         ended.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Returns the division that the leader writes: each limit divided anew.
+    /// Returns the division that the leader writes: each limit divided by the present demands.
     pub(super) fn divided(&self) -> Division {
         let none = Shares::new();
         let divided = self.limits().into_iter().map(|of| {

@@ -1,12 +1,14 @@
 //! Limits that hold for several poolers together (`shared_limits`). The poolers agree through etcd which part of a limit each of them has.
 //!
 //! `divide`, `member`, `unclaimed` and `documents` are pure: a division and reports in, a division and parts out. `register` has the keys in etcd,
-//! `local` what this process knows by itself, and `duty` joins them. One thread does this, from the first configuration that has the setting.
+//! `local` the settings and demands of this process, `looks` the looks at PostgreSQL's processes, and `duty` joins them. One thread does this,
+//! from the first configuration that has the setting.
 
 mod divide;
 mod documents;
 mod duty;
 mod local;
+mod looks;
 mod member;
 #[cfg(test)]
 mod model;
@@ -41,7 +43,7 @@ const END_MAX: Duration = Duration::from_secs(3);
 pub struct Limits {
     outside: Outside,
     thread: OrderThread<Order>,
-    /// Another process takes over, and this one says no more of its limits.
+    /// Whether another process has taken over this pooler's name and parts.
     is_handed_over: bool,
 }
 

@@ -110,7 +110,7 @@ enum Act {
     Stranger(bool),
 }
 
-/// What becomes of a write.
+/// The fate of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Heard,

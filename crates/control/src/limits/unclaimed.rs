@@ -33,7 +33,7 @@ impl Unclaimed {
         });
     }
 
-    /// Notes the processes of living poolers: they are none of those that ended.
+    /// Notes the processes of living poolers, which belong to no pooler that has ended.
     pub(super) fn clear(&mut self, living: &BTreeSet<u32>) {
         if let Some(pids) = &mut self.pids {
             pids.retain(|pid| !living.contains(pid));

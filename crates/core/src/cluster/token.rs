@@ -128,13 +128,13 @@ impl Asks {
         }
     }
 
-    /// Notes that a term of a primary begins: what an earlier one has told does not count any more.
+    /// Notes that a term of a primary begins. Positions that an earlier primary has told no longer count.
     pub(crate) fn begin_term(&mut self) {
         (self.answered, self.first) = (None, self.sent + 1);
     }
 
-    /// Whether a position that this pool was told once is of an earlier term, and may never come again. A primary tells what it has inserted:
-    /// if it crashes before that is written, it starts again at an earlier position.
+    /// Whether a position that this pool was told is of an earlier term, so that the cluster may never reach it again. A primary tells the
+    /// position up to which it has inserted records. If it crashes before these are written, it starts again at an earlier position.
     pub(crate) fn may_be_lost(&self, position: Position) -> bool {
         self.answered.is_none_or(|(_, known)| position.lsn > known.lsn)
     }

@@ -192,7 +192,7 @@ impl NodePool {
         self.counts.iter().sum::<u32>() - self.servers(ServerKind::Listening)
     }
 
-    /// All server connections that are for clients and have logged in. One that still logs in may be the pool's listener.
+    /// Returns the number of server connections for clients that have logged in. (One that still logs in may become the pool's listener.)
     pub(crate) fn servers_ready(&self) -> u32 {
         self.servers_total() - self.servers(ServerKind::Login)
     }

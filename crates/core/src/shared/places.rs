@@ -90,13 +90,13 @@ pub struct LimitReport {
     pub kept_back: u32,
     /// The pooler that leads; `None` if it is not known.
     pub leader: Option<Arc<str>>,
-    /// What this pooler may do: `shared`, `joining` or `frozen`.
+    /// The state of this pooler: `shared`, `joining`, `frozen` or `handed over` (docs/operate/console.md).
     pub state: &'static str,
     /// The reason for the state, or for connections that are kept back.
     pub reason: Option<String>,
 }
 
-/// What a worker tells the control plane about limits that are shared.
+/// The report of a worker about limits that are shared.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitsSeen {
     /// The time at which the worker looked (monotonic, µs).

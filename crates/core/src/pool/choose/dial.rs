@@ -97,10 +97,10 @@ impl Pool {
     /// (`evict`) and has this pool look again.
     pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch, evict: bool) -> bool {
         let takes = |places: &Places, limit| takes_place(cx.env, places, limit);
-        let Err((lacking, is_coming)) = self.take_places(cx.env, branch, takes) else { return true };
+        let Err((lacking, is_closing)) = self.take_places(cx.env, branch, takes) else { return true };
         let is_wanted = |effect: &Effect| matches!(effect, Effect::Evict(of) if *of == lacking);
         // A place that a closed server still takes will be free in a moment.
-        if evict && !is_coming && !cx.env.effects.iter().any(is_wanted) {
+        if evict && !is_closing && !cx.env.effects.iter().any(is_wanted) {
             cx.env.want(Effect::Evict(lacking));
         }
         false

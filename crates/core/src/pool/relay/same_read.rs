@@ -1,8 +1,8 @@
-//! One read for all clients that wait with the same one: while a server runs a statement whose answer will be kept, a client that could be
-//! given this answer waits for it, and takes no server.
+//! One read for all clients that send the same one. While a server runs a statement whose answer will be kept, a client that could be given
+//! this answer waits for it, and takes no server.
 //!
 //! The client keeps its place in the queue, and those behind it are served meanwhile. It waits once for each request: if it cannot be given
-//! the answer (an error, or more bytes than are kept), it begins to wait for a server as if nobody had asked before, and limits of waiting
+//! the answer (an error, or more bytes than are kept), it begins to wait for a server like any other client, and limits of waiting
 //! (`query_wait_timeout`, `max_waiting_clients`, `reserve_pool_timeout`) count from then on.
 
 use slotmap::SlotMap;

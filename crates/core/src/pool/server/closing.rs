@@ -22,7 +22,7 @@ pub(crate) struct ClosingServer {
 }
 
 impl Pool {
-    /// Whether this server, which is being closed, counts on. PostgreSQL counts a connection from the end of its login, which may
+    /// Whether this server still counts towards a shared limit after pgweir has closed it. PostgreSQL counts a connection from the end of its login, which may
     /// begin with the startup packet.
     pub(crate) fn counts_on(&self, env: &Env, server: &Server) -> bool {
         env.shares_limits()
@@ -70,7 +70,7 @@ impl Pool {
         }
     }
 
-    /// One connection fewer is known to end soon.
+    /// Notes that one closed connection fewer is expected to end soon.
     fn end_closing(&self, branch: Branch) {
         self.state.counts_of(branch).iter().for_each(|counts| counts.closing.give_back());
     }

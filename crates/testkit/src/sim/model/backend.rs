@@ -39,9 +39,9 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Doubt {
     None,
-    /// It may have, since the pooler asked what the session holds.
+    /// The client may have left such state since the pooler last asked for the session's contents.
     New,
-    /// The pooler has asked since, and learned nothing of it.
+    /// The pooler has asked since then, and PostgreSQL could not tell it of that state.
     Audited,
 }
 
