@@ -87,22 +87,81 @@ fn what_sql_prepared_calls_one_too() {
 fn none_is_queued_behind_one() {
     let settings = "default_pool_size = 1\nmultiplex_servers = 1";
     let reads = ["r", "set_tenant", ""];
-    for (rows, multiplexing) in [(vec![reads], true), (vec![reads, ["g", "set_tenant", ""]], false)] {
-        let (mut rig, one, server) = with_catalog(settings, &rows);
-        let two = rig.client("alice");
-        for _ in 0..3 {
+    for state in ["", "session_state = pgbouncer"] {
+        for (rows, multiplexing) in [(vec![reads], true), (vec![reads, ["g", "set_tenant", ""]], false)] {
+            let (mut rig, one, server) = with_catalog(&format!("{settings}\n{state}"), &rows);
+            let two = rig.client("alice");
+            for _ in 0..3 {
+                rig.send(one, &fe::query("select set_tenant('a')"));
+                rig.gets(server);
+                rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+                if !multiplexing && state.is_empty() {
+                    rig.gets(server);
+                    rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+                }
+            }
             rig.send(one, &fe::query("select set_tenant('a')"));
             rig.gets(server);
-            rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
-            if !multiplexing {
-                rig.gets(server);
-                rig.send(server, &be::answer(&[&["s", "role", "none"]]));
-            }
+            rig.send(two, &fe::query("select set_tenant('b')"));
+            assert_eq!(rig.gets(server).len(), usize::from(multiplexing), "{state} {rows:?}");
         }
-        rig.send(one, &fe::query("select set_tenant('a')"));
-        rig.gets(server);
-        rig.send(two, &fe::query("select set_tenant('b')"));
-        assert_eq!(rig.gets(server).len(), usize::from(multiplexing), "{rows:?}");
+    }
+}
+
+/// A pool of two servers with two clients and a third one that changes code, whose texts are known to be short.
+fn with_short_texts(state: &str, rows: &[[&'static str; 3]]) -> (Rig, [End; 3], [End; 2]) {
+    let settings = format!("default_pool_size = 2\nmultiplex_servers = 1\n{state}");
+    let (mut rig, one, first) = with_catalog(&settings, rows);
+    let (two, maker) = (rig.client("alice"), rig.client("alice"));
+    for _ in 0..3 {
+        assert!(run(&mut rig, one, first, "select total(1)").is_empty());
+    }
+    rig.send(one, &fe::query("begin"));
+    assert_eq!(rig.gets(first), ["Query begin"]);
+    rig.send(maker, &fe::query("create function total"));
+    let second = rig.dialed();
+    rig.greet(second);
+    assert_eq!(rig.gets(second), ["Query create function total"]);
+    rig.send(first, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(one);
+    rig.send(one, &fe::query("commit"));
+    assert_eq!(rig.gets(first), ["Query commit"]);
+    rig.send(first, &[be::complete("COMMIT"), be::ready('I')].concat());
+    rig.gets_raw(one);
+    (rig, [one, two, maker], [first, second])
+}
+
+#[test]
+fn a_text_is_judged_anew_when_the_catalog_says_something_else() {
+    for (now, multiplexing) in [("r", true), ("v", false)] {
+        let (mut rig, [one, two, maker], [first, second]) = with_short_texts("", &[["r", "total", ""]]);
+        rig.catalog = Some(vec![[now, "total", ""]]);
+        rig.send(second, &[be::complete("CREATE FUNCTION"), be::ready('I')].concat());
+        rig.gets_raw(maker);
+        rig.send(one, &fe::query("select total(1)"));
+        rig.send(two, &fe::query("select total(1)"));
+        let told = [rig.gets(first).len(), rig.gets(second).len()];
+        assert_eq!(told.contains(&2), multiplexing, "{now} {told:?}");
+        assert_eq!(told.iter().sum::<usize>(), 2);
+    }
+}
+
+#[test]
+fn what_the_catalog_said_does_not_count_once_code_was_made() {
+    for state in ["", "session_state = pgbouncer"] {
+        for changes in [false, true] {
+            let (mut rig, [one, two, maker], [first, second]) =
+                with_short_texts(state, &[["r", "total", ""]]);
+            rig.catalog = None;
+            if changes {
+                rig.send(second, &[be::complete("CREATE FUNCTION"), be::ready('I')].concat());
+                rig.gets_raw(maker);
+                assert_eq!(rig.gets(second).len(), 1, "the catalog is asked");
+            }
+            rig.send(one, &fe::query("select total(1)"));
+            rig.send(two, &fe::query("select total(1)"));
+            assert_eq!(rig.gets(first).len(), if changes { 1 } else { 2 }, "{state}");
+        }
     }
 }
 
