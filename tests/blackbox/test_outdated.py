@@ -13,6 +13,7 @@ from harness.wire import SYNC, bind, describe, execute, parse
 pytestmark = [pytest.mark.needs("prepared statements"), pytest.mark.needs("changed results noticed")]
 
 SQL = "select * from outdated where a = %s"
+INT4, TEXT = bytes([0, 0, 0, 23]), bytes([0, 0, 0, 25])
 
 
 @pytest.fixture
@@ -103,6 +104,48 @@ def test_a_client_that_does_not_ask_for_columns_is_told(pooled, table):
         session.send(bind("", "s") + describe("P", "") + execute() + SYNC)
         answer = session.until("Z")
         assert (answer.columns, answer.rows) == (["a", "b"], [["1", None]])
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_a_column_of_another_type_hinders_no_client(pooled, table, block):
+    """The text was prepared when the column was text, and `a = $1` means nothing any more for a parameter of that type."""
+    pooler = pooled(default_pool_size=1)
+    table("alter a type text using a::text")
+
+    def found(client):
+        try:
+            return client.execute("select 1 from outdated where a = %s", ("1",)).fetchone()
+        finally:
+            client.rollback()
+
+    with pooler.connect(prepare_threshold=0, autocommit=not block) as early:
+        assert found(early) == (1,)
+        table("alter a type int using a::int")
+        for _ in range(2):
+            with pooler.connect(prepare_threshold=0, autocommit=not block) as late:
+                assert [found(late), found(late), found(early)] == [(1,)] * 3
+        table("drop a")
+        for client in (early, late := pooler.connect(prepare_threshold=0, autocommit=not block), early, late):
+            with pytest.raises(psycopg.errors.UndefinedColumn):
+                found(client)
+        late.close()
+        table("add a text default '1'")
+        assert found(early) == (1,)
+
+
+def test_a_text_with_another_meaning_is_described_to_who_prepares_it(pooled, table):
+    """As asyncpg and pgx do it: they ask for the types of what they have prepared, and send their values by them."""
+    pooler = pooled(default_pool_size=1)
+    table("alter a type text using a::text")
+    sql = "select 1 from outdated where a = $1"
+    with pooler.raw() as early, pooler.raw() as late:
+        assert parameter_types(early, "s", sql) == b"\0\1" + TEXT
+        table("alter a type int using a::int")
+        assert parameter_types(late, "t", sql) == b"\0\1" + INT4
+        # A client that was told of text is told, as on a direct connection.
+        early.send(bind("", "s", [b"1"]) + execute() + SYNC)
+        assert early.until("Z").error["C"] == "42883"
+        assert parameter_types(early, "u", sql) == b"\0\1" + INT4
 
 
 @pytest.mark.parametrize("block", [False, True])

@@ -212,6 +212,11 @@ def _earlier_parameters_are_taken(wanted, got):
     return wanted[0] == "E" and dict(wanted[1])["C"] == "42804" and got[0] == "2"
 
 
+def _later_parameters_are_refused(wanted, got):
+    """A text that another server has prepared between two such changes: it may mean nothing after the second one."""
+    return got[0] == "E" and dict(got[1])["C"] in ("42804", "42883") and wanted[0] in "2tT"
+
+
 def _begins_with_a_level(wanted, got):
     """A level for a transaction that has read at a standby: the transaction begins with it on the primary."""
     return wanted[0] == "E" and dict(wanted[1])["C"] == "25001" and "call_enum_check_hook" in dict(wanted[1]).get("R", "") and got[0] == "C"
@@ -254,6 +259,7 @@ RULES = [
     Rule("columns that changed and changed back", "the client gets 0A000 until it prepares the statement again", _columns_are_back, last=True, prepares=ALTERS_BACK),
     Rule("parameters of a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters, prepares=ALTERS),
     Rule("a value for a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters_are_taken, last=True, prepares=ALTERS),
+    Rule("a text that was prepared between two changes", "the first execution may fail", _later_parameters_are_refused, last=True, prepares=ALTERS),
     Rule("a level after a read at a standby", "begins the transaction on the primary, with that level", _begins_with_a_level, last=True),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
 ]

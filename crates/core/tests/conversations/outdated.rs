@@ -294,6 +294,69 @@ fn parameters_are_told_once() {
     }
 }
 
+/// PostgreSQL reads the text again, with the parameter types that it took before.
+fn unreadable() -> Vec<u8> {
+    be::error("42883", "operator does not exist: integer = text")
+}
+
+#[test]
+fn a_text_that_means_nothing_with_its_earlier_types_is_prepared_again() {
+    let (mut rig, clients, server) = pool(3, "");
+    // Another client prepares the text after the change, which pgweir has not seen.
+    rig.send(clients[1], &[fe::parse("x", "select * from t"), fe::describe("x"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Describe S PGWEIR_1", "Sync"]);
+    rig.send(server, &[be::parameters(), unreadable(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), [ANEW, "Describe S PGWEIR_2", "Sync"]);
+    rig.send(server, &[be::parse_complete(), be::parameters(), be::columns(), be::ready('I')].concat());
+    let got = rig.gets(clients[1]);
+    assert_eq!((got.len(), &*got[0], &*got[3]), (4, "ParseComplete", "Ready I"), "{got:?}");
+    assert_eq!(prepared(&mut rig, clients[2], server, "y")[0], "Bind PGWEIR_2");
+    // A client that prepared it before the change, and asks for the columns.
+    rig.send(clients[0], &run("a"));
+    assert_eq!(rig.gets(server), shown(&[], OLD));
+    rig.send(server, &[unreadable(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), shown(&[], "Bind PGWEIR_2"));
+    rig.send(server, &answer('I'));
+    assert_eq!(rig.gets(clients[0]), told("Ready I"));
+    assert_eq!(prepared(&mut rig, clients[2], server, "z")[0], "Bind PGWEIR_2");
+}
+
+#[test]
+fn a_text_that_means_nothing_any_more_is_refused_by_its_error() {
+    let (mut rig, clients, server) = pool(2, "");
+    rig.send(clients[0], &run("a"));
+    rig.gets(server);
+    rig.send(server, &[unreadable(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    rig.send(server, &[be::error("42P01", "no such relation"), be::ready('I')].concat());
+    assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 no such relation", "Ready I"]);
+    // Each further attempt is one Parse, as each is refused.
+    rig.send(clients[0], &run("a"));
+    assert_eq!(rig.gets(server), shown(&["Parse PGWEIR_2 select * from t"], "Bind PGWEIR_2"));
+    rig.send(server, &[be::error("42P01", "no such relation"), be::ready('I')].concat());
+    assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 no such relation", "Ready I"]);
+}
+
+#[test]
+fn an_unreadable_statement_is_not_used_again_where_its_error_is_told() {
+    for (code, is_blamed) in [("42883", true), ("42804", true), ("42501", false), ("42P03", false)] {
+        let (mut rig, clients, server) = pool(2, "");
+        // The client does not ask for the columns: it is told the error.
+        let group = [fe::bind("a"), fe::execute(), fe::sync()].concat();
+        rig.send(clients[0], &group);
+        rig.gets(server);
+        rig.send(server, &[be::error(code, "x"), be::ready('I')].concat());
+        assert_eq!(rig.gets(clients[0]), [format!("ERROR {code} x"), "Ready I".to_owned()]);
+        let expected = if is_blamed { ANEW } else { OLD };
+        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], expected, "{code}");
+        // It was told no types: they are found once more.
+        rig.send(clients[0], &group);
+        let got = rig.gets(server);
+        assert_eq!(got.contains(&"Parse PGWEIR_1 select * from t".to_owned()), is_blamed, "{code} {got:?}");
+        assert!(got.contains(&"Bind PGWEIR_1".to_owned()), "{code} {got:?}");
+    }
+}
+
 #[test]
 fn the_first_statement_after_a_begin_runs_again_in_a_new_transaction() {
     for main in ["defer_begin = packet", "defer_begin = server"] {

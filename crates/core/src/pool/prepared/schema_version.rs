@@ -16,22 +16,26 @@
 //!
 //! If a server prepares the statement only after the change, PostgreSQL has nothing to refuse: `shapes.rs` compares then.
 //!
+//! PostgreSQL also keeps the parameter types of a statement, and reads its text again after a change: `v = $1` means nothing if `v` was text
+//! and is a number now (SQLSTATE 42883). If the change was not made through pgweir, the text that a client prepares after it would be that
+//! statement still. So such an error retires the statement ([`Refusal::Unreadable`]).
+//!
 //! DROP ROLE is noted here, too: `server/recycle.rs` says what follows.
 
 use pgweir_sql::{Marks, Statements, find_name, traits};
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
 use crate::context::{Effect, Env};
-use crate::ids::{ClientId, ServerId};
+use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::cluster::change::Change;
-use crate::pool::prepared::statements::{Knows, Meaning, Statement};
+use crate::pool::prepared::statements::{Knows, Meaning, ServerCopy, Statement};
 use crate::pool::relay::attempt::after_failure::{
     AfterFailure, ExchangeFailure, Ran, Situation, after_failure,
 };
 use crate::pool::relay::exchange::outdated::{Outdated, outdated_name};
-use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner};
+use crate::pool::relay::ledger::{Accepted, Kind, Owner};
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::state::{Description, SchemaChanges};
 use crate::pool::session::pins::Reasons;
@@ -280,29 +284,40 @@ impl Pool {
 
     /// Notes an error of a server that is the first to meet a change that was made elsewhere.
     pub(crate) fn note_shape_error(&mut self, env: &Env, body: &[u8]) {
-        if ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
+        if refusal(body) == Some(Refusal::Outdated) {
             env.shared.begin_age();
         }
     }
 
-    /// Handles the error for a value that is beyond the type that a statement takes, as text (22003) or in binary form (22P03). The value
-    /// may be of the type that the statement would take now: if the result is as before, nothing else shows that a column was made wider
-    /// elsewhere. So a client that prepares this text from now on gets it prepared again. A text that is no such value at all (22P02) is a
-    /// user's mistake, and too common for that.
-    pub(crate) fn note_misfit(&mut self, env: &mut Env, accepted: Accepted, body: &[u8]) {
-        let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
-            (accepted.owner, accepted.ended)
-        else {
-            return;
+    /// Handles an error that may be due to parameter types which were taken before a change that was made elsewhere: a client that prepares
+    /// this text from now on gets it prepared again, and so does a client that was not told the types. The error is for a value beyond its
+    /// type, as text (22003) or in binary form (22P03): if the result is as before, nothing else shows that a column was made wider. Or the
+    /// text means nothing with these types. A text that is no such value at all (22P02) is a user's mistake, and too common for that.
+    pub(crate) fn note_misfit(&mut self, env: &mut Env, id: ServerId, accepted: Accepted, body: &[u8]) {
+        let (Some(client), Some(entry)) = (accepted.owner.client(), accepted.ended) else { return };
+        let is_unreadable = refusal(body) == Some(Refusal::Unreadable);
+        let is_beyond = || {
+            let fields = ErrorFields::parse(body);
+            fields.is_ok_and(|fields| matches!(fields.code(), Some(b"22003" | b"22P03")))
         };
-        if !ErrorFields::parse(body).is_ok_and(|fields| matches!(fields.code(), Some(b"22003" | b"22P03"))) {
-            return;
+        let statement = match entry.kind {
+            Kind::Bind if is_unreadable || is_beyond() => self.named_by(client, entry.ticket),
+            Kind::DescribeStatement if is_unreadable => self.named_by(client, entry.ticket),
+            // pgweir has prepared it with the types that the client was told.
+            Kind::Parse if is_unreadable => entry.statement,
+            _ => None,
+        };
+        let Some(statement) = statement else { return };
+        env.statements.retire(statement);
+        if let Some(server) = self.servers.get_mut(id).filter(|_| is_unreadable) {
+            server.statements.mark(statement, ServerCopy::Outdated);
         }
-        let account = self.clients.get(id).map(|client| &client.account);
-        let names = account.and_then(|account| account.statements.as_deref());
-        if let Some(statement) = names.and_then(|names| names.get(names.name(ticket)?)) {
-            env.statements.retire(statement);
-        }
+    }
+
+    /// Returns the statement that the client's name with this ticket stands for.
+    fn named_by(&self, id: ClientId, ticket: u32) -> Option<StatementId> {
+        let names = self.clients.get(id)?.account.statements.as_deref()?;
+        names.get(names.name(ticket)?)
     }
 
     /// Handles a server's error that the client need not see: the statement was outdated, and the exchange runs again. The statement's name
@@ -326,7 +341,9 @@ impl Pool {
         };
         // The client would be told of the parameters twice.
         let is_shown = self.servers.get(id)?.incoming.description == Description::Shown;
-        if is_shown || !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
+        let refusal = refusal(body).filter(|_| !is_shown)?;
+        if failed.is_none() && refusal == Refusal::Unreadable {
+            // The types are those that the client was told: PostgreSQL would say the same of a statement that it has kept.
             return None;
         }
         let parse_context = self.parse_context_of(env, client_id);
@@ -364,8 +381,14 @@ impl Pool {
         let reads_as_before =
             env.statements.get(old).is_some_and(|known| parse_context == Some(known.parse_context));
         if reads_as_before && env.statements.is_of_this_age(old) {
-            env.shared.begin_age();
-            env.statements.enter_age(env.shared.age());
+            match refusal {
+                Refusal::Outdated => {
+                    env.shared.begin_age();
+                    env.statements.enter_age(env.shared.age());
+                }
+                // It may fail in the same way each time: that says nothing of other texts.
+                Refusal::Unreadable => env.statements.retire(old),
+            }
         }
         let new = env.statements.take_again(old, parse_context)?;
         names.renew(name, new, env.statements.get(old).and_then(Statement::shape));
@@ -397,14 +420,27 @@ impl Pool {
     }
 }
 
-/// Whether the error says that a statement is outdated. The error names PostgreSQL's function, as the text may be in any language
+/// What an error says of a statement that a server has prepared before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// Its columns have changed, or the type of a parameter is gone.
+    Outdated,
+    /// PostgreSQL has read the text again, and the text means nothing with the parameter types that were taken before: the type of a column
+    /// has changed, or something is gone. The text may mean something with other types.
+    Unreadable,
+}
+
+/// Returns what the error says of its statement, if it says something. PostgreSQL's function is named, as the text may be in any language
 /// (plancache.c). If the type of a parameter is gone, that is an internal error, with a text that is never translated (lsyscache.c).
-fn is_outdated(fields: &ErrorFields<'_>) -> bool {
+fn refusal(body: &[u8]) -> Option<Refusal> {
+    let fields = ErrorFields::parse(body).ok()?;
     let gone = |text: &[u8]| text.starts_with(b"cache lookup failed for type ");
-    match fields.code() {
-        Some(b"0A000") => fields.field(b'R') == Some(b"RevalidateCachedQuery"),
-        Some(b"XX000") => fields.message().is_some_and(gone),
-        _ => false,
+    match fields.code()? {
+        b"0A000" => (fields.field(b'R') == Some(b"RevalidateCachedQuery")).then_some(Refusal::Outdated),
+        b"XX000" => fields.message().is_some_and(gone).then_some(Refusal::Outdated),
+        // A missing right, and a portal whose name is in use.
+        b"42501" | b"42P03" => None,
+        code => code.starts_with(b"42").then_some(Refusal::Unreadable),
     }
 }
 

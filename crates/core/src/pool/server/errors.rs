@@ -49,7 +49,9 @@ impl Pool {
         if let (Some(Description::Held(message)), None) = (description, renewed) {
             self.pass(cx, id, accepted.owner.client(), &message);
         }
-        self.note_misfit(cx.env, accepted, body);
+        if renewed.is_none() {
+            self.note_misfit(cx.env, id, accepted, body);
+        }
         match accepted.owner {
             // It runs again: its resets are done then.
             Owner::Client(client) | Owner::Prerequisite(client) if renewed.is_some() => {
