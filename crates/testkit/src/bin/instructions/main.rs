@@ -16,7 +16,7 @@ struct Path {
     run: fn(u32),
 }
 
-const PATHS: [Path; 26] = [
+const PATHS: [Path; 28] = [
     Path {
         name: "framing",
         what: "cutting one small message off a stream by its header",
@@ -126,6 +126,16 @@ const PATHS: [Path; 26] = [
         name: "transaction-clustered",
         what: "as `transaction`, in a cluster with a standby",
         run: |times| world::watched(times, 1, world::Kind::Transaction, world::Eyes::Clustered),
+    },
+    Path {
+        name: "hit",
+        what: "as `simple`, answered from the query cache",
+        run: |times| world::watched(times, 1, world::Kind::Simple, world::Eyes::Cached),
+    },
+    Path {
+        name: "hit-prepared",
+        what: "as `prepared`, answered from the query cache",
+        run: |times| world::watched(times, 1, world::Kind::Prepared, world::Eyes::Cached),
     },
     Path {
         name: "login-trust",

@@ -55,6 +55,8 @@ pub(crate) enum Eyes {
     Forgetful,
     /// The default, and the database is a cluster of a primary and a standby.
     Clustered,
+    /// The default, and a rule of the query cache keeps each answer for longer than the run takes.
+    Cached,
 }
 
 const SERVERS: u32 = 4;
@@ -342,6 +344,7 @@ fn rules(door: Door, eyes: Eyes) -> Rules {
         Eyes::Wide => "log_min_duration_ms = 60000\n",
         Eyes::Shut => "statement_stats_bytes = 0\n",
         Eyes::Forgetful => "session_state = pgbouncer\n",
+        Eyes::Cached => "query_cache = on\n",
         Eyes::Open | Eyes::Clustered => "",
     };
     let databases = match eyes {
@@ -349,6 +352,7 @@ fn rules(door: Door, eyes: Eyes) -> Rules {
             "[databases]\nbench = cluster=main route=auto\n[clusters]\nmain = nodes=m1,m2 check_user={WATCHER}\n\
              [nodes]\nm1 = host=primary\nm2 = host={STANDBY}\n"
         ),
+        Eyes::Cached => "[databases]\nbench = host=pg\n[cache]\nall = ttl_ms=3600000\n".to_owned(),
         _ => "[databases]\nbench = host=pg\n".to_owned(),
     };
     let text = format!(
