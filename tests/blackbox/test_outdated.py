@@ -8,12 +8,12 @@ import threading
 import psycopg
 import pytest
 
-from harness.wire import SYNC, bind, describe, execute, parse
+from harness.wire import SYNC, bind, describe, execute, parse, query
 
 pytestmark = [pytest.mark.needs("prepared statements"), pytest.mark.needs("changed results noticed")]
 
 SQL = "select * from outdated where a = %s"
-INT4, TEXT = bytes([0, 0, 0, 23]), bytes([0, 0, 0, 25])
+INT8, INT4, TEXT = bytes([0, 0, 0, 20]), bytes([0, 0, 0, 23]), bytes([0, 0, 0, 25])
 
 
 @pytest.fixture
@@ -146,6 +146,25 @@ def test_a_text_with_another_meaning_is_described_to_who_prepares_it(pooled, tab
         early.send(bind("", "s", [b"1"]) + execute() + SYNC)
         assert early.until("Z").error["C"] == "42883"
         assert parameter_types(early, "u", sql) == b"\0\1" + INT4
+
+
+def test_a_column_that_was_made_wider_is_noticed_with_the_catalog(pooled, table):
+    """No error tells of it. pgweir reads the catalog every ten minutes, and after a RELOAD."""
+    pooler = pooled(default_pool_size=1)
+    sql = "select 1 from outdated where a = $1"
+    with pooler.raw() as early:
+        assert parameter_types(early, "s", sql) == b"\0\1" + INT4
+        table("alter a type bigint")
+        with pooler.raw() as late:
+            assert parameter_types(late, "t", sql) == b"\0\1" + INT4, "not noticed yet"
+        pooler.reload()
+        # The catalog is read behind the first statement, and the second one waits for it.
+        for _ in range(2):
+            early.send(query("select 1"))
+            early.until("Z")
+        with pooler.raw() as late:
+            assert parameter_types(late, "t", sql) == b"\0\1" + INT8
+        assert parameter_types(early, "u", sql) == b"\0\1" + INT8
 
 
 @pytest.mark.parametrize("block", [False, True])

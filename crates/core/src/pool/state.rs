@@ -8,6 +8,7 @@ use pgweir_settings::{Config, Database};
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::cache::PoolCache;
+use crate::pool::catalog::columns::ColumnTypes;
 use crate::pool::catalog::reach::Reach;
 use crate::pool::catalog::routines::Routines;
 use crate::pool::checks::schedule::SessionChecks;
@@ -59,6 +60,8 @@ pub(crate) struct PoolState {
     pub(crate) routines: Routines,
     /// The database's answers about names, by which pgweir knows whether a text only reads.
     pub(crate) reach: Reach,
+    /// The types of the database's columns at the last answer of the catalog.
+    pub(crate) columns: ColumnTypes,
     /// The empty knowledge of names, which is used while that of `reach` is in doubt.
     no_reach: Reach,
     /// Whether a client's reads go to standbys (`route=auto`): names are known as they are there, too.
@@ -143,6 +146,7 @@ impl PoolState {
             drawn: Drawn::default(),
             session_checks: SessionChecks::default(),
             routines: Routines::default(),
+            columns: ColumnTypes::default(),
             reach: Reach::default(),
             no_reach: Reach::default(),
             balances: false,

@@ -338,6 +338,23 @@ fn a_text_that_means_nothing_any_more_is_refused_by_its_error() {
 }
 
 #[test]
+fn another_sum_of_column_types_begins_an_age_of_statements() {
+    for (sum, expected) in [("1", OLD), ("2", ANEW)] {
+        let settings = "default_pool_size = 1\nserver_idle_timeout = 0\nserver_check_delay = 10000";
+        let mut rig = Rig::new(settings);
+        rig.catalog = Some(vec![["c", "1", ""]]);
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        prepared(&mut rig, client, server, "a");
+        rig.catalog = Some(vec![["c", sum, ""]]);
+        rig.pass_s(601);
+        // The catalog is read behind this statement.
+        prepared(&mut rig, client, server, "b");
+        assert_eq!(prepared(&mut rig, client, server, "c")[0], expected, "{sum}");
+    }
+}
+
+#[test]
 fn an_unreadable_statement_is_not_used_again_where_its_error_is_told() {
     for (code, is_blamed) in [("42883", true), ("42804", true), ("42501", false), ("42P03", false)] {
         let (mut rig, clients, server) = pool(2, "");

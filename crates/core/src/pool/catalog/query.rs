@@ -85,6 +85,9 @@ impl Pool {
             None => {
                 self.state.routines.read(now_us, age);
                 self.learn_routines(answer);
+                if self.state.columns.follow(&answer.rows) {
+                    cx.env.shared.begin_age();
+                }
                 let pool = &mut self.state;
                 let graph = Graph::of(&answer.rows);
                 if pool.session_checks.are_wanted() {

@@ -26,6 +26,7 @@ pub(crate) fn catalog_question(at_standbys: bool) -> String {
         names("v", "v,w"),
         // What a RESET goes back to: the level of a new connection, whatever the present session has set.
         include_str!("isolation.sql").to_owned(),
+        include_str!("columns.sql").to_owned(),
     ];
     if at_standbys {
         answers.push(names("s", "p"));
@@ -78,7 +79,7 @@ mod tests {
         let operators = text.split(' ').filter(|word| OPERATORS.contains(word));
         assert_eq!(operators.count(), 0, "each has its schema");
         assert!(text.contains("OPERATOR(pg_catalog.=)") && text.matches("'s', CASE").count() == 1);
-        assert!(text.contains("SELECT 'i', reset_val"));
+        assert!(text.contains("SELECT 'i', reset_val") && text.contains("SELECT 'c', pg_catalog.sum"));
         let of_one_node = catalog_question(false);
         assert!(!of_one_node.contains("'s', CASE"));
     }
