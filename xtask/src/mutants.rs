@@ -1,5 +1,6 @@
-//! Mutants: small faults are put into a copy of the sources, one at a time; the conversations of core or the simulator must find
-//! each of them. A check that finds no fault checks nothing. The simulator is asked about those that no conversation finds.
+//! Mutants: small faults are put into a copy of the sources, one at a time; the conversations of core, its unit tests or the simulator
+//! must find each of them. A check that finds no fault checks nothing. The unit tests are asked about those that no conversation finds, the
+//! simulator about those that no test finds.
 //!
 //! Every mutant needs the compiler, so this is no part of the tests; that each mutant still has its place in the sources is.
 
@@ -72,23 +73,14 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
         let outcome = examine(root, &copy, &mutant.area, options.seeds);
         fs::write(&path, sound).map_err(|error| error.to_string())?;
         println!("{name}");
-        let (by_conversations, by_seeds) = match outcome {
-            Ok(found_by) => found_by,
-            Err(error) => {
-                println!("    {error}");
-                escaped.push(name);
-                continue;
-            }
-        };
-        println!("    conversations: {}", by_conversations.as_deref().unwrap_or("not found"));
-        if by_conversations.is_none() {
-            println!("    simulator:     {}", by_seeds.as_deref().unwrap_or("not found"));
+        match &outcome {
+            Ok(found_by) => println!("    {}", found_by.as_deref().unwrap_or("not found")),
+            Err(error) => println!("    {error}"),
         }
         println!("    ({} s)", begin.elapsed().as_secs());
-        if by_conversations.is_some() || by_seeds.is_some() {
-            found += 1;
-        } else {
-            escaped.push(name);
+        match outcome {
+            Ok(Some(_)) => found += 1,
+            Ok(None) | Err(_) => escaped.push(name),
         }
     }
     println!("{found} found, {} not found", escaped.len());
@@ -182,13 +174,8 @@ fn remove_others(folder: &Path, is_known: &dyn Fn(&Path) -> bool) {
     }
 }
 
-/// What the conversations say to a mutant, and if they find nothing, what the simulator says: `None` if it finds nothing.
-fn examine(
-    root: &Path,
-    copy: &Path,
-    area: &str,
-    seeds: u64,
-) -> Result<(Option<String>, Option<String>), String> {
+/// Returns what found the mutant that the copy holds, and how; `None` if nothing did.
+fn examine(root: &Path, copy: &Path, area: &str, seeds: u64) -> Result<Option<String>, String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let target = root.join(PLACE).join("built");
     let command = |words: &[&str]| {
@@ -196,57 +183,80 @@ fn examine(
         command.args(words).current_dir(copy).env("CARGO_TARGET_DIR", &target);
         command
     };
-    let tests = |more: &[&str]| {
-        let words = [&["test", "--quiet", "-p", "pgweir-core", "--test", "conversations"], more].concat();
+    let tests = |which: &[&str], more: &[&str]| {
+        let words = [&["test", "--quiet", "-p", "pgweir-core"], which, more].concat();
         let mut tests = command(&words);
         // Building takes longer than running: what builds fastest is best.
         tests.envs([("CARGO_PROFILE_DEV_OPT_LEVEL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")]);
         said(tests)
     };
-    let built = tests(&["--no-run"])?;
+    let conversations = ["--test", "conversations"];
+    let built = tests(&conversations, &["--no-run"])?;
     if !built.0 {
-        return Err(format!("the mutant cannot be built:\n{}", built.1));
+        return Err(cannot_be_built(&built.1));
     }
-    let skipped = LONG.map(|name| ["--skip", name]).concat();
-    let (mut fine, mut text) = tests(&[&["--"], &skipped[..]].concat())?;
-    if fine {
-        (fine, text) = tests(&[])?;
+    let short = [&["--"], &LONG.map(|name| ["--skip", name]).concat()[..]].concat();
+    let runs: [(&str, &[&str], &[&str]); 3] = [
+        ("conversations", &conversations, &short),
+        ("conversations", &conversations, &[]),
+        ("unit tests", &["--lib"], &[]),
+    ];
+    for (by, which, more) in runs {
+        let (fine, text) = tests(which, more)?;
+        if !fine {
+            return Ok(Some(format!("{by}: {}", failures(&text))));
+        }
     }
+    if seeds == 0 {
+        return Ok(None);
+    }
+    let built = said(command(&["build", "--quiet", "-p", "pgweir-testkit", "--bin", "sim"]))?;
+    if !built.0 {
+        return Err(cannot_be_built(&built.1));
+    }
+    simulate(&target.join("debug/sim"), area, seeds)
+}
+
+fn cannot_be_built(text: &str) -> String {
+    format!("the mutant cannot be built:\n{text}")
+}
+
+/// Returns how many tests failed, by what they printed, and the name of one.
+fn failures(text: &str) -> String {
     let failed = text.lines().filter(|line| line.starts_with("    ") && line.contains("::"));
     let mut failed: Vec<&str> = failed.map(str::trim).collect();
     failed.sort_unstable();
     failed.dedup();
-    let by_conversations = match (fine, failed.first()) {
-        (true, _) => None,
-        (false, Some(first)) => Some(format!("{} fail, {first} among them", failed.len())),
-        (false, None) => Some("they do not end".to_owned()),
+    match failed.first() {
+        Some(first) => format!("{} fail, {first} among them", failed.len()),
+        None => "they do not end".to_owned(),
+    }
+}
+
+/// Returns what the simulator found in this many worlds of the kind that the area is about.
+fn simulate(sim: &Path, area: &str, seeds: u64) -> Result<Option<String>, String> {
+    let kind = match area {
+        // Things happen to the nodes of a cluster in worlds of their own.
+        "causal" | "clusters" | "outcome" => "--clusters",
+        "cache" | "same reads" => "--caches",
+        _ => "--seeds",
     };
-    if seeds == 0 || by_conversations.is_some() {
-        return Ok((by_conversations, None));
-    }
-    let built = said(command(&["build", "--quiet", "-p", "pgweir-testkit", "--bin", "sim"]))?;
-    if !built.0 {
-        return Err(format!("the mutant cannot be built:\n{}", built.1));
-    }
-    let sim = target.join("debug/sim");
-    // Things happen to the nodes of a cluster in worlds of their own.
-    let kind = if matches!(area, "causal" | "clusters" | "outcome") { "--clusters" } else { "--seeds" };
     let (mut start, mut piece) = (1, FIRST_PIECE);
     while start <= seeds {
         let count = piece.min(seeds + 1 - start);
-        let mut command = Command::new(&sim);
+        let mut command = Command::new(sim);
         command.args(["--start", &start.to_string(), kind, &count.to_string()]);
         let (fine, text) = said(command)?;
         if !fine {
             let check =
                 text.lines().find_map(|line| line.strip_prefix("violated: ")).unwrap_or("it does not end");
             let times = text.lines().find(|line| line.ends_with("seeds failed")).unwrap_or_default();
-            return Ok((by_conversations, Some(format!("{times} from {start} on: {check}"))));
+            return Ok(Some(format!("simulator: {times} from {start} on: {check}")));
         }
         start += count;
         piece *= GROWTH;
     }
-    Ok((by_conversations, None))
+    Ok(None)
 }
 
 /// Runs to the end, or until the time is over: whether it succeeded, and what it said.
