@@ -203,6 +203,18 @@ fn a_number_of_the_future_was_rolled_back() {
     stage.goes_on(server);
 }
 
+/// PostgreSQL has written nothing with the number yet: after the failover it may be another transaction's.
+#[test]
+fn a_number_without_a_record_proves_no_commit() {
+    for (status, told) in [("committed", UNKNOWN), ("aborted", ROLLED_BACK)] {
+        let mut stage = Stage::changed(&number(Some("731"), None));
+        stage.loses(&fe::query("commit"));
+        let server = stage.asks();
+        stage.rig.send(server, &outcome(Some(status), Some("0/3000060"), PROMOTED));
+        assert_eq!(stage.rig.gets(stage.client), told, "{status}");
+    }
+}
+
 #[test]
 fn the_same_primary_tells_it_too_and_is_asked_until_it_is_over() {
     let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));

@@ -19,7 +19,6 @@ use crate::pool::cluster::commit::Number;
 use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::exchange::group_len;
-use crate::pool::relay::ledger::Owner;
 use crate::pool::server::state::Server;
 
 /// The decision about a COMMIT at the front of a client's bytes.
@@ -117,9 +116,8 @@ impl Pool {
     }
 }
 
-/// Whether the server has not yet answered the client's COMMIT.
+/// Whether the server, which has no other client, has not yet answered the client's COMMIT.
 fn is_committing(server: &Server, id: ClientId) -> bool {
     let sent = InFlight::of(server, id).map(InFlight::sent);
-    matches!(sent, Some(Sent::End(end)) if end.is(Block::Commit))
-        && server.ledger.entries().any(|entry| entry.owner == Owner::Client(id))
+    matches!(sent, Some(Sent::End(end)) if end.is(Block::Commit)) && !server.ledger.owes_no_client()
 }
