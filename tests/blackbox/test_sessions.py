@@ -215,6 +215,7 @@ EXCUSED = {
     "columns that changed and changed back": ([("2", b""), ("Z", b"I")], CHANGED_OURS),
     "parameters of a text that was prepared before": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], [("t", b"\0\1\0\0\0\x19"), ("Z", b"I")]),
     "a value for a text that was prepared before": (error(C="42804"), [("2", b""), ("Z", b"I")]),
+    "a text that was prepared between two changes": ([("2", b""), ("Z", b"I")], error(C="42883")),
     "a level after a read at a standby": (error(C="25001", R="call_enum_check_hook"), [("C", b"SET\0"), ("Z", b"I")]),
     "a temporary schema that is there": (error(C="3F000", M='schema "pg_temp" does not exist'), error(C="42883", M="no function")),
 }
@@ -238,6 +239,7 @@ NOT_EXCUSED = {
     "columns that changed and changed back": ([("D", b""), ("Z", b"I")], CHANGED_OURS),
     "parameters of a text that was prepared before": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], [("t", b"\0\0"), ("Z", b"I")]),
     "a value for a text that was prepared before": (error(C="42846"), [("2", b""), ("Z", b"I")]),
+    "a text that was prepared between two changes": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], error(C="42883")),
     "a level after a read at a standby": (error(C="25001", R="PreventInTransactionBlock"), [("C", b"SET\0"), ("Z", b"I")]),
     "a temporary schema that is there": (error(C="3F000", M='schema "x" does not exist'), error(C="42883", M="no function")),
 }

@@ -93,10 +93,10 @@ def changed(at):
         f"select id, v from {table} where id = $1", f"select * from {table} where id >= $1 order by id",
         f"insert into {table} (id, v) values ($1, 7) returning v", f"insert into {table} (id) values ($1) returning *",
         f"update {table} set id = id where id = $1 returning *", f"select count(*) from {table} where id > $1",
-        f"insert into {table} (id, v) values (1, $1)",
+        f"insert into {table} (id, v) values (1, $1)", f"select id from {table} where v = $1 order by id",
     ])  # fmt: skip
     # A driver encodes values by the types that it was told: that of v is another one each time.
-    formats, binary = at.pick([[], [1], [0]]), at.chance.random() < 0.5 and "(1, $1)" not in text
+    formats, binary = at.pick([[], [1], [0]]), at.chance.random() < 0.5 and "(1, $1)" not in text and "v = $1" not in text
     asks = at.chance.random() < 0.25
 
     def run():

@@ -209,12 +209,12 @@ def _earlier_parameters(wanted, got):
 
 def _earlier_parameters_are_taken(wanted, got):
     """The same for a text that PostgreSQL refuses, as it was prepared between two such changes."""
-    return wanted[0] == "E" and dict(wanted[1])["C"] == "42804" and got[0] == "2"
+    return wanted[0] == "E" and dict(wanted[1])["C"] in ("42804", "42883") and got[0] in "2tT"
 
 
 def _later_parameters_are_refused(wanted, got):
     """A text that another server has prepared between two such changes: it may mean nothing after the second one."""
-    return got[0] == "E" and dict(got[1])["C"] in ("42804", "42883") and wanted[0] in "2tT"
+    return got[0] == "E" and dict(got[1])["C"] in ("42804", "42883") and wanted[0] == "2"
 
 
 def _begins_with_a_level(wanted, got):
