@@ -82,6 +82,7 @@ impl Pool {
         let modes = begin_modes(begin)?;
         let account = &self.clients.get(id)?.account;
         let undeclared = env.rules.config.begin_undeclared(&self.state.config, &account.user);
+        // Otherwise the transaction's snapshot would stay behind at the standby.
         let is_first = || {
             undeclared == BeginUndeclared::First && is_read_committed(env, account, modes, &self.state.reach)
         };
@@ -122,7 +123,7 @@ impl Pool {
 pub(super) enum Declared {
     /// READ ONLY, below SERIALIZABLE.
     ReadOnly,
-    /// The transaction does not declare READ ONLY, and its level is READ COMMITTED.
+    /// The transaction does not name an access mode, and its session has none. Its level is below SERIALIZABLE.
     Nothing,
 }
 
@@ -134,8 +135,8 @@ fn declared(env: &Env, account: &Account, modes: TransactionModes) -> Option<Dec
     match (modes.read_only.unwrap_or_else(is_read_only), modes.read_only, level) {
         (_, _, Isolation::Serializable) => None,
         (true, _, _) => Some(Declared::ReadOnly),
-        (false, None, Isolation::ReadCommitted) => Some(Declared::Nothing),
-        (false, _, _) => None,
+        (false, None, _) => Some(Declared::Nothing),
+        (false, Some(_), _) => None,
     }
 }
 

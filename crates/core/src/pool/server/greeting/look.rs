@@ -79,8 +79,8 @@ impl Pool {
         if self.state.freshness.is_outdated {
             return self.open_to_confirm(cx) && waits;
         }
-        let (idle, waiting) = (node.idle.len(), node.waiting as usize);
-        if idle > waiting || is_late && idle > 0 {
+        // No client waits for an idle server: each could have had it when it was released.
+        if !node.idle.is_empty() {
             return self.look(cx) && waits;
         }
         // The login of the first server confirms it. In session pooling a client has one opened with its own parameters.
