@@ -296,7 +296,22 @@ fn parameters_are_told_once() {
 
 /// PostgreSQL reads the text again, with the parameter types that it took before.
 fn unreadable() -> Vec<u8> {
-    be::error("42883", "operator does not exist: integer = text")
+    refused("42883", "P24\0")
+}
+
+/// An error with more fields.
+fn refused(code: &str, more: &str) -> Vec<u8> {
+    fe::message(b'E', format!("SERROR\0VERROR\0C{code}\0Mx\0{more}\0").as_bytes())
+}
+
+/// Another text that a client prepares; what the server is sent for it.
+fn another(rig: &mut Rig, client: End, server: End, name: &str) -> String {
+    rig.send(client, &[fe::parse(name, "select 2"), fe::bind(name), fe::execute(), fe::sync()].concat());
+    let got = rig.gets(server);
+    let parsed = if got[0].starts_with("Parse") { be::parse_complete() } else { Vec::new() };
+    rig.send(server, &[parsed, be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.gets(client);
+    got[0].clone()
 }
 
 #[test]
@@ -324,17 +339,68 @@ fn a_text_that_means_nothing_with_its_earlier_types_is_prepared_again() {
 #[test]
 fn a_text_that_means_nothing_any_more_is_refused_by_its_error() {
     let (mut rig, clients, server) = pool(2, "");
+    let gone = || [refused("42P01", "P15\0"), be::ready('I')].concat();
     rig.send(clients[0], &run("a"));
     rig.gets(server);
     rig.send(server, &[unreadable(), be::ready('I')].concat());
     assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
-    rig.send(server, &[be::error("42P01", "no such relation"), be::ready('I')].concat());
-    assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 no such relation", "Ready I"]);
+    rig.send(server, &gone());
+    assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 x", "Ready I"]);
     // Each further attempt is one Parse, as each is refused.
     rig.send(clients[0], &run("a"));
-    assert_eq!(rig.gets(server), shown(&["Parse PGWEIR_2 select * from t"], "Bind PGWEIR_2"));
-    rig.send(server, &[be::error("42P01", "no such relation"), be::ready('I')].concat());
-    assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 no such relation", "Ready I"]);
+    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    rig.send(server, &gone());
+    assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 x", "Ready I"]);
+}
+
+#[test]
+fn an_unreadable_statement_tells_of_a_change_that_others_may_meet() {
+    let (mut rig, clients, server) = pool(2, "");
+    assert!(another(&mut rig, clients[1], server, "x").starts_with("Parse PGWEIR_2"));
+    // A text that never meant anything says nothing of others.
+    rig.send(clients[0], &[fe::parse("new", "select x"), fe::sync()].concat());
+    rig.gets(server);
+    rig.send(server, &[refused("42703", "P8\0"), be::ready('I')].concat());
+    rig.gets(clients[0]);
+    assert_eq!(another(&mut rig, clients[1], server, "y"), "Bind PGWEIR_2");
+    rig.send(clients[0], &[fe::bind("a"), fe::execute(), fe::sync()].concat());
+    rig.gets(server);
+    rig.send(server, &[unreadable(), be::ready('I')].concat());
+    rig.gets(clients[0]);
+    let again = another(&mut rig, clients[1], server, "z");
+    assert!(again.starts_with("Parse ") && again.ends_with("select 2"), "{again}");
+    // The text fails once more: that is known.
+    rig.send(clients[0], &[fe::bind("a"), fe::execute(), fe::sync()].concat());
+    assert_eq!(rig.gets(server)[..2], ["Close S PGWEIR_1", "Parse PGWEIR_1 select * from t"]);
+    rig.send(server, &[be::close_complete(), unreadable(), be::ready('I')].concat());
+    assert_eq!(rig.gets(clients[0]).len(), 2);
+    assert!(another(&mut rig, clients[1], server, "w").starts_with("Bind "));
+}
+
+#[test]
+fn an_unreadable_statement_is_not_used_again_where_its_error_is_told() {
+    for (code, more, is_blamed) in [
+        ("42883", "P24\0", true),
+        ("42804", "P24\0", true),
+        ("42P01", "", false),
+        ("42501", "P24\0", false),
+        ("22P02", "P24\0", false),
+    ] {
+        let (mut rig, clients, server) = pool(2, "");
+        // The client does not ask for the columns: it is told the error.
+        let group = [fe::bind("a"), fe::execute(), fe::sync()].concat();
+        rig.send(clients[0], &group);
+        rig.gets(server);
+        rig.send(server, &[refused(code, more), be::ready('I')].concat());
+        assert_eq!(rig.gets(clients[0]), [format!("ERROR {code} x"), "Ready I".to_owned()]);
+        let expected = if is_blamed { ANEW } else { OLD };
+        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], expected, "{code}");
+        // It was told no types: they are found once more.
+        rig.send(clients[0], &group);
+        let got = rig.gets(server);
+        assert_eq!(got.contains(&"Parse PGWEIR_1 select * from t".to_owned()), is_blamed, "{code} {got:?}");
+        assert!(got.contains(&"Bind PGWEIR_1".to_owned()), "{code} {got:?}");
+    }
 }
 
 #[test]
@@ -351,26 +417,6 @@ fn another_sum_of_column_types_begins_an_age_of_statements() {
         // The catalog is read behind this statement.
         prepared(&mut rig, client, server, "b");
         assert_eq!(prepared(&mut rig, client, server, "c")[0], expected, "{sum}");
-    }
-}
-
-#[test]
-fn an_unreadable_statement_is_not_used_again_where_its_error_is_told() {
-    for (code, is_blamed) in [("42883", true), ("42804", true), ("42501", false), ("42P03", false)] {
-        let (mut rig, clients, server) = pool(2, "");
-        // The client does not ask for the columns: it is told the error.
-        let group = [fe::bind("a"), fe::execute(), fe::sync()].concat();
-        rig.send(clients[0], &group);
-        rig.gets(server);
-        rig.send(server, &[be::error(code, "x"), be::ready('I')].concat());
-        assert_eq!(rig.gets(clients[0]), [format!("ERROR {code} x"), "Ready I".to_owned()]);
-        let expected = if is_blamed { ANEW } else { OLD };
-        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], expected, "{code}");
-        // It was told no types: they are found once more.
-        rig.send(clients[0], &group);
-        let got = rig.gets(server);
-        assert_eq!(got.contains(&"Parse PGWEIR_1 select * from t".to_owned()), is_blamed, "{code} {got:?}");
-        assert!(got.contains(&"Bind PGWEIR_1".to_owned()), "{code} {got:?}");
     }
 }
 

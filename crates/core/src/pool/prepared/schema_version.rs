@@ -18,7 +18,7 @@
 //!
 //! PostgreSQL also keeps the parameter types of a statement, and reads its text again after a change: `v = $1` means nothing if `v` was text
 //! and is a number now (SQLSTATE 42883). If the change was not made through pgweir, the text that a client prepares after it would be that
-//! statement still. So such an error retires the statement ([`Refusal::Unreadable`]).
+//! statement still. So such an error begins a new age, too ([`Refusal::Unreadable`]).
 //!
 //! DROP ROLE is noted here, too: `server/recycle.rs` says what follows.
 
@@ -30,6 +30,7 @@ use crate::ids::{ClientId, ServerId, StatementId};
 use crate::pool::Pool;
 use crate::pool::client::state::ClientState;
 use crate::pool::cluster::change::Change;
+use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::prepared::statements::{Knows, Meaning, ServerCopy, Statement};
 use crate::pool::relay::attempt::after_failure::{
     AfterFailure, ExchangeFailure, Ran, Situation, after_failure,
@@ -289,28 +290,37 @@ impl Pool {
         }
     }
 
-    /// Handles an error that may be due to parameter types which were taken before a change that was made elsewhere: a client that prepares
-    /// this text from now on gets it prepared again, and so does a client that was not told the types. The error is for a value beyond its
-    /// type, as text (22003) or in binary form (22P03): if the result is as before, nothing else shows that a column was made wider. Or the
-    /// text means nothing with these types. A text that is no such value at all (22P02) is a user's mistake, and too common for that.
+    /// Handles an error that may be due to parameter types which were taken before a change that was made elsewhere.
+    ///
+    /// If the text means nothing with these types, a new age begins: other texts are read in another way now, too, and not each of them fails.
+    /// This server prepares the statement again for a client that was not told the types.
+    ///
+    /// A value may also be beyond its type, as text (22003) or in binary form (22P03): if the result is as before, nothing else shows that a
+    /// column was made wider. So a client that prepares this text from now on gets it prepared again. A text that is no such value at all
+    /// (22P02) is a user's mistake, and too common for that.
     pub(crate) fn note_misfit(&mut self, env: &mut Env, id: ServerId, accepted: Accepted, body: &[u8]) {
         let (Some(client), Some(entry)) = (accepted.owner.client(), accepted.ended) else { return };
-        let is_unreadable = refusal(body) == Some(Refusal::Unreadable);
-        let is_beyond = || {
-            let fields = ErrorFields::parse(body);
-            fields.is_ok_and(|fields| matches!(fields.code(), Some(b"22003" | b"22P03")))
-        };
-        let statement = match entry.kind {
-            Kind::Bind if is_unreadable || is_beyond() => self.named_by(client, entry.ticket),
-            Kind::DescribeStatement if is_unreadable => self.named_by(client, entry.ticket),
-            // pgweir has prepared it with the types that the client was told.
-            Kind::Parse if is_unreadable => entry.statement,
-            _ => None,
-        };
-        let Some(statement) = statement else { return };
-        env.statements.retire(statement);
-        if let Some(server) = self.servers.get_mut(id).filter(|_| is_unreadable) {
-            server.statements.mark(statement, ServerCopy::Outdated);
+        if refusal(body) == Some(Refusal::Unreadable) {
+            let statement = match entry.kind {
+                Kind::Bind | Kind::DescribeStatement => self.named_by(client, entry.ticket),
+                // pgweir has prepared it with the types that the client was told.
+                Kind::Parse => entry.statement,
+                _ => None,
+            };
+            let Some(statement) = statement else { return };
+            let parse_context = self.parse_context_of(env, client);
+            env.statements.enter_age(env.shared.age());
+            if is_first_to_fail(env, statement, parse_context) {
+                env.shared.begin_age();
+            }
+            if let Some(server) = self.servers.get_mut(id) {
+                server.statements.mark(statement, ServerCopy::Outdated);
+            }
+        } else if entry.kind == Kind::Bind
+            && ErrorFields::parse(body).is_ok_and(|fields| matches!(fields.code(), Some(b"22003" | b"22P03")))
+            && let Some(statement) = self.named_by(client, entry.ticket)
+        {
+            env.statements.retire(statement);
         }
     }
 
@@ -377,18 +387,9 @@ impl Pool {
         let name = outdated_name(bytes, failed, known)?;
         let old = names.get(name)?;
         env.statements.enter_age(env.shared.age());
-        // A client with another search_path than when it was prepared has met no change.
-        let reads_as_before =
-            env.statements.get(old).is_some_and(|known| parse_context == Some(known.parse_context));
-        if reads_as_before && env.statements.is_of_this_age(old) {
-            match refusal {
-                Refusal::Outdated => {
-                    env.shared.begin_age();
-                    env.statements.enter_age(env.shared.age());
-                }
-                // It may fail in the same way each time: that says nothing of other texts.
-                Refusal::Unreadable => env.statements.retire(old),
-            }
+        if is_first_to_fail(env, old, parse_context) {
+            env.shared.begin_age();
+            env.statements.enter_age(env.shared.age());
         }
         let new = env.statements.take_again(old, parse_context)?;
         names.renew(name, new, env.statements.get(old).and_then(Statement::shape));
@@ -420,6 +421,16 @@ impl Pool {
     }
 }
 
+/// Whether a statement that has failed was prepared before with success and is of this age: clients that prepare its text still get it. A
+/// client with another search_path than when it was prepared has met no change.
+fn is_first_to_fail(env: &Env, id: StatementId, parse_context: Option<ParseContext>) -> bool {
+    let was_fine = env
+        .statements
+        .get(id)
+        .is_some_and(|known| known.shape().is_some() && parse_context == Some(known.parse_context));
+    was_fine && env.statements.is_of_this_age(id)
+}
+
 /// What an error says of a statement that a server has prepared before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
@@ -438,9 +449,9 @@ fn refusal(body: &[u8]) -> Option<Refusal> {
     match fields.code()? {
         b"0A000" => (fields.field(b'R') == Some(b"RevalidateCachedQuery")).then_some(Refusal::Outdated),
         b"XX000" => fields.message().is_some_and(gone).then_some(Refusal::Outdated),
-        // A missing right, and a portal whose name is in use.
-        b"42501" | b"42P03" => None,
-        code => code.starts_with(b"42").then_some(Refusal::Unreadable),
+        // A missing right is none of the text's. An error in a value, such as the name of a table that is not there, has no place in the text.
+        b"42501" => None,
+        code => (code.starts_with(b"42") && fields.field(b'P').is_some()).then_some(Refusal::Unreadable),
     }
 }
 
