@@ -216,6 +216,7 @@ EXCUSED = {
     "parameters of a text that was prepared before": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], [("t", b"\0\1\0\0\0\x19"), ("Z", b"I")]),
     "a value for a text that was prepared before": (error(C="42804"), [("2", b""), ("Z", b"I")]),
     "a text that was prepared between two changes": ([("2", b""), ("Z", b"I")], error(C="42883")),
+    "a statement that is not shown": (row(b"p select id from c0.shaped where v = $1 order by id"), row(b"q select 2")),
     "a level after a read at a standby": (error(C="25001", R="call_enum_check_hook"), [("C", b"SET\0"), ("Z", b"I")]),
     "a temporary schema that is there": (error(C="3F000", M='schema "pg_temp" does not exist'), error(C="42883", M="no function")),
 }
@@ -240,6 +241,7 @@ NOT_EXCUSED = {
     "parameters of a text that was prepared before": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], [("t", b"\0\0"), ("Z", b"I")]),
     "a value for a text that was prepared before": (error(C="42846"), [("2", b""), ("Z", b"I")]),
     "a text that was prepared between two changes": ([("t", b"\0\1\0\0\0\x17"), ("Z", b"I")], error(C="42883")),
+    "a statement that is not shown": (row(b"p select 1"), row(b"q select 2")),
     "a level after a read at a standby": (error(C="25001", R="PreventInTransactionBlock"), [("C", b"SET\0"), ("Z", b"I")]),
     "a temporary schema that is there": (error(C="3F000", M='schema "x" does not exist'), error(C="42883", M="no function")),
 }

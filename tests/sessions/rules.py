@@ -217,6 +217,11 @@ def _later_parameters_are_refused(wanted, got):
     return got[0] == "E" and dict(got[1])["C"] in ("42804", "42883") and wanted[0] == "2"
 
 
+def _not_shown(wanted, got):
+    """A statement whose text means nothing any more, in `pg_prepared_statements`."""
+    return wanted[0] == "D" and b"shaped where v = $1" in wanted[1] and got[0] in "DC"
+
+
 def _begins_with_a_level(wanted, got):
     """A level for a transaction that has read at a standby: the transaction begins with it on the primary."""
     return wanted[0] == "E" and dict(wanted[1])["C"] == "25001" and "call_enum_check_hook" in dict(wanted[1]).get("R", "") and got[0] == "C"
@@ -260,6 +265,7 @@ RULES = [
     Rule("parameters of a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters, prepares=ALTERS),
     Rule("a value for a text that was prepared before", "takes the parameter types that it took then", _earlier_parameters_are_taken, last=True, prepares=ALTERS),
     Rule("a text that was prepared between two changes", "the first execution may fail", _later_parameters_are_refused, last=True, prepares=ALTERS),
+    Rule("a statement that is not shown", "lacks those whose text can no longer be prepared", _not_shown, last=True, prepares=ALTERS),
     Rule("a level after a read at a standby", "begins the transaction on the primary, with that level", _begins_with_a_level, last=True),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
