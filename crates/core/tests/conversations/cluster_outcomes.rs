@@ -264,6 +264,18 @@ fn an_older_primary_is_not_believed() {
 }
 
 #[test]
+fn a_primary_of_which_nothing_is_heard_is_not_believed() {
+    let mut stage = Stage::changed(&number(Some("731"), Some("0/3000058")));
+    stage.loses(&fe::query("commit"));
+    let asked = stage.is_asked();
+    stage.rig.eof(stage.watches[0]);
+    stage.rig.pass_us(4_000_000);
+    assert!(!stage.rig.is_closed(asked));
+    stage.rig.send(asked, &outcome(Some("committed"), None, ("00000001", "1")));
+    stage.rig.gets_nothing(stage.client);
+}
+
+#[test]
 fn without_a_number_it_is_not_known() {
     for answer in [Vec::new(), number(None, None)] {
         let mut stage = Stage::changed(&answer);
