@@ -31,6 +31,9 @@ from harness.tls import Certificates
 THINK_S = 0.3
 """The mean pause of a client between two changes."""
 
+SETTLED_S = 300.0
+"""A limit for hangs only: keepalived and etcd take their time on a busy machine."""
+
 COLUMNS = [
     "clients reach them by", "fault", "rounds", "clients hit", "hit clients are back after, ms (p50 / p99 / max)", "bar",
     "longest answer of the others (p99 / max)", "address moved after (p50 / p99 / max)", "two had it (max)",
@@ -174,7 +177,7 @@ class Stage:
 
     def play(self, way, fault_name, series):
         """One round."""
-        eventually(way.is_settled, "both poolers serve, and one has the address")
+        eventually(way.is_settled, "both poolers serve, and one has the address", SETTLED_S, 0.2)
         fault = FAULTS[fault_name](way, way.victim(), self.options.outage)
         self.empty_ledger()
         with Crowd(self.clients, way.conninfo, self.options.clients, THINK_S, self.options.patience) as crowd:
@@ -186,7 +189,7 @@ class Stage:
             crowd.wait_until_all_have_written_since(served_s, "all clients are served again")
             mended_s = time.monotonic()
             fault.mend()
-            eventually(way.is_settled, "both poolers serve again, and one has the address")
+            eventually(way.is_settled, "both poolers serve again, and one has the address", SETTLED_S, 0.2)
             settled_s = time.monotonic()
             crowd.wait_until_all_have_written_since(settled_s, "all clients go on")
         one = self.judge(crowd, way, fault, fault_name, fault_s, mended_s)
