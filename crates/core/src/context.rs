@@ -25,9 +25,10 @@ use crate::pool::prepared::parse_contexts::ParseContexts;
 use crate::pool::prepared::statements::Statements;
 use crate::pool::prepared::texts::Texts;
 use crate::pool::relay::ahead::Ahead;
+use crate::pool::server::closing::ClosingServers;
 use crate::pool::session::params::{Params, Tracked};
 use crate::pool::show::measure::share_bytes;
-use crate::shared::Shared;
+use crate::shared::{Counts, Shared};
 use crate::stats::snapshot::{Counters, SlowSnapshot};
 use crate::stats::statements::StatementStats;
 use crate::stats::trace::Sampler;
@@ -101,6 +102,8 @@ pub(crate) struct Env {
     pub(crate) stopping: Option<Shutdown>,
     /// The answers that are given again without a server; `None` if none is kept.
     pub(crate) cache: Option<Box<QueryCache>>,
+    /// The server connections that are closed and count towards shared limits until PostgreSQL has ended them.
+    pub(crate) closing: ClosingServers,
     /// The counters that belong to no pool.
     pub(crate) counters: Counters,
     /// The requests of pools to others, in order. The worker carries them out when the pool has finished its turn.
@@ -181,7 +184,7 @@ pub(crate) enum Role {
     Peer(ForwardId),
     Watch(WatchId),
     /// A closed server connection that counts towards a shared limit until PostgreSQL has ended it.
-    ClosingServer(PoolId),
+    ClosingServer,
 }
 
 /// PAUSE and SUSPEND without a database.
@@ -228,6 +231,7 @@ impl Env {
             buffers: BufferPool::default(),
             activity: Activity::Active,
             stopping: None,
+            closing: ClosingServers::default(),
             counters: Counters::default(),
             cache,
             effects: Vec::new(),
@@ -252,6 +256,15 @@ impl Env {
     /// Returns the client's `application_name` among its tracked parameters; `None` if it has none.
     pub(crate) fn application_name<'a>(&self, params: &'a Params) -> Option<&'a [u8]> {
         params.get(self.tracked.position(b"application_name")?)
+    }
+
+    /// One server fewer counts towards the limits that span pools. `is_limited`: one of them is in effect, so that pools that starved by it
+    /// may try again.
+    pub(crate) fn give_back_places(&mut self, counts: [&Counts; 2], is_limited: bool) {
+        counts.iter().for_each(|counts| counts.servers.give_back());
+        if is_limited {
+            self.want(Effect::NoticeStarving);
+        }
     }
 
     /// Whether limits that span pools hold for several poolers together.

@@ -54,6 +54,10 @@ pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
 /// login after `authentication_timeout`, by default 60 s.
 pub(crate) const UNCONFIRMED_LOGIN_US: u64 = 75_000_000;
 
+/// The time for which a connection that broke counts towards a shared limit if PostgreSQL can no longer be asked about it, because its
+/// database was removed from the configuration. After about 15 minutes Linux ends a connection whose data is not acknowledged.
+pub(crate) const UNASKED_CLOSING_US: u64 = 1_000_000_000;
+
 /// A message of a server that must be understood is read whole up to this size; a larger one ends the
 /// connection, unless it is one that can pass in pieces (rows, COPY data, notices and errors for a client).
 pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;

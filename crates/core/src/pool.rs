@@ -42,7 +42,6 @@ use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::pool::cancel::CancelConnection;
 use crate::pool::client::state::Client;
 pub(crate) use crate::pool::node::{Branch, Failure, ServerKind};
-use crate::pool::server::closing::ClosingServer;
 use crate::pool::server::state::Server;
 pub(crate) use crate::pool::state::{Gate, PoolState};
 
@@ -53,8 +52,6 @@ pub(crate) struct Pool {
     pub(crate) servers: SlotMap<ServerId, Server>,
     /// Connections to PostgreSQL that carry a cancel request.
     pub(crate) cancels: SlotMap<CancelId, CancelConnection>,
-    /// Connections to PostgreSQL that are closed and count until PostgreSQL has ended them.
-    pub(crate) closing: Vec<ClosingServer>,
     pub(crate) state: PoolState,
 }
 
@@ -77,7 +74,6 @@ impl Pool {
             clients: SlotMap::with_key(),
             servers: SlotMap::with_key(),
             cancels: SlotMap::with_key(),
-            closing: Vec::new(),
             state,
         }
     }

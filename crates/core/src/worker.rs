@@ -226,7 +226,7 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_received(cx, server, bytes));
             }
-            Some(Role::ClosingServer(_)) | None => {}
+            Some(Role::ClosingServer) | None => {}
         }
     }
 
@@ -245,7 +245,7 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_connected(cx, server, local));
             }
-            Some(Role::Client(..) | Role::Unpooled(_) | Role::ClosingServer(_)) | None => {}
+            Some(Role::Client(..) | Role::Unpooled(_) | Role::ClosingServer) | None => {}
         }
     }
 
@@ -264,7 +264,7 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_secured(cx, server, &info));
             }
-            Some(Role::Client(..) | Role::Peer(_) | Role::ClosingServer(_)) | None => {}
+            Some(Role::Client(..) | Role::Peer(_) | Role::ClosingServer) | None => {}
         }
     }
 
@@ -280,7 +280,7 @@ impl Engine for Machine {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.server_drained(cx, id));
             }
             Some(Role::Unpooled(id)) => self.worker.unpooled_resume(cx, id),
-            Some(Role::Cancel(..) | Role::Peer(_) | Role::Watch(_) | Role::ClosingServer(_)) | None => {}
+            Some(Role::Cancel(..) | Role::Peer(_) | Role::Watch(_) | Role::ClosingServer) | None => {}
         }
     }
 
@@ -303,8 +303,10 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_closed(cx, server, &why));
             }
-            Some(Role::ClosingServer(pool)) => {
-                self.worker.in_pool(cx, pool, |pool, cx| pool.closing_ended(cx, conn, &why));
+            Some(Role::ClosingServer) => {
+                if let Some(pool) = cx.env.closing_ended(conn, &why) {
+                    self.worker.in_pool(cx, pool, |pool, _| pool.notice());
+                }
             }
             None => {}
         }

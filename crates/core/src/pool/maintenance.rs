@@ -282,17 +282,17 @@ impl Pool {
     pub(crate) fn is_unused<D: Driver>(&self, cx: &mut Cx<'_, D>) -> bool {
         let config = &cx.env.rules.config;
         let pool = &self.state;
+        let unknown = config.database(&pool.database).is_none();
         if !self.clients.is_empty()
             || !pool.queue.lookups.is_empty()
             || !self.cancels.is_empty()
             || !pool.queue.cancels.is_empty()
-            || !self.closing.is_empty()
+            || !unknown && cx.env.closing.has_unconfirmed(self.id)
         {
             return false;
         }
         let unused = Duration::from_micros(cx.env.now.mono_us.saturating_sub(pool.empty_us));
         let automatic = !config.databases.contains_key(&*pool.database);
-        let unknown = config.database(&pool.database).is_none();
         let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
         let servers: u32 = pool.nodes().map(NodePool::servers_total).sum();
         // A pool that exists without clients would be made again at once, without what it knows of failures.

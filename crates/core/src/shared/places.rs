@@ -114,10 +114,8 @@ pub struct LimitSeen {
     pub demand: u32,
     /// The number of connections that were given up and may still exist in PostgreSQL.
     pub unconfirmed: u32,
-    /// The process ids of the servers that are logged in.
+    /// The process ids of the servers that are logged in, and of those that were closed and may still exist.
     pub pids: Vec<u32>,
-    /// Whether the pools are those of one PostgreSQL server, where a look at `pg_stat_activity` tells everything.
-    pub is_one_server: bool,
 }
 
 /// The server processes that `pg_stat_activity` shows, as far as they count towards one pool's limits.

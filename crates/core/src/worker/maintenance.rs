@@ -83,6 +83,7 @@ impl Worker {
             }
         }
         self.keep_forced_pools(cx);
+        cx.env.give_up_unasked();
         self.tell_limits_seen(cx);
         if cx.env.now.mono_us >= self.stats_us {
             self.end_stats_period(cx);
@@ -161,7 +162,6 @@ impl Worker {
             for cancel in cancels {
                 pool.end_cancel(cx, cancel, "database removed");
             }
-            pool.forget_closing(cx);
         });
         if let Some(pool) = self.pools.remove(id) {
             debug_assert!(pool.clients.is_empty(), "a pool with clients was dropped");
@@ -169,6 +169,7 @@ impl Worker {
             self.clusters.keep_counters(&pool);
             cx.env.measured.stats.forget_pool(id);
             cx.env.watched.forget_pool(id);
+            cx.env.closing.forget_pool(id);
             cx.env.cache.iter_mut().for_each(|cache| cache.store.forget_pool(id));
             cx.env.shared.forget_owner(&pool.database, &pool.user);
             self.pool_names.remove(&(pool.database, pool.user));

@@ -6,6 +6,7 @@ use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::ids::PoolId;
 use crate::mail::{Mail, Question, Scarce};
+use crate::pool::choose::parts::add_closing_seen;
 use crate::pool::{Pool, PoolState};
 use crate::shared::places::LimitsSeen;
 use crate::stats::rare_path::RarePath;
@@ -128,6 +129,7 @@ impl Worker {
         }
         let mut limits = Vec::new();
         self.pools.values().for_each(|pool| pool.add_limits_seen(cx.env, &mut limits));
+        add_closing_seen(cx.env, &mut limits);
         cx.driver.ask(Question::Limits(LimitsSeen { at_us: cx.env.now.mono_us, limits }));
     }
 

@@ -161,6 +161,98 @@ fn a_connection_that_broke_stops_counting_after_the_setting_is_off_too() {
     }
 }
 
+fn of_user() -> Scarce {
+    Scarce::User("alice".into())
+}
+
+fn users_counts(rig: &Rig) -> Arc<Counts> {
+    rig.shared.counts(&of_user())
+}
+
+const SHARED_BY_USER: &str =
+    "shared_limits = etcd\netcd_endpoints = http://e:2379\nmax_user_connections = 4\nmultiplex_depth = 0";
+
+fn user_seen(rig: &mut Rig) -> Option<LimitSeen> {
+    rig.asked();
+    rig.pass_s(1);
+    let seen = rig.asked().into_iter().filter_map(|question| match question {
+        Question::Limits(seen) => Some(seen),
+        _ => None,
+    });
+    seen.last().expect("the worker tells").limits.into_iter().find(|one| one.of == of_user())
+}
+
+/// A process that may have this part of its user's limit, with one client whose server of the database `app` is free.
+fn of_two_databases() -> (Rig, (End, End)) {
+    let mut rig = Rig::with(SHARED_BY_USER, "app = host=pg\nother = host=pg", 1);
+    rig.shared.hold_parts_until(u64::MAX);
+    users_counts(&rig).servers.set_part(3);
+    let first = busy(&mut rig);
+    finish(&mut rig, first);
+    (rig, first)
+}
+
+#[test]
+fn connections_of_a_removed_database_count_until_postgresql_has_ended_them() {
+    let (mut rig, first) = of_two_databases();
+    rig.reload(SHARED_BY_USER, "other = host=pg");
+    assert_eq!(rig.wire(first.1).closed, Some(CloseMode::Confirm { flushes: true }));
+    assert_eq!(users_counts(&rig).servers.taken(), 1, "PostgreSQL counts it still");
+    let seen = user_seen(&mut rig).expect("the other poolers are told of it");
+    assert_eq!((seen.pids.len(), seen.unconfirmed), (1, 0));
+    rig.eof(first.1);
+    assert_eq!(users_counts(&rig).servers.taken(), 0);
+    assert_eq!(user_seen(&mut rig), None);
+}
+
+#[test]
+fn a_broken_connection_of_a_removed_database_is_looked_for_by_other_pools_of_its_server() {
+    let (mut rig, first) = of_two_databases();
+    let pid = user_seen(&mut rig).expect("its server").pids[0].to_string();
+    rig.reload(SHARED_BY_USER, "other = host=pg");
+    rig.end(first.1, Closed::Broken("timed out".to_owned()));
+    rig.stand_still_s(60);
+    assert_eq!(user_seen(&mut rig).map(|seen| (seen.pids.len(), seen.unconfirmed)), Some((1, 1)));
+    rig.client_with(&[("user", "alice"), ("database", "other")]);
+    let server = rig.dialed();
+    let before = users_counts(&rig).servers.taken();
+    for (shown, taken) in [(&*pid, before), ("999", before - 1)] {
+        rig.pass_s(1);
+        assert!(is_asked(&mut rig, server));
+        rig.send(server, &be::answer(&[&["7", shown]]));
+        assert_eq!(users_counts(&rig).servers.taken(), taken);
+    }
+}
+
+#[test]
+fn a_broken_connection_that_nothing_can_be_asked_about_stops_counting_at_last() {
+    let (mut rig, first) = of_two_databases();
+    rig.reload(SHARED_BY_USER, "other = host=elsewhere");
+    rig.end(first.1, Closed::Broken("timed out".to_owned()));
+    rig.stand_still_s(900);
+    rig.pass_s(2);
+    assert_eq!(users_counts(&rig).servers.taken(), 1);
+    rig.stand_still_s(100);
+    rig.pass_s(2);
+    assert_eq!(users_counts(&rig).servers.taken(), 0);
+}
+
+#[test]
+fn connections_of_a_forgotten_database_count_until_postgresql_has_ended_them() {
+    let settings = format!("{SHARED_BY_USER}\nautodb_idle_timeout = 5\nserver_idle_timeout = 0");
+    let mut rig = Rig::with(&settings, "* = host=pg", 1);
+    rig.shared.hold_parts_until(u64::MAX);
+    users_counts(&rig).servers.set_part(3);
+    let first = busy(&mut rig);
+    finish(&mut rig, first);
+    rig.eof(first.0);
+    rig.pass_s(7);
+    assert_eq!(rig.wire(first.1).closed, Some(CloseMode::Confirm { flushes: true }));
+    assert_eq!(users_counts(&rig).servers.taken(), 1, "PostgreSQL counts it still");
+    rig.eof(first.1);
+    assert_eq!(users_counts(&rig).servers.taken(), 0);
+}
+
 #[test]
 fn the_control_plane_gets_what_postgresql_shows() {
     let mut rig = Rig::new(SHARED);

@@ -10,6 +10,7 @@ use crate::mail::{Question, Scarce};
 use crate::pool::choose::reasons::ABOVE_PART;
 use crate::pool::relay::own_settings::{self, Asks};
 use crate::pool::server::asked::{Replies, ServerQuestion};
+use crate::pool::server::closing::{PlaceOfServer, Shown};
 use crate::pool::{Pool, ServerKind};
 use crate::shared::places::{BackendsSeen, LimitSeen};
 
@@ -89,7 +90,7 @@ impl Pool {
     pub(crate) fn look_if_due<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for branch in self.state.branches() {
             // Also after the setting is off: until then the connections count towards this pooler's own limits.
-            if self.unconfirmed(branch) > 0 {
+            if cx.env.closing.are_in_doubt(self, branch) {
                 self.state.node_at_mut(branch).backends.want(0);
             }
             let node = self.state.node_at(branch);
@@ -128,14 +129,21 @@ impl Pool {
         (number, asked_us): (u64, u64),
         answer: &Replies,
     ) {
-        let Some(branch) = self.servers.get(id).map(|server| server.branch) else { return };
+        let Some(server) = self.servers.get(id) else { return };
+        let (branch, server) = (server.branch, PlaceOfServer::of(server));
         let lists = answer.rows.first().filter(|_| answer.failed.is_none()).and_then(|row| pids(row));
         self.state.node_at_mut(branch).backends.end();
         if let Some((by_database, by_user)) = lists {
-            self.settle_closing(cx, (branch, asked_us), &by_database);
+            let of_database = self.state.scarce_at(branch);
+            let of_user = Scarce::User(self.state.user.clone());
+            cx.env.settle_closing(&Shown {
+                by_database: (&of_database, &by_database),
+                by_user: (&of_user, &by_user),
+                server: &server,
+                asked_us,
+            });
+            self.notice();
             if number > 0 {
-                let of_database = self.state.scarce_at(branch);
-                let of_user = Scarce::User(self.state.user.clone());
                 cx.driver.ask(Question::Backends(Box::new(BackendsSeen {
                     number,
                     by_database: (of_database, by_database),
@@ -155,29 +163,31 @@ impl Pool {
         if !by_database && !by_user {
             return;
         }
-        let one_server = pool.config.hosts.len() < 2;
         for branch in pool.branches() {
             let node = pool.node_at(branch);
             let demand = pool.demand_at(branch) + node.servers_total() - node.servers(ServerKind::Idle)
                 + node.servers(ServerKind::Listening);
-            let unconfirmed = self.unconfirmed(branch);
             let known = self.servers.values().filter(|server| server.branch == branch && server.at.pid > 0);
-            let mut pids: Vec<u32> = known.map(|server| server.at.pid).collect();
-            pids.extend(self.closing_pids(branch));
+            let pids: Vec<u32> = known.map(|server| server.at.pid).collect();
             if by_user {
                 let of = Scarce::User(pool.user.clone());
-                add(
-                    seen,
-                    LimitSeen { of, demand, unconfirmed, pids: pids.clone(), is_one_server: one_server },
-                );
+                add(seen, LimitSeen { of, demand, unconfirmed: 0, pids: pids.clone() });
             }
             let is_node = branch.is_primary() || branch.is_standby() && (demand > 0 || !pids.is_empty());
             if by_database && is_node {
                 let of = pool.scarce_at(branch);
-                add(seen, LimitSeen { of, demand, unconfirmed, pids, is_one_server: one_server });
+                add(seen, LimitSeen { of, demand, unconfirmed: 0, pids });
             }
         }
     }
+}
+
+/// Adds the connections that are closed and that PostgreSQL may still have.
+pub(crate) fn add_closing_seen(env: &Env, seen: &mut Vec<LimitSeen>) {
+    env.closing.for_each_limit(|of, pid, is_unconfirmed| {
+        let pids = if pid > 0 { vec![pid] } else { Vec::new() };
+        add(seen, LimitSeen { of: of.clone(), demand: 0, unconfirmed: u32::from(is_unconfirmed), pids });
+    });
 }
 
 fn add(seen: &mut Vec<LimitSeen>, new: LimitSeen) {
@@ -186,7 +196,6 @@ fn add(seen: &mut Vec<LimitSeen>, new: LimitSeen) {
             one.demand = one.demand.saturating_add(new.demand);
             one.unconfirmed = one.unconfirmed.saturating_add(new.unconfirmed);
             one.pids.extend(new.pids);
-            one.is_one_server &= new.is_one_server;
         }
         None => seen.push(new),
     }

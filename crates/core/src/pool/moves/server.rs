@@ -2,7 +2,7 @@
 
 use pgweir_wire::backend::tag;
 
-use crate::context::{Cx, Effect};
+use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::listen::notify_listener::NotifyListener;
@@ -157,11 +157,8 @@ impl Pool {
 
     /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
     pub(crate) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
-        let pool = &self.state;
-        pool.counts_of(branch).iter().for_each(|counts| counts.servers.give_back());
-        if pool.policy.is_limited {
-            cx.env.want(Effect::NoticeStarving);
-        }
+        let [by_database, by_user] = self.state.counts_of(branch);
+        cx.env.give_back_places([by_database, by_user], self.state.policy.is_limited);
     }
 
     /// Stops reading from a server if its client does not keep up.
