@@ -51,10 +51,10 @@ class Vips(Network):
 
 
 class Session:
-    """A client that stays connected at the virtual address."""
+    """A client that stays connected, at the virtual address unless another one is named."""
 
-    def __init__(self, network):
-        conninfo = f"host={ADDRESS} port=6432 dbname=app user=alice password=pw-of-alice connect_timeout=10"
+    def __init__(self, network, address=ADDRESS):
+        conninfo = f"host={address} port=6432 dbname=app user=alice password=pw-of-alice connect_timeout=10"
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", network.hub, "psql", "-XAtq", conninfo],
             stdin=subprocess.PIPE,
@@ -69,6 +69,18 @@ class Session:
         answers, _, _ = select.select([self.process.stdout], [], [], 60)
         assert answers, "the client hangs"
         return self.process.stdout.readline().decode().strip()
+
+    def locks(self):
+        """Begins a transaction that has a lock."""
+        self.process.stdin.write(b"begin; select pg_advisory_xact_lock(7);\n")
+        assert self.asks() == ""
+        assert self.process.stdout.readline().decode().strip() == "7"
+
+    def is_told(self):
+        """The error that psql shows for its next statement after its connection was ended."""
+        self.process.stdin.write(b"select 8;\n")
+        self.process.stdin.close()
+        return self.process.stdout.read().decode()
 
     def __enter__(self):
         return self
@@ -180,13 +192,93 @@ def test_a_pooler_that_drains_gives_the_address_away_first(network, start):
     holder.stop(signal.SIGTERM)
 
 
-def test_a_frozen_pooler_drops_the_address(network, start):
+MOVED = "terminating connection because its address (vip) has left this pooler"
+
+
+def clients_by(machine, address):
+    """The number of clients of a pooler that came by an address."""
+    answer = machine.ask("SHOW CLIENTS")
+    rows = [dict(zip(answer.columns, row)) for row in answer.rows]
+    return sum(row["local_addr"] == address for row in rows)
+
+
+@pytest.fixture
+def lock_is_free(pg):
+    """A function that says whether no session has the lock of `Session.locks`."""
+    return lambda: pg.sql("select count(*) from pg_locks where locktype = 'advisory' and objid = 7")[0][0] == 0
+
+
+@pytest.mark.parametrize("vip", [f"{ADDRESS}/24", "fd78::9/64"])
+def test_clients_of_an_address_that_is_given_away_are_told(network, start, lock_is_free, vip):
+    """Those that came by it get an error, and their transactions end. Those that came by the machine's own address stay, and so do those of the unix
+    socket: the console asks through it."""
+    address = vip.split("/")[0]
+    holder, other = start(vip=vip, vip_ttl=600, shutdown_drain_seconds=600)
+    own = holder.vip()["holder"].removeprefix("http://").rsplit(":", 1)[0].strip("[]")
+    with Session(network, address) as moved, Session(network, address) as open, Session(network, own) as stays:
+        open.locks()
+        assert not lock_is_free()
+        assert clients_by(holder, address) == 2
+        holder.send(signal.SIGTERM)
+        eventually(lambda: network.only(other, address), "the other one has the address")
+        eventually(lambda: clients_by(holder, address) == 0, "its clients are ended")
+        eventually(lock_is_free, "the transaction is rolled back")
+        for client in (moved, open):
+            assert MOVED in client.is_told()
+        assert stays.asks() == "7"
+        eventually(lambda: network.selects(address), "clients are served by the other one")
+
+
+def test_clients_of_an_address_that_was_lost_to_another_holder_end(network, start, lock_is_free):
+    """The link is cut until the other pooler has the address. When it is mended, the first pooler drops the address and its clients with it, and
+    their locks are free long before tcp_user_timeout."""
+    holder, other = start()
+    with Session(network) as lost:
+        lost.locks()
+        holder.cut()
+        eventually(other.has, "the other one has the address")
+        assert not lock_is_free(), "the old holder cannot know yet"
+        holder.cut(False)
+        eventually(lambda: network.only(other), "the first one has dropped it")
+        eventually(lock_is_free, "the transaction is rolled back")
+        eventually(lambda: clients_by(holder, ADDRESS) == 0, "its client is ended")
+    # The first one takes it again: new clients are not ended.
+    other.kill()
+    eventually(lambda: network.only(holder), "the first one has the address again")
+    eventually(network.selects, "clients are served")
+    with Session(network) as session:
+        lasts(2, lambda: session.asks() == "7", "it stays connected")
+
+
+def test_clients_of_a_process_that_was_replaced_end_with_the_address(network, start, lock_is_free):
+    """After -R the old process still serves a client with an open transaction. When the new process gives the address away, both end the clients
+    that came by it."""
+    holder, other = start(vip_ttl=600, shutdown_drain_seconds=600)
+    with Session(network) as busy, Session(network) as idle:
+        busy.locks()
+        old = holder.pooler.process
+        holder.start(arguments=("--quiet", "-R"))
+        eventually(lambda: holder.vip()["state"] == "holds" and holder.vip()["lease"] == "own", "the new process has it")
+        eventually(lambda: clients_by(holder, ADDRESS) == 1, "the idle client is the new process's")
+        lasts(1, lambda: idle.asks() == "7", "it is served")
+        assert old.poll() is None and not lock_is_free()
+        holder.send(signal.SIGTERM)
+        eventually(lambda: network.only(other), "the other one has the address")
+        eventually(lock_is_free, "the old process has ended its client, too")
+        assert old.wait(60) == 0
+        assert MOVED in idle.is_told()
+
+
+def test_a_frozen_pooler_drops_the_address(network, start, lock_is_free):
     """The kernel removes it while the process is stopped; when it goes on, it reads that another pooler has the lease."""
     holder, other = start()
-    holder.send(signal.SIGSTOP)
-    eventually(lambda: network.only(other), "the address has left the frozen pooler")
-    holder.send(signal.SIGCONT)
-    eventually(lambda: holder.vip()["lease"] == "other" and holder.vip()["state"] == "standby", "it knows that it does not hold it")
+    with Session(network) as lost:
+        lost.locks()
+        holder.send(signal.SIGSTOP)
+        eventually(lambda: network.only(other), "the address has left the frozen pooler")
+        holder.send(signal.SIGCONT)
+        eventually(lambda: holder.vip()["lease"] == "other" and holder.vip()["state"] == "standby", "it knows that it does not hold it")
+        eventually(lock_is_free, "its client is ended, and the transaction is rolled back")
     assert network.only(other)
     assert holder.dropped() == 1 and other.dropped() == 0
 

@@ -35,7 +35,7 @@ pub use login::auth_workers::{AUTH_THREAD, AskPam, AuthWorkers};
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use sources::{LookUp, Sources};
 pub use trust::VerifyBy;
-pub use vip::{TellVip, Vip};
+pub use vip::{EndClients, Vip};
 
 #[cfg(test)]
 mod scratch;

@@ -47,6 +47,8 @@ pub(crate) enum Fault {
     ServerShuttingDown,
     DatabaseRemoved,
     ForcedDisconnect,
+    /// The virtual address that the client has connected to has left this pooler.
+    AddressMoved,
     /// A timeout of the settings has passed; the text is PgBouncer's. The SQLSTATE is that of PostgreSQL's own timeout if that one ends the
     /// session, too; else PgBouncer's 08P01.
     Timeout(&'static str, SqlState),
@@ -149,6 +151,9 @@ impl Fault {
             Fault::ServerShuttingDown => "server shutting down".into(),
             Fault::DatabaseRemoved => "database removed".into(),
             Fault::ForcedDisconnect => "admin forced disconnect".into(),
+            Fault::AddressMoved => {
+                "terminating connection because its address (vip) has left this pooler".into()
+            }
             Fault::Timeout(text, _) | Fault::Unserved(text, ..) => Cow::Borrowed(text),
             Fault::ServerFailing(last) => {
                 format!("server login has been failing, cached error: {last} (server_login_retry)").into()
@@ -213,9 +218,10 @@ impl Fault {
             }
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
             Fault::RolledBack => SqlState::SERIALIZATION_FAILURE,
-            Fault::ServerShuttingDown | Fault::DatabaseRemoved | Fault::ForcedDisconnect => {
-                SqlState::ADMIN_SHUTDOWN
-            }
+            Fault::ServerShuttingDown
+            | Fault::DatabaseRemoved
+            | Fault::ForcedDisconnect
+            | Fault::AddressMoved => SqlState::ADMIN_SHUTDOWN,
             Fault::Timeout(_, code)
             | Fault::Unserved(_, code, _)
             | Fault::ServerRefused(code, _)
@@ -292,6 +298,7 @@ impl Fault {
             Fault::NotAllowedOnConsole => {
                 Some("The console is for the users in admin_users and stats_users.")
             }
+            Fault::AddressMoved => Some("Connect again: another pooler has the address, or gets it soon."),
             Fault::TooManyClients("max_client_conn") => Some("Raise max_client_conn, or close idle clients."),
             Fault::CanNotMove(_) => {
                 Some("Keep it inside one transaction, use session pooling, or set session_state to preserve.")

@@ -1,5 +1,6 @@
 //! Messages between workers, and between a worker and the control plane. Typed, never shared state.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,6 +130,11 @@ pub enum Mail {
         /// The limit.
         of: Scarce,
     },
+    /// This virtual address has left the process, or is about to: clients that came by it are ended. [`Shared::addresses_left`]
+    /// grows when that is done.
+    ///
+    /// [`Shared::addresses_left`]: crate::Shared::addresses_left
+    AddressLeft(IpAddr),
     /// A client of another worker has dropped roles.
     RolesDropped,
     /// SIGUSR2: undo PAUSE or SUSPEND, whichever is in force. The first worker says in the log which it was.

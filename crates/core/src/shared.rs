@@ -119,6 +119,8 @@ pub struct Shared {
     views_told: AtomicU64,
     /// The state of the virtual address, as the control plane has told it last; `None` if `vip` is not set.
     vip: Mutex<Option<VipReport>>,
+    /// The number of times that a worker has ended the clients of an address that has left the process.
+    addresses_left: AtomicU64,
     /// The time until which this process's parts of shared limits hold (monotonic, µs): after that no connection is opened under them.
     parts_until_us: AtomicU64,
     /// The shared limits, as the control plane has told them last.
@@ -160,6 +162,7 @@ impl Shared {
             views: Mutex::default(),
             views_told: AtomicU64::new(0),
             vip: Mutex::default(),
+            addresses_left: AtomicU64::new(0),
             parts_until_us: AtomicU64::new(0),
             limits: Mutex::default(),
         }
@@ -260,6 +263,17 @@ impl Shared {
     pub(crate) fn vip(&self) -> Option<VipReport> {
         // As with `book`.
         self.vip.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Counts a worker that has ended the clients of an address that has left the process.
+    pub(crate) fn note_address_left(&self) {
+        self.addresses_left.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The number of times that a worker has carried out [`Mail::AddressLeft`](crate::mail::Mail::AddressLeft).
+    #[must_use]
+    pub fn addresses_left(&self) -> u64 {
+        self.addresses_left.load(Ordering::Acquire)
     }
 
     /// The counters of a limit that spans pools.

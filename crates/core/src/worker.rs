@@ -4,6 +4,7 @@
 //! The driver reports events to [`Machine`]. This module must not block, and must not know how bytes travel.
 
 mod actions;
+mod addresses;
 mod cancel;
 mod clusters;
 pub mod console;
@@ -490,6 +491,7 @@ impl Worker {
             Mail::Room => self.notice_starving(cx),
             Mail::Parts => self.follow_parts(cx),
             Mail::LookAtBackends { number, of } => self.look_at_backends(cx, number, &of),
+            Mail::AddressLeft(address) => self.end_clients_of_address(cx, address),
             Mail::RolesDropped => self.roles_dropped(cx),
             Mail::Continue => self.resume_by_signal(cx),
             Mail::Shutdown(kind) => self.begin_stopping(cx, kind),

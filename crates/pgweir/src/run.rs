@@ -15,12 +15,12 @@ use pgweir_control::stopping::SIGNALS;
 use pgweir_control::supervisor::{self, Notification};
 use pgweir_control::web::{self, Web, WebSetup};
 use pgweir_control::{
-    AUTH_THREAD, AuthWorkers, Commands, ConfigState, Event, Keys, Limits, Plane, Sources, Vip,
+    AUTH_THREAD, AuthWorkers, Commands, ConfigState, EndClients, Event, Keys, Limits, Plane, Sources, Vip,
 };
 use pgweir_core::driver::{Level, Now, WorkerId};
-use pgweir_core::mail::Question;
+use pgweir_core::mail::{Mail, Question};
 use pgweir_core::{Machine, Shared};
-use pgweir_net::{LogSink, Setup, SocketOptions, Workers};
+use pgweir_net::{LogSink, Post, Setup, SocketOptions, Workers};
 use pgweir_settings::Main;
 use signal_hook::iterator::Signals;
 
@@ -102,7 +102,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
                 .of_version(pgweir_version::VERSION)
         },
     })?;
-    let vip = virtual_address(log, Arc::clone(&shared), events.clone(), takeover.is_some());
+    let vip = virtual_address(log, (Arc::clone(&shared), workers.post()), events.clone(), takeover.is_some());
     let limits = shared_limits(log, Arc::clone(&shared), events.clone(), takeover.is_some());
     let web_listeners = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
     let handover_parts = HandoverParts {
@@ -164,10 +164,18 @@ fn number_of_workers(main: &Main, log: &Log) -> u16 {
     workers
 }
 
-/// The handle of the virtual address, which tells the console through what the workers share.
-fn virtual_address(log: &Log, shared: Arc<Shared>, events: Sender<Event>, is_successor: bool) -> Vip {
-    let tell = Arc::new(move |report| shared.tell_vip(report));
-    Vip::new(log, pgweir_net::addresses_of, pgweir_net::verified_by, (tell, events), is_successor)
+/// The handle of the virtual address. It tells the console through what the workers share, and the workers by mail.
+fn virtual_address(
+    log: &Log,
+    (shared, post): (Arc<Shared>, Post),
+    events: Sender<Event>,
+    is_successor: bool,
+) -> Vip {
+    let end_clients: EndClients = Arc::new(move |address| {
+        (0..post.count()).for_each(|worker| post.mail(WorkerId(worker), Mail::AddressLeft(address)));
+    });
+    let outside = (shared, end_clients, events);
+    Vip::new(log, pgweir_net::addresses_of, pgweir_net::verified_by, outside, is_successor)
 }
 
 /// The handle of limits that several poolers share.

@@ -1,16 +1,19 @@
 //! One virtual address: looks at etcd and at the network interface at intervals, and does what [`Seen::step`] says.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pgweir_core::Shared;
 use pgweir_core::driver::Level;
 use pgweir_core::vip::VipReport;
 use pgweir_settings::{HttpPlace, Main, SourceUrl, VipAddress};
 use tokio::select;
 use tokio::time::sleep;
 
-use super::TellVip;
+use super::Setup;
 use super::announce::{OtherAnnouncements, announce};
+use super::clients::Clients;
 use super::decide::{Holding, Lease, OldHolder, Purpose, Seen, Step};
 use super::interface::{self, Link};
 use super::lease::Register;
@@ -18,7 +21,7 @@ use super::rights;
 use crate::commands::Program;
 use crate::log::Log;
 use crate::sources::Login;
-use crate::sources::http::{Call, Client};
+use crate::sources::http::{Call, Client, Reply};
 
 /// The maximum number of steps of a round: drop, ask, campaign, take, revoke.
 const STEPS_MAX: usize = 6;
@@ -91,7 +94,8 @@ pub(super) struct Duty {
     spec: Spec,
     register: Register,
     log: Log,
-    tell: TellVip,
+    shared: Arc<Shared>,
+    clients: Clients,
     /// The network interface; the reason if there is none.
     link: Result<Link, String>,
     /// The address, as far as this pooler has taken it.
@@ -119,20 +123,21 @@ pub(super) struct Duty {
 }
 
 impl Duty {
-    /// Begins the work. `inherits`: the process that this one has replaced may have set the address, which this one then has.
-    pub(super) fn new(spec: Spec, client: Client, log: Log, tell: TellVip, inherits: bool) -> Duty {
+    /// Begins the work. If this process has replaced another one, that one may have set the address, which this one then has.
+    pub(super) fn new(spec: Spec, client: Client, setup: &Setup) -> Duty {
         let address = spec.address.ip.to_string();
         let register = Register::new(client, spec.endpoints.clone(), spec.login.clone(), &address, spec.ttl);
         let link = interface::find(spec.address, &spec.interface);
         let is_set = link.as_ref().is_ok_and(|link| link.has_address);
-        let inherited = inherits && spec.commands.is_none() && is_set;
+        let inherited = setup.is_successor && spec.commands.is_none() && is_set;
         let mut duty = Duty {
             holding: if inherited { Holding::Taken } else { Holding::No },
             link,
+            clients: Clients::new(spec.address.ip, Arc::clone(&setup.shared), Arc::clone(&setup.end_clients)),
             spec,
             register,
-            log,
-            tell,
+            log: setup.log.clone(),
+            shared: Arc::clone(&setup.shared),
             is_set_by_command: true,
             others: None,
             announced: None,
@@ -195,6 +200,35 @@ impl Duty {
         })
     }
 
+    /// Does what is left to do for a process that another one has replaced, and which still serves clients: they are ended as soon as the
+    /// machine does not have the address any more. The other process takes care of the address.
+    pub(super) async fn stay_behind(&mut self) {
+        let mut had = self.holding != Holding::No;
+        loop {
+            match self.machine_has_address().await {
+                Some(true) => had = true,
+                Some(false) if std::mem::take(&mut had) => self.clients.end().await,
+                Some(false) => self.clients.end_late(),
+                None => {}
+            }
+            sleep(self.spec.period()).await;
+        }
+    }
+
+    /// Returns whether the process that has replaced this one has the address; `None` if that is not known.
+    async fn machine_has_address(&mut self) -> Option<bool> {
+        if self.spec.commands.is_none() {
+            self.look_at_link();
+            return Some(self.is_set());
+        }
+        // It has this one's name.
+        let url = SourceUrl::parse(&self.name()?).ok()?;
+        match self.ask_at(&url).await.ok()? {
+            Reply { status: 200, .. } => Some(true),
+            reply => (reply.body.starts_with(b"no address")).then_some(false),
+        }
+    }
+
     /// Looks, and does all that is to be done now.
     pub(super) async fn round(&mut self) {
         self.act(Purpose::Usual).await;
@@ -237,6 +271,9 @@ impl Duty {
             (_, _, Purpose::Force) => Holding::Forced,
             (holding, _, _) => holding,
         };
+        if self.holding == Holding::No {
+            self.clients.end_late();
+        }
         self.publish(purpose);
         old_holder
     }
@@ -343,12 +380,17 @@ impl Duty {
             Some(Err(_)) if self.lease == Lease::Other => return OldHolder::Serves,
             _ => return OldHolder::Gone,
         };
-        let path = format!("/readyz?vip={}", self.spec.address.ip);
-        let limit = (self.spec.ttl / 6).min(Duration::from_secs(1));
-        match self.register.client().call(&url, Call::get(&path), limit).await {
+        match self.ask_at(&url).await {
             Ok(reply) if reply.status == 200 => OldHolder::Serves,
             _ => OldHolder::Gone,
         }
+    }
+
+    /// Asks the pooler at this place whether it has the address and serves.
+    async fn ask_at(&self, url: &SourceUrl) -> Result<Reply, String> {
+        let path = format!("/readyz?vip={}", self.spec.address.ip);
+        let limit = (self.spec.ttl / 6).min(Duration::from_secs(1));
+        self.register.client().call(url, Call::get(&path), limit).await
     }
 
     /// Returns whether etcd has answered.
@@ -369,11 +411,14 @@ impl Duty {
         };
         if let Err(why) = said {
             self.failure = Some((Instant::now(), why));
-            self.holding = Holding::No;
+            if std::mem::replace(&mut self.holding, Holding::No) != Holding::No {
+                self.clients.end().await;
+            }
             return;
         }
         self.failure = None;
         self.is_set_by_command = true;
+        self.clients.address_is_back();
         self.taken = Instant::now();
         // Without the lease, only force takes the address.
         let (taken, how) = match self.lease {
@@ -393,6 +438,7 @@ impl Duty {
     }
 
     async fn remove(&mut self, seen: &Seen) {
+        self.clients.end().await;
         let said = match (&self.spec.commands, &self.link) {
             (Some(commands), _) => self.run("vip_down_command", &commands.down).await,
             (None, Ok(link)) => interface::remove(link, self.spec.address)
@@ -400,6 +446,8 @@ impl Duty {
             // With its interface the address is gone.
             (None, Err(_)) => Ok(()),
         };
+        // Some may have connected in the meantime.
+        self.clients.end_late();
         self.is_set_by_command = false;
         let held = std::mem::replace(&mut self.holding, Holding::No) != Holding::No;
         if let Err(why) = said {
@@ -475,7 +523,7 @@ impl Duty {
         let level = if obstacle.is_some() { Level::Error } else { Level::Warning };
         let error =
             obstacle.or_else(|| self.silence.as_ref().map(|why| format!("etcd cannot be asked: {why}")));
-        (self.tell)(Some(VipReport {
+        self.shared.tell_vip(Some(VipReport {
             address: self.spec.address.to_string(),
             interface: self.link.as_ref().ok().map(|link| link.name.clone()),
             state,

@@ -5,19 +5,21 @@
 //! renewed in time is lost.
 
 mod announce;
+mod clients;
 mod decide;
 mod duty;
 mod interface;
 mod lease;
 mod rights;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use pgweir_core::Shared;
 use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Rules;
-use pgweir_core::vip::VipReport;
 use pgweir_settings::Config;
 use tokio::select;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -36,8 +38,8 @@ const END_MAX: Duration = Duration::from_secs(5);
 /// The answer to a command about the address if there is none.
 pub(crate) const NO_ADDRESS: &str = "vip is not set";
 
-/// Takes the state that SHOW VIP shows; `None` if there is no virtual address.
-pub type TellVip = Arc<dyn Fn(Option<VipReport>) + Send + Sync>;
+/// Has all workers end the clients that came by an address ([`Mail::AddressLeft`](pgweir_core::mail::Mail::AddressLeft)).
+pub type EndClients = Arc<dyn Fn(IpAddr) + Send + Sync>;
 
 /// The handle to the thread, which starts with the first configuration that has a virtual address.
 pub struct Vip {
@@ -54,7 +56,8 @@ struct Setup {
     log: Log,
     look_up: LookUp,
     verify: VerifyBy,
-    tell: TellVip,
+    shared: Arc<Shared>,
+    end_clients: EndClients,
     events: Sender<Event>,
     /// Whether this process has replaced another one, which may have set the address.
     is_successor: bool,
@@ -90,10 +93,10 @@ impl Vip {
         log: &Log,
         look_up: LookUp,
         verify: VerifyBy,
-        (tell, events): (TellVip, Sender<Event>),
+        (shared, end_clients, events): (Arc<Shared>, EndClients, Sender<Event>),
         is_successor: bool,
     ) -> Vip {
-        let setup = Setup { log: log.clone(), look_up, verify, tell, events, is_successor };
+        let setup = Setup { log: log.clone(), look_up, verify, shared, end_clients, events, is_successor };
         Vip { setup, thread: OrderThread::new("vip"), limit: Duration::ZERO, has_ended: false }
     }
 
@@ -169,13 +172,27 @@ async fn serve(mut orders: UnboundedReceiver<Order>, mut setup: Setup) {
                 }
                 return;
             }
+            Some(Some(Order::Leave)) => {
+                if let Some(duty) = &mut duty {
+                    select! {
+                        () = duty.stay_behind() => {}
+                        () = last(&mut orders) => {}
+                    }
+                }
+                return;
+            }
             // Without a sender the process is ending, and has said nothing of the address.
-            Some(Some(Order::Leave) | None) => return,
+            Some(None) => return,
         }
         if let Some(duty) = &mut duty {
             duty.round().await;
         }
     }
+}
+
+/// Waits until there are no more orders. After [`Order::Leave`] none is carried out.
+async fn last(orders: &mut UnboundedReceiver<Order>) {
+    while orders.recv().await.is_some() {}
 }
 
 /// Begins, changes or ends the duty, as the configuration says.
@@ -190,10 +207,9 @@ async fn follow(config: &Config, duty: &mut Option<Duty>, setup: &mut Setup) {
         }
         old.give_away().await;
     }
-    let Setup { log, tell, is_successor, .. } = setup;
-    *duty = spec.map(|spec| Duty::new(spec, client, log.clone(), Arc::clone(tell), *is_successor));
-    *is_successor = false;
+    *duty = spec.map(|spec| Duty::new(spec, client, setup));
+    setup.is_successor = false;
     if duty.is_none() {
-        tell(None);
+        setup.shared.tell_vip(None);
     }
 }

@@ -70,4 +70,5 @@ mod takeover;
 mod timeouts;
 mod unnamed;
 mod vanishing;
+mod virtual_address;
 mod workers;
