@@ -32,6 +32,7 @@ use crate::trust::VerifyBy;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// A client for all sources.
+#[derive(Clone)]
 pub(crate) struct Client {
     tls: Result<Option<Arc<ClientConfig>>, String>,
     look_up: LookUp,

@@ -1,7 +1,8 @@
 //! The rules for the virtual address: whether this pooler takes, keeps or drops it, by what it has seen. Values only.
 //!
 //! The address is no lock: two poolers that both have it for a moment send clients to the same primary. So a pooler that merely cannot ask
-//! etcd keeps the address, and a pooler that would take it asks the pooler that had it before.
+//! etcd keeps the address, and a pooler that would take it asks the pooler that had it before. It asks while the lease lasts, so that nothing waits
+//! for the answer of a dead machine, and once more while it gets the lease.
 
 /// The lease as this pooler knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +101,8 @@ impl Seen {
         match (self.lease, self.old_holder) {
             // The kernel still has the address of an earlier process, or of one that was stopped for some time.
             (Lease::Other, _) if self.is_set => Step::Drop,
+            // It could not be reached for a moment while its lease ended.
+            (Lease::Own, OldHolder::Serves) if may_hold => Step::Revoke,
             (Lease::Own, _) if may_hold => Step::Take,
             (Lease::Own, _) => Step::Revoke,
             (Lease::Free, _) if !may_hold => Step::Rest,
@@ -261,6 +264,15 @@ mod tests {
         // A holder whose lease has ended has no other pooler to ask.
         let about = |seen: &Seen| serves(seen) && seen.lease == Lease::Free && !seen.other_announces;
         always(about, |_| Step::Campaign);
+    }
+
+    #[test]
+    fn the_lease_is_given_back_if_the_old_holder_answers_after_all() {
+        let about = |seen: &Seen| !holds(seen) && seen.lease == Lease::Own && seen.is_able && !leaves(seen);
+        always(about, |seen| match seen.old_holder {
+            OldHolder::Serves => Step::Revoke,
+            OldHolder::NotAsked | OldHolder::Gone => Step::Take,
+        });
     }
 
     #[test]

@@ -1,26 +1,26 @@
 //! One virtual address: looks at etcd and at the network interface at intervals, and does what [`Seen::step`] says.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgweir_core::Shared;
 use pgweir_core::driver::Level;
 use pgweir_core::vip::VipReport;
-use pgweir_settings::{HttpPlace, Main, SourceUrl, VipAddress};
+use pgweir_settings::SourceUrl;
 use tokio::select;
 use tokio::time::sleep;
 
 use super::Setup;
+use super::ahead::{Ahead, Question};
 use super::announce::{OtherAnnouncements, announce};
 use super::clients::Clients;
 use super::decide::{Holding, Lease, OldHolder, Purpose, Seen, Step};
 use super::interface::{self, Link};
 use super::lease::Register;
 use super::rights;
+use super::spec::Spec;
 use crate::commands::Program;
 use crate::log::Log;
-use crate::sources::Login;
 use crate::sources::http::{Call, Client, Reply};
 
 /// The maximum number of steps of a round: drop, ask, campaign, take, revoke.
@@ -35,58 +35,15 @@ const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// The minimum time between two rounds.
 const APART: Duration = Duration::from_millis(20);
 
-/// The settings of a virtual address. If they change, another duty begins.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Spec {
-    address: VipAddress,
-    interface: String,
-    ttl: Duration,
-    commands: Option<Commands>,
-    endpoints: Vec<SourceUrl>,
-    login: Option<Login>,
-    place: HttpPlace,
-    http_has_tls: bool,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Commands {
-    up: String,
-    down: String,
-}
-
-impl Spec {
-    /// Returns the spec; `None` if there is no virtual address. Faults were refused when the file was loaded; SET does not check them.
-    pub(super) fn of(main: &Main) -> Option<Spec> {
-        let (up, down) = (main.vip_up_command.clone(), main.vip_down_command.clone());
-        Some(Spec {
-            address: VipAddress::parse(&main.vip).ok()?,
-            interface: main.vip_interface.clone(),
-            ttl: main.vip_ttl,
-            commands: (!up.is_empty() && !down.is_empty()).then_some(Commands { up, down }),
-            endpoints: main.etcd_endpoints.iter().filter_map(|text| SourceUrl::parse(text).ok()).collect(),
-            login: Login::of(main.etcd_user.as_ref(), main.etcd_password.as_ref()),
-            place: HttpPlace::of(&main.http_listen)?,
-            http_has_tls: !main.http_tls_cert_file.is_empty(),
-        })
-    }
-
-    /// The time between two rounds.
-    fn period(&self) -> Duration {
-        (self.ttl / 10).clamp(Duration::from_millis(200), Duration::from_secs(1))
-    }
-
-    /// The lifetime of the address in the kernel, which ends about a second after the lease. Until then the machine of a dead process refuses
-    /// clients, which try again and find the next pooler. If the address ended before the lease, a client's first packet would be lost until the
-    /// next pooler has the address, and TCP sends it again only after a second, and then after two.
-    fn lifetime_s(&self) -> u32 {
-        u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX).saturating_add(1)
-    }
-
-    /// Returns the name of this pooler: the address of its HTTP server.
-    fn name(&self, own: Option<IpAddr>) -> Option<String> {
-        let host = self.place.host.clone().or_else(|| own.map(|ip| ip.to_string()))?;
-        Some(SourceUrl { tls: self.http_has_tls, host, port: self.place.port }.to_string())
-    }
+/// The result of an attempt to get the lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Campaign {
+    /// There was none since the last look, or etcd did not answer.
+    None,
+    /// This pooler has the lease.
+    Won,
+    /// etcd has answered, and must be read again.
+    Over,
 }
 
 /// The work for one virtual address.
@@ -96,6 +53,7 @@ pub(super) struct Duty {
     log: Log,
     shared: Arc<Shared>,
     clients: Clients,
+    ahead: Ahead,
     /// The network interface; the reason if there is none.
     link: Result<Link, String>,
     /// The address, as far as this pooler has taken it.
@@ -138,6 +96,7 @@ impl Duty {
             register,
             log: setup.log.clone(),
             shared: Arc::clone(&setup.shared),
+            ahead: Ahead::default(),
             is_set_by_command: true,
             others: None,
             announced: None,
@@ -223,7 +182,7 @@ impl Duty {
         }
         // It has this one's name.
         let url = SourceUrl::parse(&self.name()?).ok()?;
-        match self.ask_at(&url).await.ok()? {
+        match ask_at(self.register.client(), &url, &self.spec).await.ok()? {
             Reply { status: 200, .. } => Some(true),
             reply => (reply.body.starts_with(b"no address")).then_some(false),
         }
@@ -237,14 +196,26 @@ impl Duty {
     /// Does a round, and returns what the pooler that had the address last has answered.
     async fn act(&mut self, purpose: Purpose) -> OldHolder {
         let mut old_holder = OldHolder::NotAsked;
+        let mut campaign = Campaign::None;
         for _ in 0..STEPS_MAX {
-            let seen = self.look(old_holder, purpose).await;
+            let seen = match std::mem::replace(&mut campaign, Campaign::None) {
+                Campaign::Won => self.facts(old_holder, purpose),
+                _ => self.look(old_holder, purpose).await,
+            };
             match seen.step() {
                 Step::Rest => break,
                 Step::Ask => old_holder = self.ask().await,
                 Step::Campaign => {
-                    if !self.campaign().await {
+                    // What was answered before the lease ended may have changed. Nothing waits for this answer.
+                    let is_answered_ahead = old_holder != seen.old_holder;
+                    let again = if is_answered_ahead { self.question() } else { None };
+                    campaign = self.campaign().await;
+                    if campaign == Campaign::None {
                         break;
+                    }
+                    if let Some(OldHolder::Serves) = again.and_then(|again| again.answer()) {
+                        old_holder = OldHolder::Serves;
+                        self.ahead.forget();
                     }
                 }
                 Step::Take => self.take().await,
@@ -273,6 +244,7 @@ impl Duty {
         };
         if self.holding == Holding::No {
             self.clients.end_late();
+            self.ask_ahead();
         }
         self.publish(purpose);
         old_holder
@@ -290,8 +262,19 @@ impl Duty {
         } else {
             self.read().await;
         }
-        // Time has passed, in which the kernel may have removed the address.
+        self.facts(old_holder, purpose)
+    }
+
+    /// Returns the facts of this moment, without a question to etcd.
+    fn facts(&mut self, old_holder: OldHolder, purpose: Purpose) -> Seen {
+        // Time may have passed, in which the kernel has removed the address.
         self.look_at_link();
+        let is_answered_ahead = old_holder == OldHolder::NotAsked
+            && purpose == Purpose::Usual
+            && self.holding == Holding::No
+            && self.lease == Lease::Free
+            && self.is_last_gone();
+        let old_holder = if is_answered_ahead { OldHolder::Gone } else { old_holder };
         Seen {
             lease: self.lease,
             holding: self.holding,
@@ -363,6 +346,37 @@ impl Duty {
         recent.map(|(_, why)| why.clone())
     }
 
+    /// Whether the pooler that had the lease last did not answer shortly before its lease ended.
+    fn is_last_gone(&mut self) -> bool {
+        // While no question is under way, the next one begins in the next round; and one that is not answered takes all of its time.
+        let age = (self.spec.question_lasts() + self.spec.period()) * 2;
+        let Duty { ahead, last, .. } = self;
+        last.as_deref().is_some_and(|last| ahead.is_gone(last, age))
+    }
+
+    /// Asks the pooler that has the lease ahead of its end, beside the other work.
+    fn ask_ahead(&mut self) {
+        if self.lease == Lease::Other
+            && let Some(holder) = &self.holder
+            && let Ok(url) = SourceUrl::parse(holder)
+        {
+            let question = self.question_at(url);
+            self.ahead.ask(holder, question);
+        }
+    }
+
+    /// Asks the pooler that had the lease last beside the other work; `None` if there is none that can be asked.
+    fn question(&self) -> Option<Question> {
+        let url = SourceUrl::parse(self.last.as_deref()?).ok()?;
+        Some(Question::begin(self.question_at(url)))
+    }
+
+    /// Returns the question to the pooler at this place.
+    fn question_at(&self, url: SourceUrl) -> impl Future<Output = OldHolder> + use<> {
+        let (client, spec) = (self.register.client().clone(), self.spec.clone());
+        async move { old_holder(&ask_at(&client, &url, &spec).await) }
+    }
+
     /// Asks the pooler that has the lease, or had it last, whether it has the address and serves.
     async fn ask(&self) -> OldHolder {
         // The lease of a dead pooler would have ended: this one is renewed, although its pooler may not answer here.
@@ -380,25 +394,27 @@ impl Duty {
             Some(Err(_)) if self.lease == Lease::Other => return OldHolder::Serves,
             _ => return OldHolder::Gone,
         };
-        match self.ask_at(&url).await {
-            Ok(reply) if reply.status == 200 => OldHolder::Serves,
-            _ => OldHolder::Gone,
+        old_holder(&ask_at(self.register.client(), &url, &self.spec).await)
+    }
+
+    /// Tries to get the lease.
+    async fn campaign(&mut self) -> Campaign {
+        let Some(me) = self.name() else { return Campaign::None };
+        match self.register.campaign(&me).await {
+            Ok(true) => {
+                (self.lease, self.holder, self.silence) = (Lease::Own, Some(me.clone()), None);
+                self.last = Some(me);
+                Campaign::Won
+            }
+            Ok(false) => {
+                self.silence = None;
+                Campaign::Over
+            }
+            Err(why) => {
+                self.silence = Some(why);
+                Campaign::None
+            }
         }
-    }
-
-    /// Asks the pooler at this place whether it has the address and serves.
-    async fn ask_at(&self, url: &SourceUrl) -> Result<Reply, String> {
-        let path = format!("/readyz?vip={}", self.spec.address.ip);
-        let limit = (self.spec.ttl / 6).min(Duration::from_secs(1));
-        self.register.client().call(url, Call::get(&path), limit).await
-    }
-
-    /// Returns whether etcd has answered.
-    async fn campaign(&mut self) -> bool {
-        let Some(me) = self.name() else { return false };
-        let said = self.register.campaign(&me).await;
-        self.silence = said.err();
-        self.silence.is_none()
     }
 
     async fn take(&mut self) {
@@ -543,6 +559,20 @@ impl Duty {
             self.log.write(level, &format!("vip {}: {fault}", self.spec.address));
         }
         self.said[kind] = fault;
+    }
+}
+
+/// Asks the pooler at this place whether it has the address and serves.
+async fn ask_at(client: &Client, url: &SourceUrl, spec: &Spec) -> Result<Reply, String> {
+    let path = format!("/readyz?vip={}", spec.address.ip);
+    client.call(url, Call::get(&path), spec.question_lasts()).await
+}
+
+/// Returns what the answer of a pooler says about it. No answer is one, too.
+fn old_holder(reply: &Result<Reply, String>) -> OldHolder {
+    match reply {
+        Ok(reply) if reply.status == 200 => OldHolder::Serves,
+        _ => OldHolder::Gone,
     }
 }
 

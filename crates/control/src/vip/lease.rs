@@ -102,10 +102,14 @@ impl Register {
         Ok(reading)
     }
 
-    /// Tries to become the pooler that has the lease. The next reading tells whether it has.
-    pub(super) async fn campaign(&mut self, me: &str) -> Result<(), String> {
+    /// Tries to become the pooler that has the lease. Returns whether it has it now. `false` also says that the answer is older than the lease
+    /// lives: the next reading tells.
+    pub(super) async fn campaign(&mut self, me: &str) -> Result<bool, String> {
+        let began = Instant::now();
         let [key, last_key, value] = [&self.key, &self.last_key, me].map(|text| STANDARD.encode(text));
-        self.session.ask(async |session: &mut Session| put(session, &key, &last_key, &value).await).await
+        let put = async |session: &mut Session| put(session, &key, &last_key, &value).await;
+        let is_won = self.session.ask(put).await?;
+        Ok(is_won && began.elapsed() < self.ttl)
     }
 
     /// Gives the lease back, so that another pooler can have it at once.
@@ -129,7 +133,8 @@ async fn renew_and_read(session: &mut Session, keys: &[String; 2]) -> Result<Rea
     Ok(reading)
 }
 
-async fn put(session: &mut Session, key: &str, last_key: &str, value: &str) -> Result<(), String> {
+/// Writes the keys if no pooler has the lease. Returns whether they were written.
+async fn put(session: &mut Session, key: &str, last_key: &str, value: &str) -> Result<bool, String> {
     let lease = match session.lease {
         Some(lease) => lease,
         None => session.grant().await?,
@@ -139,14 +144,15 @@ async fn put(session: &mut Session, key: &str, last_key: &str, value: &str) -> R
     let put = json!({"request_put": {"key": key, "value": value, "lease": lease.to_string()}});
     let put_last = json!({"request_put": {"key": last_key, "value": value}});
     let answer = session.call("/v3/kv/txn", &json!({"compare": compare, "success": [put, put_last]})).await?;
-    if answer.get("succeeded").and_then(Value::as_bool) == Some(true) {
+    let is_done = answer.get("succeeded").and_then(Value::as_bool) == Some(true);
+    if is_done {
         session.lease = Some(lease);
     } else {
         session.lease = None;
         // If this fails, the lease ends by itself; no key has it.
         let _ = session.call("/v3/lease/revoke", &json!({"ID": lease.to_string()})).await;
     }
-    Ok(())
+    Ok(is_done)
 }
 
 /// Reads the answer about both keys; `None` if it is not understood.

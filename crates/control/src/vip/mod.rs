@@ -4,6 +4,7 @@
 //! One thread does this, from the first configuration that has the setting. It must not depend on what the workers do: an address that is not
 //! renewed in time is lost.
 
+mod ahead;
 mod announce;
 mod clients;
 mod decide;
@@ -11,6 +12,7 @@ mod duty;
 mod interface;
 mod lease;
 mod rights;
+mod spec;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ use crate::plane::Event;
 use crate::sources::LookUp;
 use crate::sources::http::Client;
 use crate::trust::VerifyBy;
-use duty::{Duty, Spec};
+use duty::Duty;
+use spec::Spec;
 
 /// The time that the end of the process waits for the address to be given away, besides the time of `vip_down_command`.
 const END_MAX: Duration = Duration::from_secs(5);
