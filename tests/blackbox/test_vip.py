@@ -76,6 +76,10 @@ class Session:
         assert self.asks() == ""
         assert self.process.stdout.readline().decode().strip() == "7"
 
+    def sleeps(self):
+        """Begins a statement that lasts for longer than any test."""
+        self.process.stdin.write(b"select pg_sleep(1000);\n")
+
     def is_told(self):
         """The error that psql shows for its next statement after its connection was ended."""
         self.process.stdin.write(b"select 8;\n")
@@ -250,12 +254,15 @@ def test_clients_of_an_address_that_was_lost_to_another_holder_end(network, star
         lasts(2, lambda: session.asks() == "7", "it stays connected")
 
 
-def test_clients_of_a_process_that_was_replaced_end_with_the_address(network, start, lock_is_free):
-    """After -R the old process still serves a client with an open transaction. When the new process gives the address away, both end the clients
+def test_clients_of_a_process_that_was_replaced_end_with_the_address(network, start, pg, lock_is_free):
+    """After -R the old process still serves a client whose statement runs. When the new process gives the address away, both end the clients
     that came by it."""
     holder, other = start(vip_ttl=600, shutdown_drain_seconds=600)
     with Session(network) as busy, Session(network) as idle:
         busy.locks()
+        busy.sleeps()
+        sleeping = "select count(*) from pg_stat_activity where state = 'active' and query like 'select pg_sleep%'"
+        eventually(lambda: pg.sql(sleeping) == [(1,)], "the statement runs")
         old = holder.pooler.process
         holder.start(arguments=("--quiet", "-R"))
         eventually(lambda: holder.vip()["state"] == "holds" and holder.vip()["lease"] == "own", "the new process has it")
@@ -266,6 +273,7 @@ def test_clients_of_a_process_that_was_replaced_end_with_the_address(network, st
         eventually(lambda: network.only(other), "the other one has the address")
         eventually(lock_is_free, "the old process has ended its client, too")
         assert old.wait(60) == 0
+        assert pg.sql(sleeping) == [(0,)], "the statement was canceled"
         assert MOVED in idle.is_told()
 
 

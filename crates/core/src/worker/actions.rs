@@ -346,7 +346,7 @@ impl Worker {
             Some(Shutdown::WaitForClients | Shutdown::HandOver) if cx.driver.is_giving() => false,
             Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
                 self.unpooled.values().all(|client| client.console().is_some())
-                    && self.pools.values().all(|pool| pool.clients.is_empty())
+                    && self.pools.values().all(|pool| pool.clients.is_empty() && !pool.cancels_abandoned())
             }
         };
         if done && !self.said_drained {

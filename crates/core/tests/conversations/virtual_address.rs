@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use pgweir_core::driver::Peer;
-use pgweir_core::mail::Mail;
+use pgweir_core::mail::{Mail, Question, Shutdown};
 
 use crate::rig::{End, Rig, be, fe};
 
@@ -76,4 +76,23 @@ fn an_open_transaction_ends_with_its_server() {
     leaves(&mut rig, "10.0.0.9");
     assert_eq!(rig.gets(client), [MOVED]);
     assert!(rig.is_closed(server), "which rolls the transaction back");
+}
+
+#[test]
+fn a_process_that_ends_waits_until_the_statements_of_these_clients_are_canceled() {
+    let (mut rig, server) = rig();
+    let client = client_from(&mut rig, tcp("10.0.0.9:6432"));
+    rig.send(client, &fe::query("select pg_sleep(1000)"));
+    assert_eq!(rig.gets(server), ["Query select pg_sleep(1000)"]);
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForClients));
+    leaves(&mut rig, "10.0.0.9");
+    assert_eq!(rig.gets(client), [MOVED]);
+    let is_drained =
+        |rig: &mut Rig| rig.asked().iter().any(|question| matches!(question, Question::Drained(_)));
+    rig.pass_s(1);
+    assert!(!is_drained(&mut rig));
+    assert_eq!(rig.new_dials(), 1, "the statement is canceled");
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.pass_s(1);
+    assert!(is_drained(&mut rig));
 }

@@ -81,6 +81,13 @@ impl Pool {
         }
     }
 
+    /// Whether a statement runs whose client pgweir has ended: it is canceled, which takes no longer than [`ABANDONED_US`]. Without this process it
+    /// would run to its end, and keep its locks.
+    pub(crate) fn cancels_abandoned(&self) -> bool {
+        let abandoned = self.servers.values().filter_map(|server| server.abandoned.as_deref());
+        abandoned.into_iter().any(|abandoned| abandoned.farewell == Farewell::Refused)
+    }
+
     /// Sends the cancel requests that are due for abandoned servers, and closes a server if PostgreSQL does not answer them in time.
     pub(crate) fn tend_abandoned<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let abandoned: Vec<ServerId> =
