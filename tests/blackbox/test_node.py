@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -53,10 +55,10 @@ class Machine:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": "/"}
         return subprocess.Popen(as_service(*self.words(verb, node, *more)), **pipes, **options)
 
-    def run(self, verb, node, *more, code=0, **options):
+    def run(self, verb, node, *more, code=0, patience_s=600, **options):
         """Runs the command; gives what it said."""
         process = self.begin(verb, node, *more, **options)
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=patience_s)
         assert process.returncode == code, f"{verb}: {process.returncode}\n{out}{err}"
         return out + err
 
@@ -202,6 +204,78 @@ def test_a_standby_is_the_source(nodes, poolers, machines, major):  # noqa: F811
     assert slots(two.primary) == ["pgweir_m3"] and slots(two.all[1]) == []
     two.primary.sql("insert into changes values ('new', 1)")
     eventually(lambda: machine.sql("select n from changes") == [(1,)], "the new node follows the primary")
+
+
+class DebianMachine(Machine):
+    """A machine on which Debian's tools have made the server: its configuration is in /etc/postgresql, outside of the data directory."""
+
+    def __init__(self):
+        super().__init__()
+        # Debian's names are the machine's own; another test may make one at the same time.
+        self.name = f"pgweir{self.port}"
+        self.config = Path("/etc/postgresql") / DISTRIBUTION / self.name
+        words = ["--user", "postgres", "--datadir", self.data, "--port", self.port, "--socketdir", self.folder, "--start-conf", "manual"]
+        run("pg_createcluster", *words, DISTRIBUTION, self.name)
+        (self.config / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 trust\n")
+        with open(self.config / "postgresql.conf", "a") as settings:
+            # The service account here is not in the group that may read Debian's key.
+            settings.write("ssl = off\n")
+        # What the page says is to be done before the copy.
+        for path in self.data.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def state(self):
+        """Port, state and data directory, as Debian's list of servers has them."""
+        lines = [line.split() for line in run("pg_lsclusters", "-h").splitlines()]
+        return next((int(line[2]), line[3], line[5]) for line in lines if line[1] == self.name)
+
+    def discard(self):
+        run("pg_dropcluster", "--stop", DISTRIBUTION, self.name)
+        super().discard()
+
+
+def run(*words):
+    """Runs a program as root; gives what it said."""
+    return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def debian():
+    """A machine with Debian's layout."""
+    if os.geteuid() != 0 or not shutil.which("pg_createcluster"):
+        pytest.skip("needs root and Debian's postgresql-common")
+    machine = DebianMachine()
+    yield machine
+    machine.discard()
+
+
+def test_debians_layout(nodes, poolers, debian):  # noqa: F811
+    """The configuration in /etc/postgresql is used and not touched, and the server is started by Debian's tools."""
+    one = nodes(1)
+    primary = prepare(one.primary)
+    pooler = poolers({"app": "cluster=main"}, ini_tail=ini(one, m2=debian.port))
+    files = {path: path.read_bytes() for path in sorted(debian.config.rglob("*")) if path.is_file()}
+    # Debian's own postgresql.conf does not have what the primary's says. That is seen before the server fails to start.
+    said = debian.run("add", "m2", "-c", pooler.ini, code=3)
+    assert "--set=max_prepared_transactions=10" in said, said
+    assert debian.state()[1] == "down,recovery"
+    said = debian.run("add", "m2", "-c", pooler.ini, "--set=max_prepared_transactions=10")
+    assert "it goes on with it" in said and node_states(pooler)["m2"] == "standby", said
+    assert debian.state() == (debian.port, "online,recovery", str(debian.data))
+    shown = {name: debian.sql(f"show {name}")[0][0] for name in ("config_file", "hba_file", "data_directory")}
+    assert shown == {
+        "config_file": str(debian.config / "postgresql.conf"),
+        "hba_file": str(debian.config / "pg_hba.conf"),
+        "data_directory": str(debian.data),
+    }
+    assert slots(primary) == ["pgweir_m2"]
+    assert "runs already" in debian.run("add", "m2", "-c", pooler.ini)
+    # Debian's own tools start it again as the same standby.
+    run("pg_ctlcluster", DISTRIBUTION, debian.name, "restart")
+    primary.sql("insert into changes values ('after', 1)")
+    eventually(lambda: debian.sql("select n from changes") == [(1,)], "it follows the primary")
+    assert {path: path.read_bytes() for path in files} == files
+
 
 
 def test_connections_with_tls(nodes, poolers, machines, certificates):  # noqa: F811
@@ -366,6 +440,26 @@ def test_dry_run_prints_commands(nodes, poolers, machines):  # noqa: F811
     assert subprocess.run(["sh", "-n"], input=said, text=True).returncode == 0
     assert not machine.data.exists() and slots(primary) == []
     assert node_states(pooler)["m2"] != "standby"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_gigabyte_is_copied_under_load(nodes, poolers, machines):  # noqa: F811
+    """Clients that change and read rows meanwhile see no error, and the new node has all of their changes."""
+    one, machine = nodes(1), machines()
+    primary = prepare(one.primary)
+    primary.sql("create table big as select n, md5(n::text) || repeat('x', 950) as text from generate_series(1, 1100000) as n")
+    assert primary.sql("select pg_database_size('app') > 1 << 30") == [(True,)]
+    pooler = poolers({"app": "cluster=main"}, ini_tail=ini(one, m2=machine.port))
+    with load(pooler):
+        began_s = time.monotonic()
+        said = machine.run("add", "m2", "-c", pooler.ini, patience_s=3000)
+        print(f"added under load after {time.monotonic() - began_s:.0f} s\n{said}")
+        assert node_states(pooler)["m2"] == "standby"
+    [(count,)] = primary.sql("select count(*) from changes")
+    assert count > 0
+    eventually(lambda: machine.sql("select count(*) from changes") == [(count,)], "the new node has all changes")
+    assert machine.sql("select count(*), sum(n) from big") == primary.sql("select count(*), sum(n) from big")
 
 
 @pytest.mark.parametrize("way", ["rewind", "copy"])

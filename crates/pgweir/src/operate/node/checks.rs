@@ -163,12 +163,11 @@ fn config_file(work: &Work<'_>, facts: &Facts) -> Result<Option<PathBuf>, Fault>
         return Ok(Some(file.clone()));
     }
     let is_within = Path::new(&facts.config_file).parent() == Some(Path::new(&facts.data_directory));
-    if wanted.data.join("postgresql.conf").exists() {
-        return Ok(None);
-    }
+    let is_here = wanted.data.join("postgresql.conf").exists();
+    // Debian's tools start the server with this file, also if the source's own is in the copy.
     match debian_config(major, &wanted.data) {
         Some(file) => Ok(Some(file)),
-        None if is_within => Ok(None),
+        None if is_within || is_here => Ok(None),
         None => Err(Fault::Refused(format!(
             "the source keeps postgresql.conf outside of its data directory ({}), so it is not copied. Create the configuration here, on Debian with: pg_createcluster {major} NAME --datadir={}; then empty that directory, or name the file with --config-file",
             facts.config_file,
