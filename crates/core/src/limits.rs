@@ -58,6 +58,10 @@ pub(crate) const UNCONFIRMED_LOGIN_US: u64 = 75_000_000;
 /// database was removed from the configuration. After about 15 minutes Linux ends a connection whose data is not acknowledged.
 pub(crate) const UNASKED_CLOSING_US: u64 = 1_000_000_000;
 
+/// The time for which PostgreSQL must not show a process until its connection counts as gone. A process that ends is not shown any more a moment
+/// before PostgreSQL counts it off.
+pub(crate) const UNSEEN_US: u64 = 100_000;
+
 /// A message of a server that must be understood is read whole up to this size; a larger one ends the
 /// connection, unless it is one that can pass in pieces (rows, COPY data, notices and errors for a client).
 pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;

@@ -55,6 +55,8 @@ pub struct Counts {
     keep: Keep,
     /// The number of server connections that were closed and count until PostgreSQL has ended them.
     pub closing: Counter,
+    /// The number of server connections whose login is not over, or was given up and may still succeed: `pg_stat_activity` does not show these.
+    pub logins: Counter,
     /// The number of server connections that another process has ever handed over.
     pub arrived: AtomicU32,
     /// The number of clients, from the time their names are known.

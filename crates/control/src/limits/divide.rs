@@ -70,7 +70,8 @@ pub(super) fn divide(shares: &Shares, reports: &BTreeMap<&PoolerId, &Report>) ->
     // Lower grants count at once, but what is reserved only falls when the pooler has followed.
     let mut grants: Vec<u32> =
         present.iter().zip(&targets).map(|(one, target)| one.grant.min(*target)).collect();
-    let most = |one: &Present<'_>, grant: u32| grant.max(one.report.most());
+    // Until this division is written, the pooler may raise its part to the grant of the present one, which its report does not show yet.
+    let most = |one: &Present<'_>, grant: u32| grant.max(one.grant).max(one.report.most());
     let reserved = sum(present.iter().zip(&grants).map(|(one, grant)| most(one, *grant)));
     let mut free = limit.saturating_sub(kept_back).saturating_sub(reserved);
     let mut order: Vec<usize> = (0..present.len()).collect();
@@ -181,6 +182,18 @@ mod tests {
             divided(&[("a", 34, 39), ("b", 1, 1)], &[("a", report(34, 34, 100)), ("b", report(1, 1, 5))]),
             [(34, 34), (5, 5)]
         );
+    }
+
+    #[test]
+    fn a_grant_that_is_taken_back_before_it_was_used_is_not_given_on_at_once() {
+        let reports =
+            |part| [("a", report(19, 19, 19)), ("b", report(part, part, 9)), ("c", report(1, 1, 40))];
+        let first = divided(&[("a", 19, 19), ("b", 20, 20), ("c", 1, 1)], &reports(1));
+        assert_eq!(first[1], (9, 20), "b may be about to use all of its 20");
+        assert_eq!(first[2], (1, 1));
+        let then = divided(&[("a", 19, 19), ("b", 9, 20), ("c", 1, 1)], &reports(9));
+        assert_eq!(then[1], (9, 9));
+        assert_eq!(then[2], (12, 12));
     }
 
     #[test]

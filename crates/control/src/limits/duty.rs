@@ -10,14 +10,14 @@ use pgweir_core::mail::Scarce;
 use pgweir_core::places::{BackendsSeen, LimitReport, LimitsSeen};
 use pgweir_settings::Config;
 use tokio::select;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use super::Outside;
 use super::divide::{PoolerId, Report};
 use super::documents::Document;
 use super::local::{Demands, Spec, WorkerClock, is_one_server, limit_of};
 use super::looks::Looks;
-use super::member::{Parts, Snapshot};
+use super::member::{Left, Parts, Snapshot};
 use super::register::Keys;
 use crate::plane::Event;
 use crate::sources::http::Client;
@@ -27,6 +27,13 @@ use crate::sources::session::Session;
 const PERIOD: Duration = Duration::from_millis(500);
 /// The minimum time between two rounds.
 const APART: Duration = Duration::from_millis(40);
+/// The longest time that the end of the process waits for logins that are under way.
+const LOGINS_MAX: Duration = Duration::from_secs(1);
+/// The time between two looks at whether such logins have ended.
+const LOGINS_POLL: Duration = Duration::from_millis(10);
+/// The least time that is left to a login whose pooler has ended without notice, until PostgreSQL shows its process.
+const LOGIN_LATE_MIN: Duration = Duration::from_secs(2);
+
 /// The work for shared limits.
 pub(super) struct Duty {
     spec: Spec,
@@ -378,12 +385,13 @@ impl Duty {
         let is_inheriting = self.is_inheriting();
         for of in self.snapshot.limits() {
             let mut ended = self.snapshot.ended(&of);
-            if !is_inheriting && self.left_behind(&of) > 0 {
+            let is_left_behind = !is_inheriting && self.left_behind(&of) > 0;
+            if is_left_behind {
                 ended.insert("the process before this one".to_owned());
             }
             // A pooler that ends in order has given its grant back. If a lease is over, a login that began before may succeed later.
-            let is_in_order = ended.iter().all(|id| self.snapshot.grant(&of, id) == 0);
-            let late = if is_in_order { Duration::ZERO } else { self.spec.ttl / 4 };
+            let is_in_order = !is_left_behind && ended.iter().all(|id| self.snapshot.grant(&of, id) == 0);
+            let late = if is_in_order { Duration::ZERO } else { (self.spec.ttl / 4).max(LOGIN_LATE_MIN) };
             let is_due = self.looks.follow(&of, ended, late) && is_one_server(&self.config, &of);
             if is_due {
                 let number = self.looks.begin(&of);
@@ -439,13 +447,17 @@ impl Duty {
     /// Gives back what this pooler does not need any more: the process ends. The parts were taken away before.
     pub(super) async fn end(&mut self) {
         if let Standing::Named(id) = self.standing.clone() {
+            self.wait_for_logins().await;
             for _ in 0..3 {
                 if self.read().await.is_err() {
                     break;
                 }
-                let held =
-                    self.snapshot.limits().into_iter().map(|of| (of.clone(), self.held(&of))).collect();
-                let (division, at) = (self.snapshot.without(&id, &held), self.snapshot.division_at);
+                let left = self.snapshot.limits().into_iter().map(|of| {
+                    let logins = self.outside.shared.counts(&of).logins.taken();
+                    let left = Left { held: self.held(&of), logins };
+                    (of, left)
+                });
+                let (division, at) = (self.snapshot.without(&id, &left.collect()), self.snapshot.division_at);
                 let keys = &self.keys;
                 let write = async |session: &mut Session| keys.write_division(session, &division, at).await;
                 if !matches!(self.session.ask(write).await, Ok(false)) {
@@ -456,6 +468,16 @@ impl Duty {
         // If this fails, the lease ends by itself.
         let _ = self.session.revoke().await;
         self.outside.shared.tell_limits(Vec::new());
+    }
+
+    /// Waits a short time for logins that are under way: no further step of them is taken, so that most end soon.
+    async fn wait_for_logins(&self) {
+        let began = Instant::now();
+        let shared = &self.outside.shared;
+        let is_any = || self.snapshot.limits().iter().any(|of| shared.counts(of).logins.taken() > 0);
+        while is_any() && began.elapsed() < LOGINS_MAX {
+            sleep(LOGINS_POLL).await;
+        }
     }
 
     /// Shows the present state, and logs what is wrong.

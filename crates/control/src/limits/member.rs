@@ -68,24 +68,36 @@ impl Snapshot {
         let (mut division, ended) = (self.division.clone(), self.ended(of));
         let mut left = seen;
         for (_, share) in division.get_mut(of).into_iter().flatten().filter(|(id, _)| ended.contains(*id)) {
-            // A pooler that comes back must not use a grant of which a part is given out.
-            *share = Share { grant: 0, reserved: share.reserved.min(left) };
-            left -= share.reserved;
+            // A pooler that comes back must not use a grant of which a part is given out. Until this division is written it may: so the grant stays
+            // reserved, and a later division gives it out.
+            *share = Share { grant: 0, reserved: share.reserved.min(left.max(share.grant)) };
+            left = left.saturating_sub(share.reserved);
         }
         division
     }
 
-    /// Returns the division in which a pooler that ends has only the connections that it still has, of all limits.
-    pub(super) fn without(&self, id: &PoolerId, held: &BTreeMap<Scarce, u32>) -> Division {
+    /// Returns the division in which a pooler that ends has only the connections that it still has, of all limits. A limit under which a login
+    /// has not ended keeps its share: PostgreSQL may count the connection and not show it, so the other poolers must wait until the login
+    /// is over, as for a pooler that was killed.
+    pub(super) fn without(&self, id: &PoolerId, left: &BTreeMap<Scarce, Left>) -> Division {
         let mut division = self.division.clone();
         for (of, shares) in &mut division {
+            let Some(left) = left.get(of).filter(|left| left.logins == 0) else { continue };
             if let Some(share) = shares.get_mut(id) {
-                let held = held.get(of).copied().unwrap_or(share.reserved);
-                *share = Share { grant: 0, reserved: share.reserved.min(held) };
+                *share = Share { grant: 0, reserved: share.reserved.min(left.held) };
             }
         }
         division
     }
+}
+
+/// The connections of a pooler that ends, of one limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Left {
+    /// The number of connections that the pooler has.
+    pub(super) held: u32,
+    /// The number of those whose login is not over.
+    pub(super) logins: u32,
 }
 
 /// The parts that this process uses.
@@ -158,13 +170,24 @@ mod tests {
     fn poolers_that_have_ended_share_what_is_seen() {
         let seen = snapshot(&[("a", 10, 10), ("b", 6, 8), ("c", 5, 5)], &["a"]);
         assert_eq!(seen.ended(&of()), ["b".to_owned(), "c".to_owned()].into());
-        let shares = |seen: &Snapshot, count| {
-            let division = seen.settled(&of(), count);
-            division[&of()].values().map(|share| (share.grant, share.reserved)).collect::<Vec<_>>()
+        let settled =
+            |seen: &Snapshot, count| Snapshot { division: seen.settled(&of(), count), ..seen.clone() };
+        let shares = |seen: &Snapshot| {
+            let shares = seen.division[&of()].values();
+            shares.map(|share| (share.grant, share.reserved)).collect::<Vec<_>>()
         };
-        assert_eq!(shares(&seen, 10), [(10, 10), (0, 8), (0, 2)]);
-        assert_eq!(shares(&seen, 0), [(10, 10), (0, 0), (0, 0)]);
-        let left = seen.without(&"a".to_owned(), &[(of(), 3)].into());
-        assert_eq!(left[&of()]["a"], Share { grant: 0, reserved: 3 });
+        let first = settled(&seen, 10);
+        assert_eq!(shares(&first), [(10, 10), (0, 8), (0, 5)], "one of them may come back at this moment");
+        assert_eq!(shares(&settled(&first, 10)), [(10, 10), (0, 8), (0, 2)]);
+        let first = settled(&seen, 0);
+        assert_eq!(shares(&first), [(10, 10), (0, 6), (0, 5)]);
+        assert_eq!(shares(&settled(&first, 0)), [(10, 10), (0, 0), (0, 0)]);
+        let left = |logins| seen.without(&"a".to_owned(), &[(of(), Left { held: 3, logins })].into());
+        assert_eq!(left(0)[&of()]["a"], Share { grant: 0, reserved: 3 });
+        assert_eq!(
+            left(1)[&of()]["a"],
+            Share { grant: 10, reserved: 10 },
+            "one may come that is not seen yet"
+        );
     }
 }

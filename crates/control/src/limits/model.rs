@@ -1,4 +1,4 @@
-//! A model of poolers, etcd and one PostgreSQL, driven at random: whatever is delayed, lost, frozen, killed or cut off, PostgreSQL never has
+//! A model of poolers, etcd and one PostgreSQL, driven at random: whatever is delayed, lost, frozen, stopped, killed or cut off, PostgreSQL never has
 //! more connections than the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::divide::{PoolerId, Report};
 use super::documents::{Division, Document};
-use super::member::{Parts, Snapshot};
+use super::member::{Left, Parts, Snapshot};
 use super::unclaimed::Unclaimed;
 
 /// etcd: the keys, each with the revision at which it was written.
@@ -58,6 +58,8 @@ struct Pooler {
     is_frozen: bool,
     parts: Parts,
     pids: BTreeSet<u32>,
+    /// The connections whose login is not over.
+    logins: BTreeSet<u32>,
     demand: u32,
     snapshot: Snapshot,
     unclaimed: Unclaimed,
@@ -73,8 +75,14 @@ struct World {
     limit: u32,
     etcd: Etcd,
     poolers: Vec<Pooler>,
-    /// The connections that PostgreSQL has.
+    /// The connections that PostgreSQL has and shows.
     backends: BTreeSet<u32>,
+    /// The connections that PostgreSQL counts and does not show yet: their logins are not over.
+    logins: BTreeSet<u32>,
+    /// The logins of poolers that are dead or frozen, and for which the other poolers wait before they look.
+    awaited: BTreeSet<u32>,
+    /// The connections that PostgreSQL counts and does not show any more, with the poolers that have looked since.
+    exiting: BTreeMap<u32, BTreeSet<usize>>,
     /// The connections that are neither a pooler's nor count towards the limit in the poolers' eyes.
     strangers: BTreeSet<u32>,
     next_pid: u32,
@@ -87,7 +95,10 @@ fn of() -> Scarce {
 
 #[derive(Clone, Debug)]
 enum Act {
+    /// A pooler begins a login.
     Open(usize),
+    /// A login is over: the connection serves, or ends if its pooler has ended.
+    LogIn(u32),
     Close(usize),
     Demand(usize, u32),
     /// A pooler reads etcd, and follows at once.
@@ -102,6 +113,8 @@ enum Act {
     Expire(usize),
     Renew(usize),
     Kill(usize),
+    /// A pooler ends in order: it writes what it still has, or that does not get through.
+    Stop(usize, bool),
     Start(usize),
     /// A connection of a pooler that is gone ends.
     End(u32),
@@ -125,6 +138,9 @@ impl World {
             etcd: Etcd::default(),
             poolers: Vec::new(),
             backends: BTreeSet::new(),
+            logins: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            exiting: BTreeMap::new(),
             strangers: BTreeSet::new(),
             next_pid: 100,
             lives: 0,
@@ -145,6 +161,7 @@ impl World {
             is_frozen: false,
             parts: Parts::default(),
             pids: BTreeSet::new(),
+            logins: BTreeSet::new(),
             demand: 0,
             snapshot: Snapshot::default(),
             unclaimed: Unclaimed::default(),
@@ -159,6 +176,7 @@ impl World {
         let count = self.poolers.len();
         match *act {
             Act::Open(at) => self.open(at % count),
+            Act::LogIn(which) => self.log_in(which),
             Act::Close(at) => {
                 // PostgreSQL has ended the connection before the pooler counts it off.
                 let pooler = &mut self.poolers[at % count];
@@ -192,6 +210,7 @@ impl World {
                 let pooler = &mut self.poolers[at % count];
                 if pooler.is_frozen || !pooler.is_alive {
                     pooler.has_lease = false;
+                    self.awaited.extend(&pooler.logins);
                     self.etcd.now.members.remove(&pooler.id);
                 }
             }
@@ -200,7 +219,9 @@ impl World {
                 let pooler = &mut self.poolers[at % count];
                 pooler.is_alive = false;
                 pooler.pids.clear();
+                self.awaited.extend(&std::mem::take(&mut pooler.logins));
             }
+            Act::Stop(at, is_heard) => self.stop(at % count, is_heard),
             Act::Start(at) => {
                 if !self.poolers[at % count].is_alive && !self.poolers[at % count].has_lease {
                     self.poolers[at % count] = self.pooler();
@@ -210,15 +231,14 @@ impl World {
                 let orphans: Vec<u32> =
                     self.backends.iter().copied().filter(|pid| self.is_orphan(*pid)).collect();
                 if !orphans.is_empty() {
-                    self.backends.remove(&orphans[which as usize % orphans.len()]);
+                    let pid = orphans[which as usize % orphans.len()];
+                    self.backends.remove(&pid);
+                    self.exiting.insert(pid, BTreeSet::new());
                 }
             }
-            Act::Look(at) => {
-                let pooler = &mut self.poolers[at % count];
-                pooler.looks += 1;
-                let shown = self.backends.iter().chain(&self.strangers).copied().collect();
-                pooler.looked = Some((pooler.looks, shown));
-            }
+            // Nobody looks before the time is over in which the logins of dead poolers end.
+            Act::Look(_) if !self.awaited.is_empty() => {}
+            Act::Look(at) => self.look(at % count),
             Act::HearLook(at) => {
                 let pooler = &mut self.poolers[at % count];
                 if let Some((number, shown)) = pooler.looked.take().filter(|_| pooler.is_alive) {
@@ -243,12 +263,58 @@ impl World {
 
     fn open(&mut self, at: usize) {
         let pooler = &mut self.poolers[at];
-        let held = u32::try_from(pooler.pids.len()).expect("few");
-        if pooler.is_alive && !pooler.is_frozen && held < pooler.parts.of(&of()).min(self.limit) {
+        if pooler.is_alive && !pooler.is_frozen && pooler.held() < pooler.parts.of(&of()).min(self.limit) {
             self.next_pid += 1;
-            pooler.pids.insert(self.next_pid);
-            self.backends.insert(self.next_pid);
+            pooler.logins.insert(self.next_pid);
+            self.logins.insert(self.next_pid);
         }
+    }
+
+    fn look(&mut self, at: usize) {
+        // The end of a process takes less time than passes between two looks.
+        self.exiting.retain(|_, looked| looked.insert(at));
+        let pooler = &mut self.poolers[at];
+        pooler.looks += 1;
+        let shown = self.backends.iter().chain(&self.strangers).copied().collect();
+        pooler.looked = Some((pooler.looks, shown));
+    }
+
+    fn log_in(&mut self, which: u32) {
+        let Some(&pid) = self.logins.iter().nth(which as usize % self.logins.len().max(1)) else { return };
+        self.logins.remove(&pid);
+        self.awaited.remove(&pid);
+        self.backends.insert(pid);
+        for pooler in &mut self.poolers {
+            if pooler.logins.remove(&pid) {
+                pooler.pids.insert(pid);
+            }
+        }
+    }
+
+    /// A pooler ends in order. Only the logins of one that could not say what it has are waited for.
+    fn stop(&mut self, at: usize, is_heard: bool) {
+        let pooler = &mut self.poolers[at];
+        if !pooler.is_alive || !pooler.has_lease || pooler.is_frozen {
+            return;
+        }
+        let left = Left { held: pooler.held(), logins: u32::try_from(pooler.logins.len()).expect("few") };
+        let division = self.etcd.now.without(&pooler.id, &[(of(), left)].into());
+        if is_heard {
+            self.etcd.revision += 1;
+            (self.etcd.now.division, self.etcd.now.division_at) = (division, self.etcd.revision);
+        }
+        self.etcd.now.members.remove(&pooler.id);
+        (pooler.is_alive, pooler.has_lease) = (false, false);
+        pooler.pids.clear();
+        let logins = std::mem::take(&mut pooler.logins);
+        if self.etcd.now.grant(&of(), &self.poolers[at].id) > 0 {
+            self.awaited.extend(&logins);
+        }
+    }
+
+    /// The number of connections that PostgreSQL counts.
+    fn counted(&self) -> usize {
+        self.backends.len() + self.logins.len() + self.exiting.len()
     }
 
     fn read(&mut self, at: usize) {
@@ -270,7 +336,7 @@ impl World {
         let report = Report {
             limit: self.limit,
             part: pooler.snapshot.grant(&of(), &pooler.id),
-            held: u32::try_from(pooler.pids.len()).expect("few"),
+            held: pooler.held(),
             unconfirmed: 0,
             demand: pooler.demand,
             pids: pooler.pids.iter().copied().collect(),
@@ -326,6 +392,10 @@ impl World {
 }
 
 impl Pooler {
+    fn held(&self) -> u32 {
+        u32::try_from(self.pids.len() + self.logins.len()).expect("few")
+    }
+
     fn living(&self) -> BTreeSet<u32> {
         let mut pids = self.snapshot.pids(&of());
         pids.extend(&self.pids);
@@ -341,6 +411,7 @@ fn any_act() -> impl Strategy<Value = Act> {
     let at = 0..4_usize;
     prop_oneof![
         12 => at.clone().prop_map(Act::Open),
+        12 => any::<u32>().prop_map(Act::LogIn),
         3 => at.clone().prop_map(Act::Close),
         4 => (at.clone(), 0..30_u32).prop_map(|(at, demand)| Act::Demand(at, demand)),
         10 => at.clone().prop_map(Act::Read),
@@ -351,6 +422,7 @@ fn any_act() -> impl Strategy<Value = Act> {
         2 => at.clone().prop_map(Act::Expire),
         2 => at.clone().prop_map(Act::Renew),
         1 => at.clone().prop_map(Act::Kill),
+        1 => (at.clone(), any::<bool>()).prop_map(|(at, is_heard)| Act::Stop(at, is_heard)),
         2 => at.clone().prop_map(Act::Start),
         3 => any::<u32>().prop_map(Act::End),
         4 => at.clone().prop_map(Act::Look),
@@ -370,7 +442,7 @@ proptest! {
         let mut world = World::new(limit, poolers);
         for (step, act) in acts.iter().enumerate() {
             world.act(act);
-            let has = world.backends.len();
+            let has = world.counted();
             prop_assert!(has <= limit as usize, "{} connections after step {}, {:?}", has, step, act);
         }
     }
@@ -388,6 +460,7 @@ fn settle(world: &mut World) {
             world.act(&Act::Lead(at, true, Fate::Heard));
             for _ in 0..world.limit {
                 world.act(&Act::Open(at));
+                world.act(&Act::LogIn(0));
             }
             while world.poolers[at].pids.len() > world.poolers[at].parts.of(&of()) as usize {
                 world.act(&Act::Close(at));
@@ -413,6 +486,71 @@ fn the_part_of_a_killed_pooler_is_used_when_its_connections_are_gone() {
     (0..4).for_each(|which| world.act(&Act::End(which)));
     settle(&mut world);
     assert_eq!(held(&world).iter().sum::<usize>(), 39);
+}
+
+#[test]
+fn a_grant_that_is_used_while_it_is_taken_back_is_not_given_on() {
+    let mut world = World::new(12, 3);
+    let (leader, second, third) = (0, 1, 2);
+    let all = |world: &mut World, at| {
+        world.act(&Act::Read(at));
+        world.act(&Act::Report(at, Fate::Heard));
+    };
+    (0..3).for_each(|at| all(&mut world, at));
+    world.act(&Act::Demand(second, 8));
+    all(&mut world, second);
+    for _ in 0..3 {
+        all(&mut world, leader);
+        world.act(&Act::Lead(leader, true, Fate::Heard));
+        all(&mut world, third);
+    }
+    // The second one has a higher grant and has not read of it when the third one's demand makes the leader take some of it back.
+    world.act(&Act::Demand(third, 8));
+    all(&mut world, third);
+    world.act(&Act::Read(leader));
+    all(&mut world, second);
+    (0..12).for_each(|_| world.act(&Act::Open(second)));
+    world.act(&Act::Lead(leader, true, Fate::Heard));
+    for at in [third, leader] {
+        all(&mut world, at);
+        (0..12).for_each(|_| world.act(&Act::Open(at)));
+    }
+    assert_eq!(world.poolers[second].held(), 9, "it has opened all of its grant");
+    assert!(world.counted() <= 12, "{} connections", world.counted());
+}
+
+#[test]
+fn a_pooler_that_comes_back_while_its_share_is_given_out_keeps_its_grant() {
+    let mut world = World::new(12, 2);
+    let (back, leader) = (0, 1);
+    world.act(&Act::Demand(back, 6));
+    for _ in 0..3 {
+        for at in [back, leader] {
+            world.act(&Act::Read(at));
+            world.act(&Act::Report(at, Fate::Heard));
+            world.act(&Act::Lead(leader, true, Fate::Heard));
+        }
+    }
+    world.act(&Act::Freeze(back));
+    world.act(&Act::Expire(back));
+    world.act(&Act::Demand(leader, 30));
+    world.act(&Act::Read(leader));
+    world.act(&Act::Report(leader, Fate::Heard));
+    world.act(&Act::Look(leader));
+    world.act(&Act::HearLook(leader));
+    world.act(&Act::Read(leader));
+    // The leader has seen none of its connections, and does not know that it is back.
+    world.act(&Act::Renew(back));
+    world.act(&Act::Read(back));
+    world.act(&Act::Report(back, Fate::Heard));
+    world.act(&Act::Lead(leader, true, Fate::Heard));
+    world.act(&Act::Read(leader));
+    world.act(&Act::Report(leader, Fate::Heard));
+    for _ in 0..12 {
+        world.act(&Act::Open(back));
+        world.act(&Act::Open(leader));
+    }
+    assert!(world.counted() <= 12, "{} connections", world.counted());
 }
 
 #[test]

@@ -129,6 +129,10 @@ impl Pool {
             by_database.servers.give_back();
             return Err((Scarce::User(Arc::clone(&pool.user)), by_user.closing.taken() > 0));
         }
+        for counts in [by_database, by_user] {
+            // There is no limit, so this never fails.
+            let _ = counts.logins.try_take(0);
+        }
         Ok(())
     }
 

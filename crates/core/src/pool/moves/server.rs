@@ -25,6 +25,9 @@ impl PoolState {
         if from != to {
             self.node_at_mut(server.branch).list(id, Some(from), Some(to));
         }
+        if from == ServerKind::Login && to != ServerKind::Login {
+            self.counts_of(server.branch).iter().for_each(|counts| counts.logins.give_back());
+        }
     }
 
     /// Gives a server that serves a client, or drains, to the next client, whose turn has come.
@@ -137,7 +140,12 @@ impl Pool {
         }
         match is_counted_on {
             true => self.close_and_count(cx, &server, mode),
-            false => self.give_back_server(cx, server.branch),
+            false => {
+                if !logged_in {
+                    self.state.counts_of(server.branch).iter().for_each(|counts| counts.logins.give_back());
+                }
+                self.give_back_server(cx, server.branch);
+            }
         }
         let is_listener = |listener: &mut Box<NotifyListener>| listener.server == id;
         if let Some(lost) = self.state.notify_listener.take_if(is_listener) {

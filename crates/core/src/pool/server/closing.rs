@@ -13,10 +13,10 @@ use std::sync::Arc;
 use crate::context::{Cx, Env, Role};
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint};
 use crate::ids::PoolId;
-use crate::limits::{UNASKED_CLOSING_US, UNCONFIRMED_LOGIN_US};
+use crate::limits::{UNASKED_CLOSING_US, UNCONFIRMED_LOGIN_US, UNSEEN_US};
 use crate::mail::Scarce;
 use crate::pool::server::state::{ConnectionState, Server, ServerState, Serves};
-use crate::pool::{Branch, Pool};
+use crate::pool::{Branch, Pool, ServerKind};
 use crate::shared::Counts;
 
 /// The connections of a worker that are closed and still count.
@@ -35,6 +35,10 @@ pub(crate) struct ClosingServer {
     of: [(Scarce, bool); 2],
     /// The counters of these limits.
     counts: [Arc<Counts>; 2],
+    /// Whether the login was not over.
+    is_login: bool,
+    /// The time at which PostgreSQL was first asked and did not show the process (monotonic, µs); `None` if the last answer has it.
+    unseen_us: Option<u64>,
     /// The PostgreSQL server that the connection was to.
     server: PlaceOfServer,
     /// The time at which the connection was closed or broke (monotonic, µs).
@@ -80,8 +84,9 @@ impl ClosingServer {
         }
     }
 
-    /// Whether PostgreSQL has shown that the connection is gone.
-    fn is_gone(&self, shown: &Shown<'_>) -> bool {
+    /// Takes an answer of PostgreSQL. Returns whether the connection is gone. A process that ends disappears from `pg_stat_activity` a moment
+    /// before PostgreSQL counts it off, so a later answer must lack it, too.
+    fn is_gone(&mut self, shown: &Shown<'_>) -> bool {
         if !self.is_unconfirmed() || self.since_us >= shown.asked_us {
             return false;
         }
@@ -89,7 +94,14 @@ impl ClosingServer {
             None => false,
             // Without a process id only time tells: PostgreSQL ends a login that takes longer than authentication_timeout.
             Some(_) if self.pid == 0 => shown.asked_us.saturating_sub(self.since_us) >= UNCONFIRMED_LOGIN_US,
-            Some(pids) => !pids.contains(&self.pid),
+            Some(pids) if pids.contains(&self.pid) => {
+                self.unseen_us = None;
+                false
+            }
+            Some(_) => {
+                let since_us = *self.unseen_us.get_or_insert(shown.asked_us);
+                shown.asked_us.saturating_sub(since_us) >= UNSEEN_US
+            }
         }
     }
 }
@@ -105,8 +117,8 @@ impl ClosingServers {
     }
 
     /// Takes out the connections that are gone.
-    fn take(&mut self, is_gone: impl Fn(&ClosingServer) -> bool) -> Vec<ClosingServer> {
-        self.0.extract_if(.., |one| is_gone(one)).collect()
+    fn take(&mut self, is_gone: impl FnMut(&mut ClosingServer) -> bool) -> Vec<ClosingServer> {
+        self.0.extract_if(.., is_gone).collect()
     }
 
     /// Whether a pool's servers must be asked which processes PostgreSQL has: because of the pool's own connections at this node,
@@ -158,7 +170,7 @@ impl Env {
             return None;
         }
         let gone = self.closing.0.swap_remove(place);
-        self.give_back_places([&gone.counts[0], &gone.counts[1]], true);
+        self.give_back_closed(std::slice::from_ref(&gone));
         gone.pool
     }
 
@@ -172,13 +184,16 @@ impl Env {
     /// and the time is over after which a server notices that its client is gone.
     pub(crate) fn give_up_unasked(&mut self) {
         let now_us = self.now.mono_us;
-        let is_over = |one: &ClosingServer| now_us.saturating_sub(one.since_us) >= UNASKED_CLOSING_US;
+        let is_over = |one: &mut ClosingServer| now_us.saturating_sub(one.since_us) >= UNASKED_CLOSING_US;
         let gone = self.closing.take(|one| one.is_unconfirmed() && one.pool.is_none() && is_over(one));
         self.give_back_closed(&gone);
     }
 
     fn give_back_closed(&mut self, gone: &[ClosingServer]) {
-        gone.iter().for_each(|one| self.give_back_places([&one.counts[0], &one.counts[1]], true));
+        for one in gone {
+            one.counts.iter().filter(|_| one.is_login).for_each(|counts| counts.logins.give_back());
+            self.give_back_places([&one.counts[0], &one.counts[1]], true);
+        }
     }
 }
 
@@ -214,6 +229,8 @@ impl Pool {
             pool: Some(self.id),
             of: [of_database, of_user],
             counts: pool.counts_of(server.branch).map(Arc::clone),
+            is_login: server.state.kind() == ServerKind::Login,
+            unseen_us: None,
             server: PlaceOfServer::of(server),
             since_us: cx.env.now.mono_us,
         });
