@@ -73,6 +73,11 @@ class Machine(Host):
         self.kill_all()
         self.pooler.process.wait()
         self.forget()
+        if self.keepalived:
+            self.keepalived.wait()
+            # They lie in memory on a machine. keepalived does not start while one names a process that is not reaped yet.
+            for name in ("pid", "vrrp.pid"):
+                (self.folder / name).unlink(missing_ok=True)
 
     def ask(self, command):
         """The answer of the pooler's console."""
