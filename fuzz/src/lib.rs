@@ -20,7 +20,7 @@ pub use import::import_configs;
 pub use machine::{machine_client, machine_server};
 pub use settings::settings_ini;
 pub use sql::sql_lexer;
-pub use wire::{wire_backend, wire_frontend, wire_startup};
+pub use wire::{wire_backend, wire_frontend, wire_replication, wire_startup};
 
 /// A fuzz target: its name and its body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -37,5 +37,6 @@ pub const TARGETS: &[Target] = &[
     ("sql_lexer", sql_lexer),
     ("wire_backend", wire_backend),
     ("wire_frontend", wire_frontend),
+    ("wire_replication", wire_replication),
     ("wire_startup", wire_startup),
 ];

@@ -4,6 +4,7 @@ use pgweir_wire::Header;
 use pgweir_wire::backend::{self, Authentication, BackendKeyData, DataRow, ErrorFields, Negotiate};
 use pgweir_wire::backend::{NotificationResponse, ParameterStatus};
 use pgweir_wire::frontend::{self, BindHead, Close, Describe, Execute, Parse, Password, Query, SaslInitial};
+use pgweir_wire::replication::{CHANGE_BYTES_MAX, Change, Frame};
 use pgweir_wire::startup::{Initial, parse_options, peek_initial};
 
 /// The input is what a client sends after its startup packet.
@@ -45,6 +46,28 @@ pub fn wire_frontend(data: &[u8]) {
             }
         }
         _ => {}
+    });
+}
+
+/// The input is what a server sends in a replication stream.
+pub fn wire_replication(data: &[u8]) {
+    let mut is_streamed = false;
+    each_message(data, |header, body, _| {
+        if header.tag != backend::tag::COPY_DATA {
+            return;
+        }
+        let Ok(Frame::Data(message)) = Frame::parse(body) else { return };
+        let change = Change::parse(message, is_streamed);
+        if message.first().is_some_and(|tag| Change::may_be_long(*tag)) {
+            let beginning = &message[..message.len().min(CHANGE_BYTES_MAX)];
+            assert_eq!(Change::parse(beginning, is_streamed), change);
+        }
+        match change {
+            Ok(Change::StreamStart { .. }) => is_streamed = true,
+            Ok(Change::StreamStop) => is_streamed = false,
+            Ok(Change::Tables { tables, .. }) => assert!(tables.len() <= message.len() / 4),
+            _ => {}
+        }
     });
 }
 

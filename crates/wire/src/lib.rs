@@ -20,6 +20,7 @@ pub mod frontend;
 pub mod header;
 pub mod limits;
 pub mod messages;
+pub mod replication;
 pub mod startup;
 pub mod types;
 

@@ -23,5 +23,11 @@ pub const UNSUPPORTED_OPTIONS_MAX: u32 = STARTUP_PACKET_LEN_MAX / 3;
 /// Maximum number of columns that an encoder puts into one row: the protocol counts them in a signed 16-bit number.
 pub const COLUMNS_MAX: usize = i16::MAX as usize;
 
+/// Maximum number of tables in one TRUNCATE of a replication stream. PostgreSQL has no limit of its own but its locks.
+pub const TRUNCATED_TABLES_MAX: u32 = 10_000;
+
+/// Maximum length of a message in a replication stream that must be read whole: that of the longest TRUNCATE.
+pub const STREAM_MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
 const _: () = assert!(UNSUPPORTED_OPTIONS_MAX < STARTUP_PACKET_LEN_MAX);
 const _: () = assert!(MESSAGE_LEN_MIN < MESSAGE_LEN_MAX);

@@ -55,6 +55,10 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(self.array(field)?))
     }
 
+    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64, WireError> {
+        Ok(u64::from_be_bytes(self.array(field)?))
+    }
+
     /// Returns the next four bytes.
     pub(crate) fn four(&mut self, field: &'static str) -> Result<[u8; 4], WireError> {
         self.array(field)
